@@ -1,0 +1,195 @@
+"""How much differential privacy costs here, against the alternatives, in one run: ``make bench``.
+
+Machines differ and are shared, so what counts are the ratios: all contenders run in turn, a few steps each, many times
+over, in one process, on one thread, with the same allocator settings, and medians are compared. Prints a table and
+writes build/bench.json.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from proxyfl import models
+from proxyfl._allocator import keep_freed_memory
+from proxyfl.data import Dataset
+from proxyfl.experiment import config, runner
+from proxyfl.federation.local import optimizer
+from proxyfl.privacy.accounting import Kind
+from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.seeds import Seeded
+
+BATCH, EXAMPLES, CLASSES = 250, 1000, 10
+Step = Callable[[], object]
+
+
+def contenders(name: str, shape: tuple[int, ...], *, opacus: bool) -> dict[str, Step]:
+    """One training step of model ``name`` by each way: plain, ours, Opacus's default and its ghost clipping."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(EXAMPLES, *shape, generator=generator)
+    y = torch.randint(CLASSES, (EXAMPLES,), generator=generator)
+    steps = {"plain": _plain(_model(name, shape), x[:BATCH], y[:BATCH]), "ours": _ours(_model(name, shape), x, y)}
+    if opacus:
+        for mode, label in (("hooks", "Opacus"), ("ghost", "Opacus ghost")):
+            steps[label] = _opacus(_model(name, shape), x[:BATCH], y[:BATCH], mode)
+    return steps
+
+
+def _model(name: str, shape: tuple[int, ...]) -> nn.Module:
+    return models.build(name, shape=shape, classes=CLASSES, seed=0)
+
+
+def _adam(model: nn.Module) -> torch.optim.Optimizer:
+    return optimizer("adam", model, learning_rate=0.001, weight_decay=1e-4)
+
+
+def _plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
+    adam = _adam(model)
+
+    def step() -> None:
+        adam.zero_grad()
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
+        adam.step()
+
+    return step
+
+
+def _ours(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
+    """All of it: the ledger, Poisson sampling of about BATCH examples, clipping, noise, Adam."""
+    trainer = DPSGD(
+        model, _adam(model), x, y, classes=CLASSES, batch_size=BATCH, clip_norm=1.0, noise_multiplier=1.0,
+        teacher_weight=0.0, ledger=Ledger("bench", delta=1e-3, kind=Kind.END_TO_END, simulated=True),
+        batches=Seeded(0, "batches"), noise=Seeded(0, "noise"),
+    )  # fmt: skip
+    trainer.begin_round(0, 10**6)
+    return lambda: trainer.step(trainer.draw())
+
+
+def _opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> Step:
+    from opacus import PrivacyEngine
+    from torch.utils.data import DataLoader, TensorDataset
+
+    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
+    made: Any = PrivacyEngine().make_private(
+        module=model, optimizer=_adam(model), data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0,
+        poisson_sampling=False, grad_sample_mode=mode, criterion=nn.CrossEntropyLoss(),
+    )  # fmt: skip
+    module, adam = made[0], made[1]
+    criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+    def step() -> None:
+        adam.zero_grad()
+        criterion(module(x), y).backward()
+        adam.step()
+
+    return step
+
+
+def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
+    """Median milliseconds of each step, the contenders taking turns so that noise hits all alike."""
+    for step in steps.values():
+        step()
+        step()
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or min(map(len, times.values())) < 5:
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_memory(way: str) -> int:
+    """Bytes by which the resident set grows over a few steps of the MLP, in a process of its own."""
+    found = subprocess.run([sys.executable, __file__, "--memory", way], capture_output=True, text=True, check=True)
+    return int(found.stdout)
+
+
+def _memory_child(way: str) -> None:
+    step = contenders("mlp", (1, 28, 28), opacus=way.startswith("Opacus"))[way]
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = _status("VmRSS")
+    for _ in range(5):
+        step()
+    print(_status("VmHWM") - before)
+
+
+def _status(field: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def paper_round(rounds: int) -> float:
+    """Seconds per ProxyFL round of the paper's MNIST setting: LeNet5/MLP, 8 x 1000 images, no evaluation."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(8000, 1, 28, 28, generator=generator), torch.arange(8000) % CLASSES
+    names = tuple(str(i) for i in range(CLASSES))
+    made_up = Dataset("made-up", x, y, x[:10], y[:10], CLASSES, names)
+    settings = config.from_tree(
+        {
+            "methods": ["proxyfl"], "rounds": rounds, "evaluate_every": rounds,
+            "partition": {"kind": "iid", "clients": 8, "examples": 1000},
+            "models": {"private": "lenet5", "proxy": "mlp", "residual": False},
+            "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
+            "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0}, "exchange": {"self_weight": 0.0},
+        }
+    )  # fmt: skip
+    result = runner.run(settings, dataset=made_up)
+    totals = [0.0] * rounds
+    for row in result.metrics:
+        totals[row["round"]] += row["seconds_training"] + row["seconds_exchange"]
+    return statistics.median(totals[1:])
+
+
+def main() -> None:
+    """Run everything, print a table, write build/bench.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10, help="per model (default: 10)")
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    warnings.filterwarnings("ignore")  # Opacus's remarks about hooks
+    if args.memory:
+        _memory_child(args.memory)
+        return
+    results: dict[str, Any] = {"milliseconds": {}, "threads": 1, "batch": BATCH, "torch": torch.__version__}
+    table = Table("model", "plain", "ours", "ours / plain", "Opacus / ours", "ghost / ours", title="One DP step (ms)")
+    for name, shape in (("mlp", (1, 28, 28)), ("lenet5", (1, 28, 28)), ("cnn1", (1, 28, 28)), ("cnn2", (1, 28, 28))):
+        times = measure(contenders(name, shape, opacus=name == "mlp"), seconds=args.seconds)
+        results["milliseconds"][name] = times
+        ratios = [f"{times[o] / times['ours']:.1f}" if o in times else "" for o in ("Opacus", "Opacus ghost")]
+        row = (f"{times['plain']:.2f}", f"{times['ours']:.2f}", f"{times['ours'] / times['plain']:.2f}")
+        table.add_row(name, *row, *ratios)
+    memory = {way: peak_memory(way) for way in ("plain", "ours", "Opacus", "Opacus ghost")}
+    results["peak_memory_bytes"] = memory
+    results["paper_round_seconds"] = paper_round(6)
+    Console().print(table)
+    print("peak memory of MLP steps (MB): " + ", ".join(f"{way} {b / 1e6:.1f}" for way, b in memory.items()))
+    print(f"ours / plain in memory: {memory['ours'] / memory['plain']:.2f}")
+    print(
+        f"a ProxyFL round of the paper's MNIST setting, in one thread: {results['paper_round_seconds']:.2f} s "
+        "(the paper's released code on two cores of another machine of this size: 9.2 s)"
+    )
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""``proxyfl data``: which datasets are here, and what is in one."""
+
+import argparse
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from proxyfl.data import SOURCES, Dataset, load
+from proxyfl.data.fetch import data_folder
+from proxyfl.data.sources import FORMS
+
+_EPILOG = """\
+examples:
+  proxyfl data                                                which datasets are found here
+  proxyfl data digits                                         shapes, classes, counts, range of values
+  proxyfl data fashion-mnist --data-dir datasets              from that folder, or fetched into it
+  proxyfl data patients.csv --label diagnosis --site hospital --json
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "data",
+        help="the datasets found here, or what is in one",
+        description="Without SOURCE, list the datasets that have a name and where they were found. With one, load it,\n"
+        "check it as a run would (finite values, labels, shapes) and say what is in it. Values are taken\n"
+        "as they are; only 8-bit pixels are scaled, by 1/255.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help=f"{', '.join(SOURCES)}; {'; '.join(FORMS)}")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)"
+    )
+    parser.add_argument("--label", default="label", metavar="COLUMN", help="label column of a table (default label)")
+    parser.add_argument("--site", metavar="COLUMN", help="site column of a table, or site array of an .npz")
+    parser.add_argument("--offline", action="store_true", help="fetch nothing; say what is missing instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the list or the dataset; 0 unless it cannot be loaded."""
+    if arguments.source is None:
+        found = _sources(arguments.data_dir)
+        show = _show_sources
+    else:
+        dataset = load(
+            arguments.source,
+            directory=arguments.data_dir,
+            label=arguments.label,
+            site=arguments.site,
+            download=not arguments.offline,
+        )
+        found = _contents(dataset)
+        show = _show_contents
+    if arguments.json:
+        print(json.dumps(found))
+    else:
+        show(found, Console())
+    return 0
+
+
+def _sources(directory: str | None) -> dict[str, Any]:
+    named = [
+        {"name": name, "description": source.description, "found": source.find(directory)}
+        for name, source in SOURCES.items()
+    ]
+    return {"folder": str(data_folder(directory)), "sources": named, "forms": FORMS}
+
+
+def _contents(dataset: Dataset) -> dict[str, Any]:
+    train, test = (y.bincount(minlength=dataset.classes).tolist() for y in (dataset.train_y, dataset.test_y))
+    sites = [] if dataset.site is None else dataset.site.bincount(minlength=len(dataset.site_names)).tolist()
+    return {
+        "name": dataset.name,
+        "shape": list(dataset.shape),
+        "train": len(dataset.train_y),
+        "test": len(dataset.test_y),
+        "range": [float(extreme) for extreme in dataset.train_x.aminmax()],
+        "classes": [
+            {"class": i, "name": name, "train": train[i], "test": test[i]} for i, name in enumerate(dataset.class_names)
+        ],
+        "sites": [{"site": i, "name": name, "train": sites[i]} for i, name in enumerate(dataset.site_names)],
+    }
+
+
+def _show_sources(found: dict[str, Any], console: Console) -> None:
+    table = Table("source", "description", Column("found", overflow="fold"))
+    for row in found["sources"]:
+        table.add_row(row["name"], row["description"], escape(row["found"] or "no; fetched when asked for"))
+    for form, description in found["forms"].items():
+        table.add_row(escape(form), description, "yours")
+    console.print(table)
+    console.print(f"Data folder: {escape(found['folder'])}", soft_wrap=True)
+
+
+def _show_contents(found: dict[str, Any], console: Console) -> None:
+    low, high = found["range"]
+    shape = "x".join(map(str, found["shape"]))
+    console.print(
+        f"[bold]{escape(found['name'])}[/bold]: {found['train']:,} training and {found['test']:,} test examples "
+        f"of shape {shape}, {len(found['classes'])} classes, values from {low:.4g} to {high:.4g}",
+        soft_wrap=True,
+    )
+    table = Table("class", "name", "training", "test")
+    for row in found["classes"]:
+        table.add_row(str(row["class"]), escape(row["name"]), f"{row['train']:,}", f"{row['test']:,}")
+    console.print(table)
+    if found["sites"]:
+        table = Table("site", "name", "training")
+        for row in found["sites"]:
+            table.add_row(str(row["site"]), escape(row["name"]), f"{row['train']:,}")
+        console.print(table)

@@ -1,0 +1,19 @@
+"""Datasets from built-in sources, files, folders and the user's own code; and who gets which part of them."""
+
+from proxyfl.data.dataset import Dataset
+from proxyfl.data.inputs import load_inputs
+from proxyfl.data.partition import by_site, class_counts, dirichlet, iid, majority
+from proxyfl.data.sources import SOURCES, Source, load
+
+__all__ = [
+    "SOURCES",
+    "Dataset",
+    "Source",
+    "by_site",
+    "class_counts",
+    "dirichlet",
+    "iid",
+    "load",
+    "load_inputs",
+    "majority",
+]

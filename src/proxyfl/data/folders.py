@@ -1,0 +1,108 @@
+"""A folder of images by class: ``CLASS/name.png``, or ``train/CLASS/name.png`` and ``test/CLASS/name.png``.
+
+All images have one size and one number of channels: cutting or scaling them is the user's decision. Files whose names
+begin with a dot are left alone; any other file among the images that is no image is an error.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from proxyfl.data.dataset import Dataset, pixels, split
+from proxyfl.errors import DataError
+
+# How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and would lose something.
+MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
+
+
+def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """The images below ``path`` with pixels in [0, 1]; classes are numbered in the order of their sorted names."""
+    divided = (path / "train").is_dir() and (path / "test").is_dir()
+    roots = [path / "train", path / "test"] if divided else [path]
+    names = sorted({child.name for root in roots for child in _visible(root) if child.is_dir()})
+    if not names:
+        raise DataError(f"{path}: expected one folder of images for each class, found no folder.")
+    parts = [_listing(root, names) for root in roots]
+    for root, (files, _) in zip(roots, parts, strict=True):
+        if not files:
+            raise DataError(f"{root}: expected images in the folders {', '.join(names)}, found none.")
+    stacked = _stack([file for files, _ in parts for file in files])
+    x, y = pixels(stacked), torch.tensor([label for _, labels in parts for label in labels])
+    name = path.resolve().name
+    if not divided:
+        return split(name, x, y, names, test_fraction=test_fraction, seed=seed)
+    trains = len(parts[0][0])
+    return Dataset(
+        name=name,
+        train_x=x[:trains],
+        train_y=y[:trains],
+        test_x=x[trains:],
+        test_y=y[trains:],
+        classes=len(names),
+        class_names=tuple(names),
+    )
+
+
+def _listing(root: Path, names: Sequence[str]) -> tuple[list[Path], list[int]]:
+    """The image files of each class below ``root``, sorted, and their labels."""
+    files: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(names):
+        if (root / name).is_dir():
+            found = [file for file in _visible(root / name, "**/*") if file.is_file()]
+            files.extend(found)
+            labels.extend([label] * len(found))
+    return files, labels
+
+
+def _visible(root: Path, pattern: str = "*") -> list[Path]:
+    return sorted(path for path in root.glob(pattern) if not path.name.startswith("."))
+
+
+def _stack(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
+    """All images as one array (N, C, H, W)."""
+    first = read_image(files[0])
+    stacked = np.empty((len(files), *first.shape), dtype=np.uint8)
+    for i, file in enumerate(files):
+        image = read_image(file)
+        if image.shape != first.shape:
+            raise DataError(
+                f"{file}: expected {_size(first)} like {files[0]}, got {_size(image)}. "
+                "Bring all images to one size and one number of channels first."
+            )
+        stacked[i] = image
+    return stacked.transpose(0, 3, 1, 2)
+
+
+def read_image(file: Path) -> npt.NDArray[np.uint8]:
+    """One image as (H, W, C)."""
+    image_module = _pillow(file)
+    try:
+        with image_module.open(file) as image:
+            mode = image.mode
+            values = np.asarray(image.convert(MODES[mode]) if mode in MODES else [], dtype=np.uint8)
+    except Exception as problem:  # Pillow's decoders raise whatever their format makes them
+        raise DataError(f"{file}: not a readable image ({type(problem).__name__}: {problem}).") from problem
+    if mode not in MODES:
+        raise DataError(
+            f"{file}: expected 8 bits a channel, grey or RGB, got Pillow's mode {mode!r}. "
+            "Convert it first, or store the values as .npz."
+        )
+    return values if values.ndim == 3 else values[:, :, None]
+
+
+def _pillow(file: Path) -> Any:
+    try:
+        from PIL import Image
+    except ImportError as problem:
+        raise DataError(f"{file}: reading images needs Pillow: pip install 'proxyfl[images]'.") from problem
+    return Image
+
+
+def _size(image: npt.NDArray[np.uint8]) -> str:
+    height, width, channels = image.shape
+    return f"{width}x{height} pixels of {channels} channel{'s' if channels > 1 else ''}"

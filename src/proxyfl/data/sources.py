@@ -1,0 +1,126 @@
+"""A dataset by name, by path, or from the user's own ``package.module:factory``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from proxyfl._factory import resolve
+from proxyfl.data import cifar, idx
+from proxyfl.data.dataset import Dataset, split
+from proxyfl.data.files import load_npz, load_table
+from proxyfl.data.folders import load_folder
+from proxyfl.errors import DataError, InputError
+
+Directory = str | Path | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named dataset: how to load it (directory, test_fraction, seed, download), and where it was found."""
+
+    load: Callable[[Directory, float, int, bool], Dataset]
+    find: Callable[[Directory], str | None]
+    description: str
+
+
+def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
+    """scikit-learn's handwritten digits: 1797 grey images of 8x8 with 17 levels, scaled to [0, 1]."""
+    from sklearn.datasets import load_digits  # here, since it takes longer to import than most commands to run
+
+    found = load_digits()
+    x = torch.from_numpy(found.images[:, None].astype(np.float32)) / 16
+    y = torch.from_numpy(found.target.astype(np.int64))
+    return split("digits", x, y, tuple("0123456789"), test_fraction=test_fraction, seed=seed)
+
+
+def _published(published: idx.Published, description: str) -> Source:
+    return Source(
+        load=lambda directory, _fraction, _seed, download: idx.load_idx(published, directory, download=download),
+        find=lambda directory: _text(idx.find(published, directory)),
+        description=description,
+    )
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+SOURCES = {
+    "digits": Source(
+        load=lambda _directory, fraction, seed, _download: digits(fraction, seed),
+        find=lambda _directory: "part of scikit-learn",
+        description="1797 handwritten digits, 8x8 grey; nothing to download",
+    ),
+    "mnist": _published(idx.MNIST, "70,000 handwritten digits, 28x28 grey"),
+    "fashion-mnist": _published(idx.FASHION_MNIST, "70,000 pieces of clothing, 28x28 grey"),
+    "cifar10": Source(
+        load=lambda directory, _fraction, _seed, download: cifar.load_cifar10(directory, download=download),
+        find=lambda directory: _text(cifar.find(directory)),
+        description="60,000 photographs of ten kinds, 32x32 colour",
+    ),
+}
+
+FORMS = {
+    "FILE.npz": "arrays x and y, or x_train, y_train, x_test, y_test",
+    "FILE.csv, FILE.parquet": "a table with a label column, numeric features, and a site column if there are sites",
+    "FOLDER": "images by class: CLASS/name.png, or train/CLASS/name.png and test/CLASS/name.png",
+    "package.module:factory": "your own function without arguments that returns a proxyfl.data.Dataset",
+}
+
+
+def load(
+    source: str,
+    *,
+    directory: str | Path | None = None,
+    label: str = "label",
+    site: str | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    download: bool = True,
+) -> Dataset:
+    """The dataset that ``source`` names: one of ``SOURCES``, a file or folder, or ``package.module:factory``.
+
+    ``directory`` is where the named ones are looked for and downloaded to. ``label`` is the label column of a table;
+    ``site`` the column of a table, or the array of an .npz, that says which institution an example is from. Where the
+    source has no test part of its own, ``test_fraction`` of its examples become one, drawn by ``seed``.
+
+    Guarantees: the same arguments give the same dataset; a file is never half-read; every failure is a DataError.
+    """
+    path = Path(source).expanduser()
+    if path.suffix in (".csv", ".parquet"):
+        return load_table(_existing(path), label=label, site=site, test_fraction=test_fraction, seed=seed)
+    if path.suffix == ".npz":
+        return load_npz(_existing(path), site=site, test_fraction=test_fraction, seed=seed)
+    if site is not None:
+        raise DataError(f"Only tables and .npz files have sites, got site={site!r} for the source {source!r}.")
+    if source in SOURCES:
+        return SOURCES[source].load(directory, test_fraction, seed, download)
+    if path.is_dir():
+        return load_folder(path, test_fraction=test_fraction, seed=seed)
+    if ":" in source:
+        return _made(source)
+    raise DataError(
+        f"Unknown source {source!r}: no such folder here, and none of {', '.join(SOURCES)}. "
+        f"Expected one of those or {'; '.join(FORMS)}."
+    )
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file (looked from {Path.cwd()}).")
+    return path
+
+
+def _made(source: str) -> Dataset:
+    try:
+        made = resolve(source, error=DataError)()
+    except InputError:
+        raise
+    except Exception as problem:
+        raise DataError(f"{source!r} raised {type(problem).__name__}: {problem}") from problem
+    if not isinstance(made, Dataset):
+        raise DataError(f"Expected a proxyfl.data.Dataset from {source!r}, got {type(made).__name__}.")
+    return made

@@ -1,0 +1,60 @@
+"""Every exception that this package raises on purpose.
+
+    ProxyFLError
+    ├── InputError            what a user typed, wrote or pointed at cannot be used (also a ValueError; exit code 2)
+    │   ├── ConfigError       a setting
+    │   ├── DataError         a dataset, a file, a label, an image
+    │   ├── ModelError        an architecture or a model file
+    │   ├── TopologyError     a graph or a mixing matrix
+    │   └── RunError          a run's folder
+    ├── PrivacyError          a guard stopped something that would break a guarantee
+    │   └── BudgetExhausted   the next step would exceed a client's privacy budget
+    └── TransportError        a message could not be moved
+        └── PeerTimeout       a peer stayed silent; names it
+
+Messages say what was found, what was expected, and what to do next.
+"""
+
+
+class ProxyFLError(Exception):
+    """The root of the tree: ``except ProxyFLError`` catches all that is ours and nothing else."""
+
+
+class InputError(ProxyFLError, ValueError):
+    """What the user gave cannot be used."""
+
+
+class ConfigError(InputError):
+    """A setting is unknown, out of range, or contradicts another."""
+
+
+class DataError(InputError):
+    """A dataset is missing, corrupt, or does not fit what was asked of it."""
+
+
+class ModelError(InputError):
+    """An architecture does not exist, does not fit the data, or cannot be trained privately."""
+
+
+class TopologyError(InputError):
+    """A graph or mixing matrix is not one."""
+
+
+class RunError(InputError):
+    """A run's folder exists already, cannot be written, or holds no run."""
+
+
+class PrivacyError(ProxyFLError):
+    """A guard stopped something that would break a privacy guarantee."""
+
+
+class BudgetExhausted(PrivacyError):
+    """The next step would exceed a client's privacy budget."""
+
+
+class TransportError(ProxyFLError):
+    """A message could not be moved."""
+
+
+class PeerTimeout(TransportError):
+    """A peer stayed silent past the time limit."""

@@ -1,0 +1,126 @@
+r"""How models mix: P(t) applied to masses, over a transport (paper, Alg. 1, lines 7 to 10, in mass form).
+
+    none      nothing moves
+    mean      P = 11'/K: everyone sends to a hub, which adds and sends a K-th of the sum back
+    cycle     P shifts by one: each client hands its model on whole
+    pushsum   P(t) from a topology, peer to peer
+
+Guarantees: the total of masses and weights is the same before and after (to rounding); sums are taken in the order of
+the senders, so the result does not depend on where a client runs or on what arrives first.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from proxyfl.gossip.pushsum import Mass, add
+from proxyfl.gossip.routes import routes
+from proxyfl.gossip.topology import Topology, cycle
+from proxyfl.transport.base import Transport
+from proxyfl.transport.wire import Message, decode, encode
+
+
+@dataclass
+class Traffic:
+    """What one client sent and received in one round, as bytes on the wire and as messages."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+
+
+@dataclass
+class Post:
+    """Sends and receives masses over a transport, and counts. One per round and host."""
+
+    transport: Transport
+    round: int
+    model: str
+    size: int
+    timeout: float = 60.0
+    traffic: dict[int, Traffic] = field(default_factory=dict)
+
+    def of(self, client: int) -> Traffic:
+        """The counters of ``client``."""
+        return self.traffic.setdefault(client, Traffic())
+
+    def send(self, mass: Mass, *, sender: int, receiver: int) -> None:
+        """Put ``mass`` on its way."""
+        frame = encode(Message(self.round, sender, mass.w, mass.m.cpu(), self.model))
+        self.transport.send(frame, sender=sender, receiver=receiver, round=self.round)
+        counters = self.of(sender)
+        counters.bytes_sent += len(frame)
+        counters.messages_sent += 1
+
+    def receive(self, *, sender: int, receiver: int, like: Tensor) -> Mass:
+        """Wait for the mass that ``sender`` owes ``receiver`` in this round."""
+        frame = self.transport.receive(sender=sender, receiver=receiver, round=self.round, timeout=self.timeout)
+        message = decode(
+            frame, expect_sender=sender, expect_round=self.round, expect_model=self.model, expect_size=self.size
+        )
+        counters = self.of(receiver)
+        counters.bytes_received += len(frame)
+        counters.messages_received += 1
+        return Mass(message.values.to(like), message.weight)
+
+
+Exchange = Callable[[Mapping[int, Mass], Sequence[int], Set[int], Post], dict[int, Mass]]
+"""(masses of the clients hosted here, all clients present, those who leave, post) -> masses of those who stay."""
+
+
+def none(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post) -> dict[int, Mass]:
+    """P = I: everyone keeps what they have."""
+    return {client: mass for client, mass in masses.items() if client not in leaving}
+
+
+def mean(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post) -> dict[int, Mass]:
+    """P = 11'/K through the first client that stays, who acts as the hub."""
+    staying = [client for client in sorted(present) if client not in leaving]
+    hub = staying[0]
+    for client, mass in masses.items():
+        if client != hub:
+            post.send(mass, sender=client, receiver=hub)
+    mixed: dict[int, Mass] = {}
+    if hub in masses:
+        own = masses[hub]
+        total = add([own if c == hub else post.receive(sender=c, receiver=hub, like=own.m) for c in sorted(present)])
+        parts = total.split({client: 1 / len(staying) for client in staying})
+        mixed[hub] = parts.pop(hub)
+        for client, part in parts.items():
+            post.send(part, sender=hub, receiver=client)
+    for client, mass in masses.items():
+        if client != hub and client not in leaving:
+            mixed[client] = post.receive(sender=hub, receiver=client, like=mass.m)
+    return mixed
+
+
+def peer_to_peer(topology: Topology) -> Exchange:
+    """P(t) given by ``topology``: shares go directly from client to client."""
+
+    def exchange(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post) -> dict[int, Mass]:
+        plan = routes(topology, post.round, present, leaving=leaving)
+        kept: dict[int, Mass] = {}
+        for client, mass in masses.items():
+            for receiver, part in mass.split(plan.shares(client)).items():
+                if receiver == client:
+                    kept[client] = part
+                else:
+                    post.send(part, sender=client, receiver=receiver)
+        mixed: dict[int, Mass] = {}
+        for client, mass in masses.items():
+            if client in leaving:
+                continue
+            sources = sorted({*plan.senders(client), *([client] if client in kept else [])})
+            parts = [kept[s] if s == client else post.receive(sender=s, receiver=client, like=mass.m) for s in sources]
+            mixed[client] = add(parts)
+        return mixed
+
+    return exchange
+
+
+def make(name: str, topology: Topology) -> Exchange:
+    """The exchange that a method's row names."""
+    exchanges = {"none": none, "mean": mean, "cycle": peer_to_peer(cycle()), "pushsum": peer_to_peer(topology)}
+    return exchanges[name]

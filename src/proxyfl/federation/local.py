@@ -1,0 +1,225 @@
+r"""What one client does between two exchanges (paper, Eqs. 2 to 6 and Alg. 1, lines 2 to 6).
+
+``Single`` trains one model. ``Mutual`` trains a private model and a proxy that teach each other, alternating on each
+batch: the proxy steps first, learning from the private model as it was; then the private model steps, learning from
+its teacher:
+
+    private: (1 - alpha) CE + alpha KL(teacher || private)         teacher: the current proxy, or the proxy as received
+    proxy:   (1 - beta)  CE + beta  KL(private || proxy)           by DP-SGD
+
+Two options go beyond the paper; both use only what the proxies have released, so they cost no privacy:
+    * ``teacher="received"``: the private model learns from the proxy as it came out of the exchange, frozen for the
+      round, and not from what local training has since made of it;
+    * ``residual=True``: the private model's logits are added to those of the received proxy, so that it learns what
+      the others' knowledge leaves open.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from proxyfl import params
+from proxyfl.federation.methods import Role
+from proxyfl.federation.plain import PlainSGD
+from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.privacy.dpsgd import DPSGD, Batch
+
+Teacher = Literal["current", "received"]
+Trainer = DPSGD | PlainSGD
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Mean training losses of one round; None for a model that the client does not have."""
+
+    private: float | None = None
+    proxy: float | None = None
+
+
+class Learner(Protocol):
+    """One client's models and how they train."""
+
+    trainer: Trainer
+
+    @property
+    def shared(self) -> nn.Module:
+        """The model whose parameters the exchange moves."""
+        ...
+
+    def train(self, round: int, steps: int) -> Losses:
+        """``steps`` local steps."""
+        ...
+
+    def adopt(self, theta: Tensor) -> None:
+        """Take the parameters that the exchange gave."""
+        ...
+
+    def models(self) -> dict[Role, nn.Module]:
+        """What can be evaluated or saved, by role."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next round depends on."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        ...
+
+
+class Single:
+    """One model: the one that is shared, or, in ``alone``, the private one."""
+
+    def __init__(self, model: nn.Module, trainer: Trainer, *, role: Role = "proxy") -> None:
+        self.model, self.trainer, self.role = model, trainer, role
+
+    @property
+    def shared(self) -> nn.Module:
+        return self.model
+
+    def train(self, round: int, steps: int) -> Losses:
+        self.trainer.begin_round(round, steps)
+        losses = [self.trainer.step(self.trainer.draw()) for _ in range(steps)]
+        mean = _mean(losses)
+        return Losses(private=mean) if self.role == "private" else Losses(proxy=mean)
+
+    def adopt(self, theta: Tensor) -> None:
+        params.load_flat(self.model, theta)
+
+    def models(self) -> dict[Role, nn.Module]:
+        return {self.role: self.model}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.trainer.optimizer.state_dict(),
+            "streams": self.trainer.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.trainer.optimizer.load_state_dict(state["optimizer"])
+        self.trainer.restore(state["streams"])
+
+
+class Residual(nn.Module):
+    """A private model that adds to what the received proxy says: logits = own(x) + received(x), the latter frozen."""
+
+    def __init__(self, own: nn.Module, received: nn.Module) -> None:
+        super().__init__()
+        self.own, self.received = own, received
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            base = self.received(x)
+        logits: Tensor = self.own(x) + base
+        return logits
+
+
+class Mutual:
+    """A private model, trained without DP, and a proxy that ``trainer`` trains; see the module's docstring."""
+
+    def __init__(
+        self,
+        private: nn.Module,
+        private_optimizer: torch.optim.Optimizer,
+        proxy: nn.Module,
+        trainer: Trainer,
+        *,
+        classes: int,
+        alpha: float,
+        teacher: Teacher = "current",
+        residual: bool = False,
+    ) -> None:
+        self.received = _frozen_copy(proxy)
+        self.own, self.private_optimizer = private, private_optimizer
+        self.private = Residual(private, self.received) if residual else private
+        self.proxy, self.trainer = proxy, trainer
+        self.classes, self.alpha, self.teacher = classes, alpha, teacher
+        batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in private.modules())
+        self._smallest_batch = 2 if batch_norm else 1  # a BatchNorm cannot train on a single example
+
+    @property
+    def shared(self) -> nn.Module:
+        return self.proxy
+
+    def train(self, round: int, steps: int) -> Losses:
+        self.trainer.begin_round(round, steps)
+        private_losses, proxy_losses = [], []
+        for _ in range(steps):
+            batch = self.trainer.draw()
+            private_loss, proxy_loss = self._step(batch)
+            proxy_losses.append(proxy_loss)
+            if private_loss is not None:
+                private_losses.append(private_loss)
+        return Losses(_mean(private_losses), _mean(proxy_losses))
+
+    def _step(self, batch: Batch) -> tuple[float | None, float]:
+        self.own.train()
+        learns = len(batch) >= self._smallest_batch
+        logits = self.private(batch.x) if learns else batch.x.new_zeros(len(batch), self.classes)
+        teaches = self.trainer.teacher_weight > 0
+        proxy_loss = self.trainer.step(batch, logits.detach() if teaches else None)
+        return (self._private_step(batch, logits) if learns else None), proxy_loss
+
+    def _private_step(self, batch: Batch, logits: Tensor) -> float:
+        teacher_logits = None
+        if self.alpha > 0:
+            with torch.no_grad():
+                teacher_logits = (self.received if self.teacher == "received" else self.proxy)(batch.x)
+        targets = blended_targets(batch.y, self.classes, teacher_logits, self.alpha)
+        loss = cross_entropy(logits, targets).mean()
+        self.private_optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
+        self.private_optimizer.step()
+        return float(loss.detach())
+
+    def adopt(self, theta: Tensor) -> None:
+        params.load_flat(self.proxy, theta)
+        self.received.load_state_dict(self.proxy.state_dict())
+
+    def models(self) -> dict[Role, nn.Module]:
+        return {"private": self.private, "proxy": self.proxy}
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "private": self.own.state_dict(),
+            "private_optimizer": self.private_optimizer.state_dict(),
+            "proxy": self.proxy.state_dict(),
+            "received": self.received.state_dict(),
+            "optimizer": self.trainer.optimizer.state_dict(),
+            "streams": self.trainer.state(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.own.load_state_dict(state["private"])
+        self.private_optimizer.load_state_dict(state["private_optimizer"])
+        self.proxy.load_state_dict(state["proxy"])
+        self.received.load_state_dict(state["received"])
+        self.trainer.optimizer.load_state_dict(state["optimizer"])
+        self.trainer.restore(state["streams"])
+
+
+def _frozen_copy(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).requires_grad_(False).eval()
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+
+
+def optimizer(
+    name: str, model: nn.Module, *, learning_rate: float, weight_decay: float = 0.0, momentum: float = 0.0
+) -> torch.optim.Optimizer:
+    """An optimizer over the trainable parameters, in PyTorch's fused form (one pass over the numbers)."""
+    options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay, "fused": True}
+    if name == "sgd":
+        options["momentum"] = momentum
+    return OPTIMIZERS[name](params.trainable(model), **options)

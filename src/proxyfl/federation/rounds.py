@@ -1,0 +1,189 @@
+"""The one round loop: train, evaluate, exchange, record. Every method, engine and experiment runs through it.
+
+Guarantees:
+    * a client's round is on its ledger before its first step, and is checked there again before its proxy leaves;
+    * what a client computes depends on its own streams and on what it received, not on which clients share its process;
+    * total mass is conserved over every exchange, departures included.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from proxyfl import params
+from proxyfl.federation.evaluation import Score
+from proxyfl.federation.exchange import Exchange, Post, Traffic
+from proxyfl.federation.local import Learner, Losses
+from proxyfl.federation.membership import Presence
+from proxyfl.federation.methods import Role
+from proxyfl.gossip.pushsum import Mass
+from proxyfl.privacy.accounting import Epsilon
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.transport.base import Transport
+
+Evaluator = Callable[[torch.nn.Module], Score]
+
+
+@dataclass
+class Client:
+    """One institution as the loop sees it. ``weight`` is its PushSum weight; the mass is weight * shared parameters."""
+
+    id: int
+    name: str
+    learner: Learner
+    ledger: Ledger
+    steps: int
+    global_seed: Callable[[int], int]
+    weight: float = 1.0
+
+    def mass(self) -> Mass:
+        """The client's share of the network's total."""
+        return Mass.of(params.flatten(self.learner.shared), self.weight)
+
+    def take(self, mass: Mass) -> None:
+        """Go on with ``mass``."""
+        self.weight = mass.w
+        self.learner.adopt(mass.theta)
+
+
+@dataclass(frozen=True)
+class ClientRound:
+    """What one client did in one round."""
+
+    round: int
+    client: int
+    name: str
+    present: int
+    expected: int
+    steps: int
+    losses: Losses
+    scores: Mapping[Role, Score]
+    epsilon: Epsilon
+    traffic: Traffic
+    weight: float
+    seconds: Mapping[str, float]
+    left: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """One flat record; every number that says epsilon stands beside its kind."""
+        scores: dict[str, float] = {}
+        for role, score in self.scores.items():
+            scores |= {f"{role}_accuracy": score.accuracy, f"{role}_macro_accuracy": score.macro_accuracy}
+        return {
+            "round": self.round,
+            "client": self.client,
+            "name": self.name,
+            "present": self.present,
+            "expected": self.expected,
+            "steps": self.steps,
+            "private_loss": self.losses.private,
+            "proxy_loss": self.losses.proxy,
+            **scores,
+            "epsilon_rdp": self.epsilon.rdp,
+            "epsilon_pld": self.epsilon.pld,
+            "delta": self.epsilon.delta,
+            "epsilon_kind": str(self.epsilon.kind),
+            "weight": self.weight,
+            "bytes_sent": self.traffic.bytes_sent,
+            "bytes_received": self.traffic.bytes_received,
+            "messages_sent": self.traffic.messages_sent,
+            "messages_received": self.traffic.messages_received,
+            **{f"seconds_{name}": seconds for name, seconds in self.seconds.items()},
+            "left": self.left,
+        }
+
+
+@dataclass
+class _Work:
+    """What has been measured of one client's round so far."""
+
+    losses: Losses = field(default_factory=Losses)
+    scores: dict[Role, Score] = field(default_factory=dict)
+    steps: int = 0
+    training: float = 0.0
+    evaluation: float = 0.0
+
+
+def run_rounds(
+    clients: Sequence[Client],
+    *,
+    rounds: int,
+    exchange: Exchange,
+    shares: bool,
+    transport: Transport,
+    presence: Callable[[int], Presence],
+    evaluate: Evaluator,
+    evaluate_now: Callable[[int], bool],
+    start: int = 0,
+    timeout: float = 60.0,
+) -> Iterator[list[ClientRound]]:
+    """Run rounds ``start`` to ``rounds`` for the clients hosted here; yield each round's records as it ends."""
+    for round in range(start, rounds):
+        who = presence(round)
+        here = [client for client in clients if client.id in who.present]
+        work = {client.id: _train(client, round, who.steps(client.id, client.steps)) for client in here}
+        scored = evaluate_now(round)
+        if scored:
+            for client in here:
+                _score(work[client.id], client.learner.models(), evaluate)
+        started = time.perf_counter()
+        traffic = _exchange(here, round, who, exchange, transport, timeout) if shares else {}
+        exchanging = (time.perf_counter() - started) / max(1, len(here))
+        if scored and shares:
+            for client in here:
+                if client.id not in who.leaving:
+                    _score(work[client.id], {"received": client.learner.shared}, evaluate)
+        yield [_record(c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging) for c in here]
+
+
+def _train(client: Client, round: int, steps: int) -> _Work:
+    torch.manual_seed(client.global_seed(round))  # dropout draws from the global generator
+    started = time.perf_counter()
+    losses = client.learner.train(round, steps)
+    return _Work(losses=losses, steps=steps, training=time.perf_counter() - started)
+
+
+def _score(work: _Work, models: Mapping[Role, torch.nn.Module], evaluate: Evaluator) -> None:
+    started = time.perf_counter()
+    for role, model in models.items():
+        work.scores[role] = evaluate(model)
+    work.evaluation += time.perf_counter() - started
+
+
+def _exchange(
+    here: Sequence[Client], round: int, who: Presence, exchange: Exchange, transport: Transport, timeout: float
+) -> dict[int, Traffic]:
+    if not here:
+        return {}
+    shared = here[0].learner.shared
+    post = Post(transport, round, params.fingerprint(shared), params.size(shared), timeout)
+    for client in here:
+        client.ledger.check_release(round)
+    mixed = exchange({client.id: client.mass() for client in here}, who.present, who.leaving.keys(), post)
+    for client in here:
+        if client.id in mixed:
+            client.take(mixed[client.id])
+        else:
+            client.weight = 0.0
+    return post.traffic
+
+
+def _record(client: Client, round: int, who: Presence, work: _Work, traffic: Traffic, exchanging: float) -> ClientRound:
+    return ClientRound(
+        round=round,
+        client=client.id,
+        name=client.name,
+        present=len(who.present),
+        expected=who.expected,
+        steps=work.steps,
+        losses=work.losses,
+        scores=work.scores,
+        epsilon=client.ledger.epsilon(),
+        traffic=traffic,
+        weight=client.weight,
+        seconds={"training": work.training, "evaluation": work.evaluation, "exchange": exchanging},
+        left=who.leaving.get(client.id),
+    )

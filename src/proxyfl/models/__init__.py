@@ -1,0 +1,5 @@
+"""Architectures: the paper's, a few more, and the user's own as ``package.module:factory``."""
+
+from proxyfl.models.registry import MODELS, Architecture, build, parameter_count
+
+__all__ = ["MODELS", "Architecture", "build", "parameter_count"]

@@ -1,0 +1,67 @@
+"""ResNet-18 with GroupNorm, the paper's histopathology model.
+
+He et al. (2016, arXiv:1512.03385v1, table 1) with every BatchNorm replaced by a GroupNorm of 32 groups (Wu & He 2018,
+arXiv:1803.08494v3): BatchNorm makes an example's gradient depend on the whole batch, which DP-SGD's analysis forbids.
+Images under 64 pixels would be next to nothing before the last stage, so for them the 7x7 stem of stride 2 and its
+max-pooling give way to one 3x3 convolution of stride 1.
+"""
+
+from torch import Tensor, nn
+
+from proxyfl.errors import ModelError
+
+GROUPS = 32
+SMALL = 64
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions and the shortcut around them; a 1x1 convolution where size or channels change."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            _convolution(inputs, outputs, kernel=3, stride=stride),
+            nn.GroupNorm(GROUPS, outputs),
+            nn.ReLU(),
+            _convolution(outputs, outputs, kernel=3, stride=1),
+            nn.GroupNorm(GROUPS, outputs),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                _convolution(inputs, outputs, kernel=1, stride=stride), nn.GroupNorm(GROUPS, outputs)
+            )
+        self.relu = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.relu(self.residual(x) + self.shortcut(x))
+        return out
+
+
+def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Four stages of two blocks, 64 to 512 channels, global average, fc(classes). Any size, any number of channels."""
+    if len(shape) != 3:
+        raise ModelError(
+            f"resnet18 expects images of shape (channels, height, width), got shape {shape}. "
+            "For other data take linear, mlp or tabular."
+        )
+    channels, height, width = shape
+    large = min(height, width) >= SMALL
+    model = nn.Sequential(
+        _convolution(channels, 64, kernel=7 if large else 3, stride=2 if large else 1),
+        nn.GroupNorm(GROUPS, 64),
+        nn.ReLU(),
+    )
+    if large:
+        model.append(nn.MaxPool2d(3, stride=2, padding=1))
+    inputs = 64
+    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        model.extend([Block(inputs, outputs, stride), Block(outputs, outputs, 1)])
+        inputs = outputs
+    return model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes)])
+
+
+def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer

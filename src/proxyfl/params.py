@@ -1,0 +1,49 @@
+"""A model's trainable parameters as one flat vector, and back.
+
+What travels between clients is this vector and nothing else: names, shapes and order are agreed beforehand and
+checked by ``fingerprint``.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that learn, each once, in the order of ``named_parameters``."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def size(model: nn.Module) -> int:
+    """How many numbers the flat vector holds."""
+    return sum(p.numel() for p in trainable(model))
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """A copy of the trainable parameters, end to end."""
+    parts = [p.detach().reshape(-1) for p in trainable(model)]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+@torch.no_grad()
+def load_flat(model: nn.Module, flat: Tensor) -> None:
+    """Write ``flat`` into the trainable parameters, in place."""
+    expected = size(model)
+    if flat.numel() != expected:
+        raise ValueError(f"Expected {expected} parameters for {type(model).__name__}, got {flat.numel()}.")
+    for parameter, part in zip(trainable(model), split(model, flat), strict=True):
+        parameter.copy_(part)
+
+
+def split(model: nn.Module, flat: Tensor) -> list[Tensor]:
+    """Views of ``flat``, one per trainable parameter and of its shape."""
+    parameters = trainable(model)
+    parts: tuple[Tensor, ...] = torch.split(flat, [p.numel() for p in parameters])
+    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A short hash of the names, shapes and types of the trainable parameters: equal means exchangeable."""
+    layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters() if p.requires_grad]
+    return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]

@@ -1,0 +1,165 @@
+"""What steps cost: epsilon by two accountants, and what kind of guarantee it is.
+
+A number without its kind misleads, so there is no way to make an ``Epsilon`` without one.
+
+Both accountants are for Poisson-sampled Gaussian noise and neighbours that differ by one example, present or absent.
+Both give upper bounds, so the smaller is as true as the larger. RDP is the paper's accountant (with its orders), PLD
+the tighter.
+"""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxyfl import _validate
+from proxyfl.errors import ConfigError
+from proxyfl.privacy import pld, rdp
+from proxyfl.privacy.rdp import PAPER_ORDERS
+
+ACCOUNTANTS = ("pld", "rdp")
+
+
+class AccountingWarning(UserWarning):
+    """An epsilon is sound, but looser than it might be."""
+
+
+class Kind(StrEnum):
+    """What an epsilon is a statement about."""
+
+    END_TO_END = "end-to-end"
+    """It covers all that left the house, as a function of the whole local dataset. The proxy learnt from the data by
+    DP-SGD and from nothing else that saw the data: beta = 0, or a method without a private teacher. That the private
+    model learns from the proxy is post-processing."""
+
+    CONDITIONAL = "conditional"
+    """It holds only with the private model taken as fixed. The proxy's loss contains the KL divergence to the private
+    model (beta > 0), which was trained without DP on *all* local data. One example more or less changes that model and
+    with it *every* example's clipped gradient, not one: the sum's sensitivity is then not C. It says nothing of what
+    reaches the proxy by that way, which may be more than the number allows. This is the paper's guarantee."""
+
+    NONE = "none"
+    """Trained without differential privacy: epsilon is infinite."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A number of alike steps: what an accountant needs to know of a training, and all it needs to know."""
+
+    sampling_rate: float
+    noise_multiplier: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        _validate.number("sampling_rate", self.sampling_rate, above=0, at_most=1)
+        _validate.number("noise_multiplier", self.noise_multiplier, above=0)
+        _validate.whole("steps", self.steps, at_least=0)
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """An (epsilon, delta) guarantee by both accountants, with its kind."""
+
+    rdp: float
+    pld: float
+    delta: float
+    kind: Kind
+
+    @property
+    def best(self) -> float:
+        """The smaller of the two: both are upper bounds."""
+        return min(self.rdp, self.pld)
+
+    def __str__(self) -> str:
+        if self.kind is Kind.NONE:
+            return "epsilon infinite (kind: none, trained without differential privacy)"
+        return f"epsilon {self.best:.3f} at delta {self.delta:.3g} ({self.kind})"
+
+
+def rdp_epsilon(
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    orders: Sequence[float] = PAPER_ORDERS,
+) -> float:
+    """Epsilon of ``steps`` alike steps by Rényi DP; 0 for no step."""
+    return rdp_of([Segment(sampling_rate, noise_multiplier, steps)], delta, orders)
+
+
+def pld_epsilon(*, sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> float:
+    """Epsilon of ``steps`` alike steps by privacy loss distributions; 0 for no step."""
+    return pld_of([Segment(sampling_rate, noise_multiplier, steps)], delta)
+
+
+def rdp_of(segments: Iterable[Segment], delta: float, orders: Sequence[float] = PAPER_ORDERS) -> float:
+    """Epsilon of all ``segments`` together by Rényi DP. Some tens of microseconds for settings seen before."""
+    _checked_delta(delta)
+    if not orders or any(not 1.01 < order < math.inf for order in orders):
+        raise ConfigError(f"Expected finite RDP orders above 1.01, got orders={list(orders)}.")
+    return rdp.epsilon(_parts(segments), delta, tuple(float(order) for order in orders))
+
+
+def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -> float:
+    """Epsilon of all ``segments`` together by privacy loss distributions, on a grid ``coarser`` by that factor.
+
+    Guarantees: an upper bound, which a coarser grid gives sooner and a little higher; non-decreasing in the steps of
+    any segment. Where the distributions cannot be computed,
+    the RDP epsilon stands in, with an ``AccountingWarning`` that says so.
+    """
+    _checked_delta(delta)
+    _validate.number("coarser", coarser, at_least=1)
+    parts = _parts(segments)
+    if not parts:
+        return 0.0
+    bound = rdp.epsilon(parts, delta)
+    try:
+        interval = pld.interval_for(bound, min(noise for _, noise, _ in parts))
+        value = pld.epsilon(parts, delta, coarser * interval)
+        reason = f"delta={delta:.3g} is too small for double precision over {sum(n for _, _, n in parts)} steps"
+    except (ValueError, ArithmeticError, MemoryError):
+        value, reason = math.inf, "their privacy loss is too large to tabulate (very little noise)"
+    if math.isinf(value):
+        warnings.warn(
+            f"The PLD accountant cannot handle these steps: {reason}. "
+            f"Its epsilon is given as the RDP accountant's {bound:.4g}, which is a valid bound but not as tight.",
+            AccountingWarning,
+            stacklevel=2,
+        )
+        return bound
+    return value
+
+
+def epsilon_of(segments: Iterable[Segment], delta: float, accountant: str, *, coarser: float = 1.0) -> float:
+    """Epsilon by the ``accountant`` named, "pld" or "rdp"; ``coarser`` is for PLD only."""
+    _validate.choice("accountant", accountant, ACCOUNTANTS)
+    return pld_of(segments, delta, coarser=coarser) if accountant == "pld" else rdp_of(segments, delta)
+
+
+def epsilon(segments: Iterable[Segment], delta: float, kind: Kind) -> Epsilon:
+    """The whole statement about all ``segments`` together."""
+    _checked_delta(delta)
+    if kind is Kind.NONE:
+        return Epsilon(rdp=math.inf, pld=math.inf, delta=delta, kind=kind)
+    segments = tuple(segments)
+    return Epsilon(rdp=rdp_of(segments, delta), pld=pld_of(segments, delta), delta=delta, kind=kind)
+
+
+def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """The same cost in fewer segments: equal settings added up, empty ones left out, in order of appearance."""
+    totals: dict[tuple[float, float], int] = {}
+    for segment in segments:
+        setting = (segment.sampling_rate, segment.noise_multiplier)
+        totals[setting] = totals.get(setting, 0) + segment.steps
+    return tuple(Segment(rate, noise, steps) for (rate, noise), steps in totals.items() if steps)
+
+
+def _parts(segments: Iterable[Segment]) -> tuple[tuple[float, float, int], ...]:
+    # Sorted, since composition does not depend on the order and the caches then need not know of it.
+    return tuple(sorted((float(s.sampling_rate), float(s.noise_multiplier), s.steps) for s in merged(segments)))
+
+
+def _checked_delta(delta: float) -> None:
+    _validate.number("delta", delta, above=0, below=1)

@@ -1,0 +1,131 @@
+r"""DP-SGD for one client: the only place where sampling, clipping, noise and the ledger meet.
+
+    B ~ Poisson(q)                                     q = batch_size / n, afresh in every step
+    theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / (q n))           (paper, Eq. 6; Alg. 1, line 4)
+
+Guarantees, for the sequence of proxies that leave the house, with respect to adding or removing one record:
+    * with ``teacher_weight`` 0, (epsilon, delta) as the ledger states it, end to end: each step is a Poisson-subsampled
+      Gaussian mechanism with sensitivity C, and everything else is post-processing;
+    * with ``teacher_weight`` above 0 the same numbers hold only for a teacher that is taken as fixed. The teacher has
+      seen all of the data without DP, so one record can move every clipped gradient; the ledger's kind is then
+      ``conditional``, and this class refuses a ledger that claims more;
+    * a step is on the ledger before its batch is drawn; an empty batch is a step, noise and all;
+    * the divisor is the expected batch size, never the drawn one.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from proxyfl._validate import number, whole
+from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.privacy.accounting import Kind
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.noise import add_noise
+from proxyfl.privacy.sampling import poisson
+from proxyfl.privacy.validation import checked_clipper
+from proxyfl.seeds import Randomness
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One Poisson sample. ``number`` tells the step it belongs to; a batch serves one step."""
+
+    x: Tensor
+    y: Tensor
+    number: int
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+class DPSGD:
+    """Private training of one model on one client's data. See the module's guarantees."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        x: Tensor,
+        y: Tensor,
+        *,
+        classes: int,
+        batch_size: int,
+        clip_norm: float,
+        noise_multiplier: float,
+        teacher_weight: float,
+        ledger: Ledger,
+        batches: Randomness,
+        noise: Randomness,
+    ) -> None:
+        whole("batch_size", batch_size)
+        if batch_size > len(x):
+            raise ConfigError(
+                f"Expected a batch_size of at most the client's {len(x)} examples, got batch_size={batch_size}."
+            )
+        self.clip_norm = number("clip_norm", clip_norm, above=0)
+        self.noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
+        self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
+        if teacher_weight > 0 and ledger.kind is Kind.END_TO_END:
+            raise PrivacyError(
+                f"A proxy with beta={teacher_weight} learns from a private model, so its guarantee is conditional; "
+                "the ledger claims end-to-end. Open the ledger with kind=Kind.CONDITIONAL, or set beta to 0."
+            )
+        if (batches.simulated or noise.simulated) and not ledger.simulated:
+            raise PrivacyError(
+                "Seeded batches or noise can be recomputed and protect nobody; the ledger claims a real guarantee. "
+                "Use seeds.System for both, or open the ledger with simulated=True."
+            )
+        self.model, self.optimizer, self.ledger = model, optimizer, ledger
+        self.sampling_rate, self.batch_size = batch_size / len(x), batch_size
+        self._x, self._y, self._classes = x, y, classes
+        self._batches, self._noise = batches, noise
+        self._clipper = checked_clipper(model, tuple(x.shape[1:]), classes)
+        self._drawn = 0
+        self._unused: int | None = None
+
+    def begin_round(self, round: int, steps: int) -> None:
+        """Put the cost of the round's steps on record; raise ``BudgetExhausted`` if the budget does not allow them."""
+        self.ledger.charge(round, steps, self.sampling_rate, self.noise_multiplier)
+
+    def draw(self) -> Batch:
+        """The next Poisson sample. Uses up one step that ``begin_round`` put on record."""
+        self.ledger.take()
+        chosen = poisson(len(self._x), self.sampling_rate, self._batches).to(self._x.device)
+        self._drawn += 1
+        self._unused = self._drawn
+        return Batch(self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn)
+
+    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float:
+        """One noisy step on ``batch``; returns the batch's mean loss (0 for an empty batch)."""
+        if batch.number != self._unused:
+            raise PrivacyError(
+                f"Batch {batch.number} was used already or is not the last one drawn; call draw() again."
+            )
+        if (teacher_logits is None) != (self.teacher_weight == 0):
+            raise PrivacyError(
+                f"With beta={self.teacher_weight} a step needs the teacher's logits."
+                if self.teacher_weight
+                else "With beta=0 a step takes no teacher's logits: they would break the end-to-end guarantee."
+            )
+        self._unused = None
+        self.model.train()
+        targets = blended_targets(batch.y, self._classes, teacher_logits, self.teacher_weight)
+        clipped = self._clipper.clip(batch.x, targets, cross_entropy, self.clip_norm)
+        add_noise(clipped.total, noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm, source=self._noise)
+        clipped.total.div_(self.batch_size)
+        for parameter, gradient in self._clipper.views.items():
+            parameter.grad = gradient
+        self.optimizer.step()
+        return clipped.loss / max(1, len(batch))
+
+    def state(self) -> dict[str, Tensor | None]:
+        """The random streams, for a checkpoint of a simulation."""
+        return {"batches": self._batches.state(), "noise": self._noise.state()}
+
+    def restore(self, state: dict[str, Tensor | None]) -> None:
+        """Continue from a checkpoint's ``state``."""
+        self._batches.restore(state["batches"])
+        self._noise.restore(state["noise"])

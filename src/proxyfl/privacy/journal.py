@@ -1,0 +1,154 @@
+"""The ledger's file: JSON lines that only grow, each sealed to all before it.
+
+Every line carries a check value over its own content and the previous line's. Whatever happens to the file other than
+the loss of its end (an edited number, a lost or repeated line, two programs writing at once) breaks the chain, and a
+file with a broken chain is refused. The check finds accidents; it is no signature.
+
+The end can be lost in one way that is harmless: the program dies in the middle of a write and leaves part of a line,
+without its line break. ``append`` had not returned then, so nothing had been done on the strength of that line.
+``read`` reports such a rest, and the next ``append`` cuts it off. A last line that is whole but for its line break
+counts.
+"""
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proxyfl.errors import PrivacyError, RunError
+
+Entry = dict[str, Any]
+
+
+class End(NamedTuple):
+    """Where the file ends, as far as it is valid."""
+
+    size: int
+    check: str
+    terminated: bool = True
+    torn: int = 0
+    """How many bytes of an unfinished line follow."""
+
+
+def create(path: Path, header: Entry, *, durable: bool) -> End:
+    """Start a file with its ``header``; refuse to touch one that exists."""
+    line, check = _sealed(header, "")
+    try:
+        with path.open("xb") as file:
+            _write(file.fileno(), line, durable)
+        if durable:
+            _sync_folder(path.parent)
+    except FileExistsError:
+        raise PrivacyError(
+            f"The ledger {path} exists already, and a new one would forget what was spent. "
+            "Continue it with Ledger.read(path), or choose another folder."
+        ) from None
+    except OSError as error:
+        raise RunError(f"Cannot write the ledger {path}: {error.strerror}. Nothing was spent.") from error
+    return End(len(line), check)
+
+
+def append(path: Path, entry: Entry, end: End, *, durable: bool) -> End:
+    """Add ``entry`` after ``end`` and return the new end. When this returns, the line is in the file.
+
+    With ``durable`` it is on the disk, as far as the operating system can tell. If it cannot be written, what was
+    written of it is taken back, and RunError says why.
+    """
+    line, check = _sealed(entry, end.check)
+    line = line if end.terminated else b"\n" + line
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            found = os.fstat(descriptor).st_size
+            if found != end.size + end.torn:
+                raise PrivacyError(
+                    f"The ledger {path} has {found} bytes, expected {end.size + end.torn}: something else writes "
+                    "to it. Stop the other program, then continue with Ledger.read(path)."
+                )
+            os.ftruncate(descriptor, end.size)
+            os.lseek(descriptor, end.size, os.SEEK_SET)
+            try:
+                _write(descriptor, line, durable)
+            except OSError:
+                os.ftruncate(descriptor, end.size)
+                raise
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise RunError(f"Cannot write the ledger {path}: {error.strerror}. The round was not started.") from error
+    return End(end.size + len(line), check)
+
+
+def read(path: Path) -> tuple[Entry, list[Entry], End]:
+    """The header, the entries, and where the file ends. Refuses all damage but an unfinished last line."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"Cannot read the ledger {path}: {error.strerror}.") from error
+    lines = data.split(b"\n")
+    rest = lines.pop()
+    entries: list[Entry] = []
+    check = ""
+    for number, line in enumerate(lines, start=1):
+        entry, check = _opened(line, check) or (None, check)
+        if entry is None:
+            raise PrivacyError(
+                f"Line {number} of the ledger {path} is damaged or out of place, so what was spent is not known. "
+                "Restore the file from a backup; do not edit it."
+            )
+        entries.append(entry)
+    size = len(data) - len(rest)
+    end = End(size, check, torn=len(rest))
+    whole = _parsed(rest)
+    if whole is not None:
+        opened = _opened(rest, check)
+        if opened is None:
+            raise PrivacyError(f"The last line of the ledger {path} is damaged or out of place. Restore a backup.")
+        entries.append(opened[0])
+        end = End(len(data), opened[1], terminated=False)
+    if not entries:
+        raise PrivacyError(
+            f"The ledger {path} has no complete first line. It was never in use, so nothing was spent on it: delete it."
+        )
+    return entries[0], entries[1:], end
+
+
+def _sealed(entry: Entry, previous: str) -> tuple[bytes, str]:
+    check = _check(entry, previous)
+    return json.dumps({**entry, "check": check}).encode() + b"\n", check
+
+
+def _opened(line: bytes, previous: str) -> tuple[Entry, str] | None:
+    entry = _parsed(line)
+    if entry is None or not isinstance(check := entry.pop("check", None), str) or check != _check(entry, previous):
+        return None
+    return entry, check
+
+
+def _parsed(line: bytes) -> Entry | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:  # also what bytes that are no text raise
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _check(entry: Entry, previous: str) -> str:
+    return f"{zlib.crc32((previous + json.dumps(entry)).encode()):08x}"
+
+
+def _write(descriptor: int, data: bytes, durable: bool) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+    if durable:
+        os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    # A new file's name is durable only once its folder is.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,108 @@
+"""Where randomness comes from: a stated seed in simulation, the operating system everywhere else.
+
+A stream is named by what it is for and by whom: ``stream(seed, "noise", client)``. Streams with different names are
+independent (the seed and the name go through SHA-256), so a client draws the same values whether it shares a process
+with others or not, and drawing more from one stream moves no other.
+
+Guarantees:
+    * nothing in this package draws from global random state without setting it from a stream first;
+    * ``System`` never repeats and cannot be seeded; whatever it drew cannot be recomputed;
+    * ``Seeded`` says of itself that it is a simulation (``simulated``), and records carry that on: noise that can be
+      recomputed from a seed protects nobody.
+"""
+
+import hashlib
+import math
+import os
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def derive(seed: int, name: str, *index: int) -> int:
+    """A 63-bit seed for the stream ``name`` (and client, round ...) below ``seed``."""
+    digest = hashlib.sha256(repr((int(seed), name, *map(int, index))).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def stream(seed: int, name: str, *index: int) -> torch.Generator:
+    """A torch generator for the stream ``name``."""
+    return torch.Generator().manual_seed(derive(seed, name, *index))
+
+
+def numpy_stream(seed: int, name: str, *index: int) -> np.random.Generator:
+    """A NumPy generator for the stream ``name``."""
+    return np.random.default_rng(derive(seed, name, *index))
+
+
+class Randomness(Protocol):
+    """A source of uniform and normal numbers for privacy-relevant draws."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the values can be recomputed by whoever knows a seed."""
+        ...
+
+    def uniform(self, n: int) -> Tensor:
+        """``n`` float64 values, uniform on [0, 1)."""
+        ...
+
+    def normal(self, n: int) -> Tensor:
+        """``n`` float32 values, standard normal."""
+        ...
+
+    def state(self) -> Tensor | None:
+        """What ``restore`` needs to go on from here; None where there is nothing to restore."""
+        ...
+
+    def restore(self, state: Tensor | None) -> None:
+        """Continue from ``state``."""
+        ...
+
+
+class Seeded:
+    """Reproducible randomness, for simulations and tests only."""
+
+    simulated = True
+
+    def __init__(self, seed: int, name: str, *index: int) -> None:
+        self._generator = stream(seed, name, *index)
+
+    def uniform(self, n: int) -> Tensor:
+        return torch.rand(n, generator=self._generator, dtype=torch.float64)
+
+    def normal(self, n: int) -> Tensor:
+        return torch.randn(n, generator=self._generator)
+
+    def state(self) -> Tensor | None:
+        return self._generator.get_state()
+
+    def restore(self, state: Tensor | None) -> None:
+        if state is not None:
+            self._generator.set_state(state)
+
+
+class System:
+    """The operating system's cryptographic generator. No seed, no state, no repetition."""
+
+    simulated = False
+
+    def uniform(self, n: int) -> Tensor:
+        # The upper 53 bits of 64 random ones, scaled to [0, 1): every value exactly representable.
+        bits = np.frombuffer(os.urandom(8 * n), dtype=np.uint64) >> np.uint64(11)
+        return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+
+    def normal(self, n: int) -> Tensor:
+        # Box-Muller in float64: with 53-bit uniforms the tails reach 8.5 sigma before they are cut.
+        half = (n + 1) // 2
+        radius = (-2.0 * torch.log1p(-self.uniform(half))).sqrt()
+        angle = 2.0 * math.pi * self.uniform(half)
+        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:n].to(torch.float32)
+
+    def state(self) -> Tensor | None:
+        return None
+
+    def restore(self, state: Tensor | None) -> None:
+        """Nothing to do: every draw is fresh."""

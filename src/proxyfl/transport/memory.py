@@ -1,0 +1,50 @@
+"""Clients of one process hand frames to each other through a dictionary."""
+
+import threading
+import time
+
+from proxyfl.errors import PeerTimeout, TransportError
+from proxyfl.transport import base
+
+
+class MemoryTransport:
+    """A Transport for clients that share a process, each in its own thread or all in one."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[int, int, int], bytes] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def send(self, frame: bytes, *, sender: int, receiver: int, round: int) -> None:
+        """Hand ``frame`` over for ``receiver``."""
+        key = (sender, receiver, round)
+        with self._changed:
+            self._check_open()
+            if key in self._frames:
+                raise TransportError(base.repeated(sender=sender, receiver=receiver, round=round))
+            # A bytearray could still be changed by the sender; bytes(b) of bytes is the same object, without a copy.
+            self._frames[key] = bytes(frame)
+            self._changed.notify_all()
+
+    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
+        """The frame for this key; waits for it up to ``timeout`` seconds."""
+        key = (sender, receiver, round)
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._check_open()
+            while key not in self._frames:
+                if not self._changed.wait(max(deadline - time.monotonic(), 0.0)) and key not in self._frames:
+                    raise PeerTimeout(base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout))
+                self._check_open()
+            return self._frames.pop(key)
+
+    def close(self) -> None:
+        """Drop what was not received and wake whoever waits, with a TransportError."""
+        with self._changed:
+            self._closed = True
+            self._frames.clear()
+            self._changed.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError("This transport is closed. Open a new one to send or receive.")

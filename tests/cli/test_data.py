@@ -1,0 +1,76 @@
+"""``proxyfl data``."""
+
+import argparse
+import json
+
+import pytest
+
+from proxyfl.cli import data
+from proxyfl.data import SOURCES
+from proxyfl.errors import DataError
+
+
+def run(*arguments):
+    parser = argparse.ArgumentParser(prog="proxyfl")
+    data.add(parser.add_subparsers())
+    parsed = parser.parse_args(["data", *arguments])
+    return parsed.run(parsed)
+
+
+def test_list(tmp_path, capsys):
+    """Without a source: every named one, with where it was found or that it was not."""
+    assert run("--json", "--data-dir", str(tmp_path)) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["name"]: row["found"] for row in found["sources"]}
+    assert list(rows) == list(SOURCES)
+    assert rows["digits"] == "part of scikit-learn"
+    assert rows["mnist"] is None
+    assert found["folder"] == str(tmp_path)
+
+
+def test_list_for_people(tmp_path, capsys, monkeypatch):
+    """The list for people names the folder that was looked in, and how to give one's own data."""
+    monkeypatch.setenv("COLUMNS", "160")
+    assert run("--data-dir", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert str(tmp_path) in out.replace("\n", "")
+    assert "package.module:factory" in out
+
+
+def test_contents(capsys):
+    """With a source: shape, counts that add up, and the range of values."""
+    assert run("digits", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shape"] == [1, 8, 8]
+    assert found["range"] == [0.0, 1.0]
+    assert sum(row["train"] for row in found["classes"]) == found["train"] == 1438
+    assert sum(row["test"] for row in found["classes"]) == found["test"] == 359
+    assert found["sites"] == []
+
+
+def test_a_table_with_sites(tmp_path, capsys):
+    """Label and site columns are chosen on the command line, and sites are counted."""
+    rows = [f"{i},{'ill' if i % 2 else 'well'},{'[north]' if i < 6 else 'south'}" for i in range(10)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,diagnosis,ward", *rows]))
+    arguments = [str(tmp_path / "t.csv"), "--label", "diagnosis", "--site", "ward"]
+    assert run(*arguments, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in found["classes"]] == ["ill", "well"]
+    assert [row["name"] for row in found["sites"]] == ["[north]", "south"]
+    assert sum(row["train"] for row in found["sites"]) == 8
+    assert run(*arguments) == 0
+    assert "[north]" in capsys.readouterr().out
+
+
+def test_offline(tmp_path):
+    """Offline, what is missing is listed instead of fetched."""
+    with pytest.raises(DataError, match=r"downloading is off(.|\n)*train-images-idx3-ubyte.gz"):
+        run("mnist", "--offline", "--data-dir", str(tmp_path))
+
+
+def test_help_teaches(capsys):
+    """The help has example command lines."""
+    with pytest.raises(SystemExit) as ended:
+        run("--help")
+    assert ended.value.code == 0
+    assert "proxyfl data patients.csv --label diagnosis --site hospital" in capsys.readouterr().out

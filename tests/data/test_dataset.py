@@ -1,0 +1,141 @@
+"""What a Dataset guarantees, and how one is split and encoded."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxyfl.data import Dataset
+from proxyfl.data.dataset import encoded, pixels, split
+from proxyfl.errors import DataError
+
+
+def parts(**changed):
+    fields = {
+        "name": "made",
+        "train_x": torch.zeros(4, 2),
+        "train_y": torch.tensor([0, 1, 2, 0]),
+        "test_x": torch.zeros(2, 2),
+        "test_y": torch.tensor([0, 1]),
+        "classes": 3,
+        "class_names": ("a", "b", "c"),
+    }
+    return fields | changed
+
+
+def spoiled(value):
+    x = torch.zeros(4, 2)
+    x[2, 1] = value
+    return x
+
+
+def test_a_sound_dataset():
+    """What is sound is taken as it is, and tells the shape of one example."""
+    assert Dataset(**parts()).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train_x": spoiled(math.nan)}, r"training part: expected finite values, got nan in example 2 at \(1,\)"),
+        ({"train_x": spoiled(math.inf)}, r"got inf in example 2 at \(1,\)"),
+        ({"test_x": torch.tensor([[0.0, 0.0], [-math.inf, 0.0]])}, r"test part: .* got -inf in example 1 at \(0,\)"),
+        ({"train_y": torch.tensor([0, 1, 3, 0])}, r"every label within 0..2, got 3 at index 2"),
+        ({"test_y": torch.tensor([-1, 1])}, r"every label within 0..2, got -1 at index 0"),
+        ({"train_y": torch.tensor([0, 1])}, r"a label for each of 4 examples, got 2"),
+        ({"train_y": torch.zeros(4)}, r"each label as one int64, got torch.float32"),
+        ({"test_x": torch.zeros(2, 3)}, r"examples of one shape, got \(2,\) and \(3,\)"),
+        ({"test_x": torch.zeros(0, 2), "test_y": torch.zeros(0, dtype=torch.int64)}, r"N >= 1, got .* \(0, 2\)"),
+        ({"train_x": torch.zeros(4, 2, dtype=torch.float64)}, r"float32 examples, got torch.float64"),
+        ({"class_names": ("a", "b")}, r"one name for each class, got classes=3 and 2 names"),
+        ({"site": torch.tensor([0, 1, 2, 0]), "site_names": ("x", "y")}, r"every site within 0..1, got 2 at index 2"),
+        ({"site": torch.tensor([0, 1]), "site_names": ("x", "y")}, r"a site for each of 4 examples, got 2"),
+    ],
+)
+def test_what_unsound_data_gets(changed, message):
+    """Each broken promise is a DataError that says where and what was found."""
+    with pytest.raises(DataError, match=message):
+        Dataset(**parts(**changed))
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(n=st.integers(2, 60), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 1000))
+def test_split_uses_every_example_once(n, fraction, seed):
+    """Training and test part together are all examples, each once, with their own label and site; neither is empty."""
+    x, ids = torch.arange(n, dtype=torch.float32)[:, None], torch.arange(n)
+    names = [str(i) for i in range(n)]
+    made = split("made", x, ids, names, test_fraction=fraction, seed=seed, site=ids, site_names=names)
+    assert sorted([*made.train_y.tolist(), *made.test_y.tolist()]) == list(range(n))
+    assert torch.equal(made.train_x[:, 0].long(), made.train_y)
+    assert torch.equal(made.train_y, made.site)
+    assert torch.equal(made.test_x[:, 0].long(), made.test_y)
+    assert abs(len(made.test_y) - fraction * n) <= 1
+
+
+def test_split_follows_the_seed():
+    """One seed gives one division, another seed another."""
+    x, y = torch.zeros(100, 1), torch.arange(100)
+    names = [str(i) for i in range(100)]
+    a, b, c = (split("made", x, y, names, test_fraction=0.2, seed=seed).test_y for seed in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.5, math.nan])
+def test_split_refuses_senseless_fractions(fraction):
+    """A test part of nothing or of everything is refused."""
+    with pytest.raises(DataError, match="test_fraction"):
+        split("made", torch.zeros(4, 1), torch.zeros(4).long(), ["a"], test_fraction=fraction, seed=0)
+
+
+def test_split_needs_two_examples():
+    """One example cannot be both trained and tested on."""
+    with pytest.raises(DataError, match=r"at least 2 examples.*got 1"):
+        split("made", torch.zeros(1, 1), torch.zeros(1).long(), ["a"], test_fraction=0.5, seed=0)
+
+
+def test_pixels_are_scaled_by_255_only():
+    """Every one of the 256 levels becomes level / 255, whatever else is in the array and however it lies in memory."""
+    levels = np.arange(256, dtype=np.uint8).reshape(2, 128)
+    expected = torch.arange(256, dtype=torch.float32).reshape(2, 128) / 255
+    assert torch.equal(pixels(levels), expected)
+    assert torch.equal(pixels(levels.T), expected.T)
+    assert pixels(levels.T).is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("values", "ids", "names"),
+    [
+        (np.array([2, 0, 2], dtype=np.uint8), [2, 0, 2], ("0", "1", "2")),
+        (np.array([[1.0], [0.0]]), [1, 0], ("0", "1")),
+        (np.array(["b", "a", "b"]), [1, 0, 1], ("a", "b")),
+        (np.array(["yes", "no"], dtype=object), [1, 0], ("no", "yes")),
+        (np.array([True, False]), [1, 0], ("False", "True")),
+    ],
+)
+def test_labels_of_every_kind(values, ids, names):
+    """Whole numbers stay as they are; names are numbered in sorted order."""
+    found, found_names = encoded("y", values)
+    assert found.tolist() == ids
+    assert found.dtype == torch.int64
+    assert found_names == names
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.array([0, -3]), "numbers from 0, got -3 at index 1"),
+        (np.array([0.0, 1.5]), "got values such as 1.5 at index 1"),
+        (np.array([0.0, np.nan]), "got values such as nan at index 1"),
+        (np.array([0, 20_240_101]), "got 20240101: is this the right column"),
+        (np.zeros((2, 2)), r"an array of shape \(2, 2\)"),
+        (np.array([]), "at least one example"),
+    ],
+)
+def test_what_bad_labels_get(values, message):
+    """Labels that cannot be class numbers or names are refused with the first of them."""
+    with pytest.raises(DataError, match=message):
+        encoded("y", values)

@@ -1,0 +1,321 @@
+"""Clipped sums against a plain loop, against Opacus, and against the stated sensitivity."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus.grad_sample import GradSampleModule
+from torch import Tensor, nn
+
+from proxyfl import params
+from proxyfl.errors import ModelError
+from proxyfl.privacy import layers
+from proxyfl.privacy.clipping import Clipper
+from proxyfl.privacy.validation import check_private_trainable, checked_clipper
+
+
+def loss(logits: Tensor, y: Tensor) -> Tensor:
+    """Plain cross-entropy, one value per example."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def plain_loop(model: nn.Module, x: Tensor, y: Tensor, clip_norm: float) -> Tensor:
+    """The definition, written out: each example alone, clipped, added."""
+    total = torch.zeros_like(params.flatten(model))
+    for i in range(len(x)):
+        grads = torch.autograd.grad(
+            loss(model(x[i : i + 1]), y[i : i + 1]).sum(), params.trainable(model), materialize_grads=True
+        )
+        flat = torch.cat([g.reshape(-1) for g in grads])
+        total += flat * min(1.0, clip_norm / float(flat.norm()))
+    return total
+
+
+class Pooled(nn.Module):
+    """Averages over positions, so that sequence layers can end in logits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
+class Tied(nn.Module):
+    """One linear layer used twice: its two gradients must add up before the norm is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared, self.last = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.shared(torch.tanh(self.shared(self.first(x))))))
+
+
+class TiedEmbedding(nn.Module):
+    """An embedding whose weight is also the output layer's, as in language models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(7, 4)
+        self.out = nn.Linear(4, 7, bias=False)
+        self.out.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.tokens(ids).mean(1))
+
+
+class Scaled(nn.Module):
+    """A parameter that no layer owns, acting between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) * self.scale
+
+
+class Functional(nn.Module):
+    """A layer's weight used behind the layer's back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) + F.linear(x.square(), self.fc.weight)
+
+
+class InPlace(nn.Module):
+    """In-place activations after the layers, as torchvision's models have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).relu_())
+
+
+def frozen_first() -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    model[0].weight.requires_grad_(False)
+    return model
+
+
+IMAGE, VECTOR, SEQUENCE, IDS = (2, 8, 8), (6,), (5, 6), (5,)
+
+MODELS = {
+    "linear": (lambda: nn.Linear(6, 3), VECTOR),
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)), VECTOR),
+    "sequence": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), Pooled()), SEQUENCE),
+    "conv2d": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(4, 3, 2, bias=False),
+            nn.Flatten(),
+            nn.Linear(12, 3),
+        ),
+        IMAGE,
+    ),
+    "conv2d-strange": (
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)), nn.Flatten(), nn.LazyLinear(3)
+        ),
+        IMAGE,
+    ),
+    "conv2d-grouped": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2, padding="same"), nn.Flatten(), nn.Linear(256, 3)),
+        IMAGE,
+    ),
+    "conv2d-circular": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(256, 3)),
+        IMAGE,
+    ),
+    "conv1d": (lambda: nn.Sequential(nn.Conv1d(5, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)), SEQUENCE),
+    "conv3d": (
+        lambda: nn.Sequential(nn.Conv3d(1, 2, 2, stride=2), nn.Flatten(), nn.Linear(16, 3)),
+        (1, 4, 4, 4),
+    ),
+    "group-norm": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)),
+        IMAGE,
+    ),
+    "layer-norm": (lambda: nn.Sequential(nn.LayerNorm([5, 6]), nn.LayerNorm(6), nn.Linear(6, 3), Pooled()), SEQUENCE),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3), Pooled()), IDS),
+    "embedding-padded": (lambda: nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3), Pooled()), IDS),
+    "tied": (Tied, VECTOR),
+    "tied-embedding": (TiedEmbedding, IDS),
+    "frozen": (frozen_first, VECTOR),
+    "in-place": (InPlace, VECTOR),
+    "prelu": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 3)), VECTOR),
+    "transposed-conv": (
+        lambda: nn.Sequential(nn.ConvTranspose2d(2, 2, 2), nn.Flatten(), nn.Linear(162, 3)),
+        IMAGE,
+    ),
+    "own-parameter": (Scaled, VECTOR),
+}
+
+
+def build(name: str, n: int, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(seed)
+    factory, shape = MODELS[name]
+    x = torch.randint(7, (n, *shape)) if shape == IDS else torch.randn(n, *shape, dtype=torch.float64)
+    model = factory()
+    model(torch.zeros(2, *shape, dtype=torch.long if shape == IDS else torch.float32))  # lazy layers take their shape
+    return model.double(), x, torch.randint(3, (n,))
+
+
+@pytest.mark.parametrize("n", [0, 1, 13])
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_plain_loop(name: str, n: int) -> None:
+    """For every kind of layer and any batch size the clipped sum is that of the definition."""
+    model, x, y = build(name, n)
+    for clip_norm in (0.05, 1.0, math.inf):
+        found = Clipper(model).clip(x, y, loss, clip_norm).total
+        torch.testing.assert_close(found, plain_loop(model, x, y, clip_norm), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # Opacus's own
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linear",
+        "mlp",
+        "sequence",
+        "conv2d",
+        "conv2d-grouped",
+        "conv1d",
+        "conv3d",
+        "group-norm",
+        "layer-norm",
+        "embedding",
+    ],
+)
+def test_equals_opacus(name: str) -> None:
+    """Opacus's per-example gradients, clipped and added, are the same sum."""
+    model, x, y = build(name, 9)
+    oracle = GradSampleModule(copy.deepcopy(model), loss_reduction="sum")
+    loss(oracle(x), y).sum().backward()
+    samples = torch.cat([p.grad_sample.flatten(1) for p in oracle.parameters()], dim=1)
+    expected = ((0.3 / samples.norm(dim=1)).clamp(max=1).unsqueeze(1) * samples).sum(0)
+    torch.testing.assert_close(Clipper(model).clip(x, y, loss, 0.3).total, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["gram", "kept", "formed twice"])
+def test_every_way_to_a_norm_agrees(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gram matrices, kept gradients and gradients formed in pieces give the same sum for a convolution."""
+    monkeypatch.setattr(layers, "TRAFFIC", math.inf if way == "gram" else 0)
+    monkeypatch.setattr(layers, "KEPT_AT_MOST", 2**26 if way == "kept" else 0)
+    monkeypatch.setattr(layers, "PIECE", 300)
+    for name in ("conv2d", "conv2d-strange", "sequence"):
+        model, x, y = build(name, 7)
+        found = Clipper(model).clip(x, y, loss, 0.3).total
+        torch.testing.assert_close(found, plain_loop(model, x, y, 0.3), rtol=1e-9, atol=1e-12)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**31), st.floats(0.01, 10), st.sampled_from(["mlp", "conv2d", "group-norm", "embedding", "tied"])
+)
+def test_a_neighbouring_dataset_differs_by_at_most_c(seed: int, clip_norm: float, name: str) -> None:
+    """Adding one record, however extreme, moves the sum by at most C; so does a whole clipped gradient alone."""
+    model, x, y = build(name, 6, seed)
+    x = x if name == "embedding" else x * torch.logspace(-3, 3, 6, dtype=torch.float64).view(-1, *[1] * (x.dim() - 1))
+    clipper = Clipper(model)
+    with_all = clipper.clip(x, y, loss, clip_norm).total.clone()
+    for i in range(6):
+        rest = [j for j in range(6) if j != i]
+        without = clipper.clip(x[rest], y[rest], loss, clip_norm).total.clone()
+        assert float((with_all - without).norm()) <= clip_norm * (1 + 1e-9)
+
+
+def test_single_precision_never_exceeds_c() -> None:
+    """In float32 the clipped gradient of one large example still has norm at most C."""
+    model, x, y = build("conv2d", 1)
+    total = Clipper(model.float()).clip(x.float() * 100, y, loss, 0.7).total
+    assert 0.69 < float(total.double().norm()) <= 0.7 * (1 + 1e-6)
+
+
+def test_a_gradient_that_is_not_finite_contributes_nothing() -> None:
+    """An example whose gradient overflows is left out; the others are untouched."""
+    model, x, y = build("mlp", 5)
+    expected = plain_loop(model, x[1:], y[1:], 1.0)
+    x[0] = math.inf
+    torch.testing.assert_close(Clipper(model).clip(x, y, loss, 1.0).total, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_parameters_used_behind_a_layers_back_are_found() -> None:
+    """A weight that is also used outside of its layer's call is noticed, and the slow but right way is taken."""
+    torch.manual_seed(0)
+    model, x, y = Functional(), torch.randn(5, 6), torch.randint(3, (5,))
+    with pytest.warns(UserWarning, match="one example after the other"):
+        clipper = checked_clipper(model, (6,), 3)
+    torch.testing.assert_close(clipper.clip(x, y, loss, 0.3).total, plain_loop(model, x, y, 0.3))
+
+
+def test_a_layer_with_several_outputs_takes_the_slow_way() -> None:
+    """A recurrent layer, for which there is no rule, still gives the sum of the definition."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.out = nn.LSTM(6, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.rnn(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    model, x, y = Recurrent(), torch.randn(4, 5, 6), torch.randint(3, (4,))
+    with pytest.warns(UserWarning, match="one example after the other"):
+        found = Clipper(model).clip(x, y, loss, 0.3).total
+    torch.testing.assert_close(found, plain_loop(model, x, y, 0.3))
+
+
+def test_input_changed_in_place_is_refused() -> None:
+    """A layer's input that is overwritten afterwards would falsify its gradient: a clear error instead."""
+
+    class Overwrites(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.clone()
+            y = self.a(x)
+            x.mul_(2)
+            return self.b(y + x)
+
+    with pytest.raises(ModelError, match="in place"):
+        Clipper(Overwrites()).clip(torch.randn(3, 6), torch.zeros(3, dtype=torch.long), loss, 1.0)
+
+
+class Centred(nn.Module):
+    """Mixes examples without being a BatchNorm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), r"layer '1' is a BatchNorm1d.*GroupNorm"),
+        (nn.Sequential(nn.Linear(6, 4), Centred(), nn.Linear(4, 3)), r"layer '1' \(Centred\) mixes"),
+        (nn.Sequential(nn.Flatten()), "no trainable"),
+    ],
+)
+def test_models_that_mix_examples_are_refused_by_name(model: nn.Module, named: str) -> None:
+    """BatchNorm, and anything else that mixes examples, is refused with the layer's name."""
+    with pytest.raises(ModelError, match=named):
+        check_private_trainable(model, (6,))
+
+
+def test_dropout_is_allowed() -> None:
+    """Dropout draws per example and is no mixing."""
+    check_private_trainable(nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3)), (6,))
