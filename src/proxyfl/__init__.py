@@ -1,0 +1,79 @@
+"""Decentralized federated learning through proxy models.
+
+    from proxyfl import Config, run
+
+    result = run(Config(rounds=20))             # eight clients on scikit-learn's digits
+    print(result.gain("proxyfl", client=0))     # accuracy gained over training alone
+
+What is listed in ``__all__`` is the public interface (docs/api.md shows each in use). Names are loaded when first
+used, so that ``import proxyfl`` costs nothing.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proxyfl.data.dataset import Dataset as Dataset
+    from proxyfl.errors import ProxyFLError as ProxyFLError
+    from proxyfl.experiment.config import Config as Config
+    from proxyfl.experiment.runner import Callback as Callback
+    from proxyfl.experiment.runner import Result as Result
+    from proxyfl.experiment.runner import run as run
+    from proxyfl.federation.methods import METHODS as METHODS
+    from proxyfl.federation.methods import Method as Method
+    from proxyfl.gossip.pushsum import Mass as Mass
+    from proxyfl.privacy.accounting import Epsilon as Epsilon
+    from proxyfl.privacy.accounting import Kind as Kind
+    from proxyfl.privacy.calibration import noise_for as noise_for
+    from proxyfl.privacy.calibration import steps_for as steps_for
+    from proxyfl.privacy.dpsgd import DPSGD as DPSGD
+    from proxyfl.privacy.ledger import Budget as Budget
+    from proxyfl.privacy.ledger import Ledger as Ledger
+
+_HOMES = {
+    "Budget": "proxyfl.privacy.ledger",
+    "Callback": "proxyfl.experiment.runner",
+    "Config": "proxyfl.experiment.config",
+    "DPSGD": "proxyfl.privacy.dpsgd",
+    "Dataset": "proxyfl.data.dataset",
+    "Epsilon": "proxyfl.privacy.accounting",
+    "Kind": "proxyfl.privacy.accounting",
+    "Ledger": "proxyfl.privacy.ledger",
+    "METHODS": "proxyfl.federation.methods",
+    "Mass": "proxyfl.gossip.pushsum",
+    "Method": "proxyfl.federation.methods",
+    "ProxyFLError": "proxyfl.errors",
+    "Result": "proxyfl.experiment.runner",
+    "noise_for": "proxyfl.privacy.calibration",
+    "run": "proxyfl.experiment.runner",
+    "steps_for": "proxyfl.privacy.calibration",
+}
+
+__all__ = [
+    "DPSGD",
+    "METHODS",
+    "Budget",
+    "Callback",
+    "Config",
+    "Dataset",
+    "Epsilon",
+    "Kind",
+    "Ledger",
+    "Mass",
+    "Method",
+    "ProxyFLError",
+    "Result",
+    "noise_for",
+    "run",
+    "steps_for",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'proxyfl' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,6 +3,7 @@
 import math
 import warnings
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting import rdp as library_rdp
@@ -100,6 +101,16 @@ class TestRdp:
         ends = (-12 * s, order + 12 * s)
         value, _ = integrate.quad(integrand, *ends, epsabs=1e-15, epsrel=1e-13, limit=500, points=[0, order])
         assert rdp.per_step(q, s, (order,))[0] == pytest.approx(math.log(value) / (order - 1), rel=1e-7)
+
+    @pytest.mark.parametrize("q", [1e-9, 1e-4, 0.5])
+    @pytest.mark.parametrize("order", [1.1, 2.5, 63.0])
+    def test_integrand_against_many_digits(self, q: float, order: float) -> None:
+        """The integrand keeps nine digits wherever it is tiny, huge, or the difference of nearly equal numbers."""
+        x = np.array([-50.0, -1.0, -1e-3, 1e-3, 1.0, 9.0, 20.0, 50.0, 3000.0])
+        with mpmath.workdps(80):
+            u = [mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(float(v))) for v in x]
+            expected = [float(mpmath.log((1 + v) ** order - 1 - order * v)) for v in u]
+        np.testing.assert_allclose(rdp._log_excess(q, order, x), expected, rtol=0, atol=1e-9)
 
     @settings(derandomize=True, deadline=None, max_examples=6)
     @given(q=st.floats(1e-4, 1.0), s=st.floats(0.3, 20.0))

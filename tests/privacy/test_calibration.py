@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import ACCOUNTANTS, Segment, epsilon_of
-from proxyfl.privacy.calibration import most, noise_for, steps_for
+from proxyfl.privacy.calibration import _smallest, most, noise_for, steps_for
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -83,6 +83,15 @@ def test_bad_values_are_named(change: dict[str, object], found: str) -> None:
     setting = {"epsilon": 1.0, "steps": 10, "sampling_rate": 0.1, "delta": 1e-5, "accountant": "rdp"} | change
     with pytest.raises(ConfigError, match=found):
         noise_for(**setting)  # type: ignore[arg-type]
+
+
+@settings(derandomize=True, deadline=None)
+@given(threshold=st.floats(0.02, 500.0), error=st.floats(-0.01, 0.01))
+def test_rounding_ends_at_the_smallest(threshold: float, error: float) -> None:
+    """From a start on either side, rounding finds the smallest four-digit number that fits."""
+    found = _smallest(threshold * (1 + error), lambda noise: noise >= threshold)
+    assert threshold <= found < threshold * (1 + 1e-3)
+    assert float(f"{found:.4g}") == found
 
 
 @settings(derandomize=True, deadline=None)

@@ -214,7 +214,8 @@ class TestFile:
         ledger = opened(path)
         ledger.charge(1, 4, 0.1, 1.0)
         start = path.stat().st_size
-        ledger.charge(2, 3, 0.2, 1.0)
+        # Longer than the line that will replace its rest.
+        ledger.charge(2, 3, 1 / 3, 1.0)
         data = path.read_bytes()
         for cut in range(start, len(data) + 1):
             path.write_bytes(data[:cut])
