@@ -6,10 +6,9 @@ writes build/bench.json.
 """
 
 import argparse
+import gc
 import json
 import statistics
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from rich.table import Table
 from torch import nn
 
 from proxyfl import models
-from proxyfl._allocator import keep_freed_memory
+from proxyfl._machine import keep_freed_memory
 from proxyfl.data import Dataset
 from proxyfl.experiment import config, runner
 from proxyfl.federation.local import optimizer
@@ -36,16 +35,20 @@ BATCH, EXAMPLES, CLASSES = 250, 1000, 10
 Step = Callable[[], object]
 
 
-def contenders(name: str, shape: tuple[int, ...], *, opacus: bool) -> dict[str, Step]:
+def contenders(name: str, shape: tuple[int, ...], *, opacus: bool, only: str | None = None) -> dict[str, Step]:
     """One training step of model ``name`` by each way: plain, ours, Opacus's default and its ghost clipping."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(EXAMPLES, *shape, generator=generator)
     y = torch.randint(CLASSES, (EXAMPLES,), generator=generator)
-    steps = {"plain": _plain(_model(name, shape), x[:BATCH], y[:BATCH]), "ours": _ours(_model(name, shape), x, y)}
+    batch = x[:BATCH], y[:BATCH]  # views: every way keeps all of the client's data in memory, as ours must
+    ways: dict[str, Callable[[nn.Module], Step]] = {
+        "plain": lambda model: _plain(model, *batch),
+        "ours": lambda model: _ours(model, x, y),
+    }
     if opacus:
-        for mode, label in (("hooks", "Opacus"), ("ghost", "Opacus ghost")):
-            steps[label] = _opacus(_model(name, shape), x[:BATCH], y[:BATCH], mode)
-    return steps
+        ways["Opacus"] = lambda model: _opacus(model, *batch, "hooks")
+        ways["Opacus ghost"] = lambda model: _opacus(model, *batch, "ghost")
+    return {label: way(_model(name, shape)) for label, way in ways.items() if only in (None, label)}
 
 
 def _model(name: str, shape: tuple[int, ...]) -> nn.Module:
@@ -107,30 +110,35 @@ def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or min(map(len, times.values())) < 5:
         for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            times[name].append((time.perf_counter() - started) * 1e3)
+            step()  # brings this way's data back into the cache
+            for _ in range(4):
+                started = time.perf_counter()
+                step()
+                times[name].append((time.perf_counter() - started) * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def peak_memory(way: str) -> int:
-    """Bytes by which the resident set grows over a few steps of the MLP, in a process of its own."""
-    found = subprocess.run([sys.executable, __file__, "--memory", way], capture_output=True, text=True, check=True)
-    return int(found.stdout)
-
-
-def _memory_child(way: str) -> None:
-    step = contenders("mlp", (1, 28, 28), opacus=way.startswith("Opacus"))[way]
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    before = _status("VmRSS")
-    for _ in range(5):
+def peak_memory(step: Step) -> int:
+    """Bytes of tensors alive at the peak of one step: parameters, gradients, optimizer state, batch and temporaries."""
+    step()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        gc.collect()
+        before = sum(t.untyped_storage().nbytes() for t in _distinct_tensors())
         step()
-    print(_status("VmHWM") - before)
+    alive = peak = before
+    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            alive += event.nbytes()
+            peak = max(peak, alive)
+    return peak
 
 
-def _status(field: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
+def _distinct_tensors() -> list[torch.Tensor]:
+    storages = {}
+    for thing in gc.get_objects():
+        if type(thing) in (torch.Tensor, nn.Parameter):
+            storages[thing.untyped_storage().data_ptr()] = thing
+    return list(storages.values())
 
 
 def paper_round(rounds: int) -> float:
@@ -159,15 +167,11 @@ def main() -> None:
     """Run everything, print a table, write build/bench.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=10, help="per model (default: 10)")
-    parser.add_argument("--memory", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     warnings.filterwarnings("ignore")  # Opacus's remarks about hooks
-    if args.memory:
-        _memory_child(args.memory)
-        return
     results: dict[str, Any] = {"milliseconds": {}, "threads": 1, "batch": BATCH, "torch": torch.__version__}
     table = Table("model", "plain", "ours", "ours / plain", "Opacus / ours", "ghost / ours", title="One DP step (ms)")
     for name, shape in (("mlp", (1, 28, 28)), ("lenet5", (1, 28, 28)), ("cnn1", (1, 28, 28)), ("cnn2", (1, 28, 28))):
@@ -176,7 +180,10 @@ def main() -> None:
         ratios = [f"{times[o] / times['ours']:.1f}" if o in times else "" for o in ("Opacus", "Opacus ghost")]
         row = (f"{times['plain']:.2f}", f"{times['ours']:.2f}", f"{times['ours'] / times['plain']:.2f}")
         table.add_row(name, *row, *ratios)
-    memory = {way: peak_memory(way) for way in ("plain", "ours", "Opacus", "Opacus ghost")}
+    memory = {}
+    for way in ("plain", "ours", "Opacus", "Opacus ghost"):
+        step = contenders("mlp", (1, 28, 28), opacus=way.startswith("Opacus"), only=way)[way]
+        memory[way] = peak_memory(step)
     results["peak_memory_bytes"] = memory
     results["paper_round_seconds"] = paper_round(6)
     Console().print(table)

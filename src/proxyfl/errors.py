@@ -9,6 +9,7 @@
     │   └── RunError          a run's folder
     ├── PrivacyError          a guard stopped something that would break a guarantee
     │   └── BudgetExhausted   the next step would exceed a client's privacy budget
+    ├── WorkerDied            a process of a run ended; names it, its clients and the round
     └── TransportError        a message could not be moved
         └── PeerTimeout       a peer stayed silent; names it
 
@@ -50,6 +51,10 @@ class PrivacyError(ProxyFLError):
 
 class BudgetExhausted(PrivacyError):
     """The next step would exceed a client's privacy budget."""
+
+
+class WorkerDied(ProxyFLError):
+    """A process that hosts clients of a run ended before its work was done."""
 
 
 class TransportError(ProxyFLError):

@@ -12,12 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from proxyfl.errors import ConfigError
+
 
 def blended_targets(y: Tensor, classes: int, teacher_logits: Tensor | None = None, weight: float = 0.0) -> Tensor:
     """(1 - weight) onehot(y) + weight softmax(teacher): one probability row per example."""
     hard = F.one_hot(y, classes).to(torch.float32)
-    if teacher_logits is None or weight == 0:
+    if weight == 0:
         return hard
+    if teacher_logits is None:
+        raise ConfigError(f"Expected the teacher's logits for a teacher with weight {weight}, got none.")
     return (1 - weight) * hard + weight * teacher_logits.detach().softmax(1)
 
 

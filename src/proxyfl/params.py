@@ -9,6 +9,8 @@ import hashlib
 import torch
 from torch import Tensor, nn
 
+from proxyfl.errors import ModelError
+
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that learn, each once, in the order of ``named_parameters``."""
@@ -31,7 +33,10 @@ def load_flat(model: nn.Module, flat: Tensor) -> None:
     """Write ``flat`` into the trainable parameters, in place."""
     expected = size(model)
     if flat.numel() != expected:
-        raise ValueError(f"Expected {expected} parameters for {type(model).__name__}, got {flat.numel()}.")
+        raise ModelError(
+            f"Expected {expected} parameters for {type(model).__name__}, got {flat.numel()}. "
+            "Both must be of the same architecture."
+        )
     for parameter, part in zip(trainable(model), split(model, flat), strict=True):
         parameter.copy_(part)
 

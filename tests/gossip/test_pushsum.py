@@ -95,7 +95,7 @@ def test_consensus_does_not_drift_under_shares_that_are_no_binary_fraction() -> 
 def test_algorithm_1_as_printed_moves_a_consensus() -> None:
     """Sending theta / w in place of mass de-biases twice, so equal parameters drift apart; in mass form they stay.
 
-    Algorithm 1, lines 8 to 11: theta <- sum P theta; w <- sum P w; theta <- theta / w, and theta is what the next round
+    Algorithm 1, lines 9 to 11: theta <- sum P theta; w <- sum P w; theta <- theta / w, and theta is what the next round
     sends. For a doubly stochastic P, w stays 1 and nothing shows; for this one it does in the second round.
     """
     P = np.array([[0.9, 0.5], [0.1, 0.5]])

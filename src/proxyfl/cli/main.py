@@ -4,18 +4,31 @@ Exit codes: 0 done; 1 something failed while running; 2 the input cannot be used
 """
 
 import argparse
+import errno
+import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.metadata import version
-from types import ModuleType
 
-from proxyfl._allocator import keep_freed_memory
-from proxyfl.cli import data, epsilon, methods, models, predict, run, topology
+from proxyfl._machine import keep_freed_memory
 from proxyfl.errors import InputError, ProxyFLError
 
-COMMANDS: tuple[ModuleType, ...] = (run, predict, epsilon, methods, models, topology, data)
+COMMANDS = {
+    "run": "run one or more methods and compare them",
+    "resume": "go on with an interrupted run",
+    "sweep": "run a grid of settings and seeds over one config",
+    "table": "compare runs: mean and spread over clients and seeds, significance",
+    "predict": "predict with a client's private model from a finished run",
+    "epsilon": "what a training costs in privacy, or which noise or how many steps a target epsilon allows",
+    "methods": "list the methods and what distinguishes them",
+    "models": "the model architectures, their sizes, and which may be a proxy",
+    "topology": "who sends to whom in each round, and how fast news spreads",
+    "data": "the datasets found here, or what is in one",
+}
+"""A module of this package each. Only the one that is asked for is imported: torch takes seconds."""
 
 _EPILOG = """\
 first steps:
@@ -26,8 +39,8 @@ first steps:
 """
 
 
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line; with ``only``, the options of that command alone."""
     top = argparse.ArgumentParser(
         prog="proxyfl",
         description="Decentralized federated learning through proxy models: each institution keeps a private model and "
@@ -37,19 +50,25 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"proxyfl {version('proxyfl')}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    for name, summary in COMMANDS.items():
+        if only in (None, name):
+            importlib.import_module(f"proxyfl.cli.{name}").add(commands)
+        else:
+            commands.add_parser(name, help=summary)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     keep_freed_memory()
-    if hasattr(signal, "SIGTERM"):
+    if threading.current_thread() is threading.main_thread():  # others may not set handlers
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends like Ctrl-C: records intact
-    args = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # "" stands for no command at all: `proxyfl --help` needs none of them.
+    args = parser(only=next((word for word in arguments if word in COMMANDS), "")).parse_args(arguments)
     try:
         code: int = args.run(args)
+        sys.stdout.flush()  # here, where a reader that went away or a full disk can still be answered
     except InputError as error:
         print(f"proxyfl: {error}", file=sys.stderr)
         return 2
@@ -60,10 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("proxyfl: interrupted; what was recorded is intact.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader went away (`proxyfl ... | head`). Keep Python from complaining when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # the reader went away (`proxyfl ... | head`)
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _discard_output()
+        print(f"proxyfl: cannot write: {error.strerror}. Make room and run the command again.", file=sys.stderr)
         return 1
     return code
+
+
+def _discard_output() -> None:
+    """Keep Python from complaining when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

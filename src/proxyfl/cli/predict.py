@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from proxyfl import data
@@ -56,23 +57,26 @@ def predict(args: argparse.Namespace) -> int:
         ]
         print(json.dumps({"model": about, "predictions": rows}))
         return 0
-    table = Table("example", "class", "probability", title=f"{about['method']}, {about['client']}, {args.model} model")
+    title = escape(f"{about['method']}, {about['client']}, {args.model} model")
+    table = Table("example", "class", "probability", title=title)
     for i, (p, c) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
-        table.add_row(str(i), names[c], f"{p:.3f}")
+        table.add_row(str(i), escape(names[c]), f"{p:.3f}")
     Console().print(table)
     return 0
 
 
 def model_file(run: Path, client: str, method: str | None, role: str) -> Path:
-    """The model file that the arguments mean; the message of an error lists what there is."""
+    """The model file that the arguments mean; the message of an error lists what there is.
+
+    A client's name goes before its number: an institution may be called 7.
+    """
     config = folder.read_config(run)
     for name in [method] if method else reversed(config.methods):
-        for path in sorted((run / "models" / name).glob(f"*-{role}.safetensors")):
-            number = path.name.split("-")[0]
-            if client.isdigit() and int(client) == int(number):
-                return path
-            if not client.isdigit() and folder.load_model(path)[1].get("client") == client:
-                return path
+        paths = sorted((run / "models" / name).glob(f"*-{role}.safetensors"))
+        named = [path for path in paths if folder.about_model(path).get("client") == client]
+        numbered = [path for path in paths if client.isdecimal() and path.name.split("-")[0] == f"{int(client):03d}"]
+        if found := (*named, *numbered):
+            return found[0]
     there = sorted(str(p.relative_to(run)) for p in (run / "models").glob("*/*.safetensors"))
     raise RunError(
         f"{run} holds no {role} model of client {client!r}{f' for {method}' if method else ''}. "

@@ -30,7 +30,7 @@ class Progress(Callback):
         self.quiet = quiet
         self._live: Live | None = None
         self._rows: dict[str, dict[str, str]] = {}
-        self._rounds = self._done = self._in_all = 0
+        self._rounds = self._done = self._skipped = self._in_all = 0
         self._began = self._printed = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -52,16 +52,29 @@ class Progress(Callback):
             f"{len(sites)} clients, {config.data.source}, {config.rounds} rounds, methods {', '.join(config.methods)}"
         )
 
-    def method_started(self, name: str, method: Method, clients: int) -> None:
+    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
         """Open the method's row."""
-        self._rows[name] = {"round": f"0/{self._rounds}"}
+        self._rows[name] = {"round": f"{first_round}/{self._rounds}"}
+        self._skipped += first_round
 
-    def round_ended(self, name: str, records: Sequence[ClientRound]) -> None:
+    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
         """Bring the method's row up to date."""
         self._done += 1
         row = self._rows[name]
-        row["round"] = f"{records[0].round + 1}/{self._rounds}"
-        if records[0].present < records[0].expected:
+        row["round"] = f"{round + 1}/{self._rounds}"
+        if records:
+            self._fill(row, records)
+        for record in records:
+            if record.left:
+                self._note(f"{name}, round {round + 1}: {record.name} leaves ({record.left})")
+        if self._live is not None:
+            self._live.update(self._view())
+        elif time.monotonic() - self._printed > 2 or round + 1 == self._rounds:
+            self._printed = time.monotonic()
+            self._say(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
+
+    def _fill(self, row: dict[str, str], records: Sequence[ClientRound]) -> None:
+        if records[0].present < records[0].expected or "present" in row:
             row["present"] = f"{records[0].present} of {records[0].expected}"
         for role in ("private", "proxy", "received"):
             scores = [r.scores[role].accuracy for r in records if role in r.scores]
@@ -70,11 +83,13 @@ class Progress(Callback):
         worst = max((r.epsilon for r in records), key=lambda e: e.best)
         row["epsilon"] = "no DP" if worst.kind is Kind.NONE else f"{worst.best:.2f} {worst.kind}"
         row["sent"] = _size(sum(r.traffic.bytes_sent for r in records) / len(records))
+
+    def _note(self, line: str) -> None:
+        """Something that must not be missed: above the live table, or a line of its own."""
         if self._live is not None:
-            self._live.update(self._view())
-        elif time.monotonic() - self._printed > 2 or records[0].round + 1 == self._rounds:
-            self._printed = time.monotonic()
-            self._say(f"{name}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
+            self._live.console.print(line, highlight=False)
+        else:
+            self._say(line)
 
     def _say(self, line: str) -> None:
         if not self.quiet and self._live is None:
@@ -92,7 +107,9 @@ class Progress(Callback):
         for name, row in self._rows.items():
             cells = (row.get(column, "") for column in columns)
             table.add_row(name, *(cell.split()[0] if narrow and cell else cell for cell in cells))
-        bar = ProgressBar(total=max(1, self._in_all), completed=self._done, width=min(40, self.console.width - 20))
+        bar = ProgressBar(
+            total=max(1, self._in_all), completed=self._skipped + self._done, width=min(40, self.console.width - 20)
+        )
         line = Table.grid(padding=(0, 1))
         line.add_row(bar, Text(self._remaining()))
         return Group(table, line)
@@ -100,7 +117,7 @@ class Progress(Callback):
     def _remaining(self) -> str:
         if not self._done:
             return ""
-        seconds = (time.monotonic() - self._began) / self._done * (self._in_all - self._done)
+        seconds = (time.monotonic() - self._began) / self._done * (self._in_all - self._skipped - self._done)
         return f"{seconds / 60:.0f} min left" if seconds > 90 else f"{seconds:.0f} s left"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from statistics import mean, pstdev
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from proxyfl.experiment.build import Site
@@ -11,12 +12,6 @@ from proxyfl.experiment.runner import Result
 from proxyfl.federation.methods import Role
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.accounting import Epsilon, Kind
-
-ROLES: dict[Role, str] = {
-    "private": "private",
-    "proxy": "proxy",
-    "received": "received",
-}
 
 
 def show_result(result: Result, sites: Sequence[Site], console: Console | None = None) -> None:
@@ -26,13 +21,13 @@ def show_result(result: Result, sites: Sequence[Site], console: Console | None =
     if "alone" in result.final and len(result.final) > 1:
         console.print(_gains(result, sites))
         for line in verdicts(result):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, markup=False)
     elif "alone" not in result.final:
         console.print("Not compared with training alone: add `alone` to methods to see what joining is worth.")
     for line in _explanations(result):
         console.print(line, style="dim", highlight=False)
     if result.out is not None:
-        console.print(f"Recorded in {result.out}", highlight=False, soft_wrap=True)
+        console.print(f"Recorded in {result.out}", highlight=False, markup=False, soft_wrap=True)
 
 
 def verdicts(result: Result) -> list[str]:
@@ -42,31 +37,39 @@ def verdicts(result: Result) -> list[str]:
         if method.exchange == "none" or name not in result.final:
             continue
         gains = [result.gain(name, r.client) or 0.0 for r in result.final[name]]
-        better, average = sum(g > 0 for g in gains), mean(gains)
-        word = "gain" if average > 0 else "lose"
+        better, worse = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
         sentences.append(
-            f"{name}: {better} of {len(gains)} clients end above training alone; on average they {word} "
-            f"{abs(average) * 100:.1f} points ({min(gains) * 100:+.1f} to {max(gains) * 100:+.1f})."
+            f"{name}: {better} of {len(gains)} clients end above training alone, {worse} below; on average they "
+            f"{_on_average(mean(gains))} ({min(gains) * 100:+.1f} to {max(gains) * 100:+.1f})."
         )
     return sentences
+
+
+def _on_average(gain: float) -> str:
+    points = f"{abs(gain) * 100:.1f} points"
+    return "neither gain nor lose" if points == "0.0 points" else f"{'gain' if gain > 0 else 'lose'} {points}"
 
 
 def _comparison(result: Result) -> Table:
     table = Table(title="Test accuracy, mean over clients (standard deviation)")
     for column in ("method", "model", "accuracy", "macro", "epsilon", "delta", "kind"):
-        table.add_column(column, justify="right" if column in ("accuracy", "macro") else "left")
+        # Nothing is cut: an epsilon without its whole kind would mislead. All of it fits into 80 columns.
+        table.add_column(
+            column, justify="right" if column in ("accuracy", "macro", "epsilon") else "left", no_wrap=True
+        )
     for name, records in result.final.items():
         for role in records[0].scores:
             kept = role == result.methods[name].keeps
             accuracies = [r.scores[role].accuracy for r in records if role in r.scores]
             macros = [r.scores[role].macro_accuracy for r in records if role in r.scores]
             table.add_row(
-                name, ROLES[role], _spread(accuracies), _spread(macros), *_cost(records, role),
+                escape(name), role, _spread(accuracies), f"{mean(macros):.3f}", *_cost(records, role),
                 style="bold" if kept else None,
             )  # fmt: skip
     table.caption = (
-        "bold: what an institution keeps; proxy: after local training; received: after the exchange;\n"
-        "macro: mean of the classes' accuracies; epsilon: what sharing cost, largest over clients"
+        "bold: what an institution keeps; macro: mean of the classes' accuracies;\n"
+        "proxy: after local training; received: after the exchange;\n"
+        "epsilon: what sharing cost, largest over clients"
     )
     return table
 
@@ -75,7 +78,7 @@ def _cost(records: Sequence[ClientRound], role: Role) -> tuple[str, str, str]:
     """What releases cost: a private model is never released, but the proxy it learnt beside is."""
     worst = max((r.epsilon for r in records), key=lambda e: e.best)
     if worst.kind is Kind.NONE:
-        return ("never shared" if role == "private" else "infinite"), "", "no DP"
+        return ("", "", "not shared") if role == "private" else ("inf", "", "no DP")
     return f"{worst.best:.2f}", f"{worst.delta:.1e}", str(worst.kind)
 
 
@@ -86,11 +89,11 @@ def _gains(result: Result, sites: Sequence[Site]) -> Table:
     table.add_column("examples", justify="right")
     table.add_column("alone", justify="right")
     for name in others:
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right")
     for client, site in enumerate(sites):
         gains = [result.gain(name, client) for name in others]
         table.add_row(
-            site.name, str(len(site.y)), f"{result.accuracy('alone', client):.3f}",
+            escape(site.name), str(len(site.y)), f"{result.accuracy('alone', client):.3f}",
             *(_signed(g) if g is not None else "" for g in gains),
         )  # fmt: skip
     return table

@@ -3,12 +3,15 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from proxyfl._machine import physical_cores
 from proxyfl.cli.progress import Progress
 from proxyfl.cli.results import show_result
+from proxyfl.errors import WorkerDied
 from proxyfl.experiment import config as settings
-from proxyfl.experiment import folder, runner
+from proxyfl.experiment import folder, mpi, runner, tracking
 
 _EPILOG = """\
 examples:
@@ -39,9 +42,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: a new one below runs/)")
     parser.add_argument("--data-dir", metavar="DIR", help="where datasets lie or are downloaded to (or PROXYFL_DATA)")
     parser.add_argument("--device", metavar="DEVICE", help='a PyTorch device such as "cuda" (default: cpu)')
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, nothing else")
+    add_run_options(parser)
     parser.add_argument("--print-config", action="store_true", help="print the resolved config as TOML and stop")
-    parser.set_defaults(run=start)
+    parser.set_defaults(run=lambda args: mpi.led(lambda: start(args)))
 
 
 def start(args: argparse.Namespace) -> int:
@@ -55,12 +58,48 @@ def start(args: argparse.Namespace) -> int:
         sys.stdout.write(settings.to_toml(config))
         return 0
     out = args.out if args.out is not None else folder.fresh(Path("runs"), config)
+    followers = tracking.from_names(args.track, out)
     prepared = runner.prepare(config)
-    progress = Progress(quiet=args.json)
-    with progress:
-        result = runner.execute(prepared, out=out, callbacks=[progress])
-    if args.json:
-        print(json.dumps(folder.finite(runner.summary(result, prepared) | {"out": str(out)})))
+    crew = args.workers if args.workers is not None else physical_cores()
+
+    def action(callbacks: Sequence[runner.Callback]) -> runner.Result:
+        return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew)
+
+    return carry_out(action, followers, out, args.json)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options that running and resuming share."""
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: the physical cores)")
+    parser.add_argument(
+        "--track", action="append", default=[], metavar="NAME",
+        help="also report to tensorboard or mlflow (extras of the same names); may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, nothing else")
+
+
+def carry_out(
+    action: Callable[[Sequence[runner.Callback]], runner.Result],
+    followers: Sequence[runner.Callback],
+    out: Path,
+    as_json: bool,
+) -> int:
+    """Do ``action`` with progress shown, then show its result; if it is cut off, say how to go on."""
+    try:
+        with Progress(quiet=as_json) as progress:
+            result = action([progress, *followers])
+    except KeyboardInterrupt:
+        print(f"proxyfl: interrupted; what was recorded is intact. {_go_on(out)}", file=sys.stderr)
+        return 130
+    except WorkerDied as error:
+        print(f"proxyfl: {error} What was recorded is intact. {_go_on(out)}", file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps(folder.read_summary(out) | {"out": str(out)}))
     else:
-        show_result(result, prepared.sites)
+        show_result(result, result.sites)
     return 0
+
+
+def _go_on(out: Path) -> str:
+    return f"Go on with: proxyfl resume {out}" if (out / "config.toml").exists() else "Nothing was begun."

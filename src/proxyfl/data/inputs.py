@@ -17,10 +17,13 @@ def load_inputs(path: Path, shape: tuple[int, ...]) -> Tensor:
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     x = _read(path, shape)
-    if x.shape[1:] == shape[1:] and x.shape[0] == shape[0] and len(x.shape) == len(shape):
+    if tuple(x.shape) == shape:
         x = x.unsqueeze(0)  # a single example
-    if tuple(x.shape[1:]) != shape:
-        raise DataError(f"{path}: expected examples of shape {shape}, as in training, got {tuple(x.shape[1:])}.")
+    if x.ndim != len(shape) + 1 or tuple(x.shape[1:]) != shape or not len(x):
+        raise DataError(
+            f"{path}: expected one or more examples of shape {shape}, as in training, "
+            f"got an array of shape {tuple(x.shape)}."
+        )
     if not bool(x.isfinite().all()):
         raise DataError(f"{path}: expected finite numbers, found NaN or infinity.")
     return x

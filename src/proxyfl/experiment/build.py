@@ -26,7 +26,7 @@ from proxyfl.federation.plain import PlainSGD
 from proxyfl.federation.rounds import Client
 from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
-from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.ledger import Budget, Ledger
 from proxyfl.seeds import Seeded, derive, numpy_stream
 
 Indices = NDArray[np.int64]
@@ -89,11 +89,11 @@ def pooled(sites: Sequence[Site]) -> Site:
 
 def clients_for(
     config: Config, method: Method, dataset: Dataset, sites: Sequence[Site], hosted: Iterable[int],
-    *, ledgers: Path | None = None, resuming: bool = False,
+    *, ledgers: Path | None = None,
 ) -> list[Client]:  # fmt: skip
-    """The clients of one method that this process hosts. Ledgers are opened in the folder ``ledgers``."""
+    """The clients of one method that this process hosts. Ledgers are opened, or continued, in ``ledgers``."""
     builder = _Builder(config, method, dataset, len(sites))
-    return [builder.client(i, sites[i], ledgers, resuming) for i in hosted]
+    return [builder.client(i, sites[i], ledgers) for i in hosted]
 
 
 def evaluator(config: Config, dataset: Dataset) -> Callable[[nn.Module], Score]:
@@ -128,11 +128,11 @@ class _Builder:
     dataset: Dataset
     clients: int
 
-    def client(self, i: int, site: Site, ledgers: Path | None, resuming: bool) -> Client:
+    def client(self, i: int, site: Site, ledgers: Path | None) -> Client:
         config = self.config
         x, y = site.x.to(config.device), site.y.to(config.device)
         batch_size = self._batch_size(i, len(x))
-        ledger = self._ledger(i, site, ledgers, resuming)
+        ledger = self._ledger(i, site, ledgers)
         trainer_for = partial(self._trainer, i, x, y, batch_size, ledger)
         steps = self._setting("learning.steps_per_round", config.learning.steps_per_round, i)
         return Client(
@@ -167,12 +167,16 @@ class _Builder:
         taught = self.method.learner == "mutual" and self.config.learning.beta > 0
         return Kind.CONDITIONAL if taught else Kind.END_TO_END
 
-    def _ledger(self, i: int, site: Site, folder: Path | None, resuming: bool) -> Ledger:
+    def _ledger(self, i: int, site: Site, folder: Path | None) -> Ledger:
         delta = self._setting("privacy.delta", self.config.privacy.delta, i) or 1 / max(2, len(site.y))
         path = folder / f"{i:03d}.jsonl" if folder is not None and self.kind is not Kind.NONE else None
-        if resuming and path is not None and path.exists():
-            return Ledger.read(path)
-        return Ledger(site.name, delta=delta, kind=self.kind, simulated=True, path=path)
+        if path is not None and path.exists():  # an earlier attempt at this run, cut off: what it spent stays spent
+            return Ledger.read(path, budget=self._budget(i))
+        return Ledger(site.name, delta=delta, kind=self.kind, simulated=True, budget=self._budget(i), path=path)
+
+    def _budget(self, i: int) -> Budget | None:
+        limit: float | None = self._setting("privacy.budget", self.config.privacy.budget, i)
+        return None if limit is None else Budget(limit, self.config.privacy.accountant)
 
     def _trainer(
         self, i: int, x: Tensor, y: Tensor, batch_size: int, ledger: Ledger, model: nn.Module, settings: Optimizer,

@@ -1,6 +1,6 @@
 """A run's settings: one tree of frozen dataclasses, read from TOML, changed with ``--set key=value``.
 
-The defaults are the demo's: eight clients with 179 handwritten digits each, four fifths of them of one class, and a
+The defaults are the demo's: eight clients with 120 handwritten digits each, four fifths of them of one class, and a
 proxy of 650 parameters, so that the noise that hides a record does not drown what the proxy has learnt.
 
 A value marked *per client* is one value for all or a list with one for each.
@@ -8,6 +8,7 @@ A value marked *per client* is one value for all or a list with one for each.
 
 import dataclasses
 import difflib
+import json
 import tomllib
 import types
 import typing
@@ -19,11 +20,15 @@ from typing import Any, TypeVar
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.local import OPTIMIZERS
+from proxyfl.federation.membership import Stay
+from proxyfl.privacy.accounting import ACCOUNTANTS
 
 PerClientFloat = float | tuple[float, ...]
 PerClientInt = int | tuple[int, ...]
 PerClientStr = str | tuple[str, ...]
 T = TypeVar("T")
+_NOTHING = "none"
+"""How a file says that a setting with a default has no value."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Partition:
 
     kind: str = "majority"
     clients: int = 8
-    examples: PerClientInt | None = None
+    examples: PerClientInt | None = 120
     p_major: float = 0.8
     concentration: float = 0.5
 
@@ -81,7 +86,7 @@ class Learning:
     alpha: float = 0.6
     beta: float = 0.0
     teacher: str = "received"
-    batch_size: PerClientInt = 60
+    batch_size: PerClientInt = 40
     steps_per_round: PerClientInt | None = None
 
     def __post_init__(self) -> None:
@@ -114,14 +119,23 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Privacy:
-    """DP-SGD of what is shared. ``enabled = false`` trains every method without DP, for ablations only."""
+    """DP-SGD of what is shared. ``enabled = false`` trains every method without DP, for ablations only.
+
+    ``delta`` absent means 1/n. A client whose next step would exceed its ``budget`` (epsilon, by ``accountant``)
+    leaves.
+    """
 
     enabled: bool = True
     noise_multiplier: PerClientFloat = 4.0
     clip_norm: PerClientFloat = 1.0
     delta: PerClientFloat | None = None
+    budget: PerClientFloat | None = None
+    accountant: str = "pld"
 
     def __post_init__(self) -> None:
+        choice("privacy.accountant", self.accountant, ACCOUNTANTS)
+        for value in values(self.budget):
+            number("privacy.budget", value, above=0)
         for value in values(self.noise_multiplier):
             number("privacy.noise_multiplier", value, above=0)
         for value in values(self.clip_norm):
@@ -148,13 +162,25 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Membership:
+    """Who is there when. ``absence``: probability that a client misses a round. ``schedule``: one entry per client."""
+
+    absence: float = 0.0
+    schedule: tuple[Stay, ...] = ()
+
+    def __post_init__(self) -> None:
+        number("membership.absence", self.absence, at_least=0, below=1)
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that determines a run's results."""
 
     seed: int = 0
     methods: tuple[str, ...] = ("alone", "regular", "proxyfl")
-    rounds: int = 60
-    evaluate_every: int = 5
+    rounds: int = 100
+    evaluate_every: int = 10
+    checkpoint_every: int = 1
     device: str = "cpu"
     threads: int = 1
     data: Data = field(default_factory=Data)
@@ -165,14 +191,18 @@ class Config:
     proxy_optimizer: Optimizer = field(default_factory=lambda: Optimizer(learning_rate=0.1))
     privacy: Privacy = field(default_factory=Privacy)
     exchange: Exchange = field(default_factory=Exchange)
+    membership: Membership = field(default_factory=Membership)
 
     def __post_init__(self) -> None:
         whole("seed", self.seed, at_least=0)
         whole("rounds", self.rounds)
         whole("evaluate_every", self.evaluate_every)
+        whole("checkpoint_every", self.checkpoint_every)
         whole("threads", self.threads)
         if not self.methods:
             raise ConfigError("Expected at least one method in methods, got none. See `proxyfl methods`.")
+        if repeated := [name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1]:
+            raise ConfigError(f"Expected each method once in methods, got {', '.join(repeated)} more than once.")
 
 
 def values(setting: Any) -> tuple[Any, ...]:
@@ -194,7 +224,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     tree: dict[str, Any] = {}
     if path is not None:
         try:
-            tree = tomllib.loads(path.read_text())
+            tree = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"Cannot read the config file {path}: {error.strerror or error}.") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -206,7 +236,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The config that a nested mapping describes; what it does not mention keeps its default."""
-    config: Config = _build(Config, tree, "")
+    config: Config = _changed(Config(), tree, "")
     return config
 
 
@@ -216,8 +246,12 @@ def to_toml(config: Config) -> str:
     for item in dataclasses.fields(config):
         value = getattr(config, item.name)
         if dataclasses.is_dataclass(value):
-            lines = [f"{f.name} = {_toml(getattr(value, f.name))}" for f in dataclasses.fields(value)
-                     if getattr(value, f.name) is not None]  # fmt: skip
+            lines = [
+                f"{f.name} = {_toml(getattr(value, f.name))}"
+                for f in dataclasses.fields(value)
+                # TOML has no null: what is nothing by default is left out, what could be something is _NOTHING.
+                if getattr(value, f.name) is not None or f.default is not None
+            ]
             tables.append("\n".join([f"[{item.name}]", *lines]))
         else:
             top.append(f"{item.name} = {_toml(value)}")
@@ -256,43 +290,66 @@ def _parsed(text: str) -> Any:
         return [_parsed(part.strip()) for part in text.split(",")] if "," in text else text
 
 
-def _build(kind: Any, tree: Any, path: str) -> Any:
+def _changed(default: Any, tree: Any, path: str) -> Any:
+    """``default`` with what ``tree`` mentions put in its place."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"Expected a table for {path!r}, got {tree!r}.")
-    known = [f.name for f in dataclasses.fields(kind)]
-    hints = typing.get_type_hints(kind)
+    known = [f.name for f in dataclasses.fields(default)]
+    hints = typing.get_type_hints(type(default))
     for key in tree:
         if key not in known:
             close = difflib.get_close_matches(key, known, 1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             where = f" in [{path}]" if path else ""
             raise ConfigError(f"Unknown key {key!r}{where}.{hint} Known: {', '.join(known)}.")
-    given = {key: _convert(hints[key], value, f"{path}.{key}" if path else key) for key, value in tree.items()}
-    return kind(**given)
+    given = {}
+    for key, value in tree.items():
+        name, old = f"{path}.{key}" if path else key, getattr(default, key)
+        given[key] = _changed(old, value, name) if dataclasses.is_dataclass(old) else _convert(hints[key], value, name)
+    try:
+        return dataclasses.replace(default, **given)
+    except ConfigError as error:
+        if isinstance(default, Optimizer):  # there are two, and it does not know which it is
+            raise ConfigError(f"In [{path}]: {error}") from error
+        raise
 
 
 def _convert(hint: Any, value: Any, path: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return _build(hint, value, path)
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if value == _NOTHING and type(None) in options and str not in options:
+        return None
     for option in options:
         if typing.get_origin(option) is tuple and (isinstance(value, list | tuple) or len(options) == 1):
             inner = typing.get_args(option)[0]
             return tuple(_convert(inner, v, path) for v in (value if isinstance(value, list | tuple) else [value]))
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
+        if isinstance(option, type) and dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+            return _changed(option(), value, path)
         if isinstance(option, type) and isinstance(value, option) and isinstance(value, bool) == (option is bool):
             return value
-    expected = " or ".join("nothing" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
-    raise ConfigError(f"Expected {expected} for {path}, got {value!r}.")
+    raise ConfigError(f"Expected {' or '.join(_named(o) for o in options)} for {path}, got {value!r}.")
+
+
+def _named(option: Any) -> str:
+    """A type as a user knows it."""
+    if typing.get_origin(option) is tuple:
+        return "a list with one such value per client" if option != tuple[str, ...] else "a list of names"
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "nothing"}
+    return names.get(option, "a table such as {client = 3, joins = 20}")
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value is None:
+        return f'"{_NOTHING}"'
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        # JSON's escapes are TOML's, but for DEL, which TOML wants escaped and JSON does not.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(v) for v in value)}]"
+    if dataclasses.is_dataclass(value):
+        inner = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in inner.items() if v is not None) + "}"
     return repr(value)

@@ -1,25 +1,31 @@
 """Run what a config describes: every method on the same data, the same partition and the same seeds.
 
-Everything that can be wrong with the input is found before the run's folder comes into being.
+Everything that can be wrong with the input is found before the run's folder comes into being. A run that was cut off,
+at whatever instant, is continued by ``resume`` and ends as if nothing had happened.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from proxyfl._validate import choice
+from proxyfl._validate import choice, whole
 from proxyfl.data import Dataset, class_counts
 from proxyfl.errors import ConfigError
-from proxyfl.experiment import build, folder
+from proxyfl.experiment import build, checkpoint, folder, mpi, workers
 from proxyfl.experiment.build import Site
-from proxyfl.experiment.config import Config, values
-from proxyfl.federation import exchange, membership
+from proxyfl.experiment.config import Config, to_toml, values
+from proxyfl.experiment.host import Done, Prepared, Task, rounds_of
+from proxyfl.federation import membership
 from proxyfl.federation.methods import METHODS, Method
-from proxyfl.federation.rounds import Client, ClientRound, run_rounds
+from proxyfl.federation.rounds import Client, ClientRound
 from proxyfl.gossip import topology
+from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.transport.memory import MemoryTransport
 
 
@@ -29,54 +35,51 @@ class Callback:
     def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
         """Before the first round of the first method."""
 
-    def method_started(self, name: str, method: Method, clients: int) -> None:
-        """Before the first round of a method."""
+    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
+        """Before the records of a method's first round, or of the first that was still to be done."""
 
-    def round_ended(self, name: str, records: Sequence[ClientRound]) -> None:
-        """After every round of a method, with one record per client."""
+    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+        """After every round of a method, with one record for each client that was present."""
 
     def finished(self, result: "Result") -> None:
         """After the last round of the last method."""
 
+    def stopped(self, error: BaseException) -> None:
+        """Instead of ``finished``, when the run was cut off or failed."""
+
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave. ``final`` holds, per method, each client's last record; ``metrics`` all of them as rows."""
+    """What a run gave. ``final`` holds, per method, each client's last record with scores; ``metrics`` all as rows."""
 
     config: Config
     out: Path | None
+    sites: Sequence[Site] = ()
     metrics: list[dict[str, Any]] = field(default_factory=list)
     final: dict[str, list[ClientRound]] = field(default_factory=dict)
     methods: dict[str, Method] = field(default_factory=dict)
+    departures: dict[str, list[ClientRound]] = field(default_factory=dict)
 
     def accuracy(self, name: str, client: int) -> float:
         """Final test accuracy of the model that ``client`` keeps under method ``name``."""
-        records = self.final[name]
-        record = records[0] if self.methods[name].pooled else records[client]
-        return record.scores[self.methods[name].keeps].accuracy
+        pooled = self.methods[name].pooled
+        record = next(r for r in self.final[name] if pooled or r.client == client)
+        role = self.methods[name].keeps
+        # A client that left before the last exchange has received nothing in it: it keeps the proxy it had.
+        return record.scores[role if role in record.scores else "proxy"].accuracy
 
     def gain(self, name: str, client: int, *, over: str = "alone") -> float | None:
         """How much ``client`` gains from method ``name``; None if the other method was not part of the run."""
         return self.accuracy(name, client) - self.accuracy(over, client) if over in self.final else None
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A run whose input was found to be in order."""
+def prepare(
+    config: Config, *, dataset: Dataset | None = None, table: Mapping[str, Method] = METHODS, trial: bool = True
+) -> Prepared:
+    """Load and check everything that a run needs; raise ``InputError`` if something does not fit.
 
-    config: Config
-    dataset: Dataset
-    sites: list[Site]
-    table: Mapping[str, Method]
-    mixing: topology.Topology
-
-    def sites_of(self, name: str) -> list[Site]:
-        """The clients' data under a method: everyone's own, or all of it in one place."""
-        return [build.pooled(self.sites)] if self.table[name].pooled else self.sites
-
-
-def prepare(config: Config, *, dataset: Dataset | None = None, table: Mapping[str, Method] = METHODS) -> Prepared:
-    """Load and check everything that a run needs; raise ``InputError`` if something does not fit."""
+    With ``trial`` the clients are built once for the sake of their errors; a worker need not do that again.
+    """
     for name in config.methods:
         choice("method", name, table)
     _check_device(config.device)
@@ -87,15 +90,16 @@ def prepare(config: Config, *, dataset: Dataset | None = None, table: Mapping[st
     mixing = topology.make(
         settings.topology, self_weight=settings.self_weight, degree=settings.degree, seed=config.seed
     )
-    prepared = Prepared(config, dataset, sites, table, mixing)
     if any(table[name].exchange == "pushsum" for name in config.methods):
         topology.check_columns(mixing(0, len(sites)), len(sites))
+    presences: dict[str, Sequence[membership.Presence]] = {}
     for name in config.methods:
-        some = prepared.sites_of(name)
-        # One client of each private architecture, and each with its own settings where those differ.
-        trial = range(len(some)) if _differ(config) else range(1)
-        build.clients_for(config, table[name], dataset, some, trial)
-    return prepared
+        some = [build.pooled(sites)] if table[name].pooled else sites
+        # Where clients differ in settings each is tried; where they do not, one stands for all.
+        tried = range(len(some)) if _differ(config) else range(1)
+        clients = build.clients_for(config, table[name], dataset, some, tried) if trial or _capped(config) else []
+        presences[name] = _plan(config, table[name], len(some), clients)
+    return Prepared(config, dataset, sites, table, mixing, presences)
 
 
 def run(
@@ -105,82 +109,184 @@ def run(
     dataset: Dataset | None = None,
     table: Mapping[str, Method] = METHODS,
     callbacks: Sequence[Callback] = (),
+    workers: int = 1,
 ) -> Result:
-    """Run every method of ``config``; write a run folder at ``out`` if one is given."""
-    return execute(prepare(config, dataset=dataset, table=table), out=out, callbacks=callbacks)
+    """Run every method of ``config``; write a run folder at ``out`` if one is given.
+
+    ``workers`` processes share the clients. Results do not depend on their number.
+    """
+    prepared = prepare(config, dataset=dataset, table=table)
+    return execute(prepared, out=out, callbacks=callbacks, workers=workers, dataset=dataset)
 
 
-def execute(prepared: Prepared, *, out: Path | str | None = None, callbacks: Sequence[Callback] = ()) -> Result:
+def execute(
+    prepared: Prepared,
+    *,
+    out: Path | str | None = None,
+    callbacks: Sequence[Callback] = (),
+    workers: int = 1,
+    dataset: Dataset | None = None,
+) -> Result:
     """Run what ``prepare`` found to be in order."""
     config = prepared.config
-    path = folder.create(Path(out), config) if out is not None else None
-    result = Result(config, path, methods={name: prepared.table[name] for name in config.methods})
+    path = folder.create(Path(out), config, identity(config), fingerprint(prepared)) if out is not None else None
+    result = Result(config, path, prepared.sites, methods={name: prepared.table[name] for name in config.methods})
+    tasks = [Task(name) for name in config.methods]
+    with folder.locked(path) if path is not None else nullcontext():
+        return _carry_out(prepared, result, tasks, callbacks, workers, dataset)
+
+
+def resume(
+    path: Path | str,
+    *,
+    dataset: Dataset | None = None,
+    table: Mapping[str, Method] = METHODS,
+    callbacks: Sequence[Callback] = (),
+    workers: int = 1,
+) -> Result:
+    """Go on with the run in ``path``. The end is the same, bit for bit, as that of a run that was never cut off."""
+    path = Path(path)
+    config = folder.read_config(path)
+    folder.check_environment(path, identity(config))
+    with folder.locked(path):
+        return _resume(path, config, dataset, table, callbacks, workers)
+
+
+def _resume(
+    path: Path,
+    config: Config,
+    dataset: Dataset | None,
+    table: Mapping[str, Method],
+    callbacks: Sequence[Callback],
+    crew: int,
+) -> Result:
+    prepared = prepare(config, dataset=dataset, table=table)
+    folder.check_data(path, fingerprint(prepared))
+    result = Result(config, path, prepared.sites, methods={name: table[name] for name in config.methods})
+    tasks: list[Task] = []
+    keep = 0
+    for name in config.methods:
+        ended = folder.read_method(path, name)
+        if ended is not None and not tasks:
+            result.final[name] = [ClientRound.from_dict(r) for r in ended["clients"]]
+            result.departures[name] = [ClientRound.from_dict(r) for r in ended["departures"]]
+            keep = ended["metrics_bytes"]
+            continue
+        last = checkpoint.newest(path / "checkpoints" / name, identity=identity(config)) if not tasks else None
+        if last is not None:
+            keep = last.metrics_bytes
+            result.final[name] = [ClientRound.from_dict(r) for r in last.final]
+            result.departures[name] = [ClientRound.from_dict(r) for r in last.departures]
+        tasks.append(Task(name, last))
+    folder.cut_metrics(path, keep)
+    result.metrics.extend(folder.read_metrics(path))
+    return _carry_out(prepared, result, tasks, callbacks, crew, dataset)
+
+
+def _carry_out(
+    prepared: Prepared,
+    result: Result,
+    tasks: Sequence[Task],
+    callbacks: Sequence[Callback],
+    crew: int,
+    dataset: Dataset | None,
+) -> Result:
+    path, config = result.out, prepared.config
     for callback in callbacks:
         callback.started(config, path, prepared.sites)
     try:
-        for name in config.methods:
-            _run_method(prepared, name, path, result, callbacks)
+        waiting = {task.method: task for task in tasks}
+        for done in _rounds(prepared, tasks, path, crew, dataset):
+            if done.method in waiting:
+                task, clients = waiting.pop(done.method), len(prepared.sites_of(done.method))
+                for callback in callbacks:
+                    callback.method_started(done.method, result.methods[done.method], clients, task.first_round)
+            if done.ended:
+                _end_method(result, done.method)
+                continue
+            _record(result, done)
+            for callback in callbacks:
+                callback.round_ended(done.method, done.round, done.records)
+    except BaseException as error:
+        for callback in callbacks:
+            callback.stopped(error)
+        raise
     finally:
         if path is not None:
-            folder.write_json(path / "summary.json", summary(result, prepared))
+            folder.write_json(path / "summary.json", summary(result, prepared, finished=_finished(result)))
     for callback in callbacks:
         callback.finished(result)
     return result
 
 
-def _run_method(
-    prepared: Prepared, name: str, path: Path | None, result: Result, callbacks: Sequence[Callback]
-) -> None:
-    method, sites = prepared.table[name], prepared.sites_of(name)
-    for callback in callbacks:
-        callback.method_started(name, method, len(sites))
-    ledgers = folder.subfolder(path, "ledger", name) if path is not None else None
-    clients = build.clients_for(prepared.config, method, prepared.dataset, sites, range(len(sites)), ledgers=ledgers)
-    for records in rounds_of(prepared, name, clients, len(sites)):
-        rows = [{"method": name, **record.as_dict()} for record in records]
-        if path is not None:
-            folder.append_metrics(path, rows)
-        result.metrics.extend(rows)
-        result.final[name] = list(records)
-        for callback in callbacks:
-            callback.round_ended(name, records)
-    if path is not None:
-        save_models(path / "models" / name, prepared, name, clients)
+def _rounds(
+    prepared: Prepared, tasks: Sequence[Task], out: Path | None, crew: int, dataset: Dataset | None
+) -> Iterator[Done]:
+    """The rounds of all tasks, done in this process, by a crew of workers, or by the ranks of an MPI job."""
+    whole("workers", crew)
+    if mpi.leading() and tasks:
+        yield from mpi.rounds(prepared, tasks, out=out)
+        return
+    crew = min(crew, len(prepared.sites))
+    if crew > 1 and tasks:
+        yield from workers.rounds(prepared, tasks, workers=crew, out=out, dataset=dataset)
+        return
+    for task in tasks:
+        everyone = range(len(prepared.sites_of(task.method)))
+        yield from rounds_of(prepared, task, everyone, MemoryTransport(), out)
 
 
-def rounds_of(prepared: Prepared, name: str, clients: Sequence[Client], everyone: int) -> Iterator[list[ClientRound]]:
-    """The round loop of one method over the clients given."""
-    config, method = prepared.config, prepared.table[name]
-    return run_rounds(
-        clients,
-        rounds=config.rounds,
-        exchange=exchange.make(method.exchange, prepared.mixing),
-        shares=method.exchange != "none",
-        transport=MemoryTransport(),
-        presence=membership.everyone(everyone),
-        evaluate=build.evaluator(config, prepared.dataset),
-        evaluate_now=evaluate_now(config),
-        timeout=config.exchange.timeout,
+def _record(result: Result, done: Done) -> None:
+    """Take one round into the result and, where there is a folder, onto the disk; then declare its checkpoint."""
+    rows = [{"method": done.method, **record.as_dict()} for record in done.records]
+    result.metrics.extend(rows)
+    final = {record.client: record for record in result.final.get(done.method, [])}
+    final |= {record.client: record for record in done.records if record.scores or record.client not in final}
+    result.final[done.method] = [final[client] for client in sorted(final)]
+    departures = result.departures.setdefault(done.method, [])
+    departures.extend(record for record in done.records if record.left)
+    if result.out is None:
+        return
+    size = folder.append_metrics(result.out, rows)
+    if done.files:
+        checkpoint.commit(
+            result.out / "checkpoints" / done.method,
+            done.round,
+            done.files,
+            metrics_bytes=size,
+            identity=identity(result.config),
+            final=[record.as_dict(whole=True) for record in result.final[done.method]],
+            departures=[record.as_dict(whole=True) for record in departures],
+        )
+
+
+def _end_method(result: Result, name: str) -> None:
+    """Note that a method is over; its checkpoints are no longer needed."""
+    if result.out is None:
+        return
+    folder.write_method(
+        result.out,
+        name,
+        {
+            "clients": [record.as_dict(whole=True) for record in result.final.get(name, [])],
+            "departures": [record.as_dict(whole=True) for record in result.departures.get(name, [])],
+            "metrics_bytes": folder.metrics_size(result.out),
+        },
     )
+    checkpoint.clear(result.out / "checkpoints" / name)
 
 
-def evaluate_now(config: Config) -> Callable[[int], bool]:
-    """Every n-th round, and the last."""
-    return lambda round: (round + 1) % config.evaluate_every == 0 or round == config.rounds - 1
+def _finished(result: Result) -> bool:
+    if result.out is None:
+        return True
+    return all(folder.read_method(result.out, name) is not None for name in result.methods)
 
 
-def save_models(path: Path, prepared: Prepared, name: str, clients: Iterable[Client]) -> None:
-    """Write each client's final models."""
-    for client in clients:
-        for role, model in client.learner.models().items():
-            about = build.about_model(prepared.config, prepared.table[name], prepared.dataset, client, role)
-            folder.save_model(path / f"{client.id:03d}-{role}.safetensors", model, {"method": name, **about})
-
-
-def summary(result: Result, prepared: Prepared) -> dict[str, Any]:
+def summary(result: Result, prepared: Prepared, *, finished: bool = True) -> dict[str, Any]:
     """Final scores, costs and confusion counts per method and client, as plain data."""
     counts = class_counts(prepared.dataset.train_y.numpy(), [s.rows for s in prepared.sites], prepared.dataset.classes)
     return {
+        "finished": finished,
         "classes": list(prepared.dataset.class_names),
         "clients": [
             {"name": site.name, "examples": len(site.y), "class_counts": row.tolist()}
@@ -189,10 +295,10 @@ def summary(result: Result, prepared: Prepared) -> dict[str, Any]:
         "methods": {
             name: {
                 "keeps": result.methods[name].keeps,
-                "clients": [
-                    record.as_dict()
-                    | {"confusion": {role: score.confusion.tolist() for role, score in record.scores.items()}}
-                    for record in records
+                "clients": [record.as_dict(whole=True) for record in records],
+                "departures": [
+                    {"client": r.client, "name": r.name, "round": r.round, "why": r.left}
+                    for r in result.departures.get(name, [])
                 ],
             }
             for name, records in result.final.items()
@@ -200,9 +306,64 @@ def summary(result: Result, prepared: Prepared) -> dict[str, Any]:
     }
 
 
+def identity(config: Config) -> str:
+    """What a checkpoint must agree with: all settings that results depend on."""
+    return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
+
+
+def fingerprint(prepared: Prepared) -> int:
+    """A checksum of the data as it was dealt out: a resumed run must find the same."""
+    checksum = 0
+    for site in prepared.sites:
+        for part in (site.x, site.y):
+            checksum = zlib.crc32(part.contiguous().numpy().tobytes(), checksum)
+    return checksum
+
+
+def _plan(config: Config, method: Method, clients: int, tried: Sequence[Client]) -> Sequence[membership.Presence]:
+    """Who is there when. A method without exchange has no federation to leave but by its budget."""
+    settings = config.membership
+    if method.exchange == "none":
+        return membership.plan(clients, config.rounds, allowances=_allowances(config, clients, tried))
+    return membership.plan(
+        clients,
+        config.rounds,
+        schedule=settings.schedule,
+        absence=settings.absence,
+        seed=config.seed,
+        allowances=_allowances(config, clients, tried),
+    )
+
+
+def _allowances(config: Config, clients: int, tried: Sequence[Client]) -> dict[int, membership.Allowance]:
+    if not _capped(config):
+        return {}
+    allowances = {}
+    for client in tried:
+        trainer, in_all = client.learner.trainer, None
+        if isinstance(trainer, DPSGD):
+            limit = config.rounds * client.steps
+            in_all = client.ledger.affordable_steps(trainer.sampling_rate, trainer.noise_multiplier, limit)
+            if in_all < 1:
+                raise ConfigError(
+                    f"The budget of client {client.id} ({client.ledger.budget}) does not cover a single step. "
+                    "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
+                )
+            in_all = None if in_all == limit else in_all
+        allowances[client.id] = membership.Allowance(client.steps, in_all)
+    if len(tried) == 1:
+        allowances = dict.fromkeys(range(clients), allowances[tried[0].id])
+    return allowances
+
+
+def _capped(config: Config) -> bool:
+    return config.privacy.budget is not None and config.privacy.enabled
+
+
 def _differ(config: Config) -> bool:
     settings = (config.models.private, config.learning.batch_size, config.learning.steps_per_round,
-                config.privacy.noise_multiplier, config.privacy.clip_norm, config.privacy.delta)  # fmt: skip
+                config.partition.examples, config.privacy.noise_multiplier, config.privacy.clip_norm,
+                config.privacy.delta, config.privacy.budget)  # fmt: skip
     return config.partition.kind in ("dirichlet", "site") or any(len(values(s)) > 1 for s in settings)
 
 

@@ -1,4 +1,4 @@
-r"""What one client does between two exchanges (paper, Eqs. 2 to 6 and Alg. 1, lines 2 to 6).
+r"""What one client does between two exchanges (paper, Eqs. 2 to 7 and Alg. 1, lines 2 to 6).
 
 ``Single`` trains one model. ``Mutual`` trains a private model and a proxy that teach each other, alternating on each
 batch: the proxy steps first, learning from the private model as it was; then the private model steps, learning from
@@ -15,7 +15,7 @@ Two options go beyond the paper; both use only what the proxies have released, s
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -23,8 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
+from proxyfl.errors import ModelError
 from proxyfl.federation.methods import Role
 from proxyfl.federation.plain import PlainSGD
+from proxyfl.federation.state import State, pack, unpack
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 
@@ -62,11 +64,11 @@ class Learner(Protocol):
         """What can be evaluated or saved, by role."""
         ...
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """Everything that the next round depends on."""
         ...
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: State) -> None:
         """Continue from ``state``."""
         ...
 
@@ -83,8 +85,7 @@ class Single:
 
     def train(self, round: int, steps: int) -> Losses:
         self.trainer.begin_round(round, steps)
-        losses = [self.trainer.step(self.trainer.draw()) for _ in range(steps)]
-        mean = _mean(losses)
+        mean = _mean(self.trainer.step(self.trainer.draw()) for _ in range(steps))
         return Losses(private=mean) if self.role == "private" else Losses(proxy=mean)
 
     def adopt(self, theta: Tensor) -> None:
@@ -93,17 +94,16 @@ class Single:
     def models(self) -> dict[Role, nn.Module]:
         return {self.role: self.model}
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.trainer.optimizer.state_dict(),
-            "streams": self.trainer.state(),
-        }
+    def state(self) -> State:
+        return pack(
+            models={"model": self.model},
+            optimizers={"optimizer": self.trainer.optimizer},
+            streams=self.trainer.state(),
+        )
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        self.trainer.optimizer.load_state_dict(state["optimizer"])
-        self.trainer.restore(state["streams"])
+    def restore(self, state: State) -> None:
+        streams = unpack(state, models={"model": self.model}, optimizers={"optimizer": self.trainer.optimizer})
+        self.trainer.restore(streams)
 
 
 class Residual(nn.Module):
@@ -112,6 +112,12 @@ class Residual(nn.Module):
     def __init__(self, own: nn.Module, received: nn.Module) -> None:
         super().__init__()
         self.own, self.received = own, received
+
+    def train(self, mode: bool = True) -> "Residual":
+        """Only the own part has a training mode: dropout in the frozen one would blur what was received."""
+        super().train(mode)
+        self.received.eval()
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -149,19 +155,14 @@ class Mutual:
 
     def train(self, round: int, steps: int) -> Losses:
         self.trainer.begin_round(round, steps)
-        private_losses, proxy_losses = [], []
-        for _ in range(steps):
-            batch = self.trainer.draw()
-            private_loss, proxy_loss = self._step(batch)
-            proxy_losses.append(proxy_loss)
-            if private_loss is not None:
-                private_losses.append(private_loss)
-        return Losses(_mean(private_losses), _mean(proxy_losses))
+        losses = [self._step(self.trainer.draw()) for _ in range(steps)]
+        return Losses(_mean(private for private, _ in losses), _mean(proxy for _, proxy in losses))
 
-    def _step(self, batch: Batch) -> tuple[float | None, float]:
-        self.own.train()
+    def _step(self, batch: Batch) -> tuple[float | None, float | None]:
         learns = len(batch) >= self._smallest_batch
-        logits = self.private(batch.x) if learns else batch.x.new_zeros(len(batch), self.classes)
+        # A batch too small to learn from can still be judged, as in a prediction: running statistics stay as they are.
+        self.private.train(learns)
+        logits = self.private(batch.x) if len(batch) else batch.x.new_zeros(0, self.classes)
         teaches = self.trainer.teacher_weight > 0
         proxy_loss = self.trainer.step(batch, logits.detach() if teaches else None)
         return (self._private_step(batch, logits) if learns else None), proxy_loss
@@ -185,30 +186,26 @@ class Mutual:
     def models(self) -> dict[Role, nn.Module]:
         return {"private": self.private, "proxy": self.proxy}
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "private": self.own.state_dict(),
-            "private_optimizer": self.private_optimizer.state_dict(),
-            "proxy": self.proxy.state_dict(),
-            "received": self.received.state_dict(),
-            "optimizer": self.trainer.optimizer.state_dict(),
-            "streams": self.trainer.state(),
-        }
+    def state(self) -> State:
+        return pack(models=self._models(), optimizers=self._optimizers(), streams=self.trainer.state())
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.own.load_state_dict(state["private"])
-        self.private_optimizer.load_state_dict(state["private_optimizer"])
-        self.proxy.load_state_dict(state["proxy"])
-        self.received.load_state_dict(state["received"])
-        self.trainer.optimizer.load_state_dict(state["optimizer"])
-        self.trainer.restore(state["streams"])
+    def restore(self, state: State) -> None:
+        self.trainer.restore(unpack(state, models=self._models(), optimizers=self._optimizers()))
+
+    def _models(self) -> dict[str, nn.Module]:
+        return {"private": self.own, "proxy": self.proxy, "received": self.received}
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {"private optimizer": self.private_optimizer, "proxy optimizer": self.trainer.optimizer}
 
 
 def _frozen_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
-def _mean(values: list[float]) -> float | None:
+def _mean(losses: Iterable[float | None]) -> float | None:
+    """The mean over the batches that have a loss: an empty one has none."""
+    values = [loss for loss in losses if loss is not None]
     return sum(values) / len(values) if values else None
 
 
@@ -219,6 +216,11 @@ def optimizer(
     name: str, model: nn.Module, *, learning_rate: float, weight_decay: float = 0.0, momentum: float = 0.0
 ) -> torch.optim.Optimizer:
     """An optimizer over the trainable parameters, in PyTorch's fused form (one pass over the numbers)."""
+    if not params.trainable(model):
+        raise ModelError(
+            f"The model {type(model).__name__} has no trainable parameters: nothing to learn or to share. "
+            "Leave requires_grad on where it should learn."
+        )
     options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay, "fused": True}
     if name == "sgd":
         options["momentum"] = momentum

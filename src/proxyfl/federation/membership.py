@@ -1,29 +1,145 @@
 """Who takes part in which round: everyone, unless a schedule, chance or a spent budget says otherwise.
 
 A client that is *away* keeps its mass and its models and does nothing. One that *leaves* takes part in the exchange a
-last time, handing on all of its mass, and is gone for good. One that *joins* brings a weight of 1 and the common
-initial proxy. Presence is a function of the round alone, so every process of a run works it out for itself.
+last time, handing on all of its mass, and is gone for good; it keeps its private model. One that *joins* brings a
+weight of 1 and the common initial proxy.
+
+Guarantee: presence is a function of the settings and the round alone, so every process of a run works it out for itself
+and all agree. A client's ledger enforces its budget again, whatever is planned here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from proxyfl.errors import ConfigError
+from proxyfl.seeds import derive
 
 
 @dataclass(frozen=True)
 class Presence:
-    """One round: who is there, who leaves at its end and why, and who takes fewer steps than usual."""
+    """One round: who is there, who leaves at its end and why, and who takes fewer steps than usual.
+
+    When all who are present leave, there is nobody to take over: they exchange as usual a last time (``handing_over``
+    is empty), and the run is over.
+    """
 
     present: tuple[int, ...]
     expected: int
     leaving: Mapping[int, str] = field(default_factory=dict)
     fewer_steps: Mapping[int, int] = field(default_factory=dict)
 
+    @property
+    def handing_over(self) -> frozenset[int]:
+        """Those who hand all of their mass to the others in this round."""
+        return frozenset(self.leaving) if len(self.leaving) < len(self.present) else frozenset()
+
     def steps(self, client: int, usual: int) -> int:
         """How many steps ``client`` takes in this round."""
         return self.fewer_steps.get(client, usual)
 
 
+@dataclass(frozen=True)
+class Stay:
+    """When one client takes part: from ``joins`` on, not in the rounds ``away`` (first to last), until ``leaves``."""
+
+    client: int = -1
+    joins: int = 0
+    leaves: int | None = None
+    away: tuple[int, ...] = ()
+
+    def includes(self, round: int) -> bool:
+        """Whether the client is there in ``round``."""
+        gone = self.leaves is not None and round >= self.leaves
+        away = any(first <= round <= last for first, last in zip(self.away[::2], self.away[1::2], strict=True))
+        return round >= self.joins and not gone and not away
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How many steps a client takes in a round, and how many its budget allows in all (None: no budget)."""
+
+    per_round: int
+    in_all: int | None = None
+
+
 def everyone(clients: int) -> Callable[[int], Presence]:
     """All clients, in every round."""
     presence = Presence(tuple(range(clients)), clients)
-    return lambda round: presence
+    return lambda _round: presence
+
+
+def plan(
+    clients: int,
+    rounds: int,
+    *,
+    schedule: Sequence[Stay] = (),
+    absence: float = 0.0,
+    seed: int = 0,
+    allowances: Mapping[int, Allowance] | None = None,
+) -> list[Presence]:
+    """The presence in each of ``rounds`` rounds. After the last client has left, nobody is present."""
+    stays = _checked(schedule, clients, rounds)
+    spent = dict.fromkeys(range(clients), 0)
+    gone: set[int] = set()
+    presences = []
+    for round in range(rounds):
+        expected = [c for c in range(clients) if stays[c].joins <= round and c not in gone]
+        last = {c for c in expected if stays[c].leaves == round + 1}  # chance does not keep one from handing over
+        missing = {c for c in expected if c not in last and _absent(c, round, absence, seed)}
+        present = tuple(c for c in expected if stays[c].includes(round) and c not in missing)
+        leaving = {c: f"scheduled to leave at round {round + 1}" for c in present if c in last}
+        fewer: dict[int, int] = {}
+        for c in present:
+            allowance = (allowances or {}).get(c)
+            if allowance is None or allowance.in_all is None:
+                continue
+            left = allowance.in_all - spent[c]
+            if left < allowance.per_round:
+                fewer[c], leaving[c] = left, f"budget spent after {allowance.in_all} steps"
+            spent[c] += min(left, allowance.per_round)
+        gone |= set(leaving)
+        presences.append(Presence(present, len(expected), leaving, fewer))
+    return presences
+
+
+def _checked(schedule: Sequence[Stay], clients: int, rounds: int) -> dict[int, Stay]:
+    stays = {c: Stay(c) for c in range(clients)}
+    seen: set[int] = set()
+    for stay in schedule:
+        if stay.client == Stay().client:
+            raise ConfigError(
+                "An entry of membership.schedule names nobody; write {client = 3, joins = 20}, for example."
+            )
+        if not 0 <= stay.client < clients:
+            raise ConfigError(
+                f"membership.schedule names client {stay.client}; there are clients 0 to {clients - 1}. "
+                "Name one of those or raise partition.clients."
+            )
+        if stay.client in seen:
+            raise ConfigError(f"membership.schedule names client {stay.client} twice; give one entry for each client.")
+        if len(stay.away) % 2 or any(a > b for a, b in zip(stay.away[::2], stay.away[1::2], strict=True)):
+            raise ConfigError(
+                f"Expected away = [first, last, ...] for client {stay.client}, pairs of rounds, got {list(stay.away)}."
+            )
+        if stay.leaves is not None and stay.leaves <= stay.joins:
+            raise ConfigError(
+                f"Client {stay.client} leaves at round {stay.leaves} but joins at round {stay.joins}: it would never "
+                "take part. Let it leave later or leave it out."
+            )
+        if stay.leaves is not None and not stay.includes(stay.leaves - 1):
+            raise ConfigError(
+                f"Client {stay.client} is away in round {stay.leaves - 1}, its last, and could not hand its mass on. "
+                "Let it leave before it goes away, or after it is back."
+            )
+        seen.add(stay.client)
+        stays[stay.client] = stay
+    for round in range(rounds):
+        if not any(stay.includes(round) for stay in stays.values()):
+            raise ConfigError(
+                f"membership.schedule leaves no one in round {round}. Let at least one client take part in each round."
+            )
+    return stays
+
+
+def _absent(client: int, round: int, probability: float, seed: int) -> bool:
+    return probability > 0 and derive(seed, "absence", client, round) / 2.0**63 < probability

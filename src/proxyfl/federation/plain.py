@@ -48,7 +48,7 @@ class PlainSGD:
         self._x, self._y, self._classes, self._batches = x, y, classes, batches
         self._drawn = 0
         batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-        self._smallest_batch = 2 if batch_norm else 1
+        self._smallest_batch = 2 if batch_norm else 1  # a BatchNorm cannot train on a single example
 
     def begin_round(self, round: int, steps: int) -> None:
         """Nothing to put on record."""
@@ -59,10 +59,10 @@ class PlainSGD:
         self._drawn += 1
         return Batch(self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn)
 
-    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float:
-        """One step on the batch's mean loss, which it returns; an empty batch changes nothing."""
+    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
+        """One step on the batch's mean loss, which it returns; a batch too small to learn from changes nothing."""
         if len(batch) < self._smallest_batch:
-            return 0.0
+            return None
         self.model.train()
         targets = blended_targets(batch.y, self._classes, teacher_logits, self.teacher_weight)
         loss = cross_entropy(self.model(batch.x), targets).mean()
@@ -77,4 +77,4 @@ class PlainSGD:
 
     def restore(self, state: dict[str, Tensor | None]) -> None:
         """Continue from a checkpoint's ``state``."""
-        self._batches.restore(state["batches"])
+        self._batches.restore(state.get("batches"))

@@ -6,9 +6,10 @@ Guarantees:
     * total mass is conserved over every exchange, departures included.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from proxyfl.federation.local import Learner, Losses
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
 from proxyfl.gossip.pushsum import Mass
-from proxyfl.privacy.accounting import Epsilon
+from proxyfl.privacy.accounting import Epsilon, Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.transport.base import Transport
 
@@ -67,8 +68,11 @@ class ClientRound:
     seconds: Mapping[str, float]
     left: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """One flat record; every number that says epsilon stands beside its kind."""
+    def as_dict(self, *, whole: bool = False) -> dict[str, Any]:
+        """One flat record; every number that says epsilon stands beside its kind.
+
+        The whole of it, with confusion counts, is what ``from_dict`` reads back.
+        """
         scores: dict[str, float] = {}
         for role, score in self.scores.items():
             scores |= {f"{role}_accuracy": score.accuracy, f"{role}_macro_accuracy": score.macro_accuracy}
@@ -93,7 +97,24 @@ class ClientRound:
             "messages_received": self.traffic.messages_received,
             **{f"seconds_{name}": seconds for name, seconds in self.seconds.items()},
             "left": self.left,
+            **({"confusion": {role: s.confusion.tolist() for role, s in self.scores.items()}} if whole else {}),
         }
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> "ClientRound":
+        """The record that ``as_dict(whole=True)`` wrote down."""
+
+        def number(key: str) -> float:
+            return math.inf if row[key] is None else float(row[key])  # JSON has no infinity
+
+        return cls(
+            **{key: row[key] for key in ("round", "client", "name", "present", "expected", "steps", "weight", "left")},
+            losses=Losses(row["private_loss"], row["proxy_loss"]),
+            scores={role: Score(torch.tensor(counts)) for role, counts in row["confusion"].items()},
+            epsilon=Epsilon(number("epsilon_rdp"), number("epsilon_pld"), row["delta"], Kind(row["epsilon_kind"])),
+            traffic=Traffic(*(row[f.name] for f in fields(Traffic))),
+            seconds={key.removeprefix("seconds_"): row[key] for key in row if key.startswith("seconds_")},
+        )
 
 
 @dataclass
@@ -125,17 +146,15 @@ def run_rounds(
         who = presence(round)
         here = [client for client in clients if client.id in who.present]
         work = {client.id: _train(client, round, who.steps(client.id, client.steps)) for client in here}
-        scored = evaluate_now(round)
-        if scored:
-            for client in here:
-                _score(work[client.id], client.learner.models(), evaluate)
+        scored = [client for client in here if evaluate_now(round) or client.id in who.leaving]
+        for client in scored:
+            _score(work[client.id], client.learner.models(), evaluate)
         started = time.perf_counter()
         traffic = _exchange(here, round, who, exchange, transport, timeout) if shares else {}
         exchanging = (time.perf_counter() - started) / max(1, len(here))
-        if scored and shares:
-            for client in here:
-                if client.id not in who.leaving:
-                    _score(work[client.id], {"received": client.learner.shared}, evaluate)
+        for client in scored:
+            if shares and client.id not in who.handing_over:
+                _score(work[client.id], {"received": client.learner.shared}, evaluate)
         yield [_record(c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging) for c in here]
 
 
@@ -162,7 +181,7 @@ def _exchange(
     post = Post(transport, round, params.fingerprint(shared), params.size(shared), timeout)
     for client in here:
         client.ledger.check_release(round)
-    mixed = exchange({client.id: client.mass() for client in here}, who.present, who.leaving.keys(), post)
+    mixed = exchange({client.id: client.mass() for client in here}, who.present, who.handing_over, post)
     for client in here:
         if client.id in mixed:
             client.take(mixed[client.id])
@@ -181,7 +200,7 @@ def _record(client: Client, round: int, who: Presence, work: _Work, traffic: Tra
         steps=work.steps,
         losses=work.losses,
         scores=work.scores,
-        epsilon=client.ledger.epsilon(),
+        epsilon=client.ledger.epsilon(through=round),
         traffic=traffic,
         weight=client.weight,
         seconds={"training": work.training, "evaluation": work.evaluation, "exchange": exchanging},

@@ -1,4 +1,4 @@
-r"""The sum of per-example gradients, each clipped to norm C, in one backward pass (paper, Eq. 6, first line).
+r"""The sum of per-example gradients, each clipped to norm C, in one backward pass (paper, Eq. 7, first line).
 
     g_i <- g_i / max(1, |g_i| / C)        |g_i| over all trainable parameters together
 
@@ -76,11 +76,11 @@ class Clipper:
         return self.clip(x[finite], targets[finite], loss, clip_norm)
 
     def _add_up(self, terms: list[Term], norms: Tensor, clip_norm: float) -> None:
-        """Eq. (6): sum_i g_i / max(1, |g_i| / C)."""
+        """Eq. (7): sum_i g_i / max(1, |g_i| / C)."""
         limits = torch.finfo(norms.dtype)
         c = (clip_norm / (norms * (1 + _SLACK * limits.eps)).clamp(min=limits.tiny)).clamp(max=1)
         for term in terms:
-            self._views[term.parameter].copy_(term.weighted_sum(c))
+            term.weighted_sum(c, out=self._views[term.parameter])
 
     def _per_example_terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
         if self._one_by_one:

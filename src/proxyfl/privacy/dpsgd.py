@@ -1,7 +1,7 @@
 r"""DP-SGD for one client: the only place where sampling, clipping, noise and the ledger meet.
 
     B ~ Poisson(q)                                     q = batch_size / n, afresh in every step
-    theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / (q n))           (paper, Eq. 6; Alg. 1, line 4)
+    theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / (q n))           (paper, Eq. 7; Alg. 1, line 4)
 
 Guarantees, for the sequence of proxies that leave the house, with respect to adding or removing one record:
     * with ``teacher_weight`` 0, (epsilon, delta) as the ledger states it, end to end: each step is a Poisson-subsampled
@@ -78,16 +78,28 @@ class DPSGD:
                 "Seeded batches or noise can be recomputed and protect nobody; the ledger claims a real guarantee. "
                 "Use seeds.System for both, or open the ledger with simulated=True."
             )
+        if ledger.simulated and not noise.simulated:
+            raise PrivacyError(
+                "Noise from the operating system is new in every repetition; a simulated ledger records a repeated "
+                "round once. Open the ledger with simulated=False, or use seeds.Seeded."
+            )
         self.model, self.optimizer, self.ledger = model, optimizer, ledger
         self.sampling_rate, self.batch_size = batch_size / len(x), batch_size
         self._x, self._y, self._classes = x, y, classes
         self._batches, self._noise = batches, noise
         self._clipper = checked_clipper(model, tuple(x.shape[1:]), classes)
         self._drawn = 0
-        self._unused: int | None = None
+        self._unused: Batch | None = None
+        self._begun: set[int] = set()
 
     def begin_round(self, round: int, steps: int) -> None:
         """Put the cost of the round's steps on record; raise ``BudgetExhausted`` if the budget does not allow them."""
+        if self.ledger.simulated and round in self._begun:
+            raise PrivacyError(
+                f"Round {round} was begun already. Its noise would be new and its cost not: a simulated ledger records "
+                "a repeated round once. Go on to the next round, or restore a checkpoint first."
+            )
+        self._begun.add(round)
         self.ledger.charge(round, steps, self.sampling_rate, self.noise_multiplier)
 
     def draw(self) -> Batch:
@@ -95,14 +107,14 @@ class DPSGD:
         self.ledger.take()
         chosen = poisson(len(self._x), self.sampling_rate, self._batches).to(self._x.device)
         self._drawn += 1
-        self._unused = self._drawn
-        return Batch(self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn)
+        self._unused = Batch(self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn)
+        return self._unused
 
-    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float:
-        """One noisy step on ``batch``; returns the batch's mean loss (0 for an empty batch)."""
-        if batch.number != self._unused:
+    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
+        """One noisy step on ``batch``; returns the batch's mean loss (None for an empty batch)."""
+        if batch is not self._unused:
             raise PrivacyError(
-                f"Batch {batch.number} was used already or is not the last one drawn; call draw() again."
+                f"Batch {batch.number} was used already or is not the last one that draw() gave; call draw() again."
             )
         if (teacher_logits is None) != (self.teacher_weight == 0):
             raise PrivacyError(
@@ -119,7 +131,7 @@ class DPSGD:
         for parameter, gradient in self._clipper.views.items():
             parameter.grad = gradient
         self.optimizer.step()
-        return clipped.loss / max(1, len(batch))
+        return clipped.loss / len(batch) if len(batch) else None
 
     def state(self) -> dict[str, Tensor | None]:
         """The random streams, for a checkpoint of a simulation."""
@@ -127,5 +139,6 @@ class DPSGD:
 
     def restore(self, state: dict[str, Tensor | None]) -> None:
         """Continue from a checkpoint's ``state``."""
-        self._batches.restore(state["batches"])
-        self._noise.restore(state["noise"])
+        self._batches.restore(state.get("batches"))
+        self._noise.restore(state.get("noise"))
+        self._begun.clear()

@@ -32,11 +32,16 @@ class End(NamedTuple):
 
 
 def create(path: Path, header: Entry, *, durable: bool) -> End:
-    """Start a file with its ``header``; refuse to touch one that exists."""
+    """Start a file with its ``header``, which is there whole or not at all; refuse to touch a file that exists."""
     line, check = _sealed(header, "")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with path.open("xb") as file:
-            _write(file.fileno(), line, durable)
+        try:
+            with scratch.open("wb") as file:
+                _write(file.fileno(), line, durable)
+            os.link(scratch, path)  # unlike a rename, refuses to replace
+        finally:
+            scratch.unlink(missing_ok=True)
         if durable:
             _sync_folder(path.parent)
     except FileExistsError:

@@ -13,7 +13,7 @@ A layer that multiplies its input by a weight has, for example i, the weight gra
 (arXiv:2110.05679v6, section 4) for sequences; the choice per layer: Bu et al. 2022 (arXiv:2205.10683v4).
 
 A ``Term`` is one use of one parameter. Guarantee: ``square_norms()[i]`` and the i-th summand of
-``weighted_sum(c)`` depend on example i alone, provided that a_i and g_i do.
+``weighted_sum(c, out)`` depend on example i alone, provided that a_i and g_i do.
 """
 
 from collections.abc import Callable
@@ -44,8 +44,8 @@ class Term(Protocol):
         """|G_i|^2 for each example i."""
         ...
 
-    def weighted_sum(self, c: Tensor) -> Tensor:
-        """sum_i c_i G_i, of the parameter's shape."""
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        """Write sum_i c_i G_i into ``out``, which has the parameter's shape."""
         ...
 
     def per_example(self) -> Tensor:
@@ -63,8 +63,8 @@ class Materialised:
     def square_norms(self) -> Tensor:
         return _row_norms(self.gradients).square()
 
-    def weighted_sum(self, c: Tensor) -> Tensor:
-        return (c @ self.gradients.flatten(1)).view(self.parameter.shape)
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        torch.mv(self.gradients.flatten(1).T, c, out=out.view(-1))
 
     def per_example(self) -> Tensor:
         return self.gradients
@@ -123,7 +123,7 @@ class Product:
 
     def square_norms(self) -> Tensor:
         if self.positions == 1 and self.unfold is None:
-            return self.a.flatten(1).square().sum(1) * self.g.flatten(1).square().sum(1)
+            return (_row_norms(self.a) * _row_norms(self.g)).square_()
         if self.prefers_gram:
             return torch.cat([self._gram(i, j) for i, j in self._ranges(self._shape[0] * self.positions)])
         if self._kept is not None:
@@ -135,13 +135,15 @@ class Product:
         gram = torch.bmm(a.transpose(1, 2), a).mul_(torch.bmm(g.transpose(1, 2), g))
         return gram.sum((1, 2)).clamp_(min=0)  # rounding can leave a tiny negative number where terms cancel
 
-    def weighted_sum(self, c: Tensor) -> Tensor:
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
         if self._kept is not None:
-            return (c @ self._kept.flatten(1)).view(self.parameter.shape)
+            torch.mv(self._kept.flatten(1).T, c, out=out.view(-1))
+            return
         scaled = self.g * c.view(-1, *[1] * (self.g.dim() - 1))
         if self.contract:
-            return self.contract(scaled)
-        return scaled.flatten(0, -2).T @ self.a.flatten(0, -2)
+            out.copy_(self.contract(scaled))
+        else:
+            torch.mm(scaled.flatten(0, -2).T, self.a.flatten(0, -2), out=out)
 
     def per_example(self) -> Tensor:
         return torch.cat(list(self._pieces())).view(-1, *self.parameter.shape)
@@ -159,9 +161,9 @@ class Lookup:
         same = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
         return (torch.bmm(self.g, self.g.transpose(1, 2)) * same).sum((1, 2)).clamp_(min=0)
 
-    def weighted_sum(self, c: Tensor) -> Tensor:
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
         rows = (self.g * c.view(-1, 1, 1)).flatten(0, 1)
-        return torch.zeros_like(self.parameter).index_add_(0, self.ids.flatten(), rows)
+        out.zero_().index_add_(0, self.ids.flatten(), rows)
 
     def per_example(self) -> Tensor:
         n, t = self.ids.shape

@@ -127,13 +127,18 @@ class Ledger:
         """How many steps are on record."""
         return sum(charge.steps for charge in self._charges)
 
-    def segments(self) -> tuple[Segment, ...]:
-        """The record as the accountants see it, with equal settings added up."""
-        return accounting.merged(charge.segment for charge in self._charges)
+    def segments(self, *, through: int | None = None) -> tuple[Segment, ...]:
+        """The record as the accountants see it, with equal settings added up; up to round ``through`` if given."""
+        counted = (c for c in self._charges if through is None or c.round <= through)
+        return accounting.merged(charge.segment for charge in counted)
 
-    def epsilon(self) -> Epsilon:
-        """What all that is on record costs; infinite if the client trains without DP."""
-        return accounting.epsilon(self.segments(), self.delta, self.kind)
+    def epsilon(self, *, through: int | None = None) -> Epsilon:
+        """What all that is on record costs; infinite if the client trains without DP.
+
+        With ``through``, the cost of the rounds up to that one: a resumed simulation repeats rounds that are on record
+        already, and reports of each what an uninterrupted one would.
+        """
+        return accounting.epsilon(self.segments(through=through), self.delta, self.kind)
 
     def charge(self, round: int, steps: int, sampling_rate: float, noise_multiplier: float) -> None:
         """Put ``steps`` steps of ``round`` on record and authorise them; steps authorised before and not taken lapse.

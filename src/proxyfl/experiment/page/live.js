@@ -1,0 +1,59 @@
+// Follow a run that goes on: ask for what is new, add it, and draw. The server forgets us between two questions.
+
+function follow() {
+  const status = document.getElementById("status"), pause = document.getElementById("pause");
+  const soon = 0.05; // the server sets the pace: it answers when there is news
+  let cursor = page.live.cursor, wait = soon, timer = null, paused = false, over = false, news = Date.now();
+  status.hidden = pause.hidden = false;
+  const run = page.runs[0];
+
+  function say(text) { if (status.textContent !== text) status.textContent = text; }
+  function where() {
+    const now = Object.entries(run.progress).filter(([, done]) => done > 0).at(-1);
+    return now ? `${now[0]}, round ${now[1]} of ${run.rounds}` : "waiting for the first round";
+  }
+  function next(seconds) { clearTimeout(timer); if (!over && !paused && !document.hidden) timer = setTimeout(ask, 1000 * seconds); }
+
+  async function ask() {
+    try {
+      const url = new URL("data.json", location.href);
+      url.search = location.search;
+      url.searchParams.set("since", cursor);
+      url.searchParams.set("wait", "1");
+      const answer = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(15000) });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      take(await answer.json());
+      wait = soon;
+    } catch {
+      // The run's process may be paused, restarted or gone. Asking again costs nothing; ask more and more rarely.
+      wait = Math.min(15, Math.max(1, 2 * wait));
+      say(`Not reachable (${where()}). The run may have ended, or be paused; trying again every ${wait} seconds.`);
+    }
+    next(wait);
+  }
+
+  function take(more) {
+    if (more.reset) Object.assign(run, { series: {}, graph: { methods: {}, pictures: {}, note: null }, progress: {} });
+    const fresh = Object.keys(more.series).length > 0 || more.done;
+    cursor = more.cursor;
+    extend(run, more.series, more.graph);
+    if (more.about) Object.assign(run, more.about);
+    over = more.done;
+    if (fresh) news = Date.now();
+    const quiet = Math.floor((Date.now() - news) / 60000);
+    pause.hidden = over;
+    say(over ? `${run.finished ? "Finished" : "Ended before its last round"}: ${where()}.` : `Live: ${where()}.${quiet ? ` Nothing new for ${quiet} min: a long round, or the run was stopped.` : ""}`);
+    document.body.dataset.live = over ? "over" : "on";
+    if (fresh) update();
+  }
+
+  pause.addEventListener("click", () => {
+    paused = !paused;
+    pause.textContent = paused ? "Go on" : "Pause updates";
+    if (paused) { clearTimeout(timer); say(`Paused: ${where()}. The run goes on.`); } else ask();
+  });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && !paused && !over) ask(); });
+  say(`Live: ${where()}.`);
+  document.body.dataset.live = "on";
+  next(soon);
+}

@@ -1,0 +1,61 @@
+// Put the page together.
+
+let answerUpdate = () => {};
+
+function update() {
+  fillToolbar();
+  answerUpdate();
+  refresh();
+}
+
+function fillToolbar() {
+  const boxes = document.getElementById("method-boxes");
+  const names = methods();
+  if (boxes.childElementCount - 1 === names.length && boxes.dataset.theme === style("--ink")) return;
+  boxes.dataset.theme = style("--ink");
+  boxes.replaceChildren(element("legend", {}, "Methods"), ...names.map((name) => {
+    const box = element("input", { type: "checkbox", value: name, onchange: () => {
+      if (box.checked) chosen.hidden.delete(name); else chosen.hidden.add(name);
+      update();
+    } });
+    box.checked = !chosen.hidden.has(name);
+    return element("label", {}, box, swatch(name), name);
+  }));
+}
+
+function toolbar() {
+  const measure = select("Measure", () => Object.entries(MEASURES), () => { chosen.measure = measure.value; update(); });
+  const theme = select("Theme", () => [["system", "as the system"], ["light", "light"], ["dark", "dark"]], () => { setTheme(theme.value); update(); });
+  theme.value = setTheme(remembered());
+  document.getElementById("toolbar").append(element("fieldset", { id: "method-boxes" }), measure.node, theme.node);
+}
+
+// A page opened from disk may not be allowed to remember anything.
+function remembered() { try { return localStorage.getItem("proxyfl-theme") ?? "system"; } catch { return "system"; } }
+function setTheme(name) {
+  if (name === "system") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = name;
+  try { localStorage.setItem("proxyfl-theme", name); } catch { /* see above */ }
+  return name;
+}
+
+function contents() {
+  const links = [...document.querySelectorAll("main > section")].map((one) => element("li", {}, element("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));
+  document.getElementById("contents").append(element("ul", {}, ...links));
+}
+
+toolbar();
+answerUpdate = answerSection();
+curvesSection();
+privacySection();
+graphSection();
+costsSection();
+classesSection();
+settingsSection();
+contents();
+update();
+figures[0].update(); // the first chart is drawn even if a phone's narrow page has it below the fold
+document.getElementById("made").textContent = `Made by proxyfl at ${page.made}. Charts: plotly.js ${Plotly.version}.`;
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+let width = window.innerWidth;
+window.addEventListener("resize", () => { if ((width < 640) !== narrow()) { width = window.innerWidth; refresh(); } });
+if (page.live) follow();

@@ -1,0 +1,43 @@
+"""What a learner's next round depends on, as one flat dict of tensors: nothing in it needs pickle to be stored."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+State = dict[str, Tensor]
+
+
+def pack(
+    *,
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    streams: Mapping[str, Tensor | None],
+) -> State:
+    """Copies of everything, under names such as "proxy/0.weight", "proxy optimizer/1/exp_avg", "streams/noise"."""
+    state: State = {}
+    for name, model in models.items():
+        state |= {f"{name}/{key}": value.detach().cpu().clone() for key, value in model.state_dict().items()}
+    for name, optimizer in optimizers.items():
+        for index, slots in optimizer.state_dict()["state"].items():
+            state |= {f"{name}/{index}/{key}": torch.as_tensor(value).cpu().clone() for key, value in slots.items()}
+    return state | {f"streams/{key}": value.clone() for key, value in streams.items() if value is not None}
+
+
+def unpack(
+    state: State, *, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
+) -> dict[str, Tensor | None]:
+    """Put a state back into models and optimizers; return the random streams' states."""
+    for name, model in models.items():
+        model.load_state_dict(_below(state, name))
+    for name, optimizer in optimizers.items():
+        slots: dict[int, dict[str, Tensor]] = {}
+        for key, value in _below(state, name).items():
+            index, _, slot = key.partition("/")
+            slots.setdefault(int(index), {})[slot] = value
+        optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+    return dict(_below(state, "streams"))
+
+
+def _below(state: State, name: str) -> State:
+    return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}

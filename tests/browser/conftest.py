@@ -1,0 +1,116 @@
+"""A real browser for the page, and pages to look at."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import proxyfl
+from proxyfl.experiment import loading, report
+from proxyfl.experiment.config import from_tree
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHECKS = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
+METHODS = ["alone", "fedavg", "proxyfl"]
+
+
+def missing(what: str) -> None:
+    """Skip for want of a browser on somebody's own machine; fail where the tests decide what is merged."""
+    told = f"{what} is missing: `make browser` installs what the browser tests need."
+    if os.environ.get("CI") == "true":
+        pytest.fail(told)
+    pytest.skip(told)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, driven by Playwright."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        missing("Playwright")
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        missing("Chromium")
+    with sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=found, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@dataclass
+class Tab:
+    """A page, and what it complained about or asked the network for."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, url: str) -> Any:
+        """Go to ``url`` and wait for the first chart."""
+        self.page.goto(url)
+        self.page.evaluate(CHECKS)
+        self.page.wait_for_selector("#gains .js-plotly-plot, #gains .empty", state="attached")
+        return self.page
+
+    def chart(self, figure: str) -> Any:
+        """The traces of a figure's first chart, once it is drawn."""
+        self.page.locator(f"#{figure}").scroll_into_view_if_needed()
+        self.page.wait_for_function("id => document.querySelector(`#${id} .chart`)?.data !== undefined", arg=figure)
+        return self.page.evaluate(
+            "id => document.querySelector(`#${id} .chart`).data.map(t => ({name: t.name, type: t.type, "
+            "n: (t.z ?? t.x ?? []).length}))",
+            figure,
+        )
+
+
+@pytest.fixture(params=[{}], ids=[""])
+def tab(browser: Any, request: pytest.FixtureRequest) -> Iterator[Tab]:
+    """A fresh tab; parametrize it with Playwright's options for other sizes and colour schemes."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **request.param})
+    opened = Tab(context.new_page())
+    opened.page.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
+    opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.page.on("request", lambda asked: opened.requests.append(asked.url))
+    yield opened
+    context.close()
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three small real runs: two seeds of one setting, with somebody missing now and then, and another setting."""
+    parent = tmp_path_factory.mktemp("runs")
+    common = {"rounds": 4, "evaluate_every": 2, "methods": METHODS, "partition": {"clients": 4}}
+    away = {"membership": {"schedule": [{"client": 1, "away": [1, 1]}]}, "privacy": {"budget": 3.0}}
+    settings = {
+        "seed-0": {"seed": 0, **away},
+        "seed-1": {"seed": 1, **away},
+        "other": {"learning": {"beta": 0.3}},
+    }
+    for name, changed in settings.items():
+        proxyfl.run(from_tree(common | changed), out=parent / name)
+    return [parent / name for name in settings]
+
+
+@pytest.fixture(scope="session")
+def one(runs: list[Path]) -> Path:
+    """The report of one run."""
+    return written(runs[:1], runs[0].parent / "one.html")
+
+
+@pytest.fixture(scope="session")
+def several(runs: list[Path]) -> Path:
+    """The report of all three."""
+    return written(runs, runs[0].parent / "several.html")
+
+
+def written(paths: list[Path], out: Path) -> Path:
+    """The report of the runs in ``paths``."""
+    report.write(loading.load(*paths).runs, out)
+    return out

@@ -1,0 +1,135 @@
+"""``proxyfl run``: what it prints, to whom, and what it leaves."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from proxyfl.cli.main import main
+from proxyfl.cli.progress import Progress
+from proxyfl.experiment import folder
+from proxyfl.experiment.config import Config, from_tree, load
+from proxyfl.experiment.runner import run as run_config
+
+TINY = ["rounds=2", "partition.clients=2", "partition.examples=30", "learning.batch_size=15", "methods=alone,proxyfl"]
+
+
+def arguments(*more: str) -> list[str]:
+    return [part for one in (*TINY, *more) for part in ("--set", one)]
+
+
+def test_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json standard output is one JSON document, standard error is empty, and the folder is named."""
+    assert main(["run", *arguments(), "--out", str(tmp_path / "run"), "--json", "--workers", "1"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert printed.err == ""
+    assert found["out"] == str(tmp_path / "run")
+    assert [c["name"] for c in found["clients"]] == ["client-0", "client-1"]
+    record = found["methods"]["proxyfl"]["clients"][1]
+    assert (record["round"], record["epsilon_kind"]) == (1, "end-to-end")
+    assert found["methods"]["alone"]["clients"][0]["epsilon_pld"] is None
+
+
+def test_plain_lines_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is no terminal: progress as lines on standard error, the result on standard output, no escapes."""
+    assert main(["run", *arguments(), "--out", str(tmp_path / "run"), "--workers", "1"]) == 0
+    printed = capsys.readouterr()
+    assert "\x1b" not in printed.out + printed.err
+    assert printed.err.startswith("2 clients, digits, 2 rounds, methods alone, proxyfl\n")
+    last = printed.err.splitlines()[-1]
+    assert last.startswith("proxyfl: round 2/2")
+    assert "end-to-end" in last
+    words = " ".join(printed.out.split())  # wherever the lines break
+    assert "What each client gains over training alone" in words
+    assert "of 2 clients end above training alone" in words
+    assert f"Recorded in {tmp_path / 'run'}" in printed.out
+
+
+def test_print_config(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """--print-config prints TOML that gives the same config when read, and runs nothing."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *arguments("models.private=mlp,cnn1"), "--data-dir", 'a "b"', "--print-config"]) == 0
+    (tmp_path / "c.toml").write_text(capsys.readouterr().out)
+    config = load(tmp_path / "c.toml")
+    assert (config.models.private, config.data.directory, config.rounds) == (("mlp", "cnn1"), 'a "b"', 2)
+    assert main(["run", "c.toml", "--print-config"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "c.toml").read_text()
+    assert [p.name for p in tmp_path.iterdir()] == ["c.toml"]
+
+
+def test_the_defaults_are_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without arguments --print-config shows the demo's settings."""
+    assert main(["run", "--print-config"]) == 0
+    assert from_tree(tomllib.loads(capsys.readouterr().out)) == Config()
+
+
+def test_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    """Without --out a run gets a new folder below runs/, named by time and data."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *arguments("methods=alone", "rounds=1"), "--json", "--workers", "1"]) == 0
+    (path,) = (tmp_path / "runs").iterdir()
+    assert path.name.endswith("-digits")
+    assert json.loads(capsys.readouterr().out)["out"] == f"runs/{path.name}"
+
+
+def test_a_live_table_on_a_terminal() -> None:
+    """On a terminal the table has a row per method with round, accuracies and epsilon with its kind."""
+    console = Console(force_terminal=True, width=120, file=io.StringIO())
+    config = load(None, TINY)
+    with Progress(console=console) as progress:
+        run_config(config, callbacks=[progress])
+        view = progress._view()
+    screen = Console(width=120, record=True, file=io.StringIO())
+    screen.print(view)
+    text = screen.export_text()
+    (row,) = [line for line in text.splitlines() if "proxyfl" in line]
+    assert "2/2" in row
+    assert "end-to-end" in row
+    assert "kB" in row
+    (row,) = [line for line in text.splitlines() if "alone" in line]
+    assert "no DP" in row
+
+
+def start(path: Path, *more: str) -> subprocess.Popen[str]:
+    """A real process with a run too long to wait for."""
+    sets = [part for one in ("rounds=100000", *TINY[1:], "methods=proxyfl", *more) for part in ("--set", one)]
+    command = [sys.executable, "-m", "proxyfl.cli.main", "run", *sets, "--out", str(path), "--workers", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C ends a run within two seconds: exit code 130, readable records, no traceback."""
+    process = start(tmp_path / "run")
+    try:
+        metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 6):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        err = ""
+        while "interrupted" not in err:
+            err += process.stderr.readline() or pytest.fail(f"ended without a word: {err}")
+        stopped = time.monotonic() - began
+        err += process.communicate(timeout=20)[1]
+        ended = time.monotonic() - began
+    finally:
+        process.kill()
+    assert stopped < 2
+    assert ended < 5, "unloading torch takes half a second of an idle machine; this leaves room for a busy one"
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    rows = list(folder.read_metrics(tmp_path / "run"))
+    assert [row["round"] for row in rows] == [r for r in range(len(rows) // 2) for _ in range(2)]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["methods"]["proxyfl"]

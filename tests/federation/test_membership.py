@@ -1,0 +1,80 @@
+"""Who takes part when."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxyfl.errors import ConfigError
+from proxyfl.federation.membership import Allowance, Stay, everyone, plan
+
+
+def test_everyone_is_always_there() -> None:
+    """Without settings all clients take part in every round and nobody leaves."""
+    presences = plan(3, 4)
+    assert [p.present for p in presences] == [(0, 1, 2)] * 4
+    assert presences[0] == everyone(3)(0)
+    assert not any(p.leaving for p in presences)
+
+
+def test_joining_leaving_and_being_away() -> None:
+    """A schedule is followed to the round; expected counts those who have joined and not left."""
+    schedule = [Stay(0, joins=2), Stay(1, away=(1, 2)), Stay(2, leaves=3)]
+    presences = plan(4, 5, schedule=schedule)
+    assert [p.present for p in presences] == [(1, 2, 3), (2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 3)]
+    assert [p.expected for p in presences] == [3, 3, 4, 3, 3]
+    assert presences[2].leaving == {2: "scheduled to leave at round 3"}
+    assert presences[2].handing_over == {2}
+
+
+@pytest.mark.parametrize(
+    ("in_all", "steps"),
+    [(None, [4, 4, 4, 4]), (16, [4, 4, 4, 4]), (10, [4, 4, 2, 0]), (8, [4, 4, 0, 0]), (1, [1, 0, 0, 0])],
+)
+def test_a_budget_is_used_to_its_last_step(in_all: int | None, steps: list[int]) -> None:
+    """A client takes what its budget allows, fewer in its last round, and leaves in that round."""
+    presences = plan(2, 4, allowances={0: Allowance(4, in_all)})
+    taken = [p.steps(0, 4) if 0 in p.present else 0 for p in presences]
+    assert taken == steps
+    leaves = [round for round, p in enumerate(presences) if 0 in p.leaving]
+    assert leaves == ([] if in_all in (None, 16) else [(in_all or 0) // 4])
+    for round in leaves:
+        assert "budget spent" in presences[round].leaving[0]
+        assert all(0 not in p.present for p in presences[round + 1 :])
+
+
+def test_when_all_leave_nobody_hands_over() -> None:
+    """Equal budgets end in the same round: the last exchange is an ordinary one, and then nobody is there."""
+    presences = plan(2, 3, allowances=dict.fromkeys(range(2), Allowance(2, 3)))
+    assert presences[1].leaving.keys() == {0, 1}
+    assert presences[1].handing_over == frozenset()
+    assert presences[2].present == ()
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(st.integers(1, 12), st.floats(0, 0.9), st.integers(0, 1000))
+def test_absences_are_random_and_agreed(clients: int, absence: float, seed: int) -> None:
+    """The same settings give the same absences everywhere; their share is the probability asked for."""
+    presences = plan(clients, 60, absence=absence, seed=seed)
+    assert presences == plan(clients, 60, absence=absence, seed=seed)
+    missing = sum(clients - len(p.present) for p in presences) / (60 * clients)
+    assert abs(missing - absence) < 5 * (0.25 / (60 * clients)) ** 0.5 + 1e-9
+    assert all(p.expected == clients for p in presences)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        ([Stay(7)], "names client 7; there are clients 0 to 1"),
+        ([Stay()], "names nobody"),
+        ([Stay(0), Stay(0, joins=1)], "names client 0 twice"),
+        ([Stay(0, away=(3,))], r"away = \[first, last"),
+        ([Stay(0, away=(5, 3))], r"away = \[first, last"),
+        ([Stay(0, joins=3, leaves=3)], "would never take part"),
+        ([Stay(0, leaves=5, away=(4, 6))], "could not hand its mass on"),
+        ([Stay(0, joins=1), Stay(1, joins=2)], "leaves no one in round 0"),
+    ],
+)
+def test_impossible_schedules_are_refused(schedule: list[Stay], reason: str) -> None:
+    """A schedule that names nobody, or leaves no one, is an error that says so."""
+    with pytest.raises(ConfigError, match=reason):
+        plan(2, 10, schedule=schedule)

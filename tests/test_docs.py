@@ -1,0 +1,244 @@
+"""The documentation is true: examples run, commands parse, what is named exists, and links lead somewhere."""
+
+import ast
+import contextlib
+import csv
+import functools
+import importlib
+import os
+import random
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import proxyfl
+from proxyfl.cli.main import main, parser
+from proxyfl.experiment import config as settings
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EXAMPLES = [ROOT / "README.md", ROOT / "docs" / "api.md", ROOT / "docs" / "data.md"]
+PAPER = ROOT / "docs" / "paper.md"
+TABLES = [
+    field for field in dir(settings.Config()) if hasattr(getattr(settings.Config(), field), "__dataclass_fields__")
+]
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and the line it starts on."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path, *languages: str) -> list[Block]:
+    """The fenced blocks of a page in these languages."""
+    text = page.read_text()
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    made = [Block(m[1], m[2], text.count("\n", 0, m.start()) + 2) for m in found]
+    return [block for block in made if block.language in languages]
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```\w*\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def code_spans(page: Path) -> set[str]:
+    """What stands in single backticks."""
+    return set(re.findall(r"`([^`\n]+)`", prose(page)))
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """(page, command line) of everything shown that begins with proxyfl, in blocks and in the text."""
+    for page in PAGES:
+        lines = [line for b in blocks(page, "sh") for line in b.text.replace("\\\n", " ").splitlines()]
+        for line in [*lines, *code_spans(page)]:
+            if re.match(r"proxyfl [a-z]+( |$)", line):
+                yield page.name, line
+
+
+def names(page: Path) -> Iterator[tuple[str, str]]:
+    """(page, dotted name) of every name below proxyfl that a page mentions."""
+    for span in sorted(code_spans(page)):
+        if re.fullmatch(r"proxyfl(\.\w+)+(\(.*\))?", span):
+            yield page.name, span.partition("(")[0]
+
+
+def named_tests(page: Path) -> Iterator[tuple[str, str]]:
+    """(page, test) of every test that a page names as path::test or path::Class::test."""
+    for span in sorted(code_spans(page)):
+        if re.fullmatch(r"tests/[\w/]+\.py(::\w+)+", span):
+            yield page.name, span
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in ``folder`` as a user would in theirs; modules found there are forgotten afterwards."""
+    before, modules, path = Path.cwd(), set(sys.modules), list(sys.path)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        sys.path[:] = path
+        for name in set(sys.modules) - modules:
+            if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
+                del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
+def test_python_examples_run(page: Path, tmp_path: Path) -> None:
+    """Every Python example of a page runs, in order and in an empty folder; one that names a file becomes that file."""
+    namespace: dict[str, object] = {"__name__": "example"}
+    ran = blocks(page, "python")
+    assert ran
+    with inside(tmp_path):
+        for block in ran:
+            title = re.match(r"# (\w+\.py)\n", block.text)
+            if title:
+                Path(title[1]).write_text(block.text)
+            # Padded, so that a traceback names the line of the page.
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", proxyfl.__all__)
+def test_every_public_name_has_an_example(name: str) -> None:
+    """docs/api.md uses each public name in an example that runs."""
+    trees = [ast.parse(block.text) for block in blocks(ROOT / "docs" / "api.md", "python")]
+    assert name in {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def test_the_readmes_own_data_commands_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The README's commands for one's own data do what it says, on a table with the columns they name."""
+    draw = random.Random(0)
+    with inside(tmp_path):
+        with Path("patients.csv").open("w", newline="") as table:
+            rows = csv.writer(table)
+            rows.writerow(["age", "marker", "diagnosis", "hospital"])
+            for i in range(400):
+                age, marker = draw.random(), draw.random()
+                rows.writerow([age, marker, "sick" if marker > age else "well", ("north", "south", "west")[i % 3]])
+        Path("new.csv").write_text("age,marker\n0.1,0.9\n0.9,0.1\n")
+        shown = [line for page, line in commands() if page == "README.md" and ("patients" in line)]
+        assert [shlex.split(line)[1] for line in shown] == ["data", "run", "predict"]
+        for line in shown:
+            quick = ["--set", "rounds=2", "--workers", "1"] if " run " in line else []
+            assert main([*shlex.split(line)[1:], *quick]) == 0
+        printed = capsys.readouterr().out
+        assert "gains over training alone" in printed
+        assert "north, private model" in printed
+
+
+@pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
+def test_commands_parse(page: str, line: str) -> None:
+    """Every command shown is one that the real parser takes, and every setting in it is one that there is."""
+    words = shlex.split(line.replace("seed=N", "seed=1"), comments=True)[1:]
+    if "COMMAND" in words or "SOURCE" in words:
+        words = [{"COMMAND": "run", "SOURCE": "digits"}.get(word, word) for word in words]
+    if len(words) == 1:
+        # A command's name alone, in the text: it must exist, whatever arguments it needs.
+        choices = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
+        assert words[0] in choices
+        return
+    arguments = parser().parse_args(words)
+    settings.load(None, getattr(arguments, "overrides", []))
+
+
+def test_make_targets_exist() -> None:
+    """Every `make` target that the pages show is one of the Makefile's."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    lines = [line for page in PAGES for b in blocks(page, "sh") for line in b.text.splitlines()]
+    spans = [span for page in PAGES for span in code_spans(page)]
+    shown = {m[1] for m in (re.match(r"make ([a-z-]+)", line) for line in [*lines, *spans]) if m}
+    assert {"demo", "test"} <= shown <= targets
+
+
+def test_settings_exist() -> None:
+    """Every setting that the pages name is one of the config's."""
+    pattern = rf"((?:{'|'.join(TABLES)})\.[a-z_]+)(?:=.*)?"
+    shown = {m[1] for page in PAGES for m in (re.fullmatch(pattern, span) for span in code_spans(page)) if m}
+    assert "learning.beta" in shown
+    assert shown <= set(settings.keys())
+
+
+@pytest.mark.parametrize(("page", "name"), sorted({found for page in PAGES for found in names(page)}))
+def test_names_exist(page: str, name: str) -> None:
+    """Every function, class or module that a page names can be imported under that name."""
+    parts = name.split(".")
+    for at in range(len(parts), 0, -1):
+        with contextlib.suppress(ModuleNotFoundError):
+            found = importlib.import_module(".".join(parts[:at]))
+            break
+    functools.reduce(getattr, parts[at:], found)
+
+
+@pytest.mark.parametrize(("page", "test"), sorted({found for page in PAGES for found in named_tests(page)}))
+def test_tests_exist(page: str, test: str) -> None:
+    """Every test that a page cites as evidence exists under that name."""
+    file, *path = test.split("::")
+    body: list[ast.stmt] = ast.parse((ROOT / file).read_text()).body
+    for name in path:
+        found = [n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+        assert found, f"{file} has no {name}"
+        body = found[0].body
+
+
+def test_files_exist() -> None:
+    """Every file of this repository that a page names is there."""
+    pattern = r"(?:src|tests|docs|benchmarks|experiments)/[\w./-]+\w"
+    shown = {(page.name, span) for page in PAGES for span in code_spans(page) if re.fullmatch(pattern, span)}
+    assert shown
+    assert not [(page, span) for page, span in shown if not (ROOT / span).exists()]
+
+
+def rows(title: str) -> dict[str, str]:
+    """The table below a heading of docs/paper.md: first cell -> the whole row."""
+    section = PAPER.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    return {line.split("|")[1].strip(): line for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("title", "wanted"),
+    [("Equations", {str(n) for n in range(1, 9)}), ("Algorithm 1", {str(n) for n in range(1, 14)})],
+)
+def test_the_paper_is_mapped_whole(title: str, wanted: set[str]) -> None:
+    """Each of the paper's eight equations, and each line of its algorithm, has a function and a test beside it."""
+    table = rows(title)
+    numbers = {n for first in table for n in re.findall(r"\d+", first)}
+    assert wanted <= numbers
+    for first, row in table.items():
+        assert re.search(r"`proxyfl\.[\w.]+`", row), f"{title}, {first}: no function"
+        assert re.search(r"`tests/[\w/]+\.py::[\w:]+`", row), f"{title}, {first}: no test"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file of this repository, and every anchor a heading in it."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        there = (page.parent / file).resolve() if file else page
+        assert there.exists(), f"{page.name} links to {target}"
+        assert there.is_relative_to(ROOT), f"{page.name} links outside: {target}"
+        assert not anchor or anchor in anchors(there), f"{page.name} links to {target}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_no_machine(page: Path) -> None:
+    """No page mentions a folder of the machine that it was written on."""
+    assert not re.findall(r"(?<![\w.~])/(?:work|tmp|home|root|usr|Users)\b", page.read_text())

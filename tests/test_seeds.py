@@ -1,0 +1,95 @@
+"""Streams of randomness: independent by name, repeatable by seed, or neither seeded nor repeatable."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from proxyfl.seeds import Seeded, System, derive, numpy_stream, stream
+
+NAMES = [(0, "noise"), (1, "noise"), (0, "noise", 0), (0, "noise", 1), (0, "batches", 1), (0, "noise", 1, 0), (0, "")]
+
+
+def test_streams_differ_by_seed_name_and_index() -> None:
+    """Every seed, name and index gives another 63-bit number."""
+    found = {derive(*name) for name in NAMES}
+    assert len(found) == len(NAMES)
+    assert all(0 <= n < 2**63 for n in found)
+
+
+def test_indices_are_not_glued() -> None:
+    """(1, 11) and (11, 1) are different streams."""
+    assert derive(0, "a", 1, 11) != derive(0, "a", 11, 1)
+
+
+def test_golden() -> None:
+    """A seed means the same tomorrow: the first 8 bytes of SHA-256("(0, 'noise', 3)"), little-endian, halved."""
+    assert derive(0, "noise", 3) == derive(np.int64(0), "noise", np.int64(3)) == 4_204_803_787_491_696_027
+
+
+def test_streams_do_not_move_each_other() -> None:
+    """Drawing from one stream, or from the global generator, leaves another as it was."""
+    expected = Seeded(7, "noise", 0).normal(5)
+    noise, batches = Seeded(7, "noise", 0), Seeded(7, "batches", 0)
+    batches.uniform(1000)
+    torch.rand(10)
+    assert torch.equal(noise.normal(5), expected)
+
+
+def test_drawing_leaves_global_state_alone() -> None:
+    """Neither torch's nor NumPy's global generator is touched."""
+    torch.manual_seed(1)
+    before, numpy_before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    Seeded(0, "a").normal(3)
+    System().normal(3)
+    torch.rand(3, generator=stream(0, "b"))
+    numpy_stream(0, "c").random(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == numpy_before).all()
+
+
+@pytest.mark.parametrize("clients", [(0, 1), (3, 4)])
+def test_clients_streams_are_uncorrelated(clients: tuple[int, int]) -> None:
+    """Two clients' noise has a correlation within four standard errors of zero."""
+    a, b = (Seeded(0, "noise", client).normal(20_000).double() for client in clients)
+    assert abs(float((a * b).mean())) < 4 / math.sqrt(20_000)
+
+
+def test_state_and_restore() -> None:
+    """A restored stream repeats what followed the state; a system source has none to restore."""
+    source = Seeded(0, "noise")
+    source.normal(3)
+    state = source.state()
+    first = source.normal(4)
+    source.restore(state)
+    assert torch.equal(source.normal(4), first)
+    assert System().state() is None
+    System().restore(None)
+
+
+@pytest.mark.parametrize("source", [Seeded(2, "noise"), System()], ids=["seeded", "system"])
+def test_distributions(source) -> None:
+    """Uniform on [0, 1) in float64, standard normal in float32; Kolmogorov-Smirnov rejects a deviation of 1.1."""
+    uniform, normal = source.uniform(20_000), source.normal(20_001)
+    assert (uniform.dtype, normal.dtype) == (torch.float64, torch.float32)
+    assert len(normal) == 20_001
+    assert 0 <= float(uniform.min()) <= float(uniform.max()) < 1
+    assert stats.kstest(uniform.numpy(), "uniform").pvalue > 1e-6
+    assert stats.kstest(normal.numpy(), "norm").pvalue > 1e-6
+    assert stats.kstest(normal.numpy(), "norm", args=(0, 1.1)).pvalue < 1e-6
+
+
+def test_who_can_be_repeated() -> None:
+    """Seeded says that it is a simulation and repeats; System says that it is not and does not."""
+    assert Seeded(0, "a").simulated
+    assert not System().simulated
+    assert torch.equal(Seeded(0, "a").normal(9), Seeded(0, "a").normal(9))
+    assert not torch.equal(System().normal(9), System().normal(9))
+
+
+def test_nothing_drawn() -> None:
+    """Zero values are an empty vector from either source."""
+    for source in (Seeded(0, "a"), System()):
+        assert len(source.uniform(0)) == len(source.normal(0)) == 0

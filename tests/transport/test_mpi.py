@@ -1,0 +1,127 @@
+"""The MPI transport keeps the contract, between real ranks."""
+
+import pickle
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxyfl.transport.mpi import Mail, MpiTransport, launched
+
+from .. import ranks
+from .contract import PATIENCE, Part, TransportContract, refusal
+
+
+@pytest.fixture(autouse=True)
+def _mpi() -> None:
+    ranks.needs_mpi()
+
+
+class TestMpi(TransportContract):
+    """One rank per client."""
+
+    def group(self, parts: Sequence[Part]) -> list[Any]:
+        return on_ranks(parts)
+
+
+def on_ranks(parts: Sequence[Part]) -> list[Any]:
+    """What part k returns on rank k. Pickles stay within this test; no transport knows them."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "parts").write_bytes(pickle.dumps(list(parts)))
+        done = ranks.run(len(parts), ["-m", __name__, folder])
+        assert done.returncode == 0, done.stderr
+        return [pickle.loads((Path(folder) / f"result-{k}").read_bytes()) for k in range(len(parts))]
+
+
+def fill_many(transport: Any, client: int, frames: int, size: int) -> bool:
+    """Client 0 sends many large frames before anybody asks; client 1 takes them last to first."""
+    if client == 0:
+        for round in range(frames):
+            transport.send(bytes([round]) * size, sender=0, receiver=1, round=round)
+        return bool(transport.receive(sender=1, receiver=0, round=0, timeout=PATIENCE) == b"all")
+    backwards = reversed(range(frames))
+    got = [transport.receive(sender=0, receiver=1, round=r, timeout=PATIENCE) == bytes([r]) * size for r in backwards]
+    transport.send(b"all", sender=1, receiver=0, round=0)
+    return all(got)
+
+
+def reuse_key(transport: Any, client: int) -> bool:
+    """Client 0 sends under one key again once client 1 said that it has received the first."""
+    if client == 0:
+        for text in (b"first", b"second"):
+            transport.send(text, sender=0, receiver=1, round=0)
+            transport.receive(sender=1, receiver=0, round=0, timeout=PATIENCE)
+        return True
+    got = []
+    for _ in range(2):
+        got.append(transport.receive(sender=0, receiver=1, round=0, timeout=PATIENCE))
+        transport.send(b"thanks", sender=1, receiver=0, round=0)
+    return got == [b"first", b"second"]
+
+
+def two_channels(transport: MpiTransport, client: int) -> list[bytes]:
+    """The same key on two channels of one mail, and what is left of one when the other is closed."""
+    other = MpiTransport(transport._mail, lambda client: client, channel=1)
+    transport.send(b"on 0", sender=client, receiver=1 - client, round=0)
+    other.send(b"on 1", sender=client, receiver=1 - client, round=0)
+    first = transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)
+    transport.close()
+    refusal(lambda: transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE))
+    return [first, other.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)]
+
+
+def test_what_nobody_asked_for_yet_waits() -> None:
+    """Thirty megabytes that arrive before they are asked for are kept, and handed out in any order."""
+    assert on_ranks([_Part(fill_many, client, 30, 1_000_000) for client in range(2)]) == [True, True]
+
+
+def test_a_received_key_is_free_again() -> None:
+    """Nothing is remembered for ever: once received, a key may be used again."""
+    assert on_ranks([_Part(reuse_key, client) for client in range(2)]) == [True, True]
+
+
+def test_channels_are_kept_apart() -> None:
+    """Equal keys on two channels are two frames, and closing one channel leaves the other open."""
+    assert on_ranks([_Part(two_channels, client) for client in range(2)]) == [[b"on 0", b"on 1"]] * 2
+
+
+def test_no_launcher_means_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a launcher's variables there is one rank; Open MPI, MPICH and Slurm each say how many there are."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    assert launched() == 1
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "5")  # srun without MPI: five programs that know nothing of each other
+    assert launched() == 1
+    monkeypatch.setenv("PMIX_RANK", "0")
+    assert launched() == 5
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    assert launched() == 3
+
+
+class _Part:
+    """A part with its arguments, which can be pickled."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __call__(self, transport: Any) -> Any:
+        return self.function(transport, *self.arguments)
+
+
+def main(folder: Path) -> None:
+    """One rank of ``on_ranks``."""
+    mail = Mail()
+    part = pickle.loads((folder / "parts").read_bytes())[mail.rank]
+    result = part(MpiTransport(mail, lambda client: client))
+    (folder / f"result-{mail.rank}").write_bytes(pickle.dumps(result))
+    mail.barrier(range(mail.size), 0)  # what a rank sent last may still be on its way
+    mail.close()
+
+
+if __name__ == "__main__":
+    from tests.transport import test_mpi  # under this name the parts were pickled
+
+    test_mpi.main(Path(sys.argv[1]))
