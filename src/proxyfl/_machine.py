@@ -15,8 +15,8 @@ _PR_SET_PDEATHSIG = 1
 def keep_freed_memory() -> bool:
     """Tell glibc to reuse freed memory; returns whether it took the advice. Call once, where a program starts.
 
-    glibc hands large blocks back to the kernel and pays a page fault for every page when it asks for them again: a third
-    of a training step on small models. Other C libraries are left alone.
+    glibc hands large blocks back to the kernel and pays a page fault for every page when it asks for them again: a
+    third of a training step on small models. Other C libraries are left alone.
     """
     if not sys.platform.startswith("linux"):
         return False

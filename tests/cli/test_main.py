@@ -49,7 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], here: Path, *sets: str, more: tu
         ("learning.batch_size=31", "batch_size=31 is larger than the 30 examples of client 0. Set it to 30 or less"),
         (
             "partition.examples=300",
-            r"asks for 240 examples of a majority class.*Lower examples=300, p_major or clients",
+            r"asks for 180 examples of a majority class.*Lower examples=300, p_major or clients",
         ),
         (
             "partition.examples=3000",

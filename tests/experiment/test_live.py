@@ -1,5 +1,6 @@
 """The live page's server: it reads, it never disturbs, and it lets in only whom it should."""
 
+import argparse
 import http.client
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from proxyfl.cli import watch
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.experiment import live, report_data, runner
 from proxyfl.experiment.config import from_tree
@@ -217,6 +219,16 @@ def test_watching_changes_no_result(tmp_path: Path) -> None:
                    for n in ("plain", "live"))  # fmt: skip
     assert plain == seen
     assert watched == [1, 200, 200, 200]
+
+
+def test_the_command_serves_until_the_run_is_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`proxyfl watch RUN --until-done --json` prints the address first and returns once the run has ended."""
+    parser = argparse.ArgumentParser()
+    watch.add(parser.add_subparsers())
+    arguments = parser.parse_args(["watch", str(folder), "--until-done", "--json"])
+    (folder / "summary.json").write_text("{}")
+    assert arguments.run(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["url"].startswith("http://127.0.0.1:")
 
 
 def test_a_live_page_needs_a_folder() -> None:

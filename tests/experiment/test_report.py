@@ -1,5 +1,6 @@
 """The report's data and file: complete, self-contained, and honest about what is missing."""
 
+import argparse
 import json
 import re
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from proxyfl.cli import report as command
 from proxyfl.errors import RunError
 from proxyfl.experiment import loading, report, report_data, report_graph
 from proxyfl.experiment.loading import Run
@@ -157,6 +159,19 @@ def test_additions_are_read_from_the_folder(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("rounds = 1\nmethods = []\n")
     (tmp_path / "audit.json").write_text('{"epsilon_lower_bound": 0.5}')
     assert report_data.about(loading.read(tmp_path))["additions"] == {"audit": {"epsilon_lower_bound": 0.5}}
+
+
+def test_the_command_writes_the_page_and_tells_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`proxyfl report RUN --json` prints one document: the file, its size, and the answer per run."""
+    (tmp_path / "config.toml").write_text('rounds = 1\nmethods = ["alone"]\n')
+    parser = argparse.ArgumentParser()
+    command.add(parser.add_subparsers())
+    arguments = parser.parse_args(["report", str(tmp_path), "--json"])
+    assert arguments.run(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert Path(told["out"]) == tmp_path / "report.html"
+    assert told["bytes"] == (tmp_path / "report.html").stat().st_size
+    assert told["runs"] == [{"name": tmp_path.name, "finished": False, "methods": []}]
 
 
 def page_of(runs: list[Run], out: Path) -> str:

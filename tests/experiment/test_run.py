@@ -199,7 +199,6 @@ def no_examples(**partition):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="build.about_model takes partition.clients for the number of clients")
 def test_sites_count_not_the_clients_setting(tmp_path: Path) -> None:
     """With sites, lists have one value per site, whatever partition.clients says; the run saves its models."""
     config = no_examples(kind="site", clients=8, sections={"models": {"private": ["mlp", "linear"]}})
@@ -207,7 +206,6 @@ def test_sites_count_not_the_clients_setting(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "models" / "proxyfl" / "001-private.safetensors").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="build.deal zips partition.examples with the parts, whatever their number")
 def test_a_list_of_sizes_that_does_not_fit_the_sites() -> None:
     """A list of examples of another length than there are sites is an error of the input."""
     with pytest.raises(InputError):
@@ -234,7 +232,7 @@ def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> No
         ({"partition": {"examples": [30] * 3}}, ConfigError, "one value or 2 for partition.examples, got 3"),
         ({"partition": {"examples": 10**6}}, DataError, "there are 1438"),
         ({"partition": {"examples": 300, "p_major": 1.0}}, DataError, "asks for 300 examples of a majority class"),
-        ({"partition": {"kind": "site"}}, DataError, "needs a site column"),
+        ({"partition": {"kind": "site", "examples": "none"}}, DataError, "needs a site column"),
         ({"models": {"private": "vgg"}}, ModelError, "vgg expects images of at least 32x32"),
         ({"models": {"proxy": "perceptron"}}, ModelError, "Unknown model 'perceptron'"),
         ({"exchange": {"topology": "star"}}, TopologyError, "Unknown topology 'star'"),
@@ -248,7 +246,6 @@ def test_what_is_wrong_is_found_before_the_folder_is_made(sections, error, messa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.xfail(strict=True, reason="build.deal leaves partition.examples out for dirichlet and site")
 @pytest.mark.parametrize("kind", ["dirichlet", "site"])
 def test_examples_are_not_ignored(kind: str) -> None:
     """A number of examples is honoured or refused by every kind of partition, never passed over in silence."""

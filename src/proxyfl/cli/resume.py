@@ -13,7 +13,7 @@ examples:
   proxyfl resume runs/20261115-210000-digits
   proxyfl resume runs/a --workers 1
 
-After Ctrl-C, a kill, or a power cut: the run goes on from its last whole checkpoint and ends as if nothing had happened,
+After Ctrl-C, a kill, or a crash: the run goes on from its last whole checkpoint and ends as if nothing had happened,
 bit for bit. The ledgers keep what was spent before the cut. Any number of workers will do.
 """
 

@@ -60,9 +60,12 @@ def deal(config: Config, dataset: Dataset) -> list[Site]:
     """Deal the training examples out to the clients."""
     settings, labels = config.partition, dataset.train_y.numpy()
     generator = numpy_stream(config.seed, "partition")
-    examples: Any = list(settings.examples) if isinstance(settings.examples, tuple) else settings.examples
-    if isinstance(examples, list):
-        examples = _common_size(examples, settings.clients)
+    examples = _common_size(settings.examples, settings.clients)
+    if examples is not None and settings.kind in ("dirichlet", "site"):
+        raise ConfigError(
+            f'partition.examples={examples} does not go with partition.kind="{settings.kind}", which deals out all '
+            'examples. Leave it out, or use "majority" or "iid".'
+        )
     deals: dict[str, Callable[[], list[Indices]]] = {
         "majority": lambda: partition.majority(
             labels, clients=settings.clients, examples=examples, p_major=settings.p_major, generator=generator
@@ -102,9 +105,11 @@ def evaluator(config: Config, dataset: Dataset) -> Callable[[nn.Module], Score]:
     return partial(evaluate, x=x, y=y, classes=dataset.classes)
 
 
-def about_model(config: Config, method: Method, dataset: Dataset, client: Client, role: str) -> dict[str, str]:
-    """What a model's file says about it, enough to build the model again."""
-    builder = _Builder(config, method, dataset, 1 if method.pooled else config.partition.clients)
+def about_model(
+    config: Config, method: Method, dataset: Dataset, clients: int, client: Client, role: str
+) -> dict[str, str]:
+    """What the file of a model of one of ``clients`` clients says about it, enough to build the model again."""
+    builder = _Builder(config, method, dataset, clients)
     mutual = method.learner == "mutual"
     private = role == "private" if mutual else builder.single_is_private
     about = {
@@ -257,7 +262,10 @@ def _optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def _common_size(examples: Sequence[int], clients: int) -> int:
+def _common_size(examples: int | tuple[int, ...] | None, clients: int) -> int | None:
+    """The number that is dealt to all, before those who are to have fewer give some back."""
+    if not isinstance(examples, tuple):
+        return examples
     if len(examples) != clients:
         raise ConfigError(f"Expected one value or {clients} for partition.examples, got {len(examples)}.")
     return max(examples)

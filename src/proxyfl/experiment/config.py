@@ -1,6 +1,6 @@
 """A run's settings: one tree of frozen dataclasses, read from TOML, changed with ``--set key=value``.
 
-The defaults are the demo's: eight clients with 120 handwritten digits each, four fifths of them of one class, and a
+The defaults are the demo's: eight clients with 179 handwritten digits each, three fifths of them of one class, and a
 proxy of 650 parameters, so that the noise that hides a record does not drown what the proxy has learnt.
 
 A value marked *per client* is one value for all or a list with one for each.
@@ -52,8 +52,8 @@ class Partition:
 
     kind: str = "majority"
     clients: int = 8
-    examples: PerClientInt | None = 120
-    p_major: float = 0.8
+    examples: PerClientInt | None = None
+    p_major: float = 0.6
     concentration: float = 0.5
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class Learning:
     alpha: float = 0.6
     beta: float = 0.0
     teacher: str = "received"
-    batch_size: PerClientInt = 40
+    batch_size: PerClientInt = 60
     steps_per_round: PerClientInt | None = None
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ from proxyfl.errors import InputError, ProxyFLError, TransportError, WorkerDied
 from proxyfl.transport.lifeline import Address, Lifeline, Watch
 from proxyfl.transport.mpi import Mail
 
-_ORDERS, _REPORTS, _GREETINGS, _FREE = 0, 1, 2, 3
+_ORDERS, _REPORTS, _GREETINGS, _GO, _FREE = 0, 1, 2, 3, 4
 _SHOWN = 6
 _PATIENCE = 60.0
 _LAST_WORD = 0.7
@@ -74,7 +74,7 @@ class Crew:
         self.mail, self.code = mail, 0
         self.machines = (socket.gethostname(), *(_greeting(mail, rank) for rank in range(1, mail.size)))
         self.places = Places((), self.machines)
-        self._orders, self._reports, self._channels = 0, [0] * mail.size, _FREE
+        self._orders, self._reports, self._goes, self._channels = 0, [0] * mail.size, 0, _FREE
         self._schedule: list[list[str]] = [[] for _ in range(mail.size)]
         self._busy, self._ending = False, False
         self._out: Path | None = None
@@ -116,6 +116,12 @@ class Crew:
         self._reports[rank] += 1
         return json.loads(content)
 
+    def go_on(self) -> None:
+        """Tell everyone that a round is on record, so that they may go on from there."""
+        for rank in range(1, self.mail.size):
+            self.mail.post(rank, (_GO, 0, rank, self._goes), b"")
+        self._goes += 1
+
     def finished(self) -> None:
         """The order was carried out by all."""
         self._busy = False
@@ -145,6 +151,7 @@ class Crew:
                 )
 
     def _lost(self, rank: int, what: str, how: str) -> None:
+        self._end_if_given_up()
         self._fail(f"{self.places.describe(rank)} {what} {self._where(rank)}: {how}.")
 
     def _where(self, rank: int) -> str:
@@ -169,10 +176,16 @@ class Crew:
             _say(message, self._out)
             self.mail.abort(1)
 
+    def _end_if_given_up(self) -> None:
+        """After a sleep longer than the others wait for a sign of life: rank 1 has said all there is to say."""
+        if self._watch.slept > self._watch.limit:
+            os._exit(1)
+
     def _terminated(self, _signal: int, _frame: FrameType | None) -> None:
         """Asked to terminate: by ``_fail``, by a launcher because a rank was lost, or because the user wants to."""
         if self._ending:
             return
+        self._end_if_given_up()
         self._failed.wait(0.3)  # the news of a rank's death and the launcher's signal come at about the same time
         self._ending = True
         raise self._failure or KeyboardInterrupt
@@ -196,7 +209,7 @@ class Follower:
     def __init__(self, mail: Mail) -> None:
         self.mail, self.where = mail, "before its first order"
         self.out: Path | None = None
-        self._reports = 0
+        self._reports = self._goes = 0
         if threading.current_thread() is threading.main_thread():
             for name in (signal.SIGTERM, signal.SIGINT):  # rank 0 decides what they mean, and ends us
                 signal.signal(name, signal.SIG_IGN)
@@ -237,6 +250,20 @@ class Follower:
         """Send ``content`` to rank 0."""
         self.mail.post(0, (_REPORTS, self.mail.rank, 0, self._reports), json.dumps(content).encode())
         self._reports += 1
+
+    def await_go(self, timeout: float) -> int:
+        """Wait until rank 0 has one more round on record; always 1. WorkerDied if it takes twice ``timeout``.
+
+        Twice, because a rank that rank 0 waits for in vain is for rank 0 to name.
+        """
+        if self.mail.take((_GO, 0, self.mail.rank, self._goes), 2 * timeout) is None:
+            raise WorkerDied(
+                f"{self.places.describe(0)} stalled while {self.places.describe(self.mail.rank)} waited for it, "
+                f"{self.where}: it recorded no round for {2 * timeout:g} s. If that is how long a round takes, raise "
+                "exchange.timeout."
+            )
+        self._goes += 1
+        return 1
 
     def _give_up(self, error: BaseException) -> None:
         message = str(error) if isinstance(error, WorkerDied) else self.places.failed(self.mail.rank, self.where, error)

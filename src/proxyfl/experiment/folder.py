@@ -131,7 +131,9 @@ def write_method(path: Path, name: str, content: Mapping[str, Any]) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes from running the same run: two writers would spoil each other's records."""
-    with writing(path), (path / ".lock").open("w") as file:
+    with writing(path):
+        file = (path / ".lock").open("w")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -116,7 +116,8 @@ def _checkpoint(path: Path, round: int, clients: Sequence[Client]) -> dict[str, 
 
 
 def _save_models(path: Path, prepared: Prepared, name: str, clients: Sequence[Client]) -> None:
+    everyone = len(prepared.sites_of(name))
     for client in clients:
         for role, model in client.learner.models().items():
-            about = build.about_model(prepared.config, prepared.table[name], prepared.dataset, client, role)
+            about = build.about_model(prepared.config, prepared.table[name], prepared.dataset, everyone, client, role)
             folder.save_model(path / f"{client.id:03d}-{role}.safetensors", model, {"method": name, **about})

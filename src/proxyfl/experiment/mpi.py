@@ -110,6 +110,7 @@ def rounds(prepared: Prepared, tasks: Sequence[Task], *, out: Path | None) -> It
             others = range(1, min(crew.mail.size, clients))
             parts += [Done.from_dict(crew.report(rank, patience)) for rank in others]
             yield _merged(parts)
+            crew.go_on()
     crew.finished()
 
 
@@ -170,15 +171,19 @@ def _follow(follower: Follower, order: Any, dataset: Dataset | None, table: Mapp
     prepared = _prepared(config, order, dataset, table, places, rank)
     follower.report({})
     for number, about in enumerate(order["tasks"], order["channel"]):
-        hosted = places.hosted(rank, _clients(table, places, about["method"]))
-        if not hosted:
-            continue
         task = _task(about)
         transport = _Blaming(_transport(follower.mail, places, number), places, task.method)
+        hosted = places.hosted(rank, _clients(table, places, task.method))
         follower.where = _where(task.method, task.first_round, config.rounds)
-        for done in rounds_of(prepared, task, hosted, transport, out):
+        behind = config.rounds + 1 - task.first_round
+        for done in rounds_of(prepared, task, hosted, transport, out) if hosted else ():
             follower.report(done.as_dict())
             follower.where = _where(task.method, done.round + 1, config.rounds)
+            if table[task.method].exchange == "none":
+                # No exchange holds ranks together here, and one that runs far ahead would later wait in vain.
+                behind -= follower.await_go(config.exchange.timeout)
+        for _ in range(behind):
+            follower.await_go(config.exchange.timeout)
 
 
 def _prepared(

@@ -154,6 +154,9 @@ class Mutual:
         return self.proxy
 
     def train(self, round: int, steps: int) -> Losses:
+        # What the exchange gave is what the round begins with. Taking it over here and not in ``adopt`` keeps a
+        # residual private model whole: it is evaluated, saved and used on the proxy that it was trained on.
+        self.received.load_state_dict(self.proxy.state_dict())
         self.trainer.begin_round(round, steps)
         losses = [self._step(self.trainer.draw()) for _ in range(steps)]
         return Losses(_mean(private for private, _ in losses), _mean(proxy for _, proxy in losses))
@@ -181,7 +184,6 @@ class Mutual:
 
     def adopt(self, theta: Tensor) -> None:
         params.load_flat(self.proxy, theta)
-        self.received.load_state_dict(self.proxy.state_dict())
 
     def models(self) -> dict[Role, nn.Module]:
         return {"private": self.private, "proxy": self.proxy}

@@ -4,7 +4,7 @@ MPI itself does not say that a rank was killed; its launcher may, and may not. T
 then, so that a process that was stopped rather than killed is noticed too. They carry no data of a run.
 
 Guarantees: a death is noticed at once (on one machine within milliseconds), a silence after ``limit`` seconds; each is
-reported once; a process that was itself suspended reports nobody until it has listened for as long again.
+reported once; a process that was itself suspended counts the others' silence from its own awakening.
 """
 
 import contextlib
@@ -39,6 +39,8 @@ class Watch:
 
     def __init__(self, ranks: int, report: Report, *, local: bool) -> None:
         self.limit = float("inf")
+        self.slept = 0.0
+        """Seconds for which this process was suspended, if that was just now."""
         self._report = report
         self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=max(8, ranks))
         token = secrets.token_bytes(_TOKEN)
@@ -62,22 +64,26 @@ class Watch:
         selector.register(self._listener, selectors.EVENT_READ, None)
         clock = _Clock()
         while not self._over.is_set():
-            for key, _ in selector.select(clock.pause(self.limit)):
+            ready = selector.select(clock.pause(self.limit))
+            self.slept = clock.overslept()
+            if self.slept:
+                self._heard = dict.fromkeys(self._heard, time.monotonic())
+            for key, _ in ready:
                 if key.data is None:
                     self._greet(selector)
                 elif not self._still_there(key.data):
                     selector.unregister(self._lines.pop(key.data))
                     self._tell(key.data, "was lost", "its process ended")
-            if clock.was_suspended():
-                self._heard = dict.fromkeys(self._heard, time.monotonic())
-            if not clock.beat_is_due():
-                continue
-            for rank, line in list(self._lines.items()):
-                with contextlib.suppress(OSError):
-                    line.send(_BEAT)
-                if time.monotonic() - self._heard[rank] > self.limit:
-                    selector.unregister(self._lines.pop(rank))
-                    self._tell(rank, "stalled", f"it has not been heard of for {self.limit:g} s")
+            if clock.beat_is_due():
+                self._beat(selector)
+
+    def _beat(self, selector: selectors.BaseSelector) -> None:
+        for rank, line in list(self._lines.items()):
+            with contextlib.suppress(OSError):
+                line.send(_BEAT)
+            if time.monotonic() - self._heard[rank] > self.limit:
+                selector.unregister(self._lines.pop(rank))
+                self._tell(rank, "stalled", f"it has not been heard of for {self.limit:g} s")
 
     def _tell(self, rank: int, what: str, how: str) -> None:
         if not self._over.is_set():
@@ -126,15 +132,16 @@ class Lifeline:
         selector.register(self._line, selectors.EVENT_READ)
         clock, heard = _Clock(), time.monotonic()
         while not self._over.is_set():
-            if selector.select(clock.pause(self.limit)):
+            ready = selector.select(clock.pause(self.limit))
+            if clock.overslept():
+                heard = time.monotonic()
+            if ready:
                 heard, text = time.monotonic(), _read(self._line)
                 if self._over.is_set() or (text is not None and _END in text):
                     return
                 if text == b"":
                     self._report(0, "was lost", "its process ended")
                     return
-            if clock.was_suspended():
-                heard = time.monotonic()
             if clock.beat_is_due():
                 with contextlib.suppress(OSError):
                     self._line.send(_BEAT)
@@ -155,9 +162,10 @@ class _Clock:
         self._due = min(self._due, time.monotonic() + self._beat)
         return max(0.0, self._due - time.monotonic())
 
-    def was_suspended(self) -> bool:
-        """Whether far more time has passed than was to be waited: stopped by a signal, or the machine was busy."""
-        return time.monotonic() > self._due + self._beat + 1.0
+    def overslept(self) -> float:
+        """The seconds that passed beyond what was to be waited, if many: stopped by a signal, or starved of its core."""
+        late = time.monotonic() - self._due
+        return late if late > self._beat + 1.0 else 0.0
 
     def beat_is_due(self) -> bool:
         """Whether it is time for a sign of life; if so, the next one is planned."""

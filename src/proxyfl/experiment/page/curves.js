@@ -80,7 +80,11 @@ const legend = () => (narrow() || page.groups.length > 1 ? {} : { showlegend: tr
 // Panels side by side are compared by eye, so they share one scale.
 function sameRange(panels, along = "y") {
   if (panels.length < 2) return;
-  const values = panels.flatMap((panel) => panel.traces.flatMap((trace) => trace[along])).filter(isNumber);
+  const reach = (trace) => {
+    const bars = trace[`error_${along}`]?.visible ? trace[`error_${along}`] : null;
+    return trace[along].flatMap((value, i) => (bars ? [value - bars.arrayminus[i], value + bars.array[i]] : [value]));
+  };
+  const values = panels.flatMap((panel) => panel.traces.flatMap(reach)).filter(isNumber);
   const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b)), room = 0.06 * (high - low || 1);
   for (const panel of panels) panel.layout[`${along}axis`].range = [low - room, high + room];
 }

@@ -3,7 +3,7 @@
 function follow() {
   const status = document.getElementById("status"), pause = document.getElementById("pause");
   const soon = 0.05; // the server sets the pace: it answers when there is news
-  let cursor = page.live.cursor, wait = soon, timer = null, paused = false, over = false, news = Date.now();
+  let cursor = page.live.cursor, wait = soon, timer = null, question = null, paused = false, over = false, news = Date.now();
   status.hidden = pause.hidden = false;
   const run = page.runs[0];
 
@@ -15,19 +15,25 @@ function follow() {
   function next(seconds) { clearTimeout(timer); if (!over && !paused && !document.hidden) timer = setTimeout(ask, 1000 * seconds); }
 
   async function ask() {
+    question?.abort();
+    const mine = (question = new AbortController());
+    const limit = setTimeout(() => mine.abort(), 20000);
     try {
       const url = new URL("data.json", location.href);
       url.search = location.search;
       url.searchParams.set("since", cursor);
       url.searchParams.set("wait", "1");
-      const answer = await fetch(url, { cache: "no-store", signal: AbortSignal.timeout(15000) });
+      const answer = await fetch(url, { cache: "no-store", signal: mine.signal });
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       take(await answer.json());
       wait = soon;
     } catch {
+      if (mine !== question || paused) return; // given up on purpose
       // The run's process may be paused, restarted or gone. Asking again costs nothing; ask more and more rarely.
       wait = Math.min(15, Math.max(1, 2 * wait));
       say(`Not reachable (${where()}). The run may have ended, or be paused; trying again every ${wait} seconds.`);
+    } finally {
+      clearTimeout(limit);
     }
     next(wait);
   }
@@ -50,7 +56,7 @@ function follow() {
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.textContent = paused ? "Go on" : "Pause updates";
-    if (paused) { clearTimeout(timer); say(`Paused: ${where()}. The run goes on.`); } else ask();
+    if (paused) { clearTimeout(timer); question?.abort(); say(`Paused: ${where()}. The run goes on.`); } else ask();
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden && !paused && !over) ask(); });
   say(`Live: ${where()}.`);
