@@ -4,7 +4,7 @@ What a client gets depends on the config and its id alone, so any process can bu
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,8 +56,8 @@ def load_data(config: Config) -> Dataset:
     )
 
 
-def deal(config: Config, dataset: Dataset) -> list[Site]:
-    """Deal the training examples out to the clients."""
+def deal(config: Config, dataset: Dataset, hosted: Collection[int] | None = None) -> list[Site]:
+    """Deal the training examples out to the clients. With ``hosted``, only those clients' examples are copied."""
     settings, labels = config.partition, dataset.train_y.numpy()
     generator = numpy_stream(config.seed, "partition")
     examples = _common_size(settings.examples, settings.clients)
@@ -81,7 +81,9 @@ def deal(config: Config, dataset: Dataset) -> list[Site]:
         parts = [np.sort(generator.permutation(p)[:n]) for p, n in zip(parts, settings.examples, strict=True)]
     by_site = settings.kind == "site"
     names = [dataset.site_names[i] if by_site else f"client-{i}" for i in range(len(parts))]
-    return [Site(n, dataset.train_x[rows], dataset.train_y[rows], rows) for n, rows in zip(names, parts, strict=True)]
+    held = [rows if hosted is None or i in hosted else rows[:0] for i, rows in enumerate(parts)]
+    examples_of = [(dataset.train_x[rows], dataset.train_y[rows]) for rows in held]
+    return [Site(name, x, y, rows) for name, (x, y), rows in zip(names, examples_of, parts, strict=True)]
 
 
 def pooled(sites: Sequence[Site]) -> Site:

@@ -178,7 +178,7 @@ class Crew:
 
     def _end_if_given_up(self) -> None:
         """After a sleep longer than the others wait for a sign of life: rank 1 has said all there is to say."""
-        if self._watch.slept > self._watch.limit:
+        if self._watch.slept > self._watch.limit / 2:
             os._exit(1)
 
     def _terminated(self, _signal: int, _frame: FrameType | None) -> None:

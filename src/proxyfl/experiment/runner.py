@@ -6,9 +6,9 @@ at whatever instant, is continued by ``resume`` and ends as if nothing had happe
 
 import hashlib
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +74,26 @@ class Result:
 
 
 def prepare(
-    config: Config, *, dataset: Dataset | None = None, table: Mapping[str, Method] = METHODS, trial: bool = True
+    config: Config,
+    *,
+    dataset: Dataset | None = None,
+    table: Mapping[str, Method] = METHODS,
+    hosted: Collection[int] | None = None,
 ) -> Prepared:
     """Load and check everything that a run needs; raise ``InputError`` if something does not fit.
 
-    With ``trial`` the clients are built once for the sake of their errors; a worker need not do that again.
+    A process that hosts only some clients names them in ``hosted``: it keeps their data alone, and leaves the checks,
+    and who is present when, to the process that started it.
     """
     for name in config.methods:
         choice("method", name, table)
     _check_device(config.device)
     torch.set_num_threads(config.threads)
     dataset = dataset if dataset is not None else build.load_data(config)
-    sites = build.deal(config, dataset)
+    pools = any(table[name].pooled for name in config.methods) and 0 in (hosted or ())
+    sites = build.deal(config, dataset, None if pools else hosted)
+    if hosted is not None:
+        dataset = replace(dataset, train_x=dataset.train_x[:1].clone(), train_y=dataset.train_y[:1], site=None)
     settings = config.exchange
     mixing = topology.make(
         settings.topology, self_weight=settings.self_weight, degree=settings.degree, seed=config.seed
@@ -93,11 +101,11 @@ def prepare(
     if any(table[name].exchange == "pushsum" for name in config.methods):
         topology.check_columns(mixing(0, len(sites)), len(sites))
     presences: dict[str, Sequence[membership.Presence]] = {}
-    for name in config.methods:
+    for name in config.methods if hosted is None else ():
         some = [build.pooled(sites)] if table[name].pooled else sites
         # Where clients differ in settings each is tried; where they do not, one stands for all.
         tried = range(len(some)) if _differ(config) else range(1)
-        clients = build.clients_for(config, table[name], dataset, some, tried) if trial or _capped(config) else []
+        clients = build.clients_for(config, table[name], dataset, some, tried)
         presences[name] = _plan(config, table[name], len(some), clients)
     return Prepared(config, dataset, sites, table, mixing, presences)
 

@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,6 +23,7 @@ from proxyfl.data import Dataset
 from proxyfl.errors import ProxyFLError, WorkerDied
 from proxyfl.experiment.config import Config
 from proxyfl.experiment.host import Done, Prepared, Task, rounds_of
+from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Method
 from proxyfl.transport.shared import SharedTransport, shared_folder
 
@@ -34,6 +35,8 @@ class Assignment:
     config: Config
     dataset: Dataset | None
     table: Mapping[str, Method]
+    presences: Mapping[str, Sequence[Presence]]
+    clients: int
     tasks: Sequence[Task]
     number: int
     workers: int
@@ -64,7 +67,10 @@ def rounds(
         crew: list[_Worker] = []
         try:
             for number in range(workers):
-                job = Assignment(prepared.config, dataset, prepared.table, tasks, number, workers, out, frames)
+                job = Assignment(
+                    prepared.config, dataset, prepared.table, prepared.presences, len(prepared.sites), tasks, number,
+                    workers, out, frames,
+                )  # fmt: skip
                 inbox, outbox = context.Pipe(duplex=False)
                 process = context.Process(target=_work, args=(job, outbox), name=f"worker {number}", daemon=True)
                 process.start()
@@ -132,7 +138,10 @@ def _work(job: Assignment, outbox: Connection) -> None:
     from proxyfl.experiment.runner import prepare
 
     try:
-        prepared = prepare(job.config, dataset=job.dataset, table=job.table, trial=False)
+        own = job.hosted(job.clients)
+        prepared = replace(
+            prepare(job.config, dataset=job.dataset, table=job.table, hosted=own), presences=job.presences
+        )
         for task in job.tasks:
             clients = len(prepared.sites_of(task.method))
             if job.number >= clients:

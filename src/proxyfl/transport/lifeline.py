@@ -163,7 +163,7 @@ class _Clock:
         return max(0.0, self._due - time.monotonic())
 
     def overslept(self) -> float:
-        """The seconds that passed beyond what was to be waited, if many: stopped by a signal, or starved of its core."""
+        """The seconds that passed beyond what was to be waited, if many: stopped by a signal, or starved."""
         late = time.monotonic() - self._due
         return late if late > self._beat + 1.0 else 0.0
 

@@ -1,0 +1,19 @@
+"""A topology that breaks one rank of an MPI job in one round, as the environment says. Used by test_mpi."""
+
+import os
+import signal
+import time
+
+from proxyfl.gossip.topology import Columns, exponential
+
+
+def topology(round: int, clients: int) -> Columns:
+    """The exponential graph, unless FAULT="WHAT RANK ROUND" names this rank and this round."""
+    what, rank, when = os.environ.get("FAULT", "nothing - -").split()
+    if os.environ.get("OMPI_COMM_WORLD_RANK") == rank and str(round) == when:
+        if what == "raise":
+            raise OSError("the disk of this rank is gone")
+        if what == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(1000)
+    return exponential()(round, clients)
