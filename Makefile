@@ -3,15 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all check browser bench clean
 
 demo: .venv/installed
 	$(BIN)/proxyfl run
 
-test: .venv/tests-installed check
+test: .venv/tests-installed check browser
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: .venv/tests-installed check
+test-all: .venv/tests-installed check browser
 	$(BIN)/python -m pytest
 
 check: .venv/tests-installed
@@ -19,8 +19,14 @@ check: .venv/tests-installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The report is tested in a real browser.
+browser:
+	@command -v chromium >/dev/null || { apt-get update -q && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium >/dev/null; } || \
+	  echo "Install Chromium (Debian: apt-get install chromium) for the browser tests."
+
 bench: .venv/tests-installed
-	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python -m benchmarks.bench
 
 .venv/torch: constraints.txt
 	$(PYTHON) -m venv .venv

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from proxyfl.data.dataset import Dataset as Dataset
     from proxyfl.errors import ProxyFLError as ProxyFLError
     from proxyfl.experiment.config import Config as Config
+    from proxyfl.experiment.loading import load as load
     from proxyfl.experiment.runner import Callback as Callback
     from proxyfl.experiment.runner import Result as Result
     from proxyfl.experiment.runner import run as run
@@ -44,6 +45,7 @@ _HOMES = {
     "Method": "proxyfl.federation.methods",
     "ProxyFLError": "proxyfl.errors",
     "Result": "proxyfl.experiment.runner",
+    "load": "proxyfl.experiment.loading",
     "noise_for": "proxyfl.privacy.calibration",
     "run": "proxyfl.experiment.runner",
     "steps_for": "proxyfl.privacy.calibration",
@@ -63,6 +65,7 @@ __all__ = [
     "Method",
     "ProxyFLError",
     "Result",
+    "load",
     "noise_for",
     "run",
     "steps_for",

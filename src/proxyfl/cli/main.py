@@ -21,6 +21,8 @@ COMMANDS = {
     "resume": "go on with an interrupted run",
     "sweep": "run a grid of settings and seeds over one config",
     "table": "compare runs: mean and spread over clients and seeds, significance",
+    "report": "one self-contained page about one or more runs",
+    "watch": "the same page, live, while a run goes on",
     "predict": "predict with a client's private model from a finished run",
     "epsilon": "what a training costs in privacy, or which noise or how many steps a target epsilon allows",
     "methods": "list the methods and what distinguishes them",

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from proxyfl._machine import physical_cores
-from proxyfl.cli.run import add_run_options, carry_out
-from proxyfl.experiment import folder, mpi, runner, tracking
+from proxyfl.cli.run import add_run_options, carry_out, followers
+from proxyfl.experiment import folder, mpi, runner
 
 _EPILOG = """\
 examples:
@@ -35,10 +35,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def start(args: argparse.Namespace) -> int:
     """Resume, show progress, show the result."""
     path = folder.existing(args.run_folder)
-    followers = tracking.from_names(args.track, path)
+    others = followers(args, path)
     crew = args.workers if args.workers is not None else physical_cores()
 
     def action(callbacks: Sequence[runner.Callback]) -> runner.Result:
         return runner.resume(path, callbacks=callbacks, workers=crew)
 
-    return carry_out(action, followers, path, args.json)
+    return carry_out(action, others, path, args.json)

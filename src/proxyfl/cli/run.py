@@ -58,14 +58,14 @@ def start(args: argparse.Namespace) -> int:
         sys.stdout.write(settings.to_toml(config))
         return 0
     out = args.out if args.out is not None else folder.fresh(Path("runs"), config)
-    followers = tracking.from_names(args.track, out)
+    others = followers(args, out)
     prepared = runner.prepare(config)
     crew = args.workers if args.workers is not None else physical_cores()
 
     def action(callbacks: Sequence[runner.Callback]) -> runner.Result:
         return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew)
 
-    return carry_out(action, followers, out, args.json)
+    return carry_out(action, others, out, args.json)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -75,19 +75,30 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--track", action="append", default=[], metavar="NAME",
         help="also report to tensorboard or mlflow (extras of the same names); may be repeated",
     )  # fmt: skip
+    parser.add_argument("--live", action="store_true", help="serve a page that follows the run, on this machine only")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, nothing else")
+
+
+def followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
+    """Whoever follows the run besides the terminal, as the options say."""
+    found = tracking.from_names(args.track, out)
+    if args.live:
+        from proxyfl.experiment.live import LivePage  # a run without it pays nothing
+
+        found.append(LivePage())
+    return found
 
 
 def carry_out(
     action: Callable[[Sequence[runner.Callback]], runner.Result],
-    followers: Sequence[runner.Callback],
+    others: Sequence[runner.Callback],
     out: Path,
     as_json: bool,
 ) -> int:
     """Do ``action`` with progress shown, then show its result; if it is cut off, say how to go on."""
     try:
         with Progress(quiet=as_json) as progress:
-            result = action([progress, *followers])
+            result = action([progress, *others])
     except KeyboardInterrupt:
         print(f"proxyfl: interrupted; what was recorded is intact. {_go_on(out)}", file=sys.stderr)
         return 130

@@ -134,7 +134,6 @@ def _died(worker: _Worker, where: str) -> WorkerDied:
 def _work(job: Assignment, outbox: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends the workers
     end_with_parent()
-    keep_freed_memory()
     from proxyfl.experiment.runner import prepare
 
     try:
@@ -142,6 +141,7 @@ def _work(job: Assignment, outbox: Connection) -> None:
         prepared = replace(
             prepare(job.config, dataset=job.dataset, table=job.table, hosted=own), presences=job.presences
         )
+        keep_freed_memory()  # from here on: what loading the data took has gone back
         for task in job.tasks:
             clients = len(prepared.sites_of(task.method))
             if job.number >= clients:
