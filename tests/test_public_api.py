@@ -25,6 +25,7 @@ NAMES = [
     "Method",
     "ProxyFLError",
     "Result",
+    "load",
     "noise_for",
     "run",
     "steps_for",
