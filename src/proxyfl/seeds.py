@@ -37,6 +37,17 @@ def numpy_stream(seed: int, name: str, *index: int) -> np.random.Generator:
     return np.random.default_rng(derive(seed, name, *index))
 
 
+def seed_global(seed: int) -> None:
+    """Set the global generators, from which layers such as dropout draw.
+
+    ``torch.manual_seed`` does the same at a millisecond a call: it also formats a stack trace for every kind of
+    accelerator that is not in use.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        torch.cuda.manual_seed_all(seed)
+
+
 class Randomness(Protocol):
     """A source of uniform and normal numbers for privacy-relevant draws."""
 

@@ -180,7 +180,7 @@ class Config:
     methods: tuple[str, ...] = ("alone", "regular", "proxyfl")
     rounds: int = 100
     evaluate_every: int = 10
-    checkpoint_every: int = 1
+    checkpoint_every: int = 5
     device: str = "cpu"
     threads: int = 1
     data: Data = field(default_factory=Data)

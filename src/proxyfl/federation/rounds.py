@@ -23,6 +23,7 @@ from proxyfl.federation.methods import Role
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.accounting import Epsilon, Kind
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.seeds import seed_global
 from proxyfl.transport.base import Transport
 
 Evaluator = Callable[[torch.nn.Module], Score]
@@ -159,7 +160,7 @@ def run_rounds(
 
 
 def _train(client: Client, round: int, steps: int) -> _Work:
-    torch.manual_seed(client.global_seed(round))  # dropout draws from the global generator
+    seed_global(client.global_seed(round))  # dropout draws from the global generator
     started = time.perf_counter()
     losses = client.learner.train(round, steps)
     return _Work(losses=losses, steps=steps, training=time.perf_counter() - started)

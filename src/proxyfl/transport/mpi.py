@@ -9,10 +9,14 @@ Nothing is pickled.
 
 import math
 import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -32,8 +36,8 @@ _BARRIER = -2
 _HEADER = Struct("<6q")
 _HEADERS, _CONTENTS = 1, 2
 _MESSAGE, _RECEIVED = 0, 1
-_SHORTEST, _LONGEST_AWAITED, _LONGEST_IDLE = 2e-5, 1e-3, 1e-2
-"""Seconds between two looks for messages: soon at first; seldom when nobody waits, for the cores are there to train."""
+_SHORTEST, _LONGEST, _PATIENCE = 2e-5, 1e-2, 0.05
+"""Seconds between two looks for messages: a twentieth of how long it has been quiet, within these bounds."""
 
 
 def launched() -> int:
@@ -43,6 +47,17 @@ def launched() -> int:
         names.append("SLURM_STEP_NUM_TASKS")
     found = (os.environ.get(name, "") for name in names)
     return next((int(text) for text in found if text.isdigit()), 1)
+
+
+def launcher(ranks: int) -> list[str]:
+    """The start of a command line that runs ``ranks`` processes on this machine, however few cores it has."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise TransportError("There is no mpiexec. Install one with `pip install 'proxyfl[mpi]'`.")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout
+    open_mpi = any(name in said.lower() for name in ("open mpi", "open-mpi", "openrte", "prrte", "prterun"))
+    return [found, *(["--oversubscribe", "--bind-to", "none"] if open_mpi else []), "-n", str(ranks)]
 
 
 class Mail:
@@ -63,7 +78,6 @@ class Mail:
         self._closed_channels: set[int] = set()
         self._error: Exception | None = None
         self._closed = False
-        self._waiting = 0
         state = threading.Lock()
         self._news, self._work = threading.Condition(state), threading.Condition(state)
         self._thread = threading.Thread(target=self._deliver, name="mail", daemon=True)
@@ -93,19 +107,15 @@ class Mail:
         """The message under ``key``; None if it has not come within ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         with self._news:
-            self._waiting += 1
             self._work.notify()
-            try:
-                while key not in self._arrived:
-                    self._check(key)
-                    left = deadline - time.monotonic()
-                    if left <= 0:
-                        return None
-                    self._news.wait(min(left, 3600.0))
+            while key not in self._arrived:
                 self._check(key)
-                content, source = self._arrived.pop(key)
-            finally:
-                self._waiting -= 1
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                self._news.wait(min(left, 3600.0))
+            self._check(key)
+            content, source = self._arrived.pop(key)
             if source == self.rank:
                 self._not_taken.discard(key)
             else:
@@ -168,7 +178,7 @@ class Mail:
 
         sends: list[tuple[MPI.Request, bytes]] = []
         receives: deque[tuple[MPI.Request, Key, bytearray, int]] = deque()
-        pause = _SHORTEST
+        quiet_since = time.monotonic()
         try:
             while True:
                 with self._news:
@@ -181,7 +191,8 @@ class Mail:
                 sends = [(request, held) for request, held in sends if not request.Test()]
                 busy = self._look(receives) or bool(outgoing)
                 busy = self._finish(receives) or busy
-                pause = _SHORTEST if busy else self._sleep(pause)
+                if busy or self._called(quiet_since):
+                    quiet_since = time.monotonic()
         except MPI.Exception as error:
             self.fail(TransportError(f"MPI on rank {self.rank} failed: {error.Get_error_string()}."))
 
@@ -231,12 +242,11 @@ class Mail:
                 self._arrived[key] = (content, source)
                 self._news.notify_all()
 
-    def _sleep(self, pause: float) -> float:
+    def _called(self, quiet_since: float) -> bool:
+        """Sleep a little; whether somebody woke us, to send or because they wait for something."""
+        pause = _PATIENCE * (time.monotonic() - quiet_since)
         with self._news:
-            if not self._outgoing:
-                self._work.wait(pause)
-            longest = _LONGEST_AWAITED if self._waiting or self._closed else _LONGEST_IDLE
-        return min(2 * pause, longest)
+            return bool(self._outgoing) or self._work.wait(min(max(pause, _SHORTEST), _LONGEST))
 
 
 class MpiTransport:

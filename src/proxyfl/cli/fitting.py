@@ -1,0 +1,34 @@
+"""Tables that keep their form in a narrow terminal: of several ways to show something, the fullest that fits."""
+
+from collections.abc import Iterable
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+_ENDLESS = 10_000
+
+
+def framed(title: str | None = None) -> Table:
+    """A table with lines around its cells, where there is room."""
+    return Table(title=title, title_justify="left")
+
+
+def bare(title: str | None = None) -> Table:
+    """A table with nothing but a space between columns, and a line below the headings."""
+    return Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
+    )
+
+
+def fitting(console: Console, tables: Iterable[Table]) -> Table:
+    """The first of ``tables`` (at least one) that fits the console uncut and unwrapped; the last if none does."""
+    for table in tables:
+        if natural_width(console, table) <= console.width:
+            break
+    return table
+
+
+def natural_width(console: Console, table: Table) -> int:
+    """How wide ``table`` is if nothing in it is wrapped or cut."""
+    return console.measure(table, options=console.options.update(max_width=_ENDLESS, width=_ENDLESS)).maximum
