@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.errors import PrivacyError, RunError, WorkerDied
+from proxyfl.errors import ConfigError, PrivacyError, RunError, WorkerDied
 from proxyfl.experiment import checkpoint, folder
 from proxyfl.experiment.checkpoint import CheckpointWarning
 from proxyfl.experiment.config import to_toml
@@ -71,6 +71,24 @@ def test_a_run_resumes_with_another_number_of_workers(whole: Path, tmp_path: Pat
         run(small(), out=tmp_path / "run", callbacks=[StopAt("proxyfl", 1)])
     resume(tmp_path / "run", workers=2)
     assert_equal_runs(whole, tmp_path / "run")
+
+
+def test_convolutions_resume_to_the_bit(tmp_path: Path) -> None:
+    """Private convolutions, whose weights lie in memory in another order, are restored with their optimizer's state."""
+    changes: dict[str, Any] = {"methods": ["alone", "proxyfl"], "models": {"private": "cnn1", "proxy": "lenet5"}}
+    run(small(**changes), out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(small(**changes, checkpoint_every=1), out=tmp_path / "cut", callbacks=[StopAt("proxyfl", 1)])
+    resume(tmp_path / "cut")
+    assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_budget_below_one_step_is_refused(tmp_path: Path) -> None:
+    """A budget that covers not a single step is an error before any work, naming the client."""
+    changes: dict[str, Any] = {"privacy": {"noise_multiplier": 2.0, "budget": [9.0, 9.0, 0.01, 9.0, 9.0]}}
+    with pytest.raises(ConfigError, match=r"budget of client 2 .* does not cover a single step"):
+        run(small(**changes), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_resuming_a_finished_run_changes_nothing(whole: Path, tmp_path: Path) -> None:

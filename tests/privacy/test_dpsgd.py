@@ -337,3 +337,23 @@ def test_the_packages_models_are_clipped_exactly(name: str, shape: tuple[int, ..
     clipped = Clipper(model).clip(x, targets, cross_entropy, clip_norm)
     torch.testing.assert_close(clipped.total, expected, rtol=1e-9, atol=1e-11)
     assert clipped.norms.tolist() == pytest.approx(norms, rel=1e-9)
+
+
+def test_a_model_in_another_memory_layout_trains_alike() -> None:
+    """Weights that lie channels last are laid out as the gradients are: fused Adam gives the same steps."""
+    trained = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).to(memory_format=layout)
+        ledger = Ledger("a", delta=0.1, kind=Kind.END_TO_END, simulated=True)
+        trainer = DPSGD(
+            model, torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
+            torch.randn(9, 2, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 3, classes=3,
+            batch_size=5, clip_norm=1.0, noise_multiplier=1.0, teacher_weight=0.0, ledger=ledger,
+            batches=Seeded(0, "batches"), noise=Seeded(0, "noise"),
+        )  # fmt: skip
+        trainer.begin_round(0, 3)
+        for _ in range(3):
+            trainer.step(trainer.draw())
+        trained.append(params.flatten(model))
+    torch.testing.assert_close(*trained)

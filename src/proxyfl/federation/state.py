@@ -17,10 +17,10 @@ def pack(
     """Copies of everything, under names such as "proxy/0.weight", "proxy optimizer/1/exp_avg", "streams/noise"."""
     state: State = {}
     for name, model in models.items():
-        state |= {f"{name}/{key}": value.detach().cpu().clone() for key, value in model.state_dict().items()}
+        state |= {f"{name}/{key}": _copy(value) for key, value in model.state_dict().items()}
     for name, optimizer in optimizers.items():
         for index, slots in optimizer.state_dict()["state"].items():
-            state |= {f"{name}/{index}/{key}": torch.as_tensor(value).cpu().clone() for key, value in slots.items()}
+            state |= {f"{name}/{index}/{key}": _copy(torch.as_tensor(value)) for key, value in slots.items()}
     return state | {f"streams/{key}": value.clone() for key, value in streams.items() if value is not None}
 
 
@@ -36,7 +36,20 @@ def unpack(
             index, _, slot = key.partition("/")
             slots.setdefault(int(index), {})[slot] = value
         optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+        _lay_out(optimizer)
     return dict(_below(state, "streams"))
+
+
+def _copy(value: Tensor) -> Tensor:
+    return value.detach().cpu().clone(memory_format=torch.contiguous_format)
+
+
+def _lay_out(optimizer: torch.optim.Optimizer) -> None:
+    """Give each slot its parameter's memory layout: a fused optimizer walks both in step and does not look."""
+    for parameter, slots in optimizer.state.items():
+        for key, value in slots.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                slots[key] = torch.empty_like(parameter).copy_(value).detach()
 
 
 def _below(state: State, name: str) -> State:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from proxyfl import params
 from proxyfl._validate import number, whole
 from proxyfl.errors import ConfigError, PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
@@ -83,6 +84,8 @@ class DPSGD:
                 "Noise from the operating system is new in every repetition; a simulated ledger records a repeated "
                 "round once. Open the ledger with simulated=False, or use seeds.Seeded."
             )
+        for parameter in params.trainable(model):  # the layout of the gradients, which fused optimizers take for given
+            parameter.data = parameter.data.contiguous()
         self.model, self.optimizer, self.ledger = model, optimizer, ledger
         self.sampling_rate, self.batch_size = batch_size / len(x), batch_size
         self._x, self._y, self._classes = x, y, classes
