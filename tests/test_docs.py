@@ -3,12 +3,14 @@
 import ast
 import contextlib
 import csv
+import doctest
 import functools
 import importlib
 import os
 import random
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +21,8 @@ import pytest
 import proxyfl
 from proxyfl.cli.main import main, parser
 from proxyfl.experiment import config as settings
+from proxyfl.experiment import runner, sweep
+from proxyfl.privacy import accounting
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -60,8 +64,9 @@ def commands() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         lines = [line for b in blocks(page, "sh") for line in b.text.replace("\\\n", " ").splitlines()]
         for line in [*lines, *code_spans(page)]:
-            if re.match(r"proxyfl [a-z]+( |$)", line):
-                yield page.name, line
+            found = re.match(r"(?:(?:mpiexec|mpirun|srun) [^|;&]*?)?(proxyfl [a-z]+(?: .*)?)$", line)
+            if found:
+                yield page.name, found[1]
 
 
 def names(page: Path) -> Iterator[tuple[str, str]]:
@@ -108,6 +113,38 @@ def test_python_examples_run(page: Path, tmp_path: Path) -> None:
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in EXAMPLES and blocks(page, "python")], ids=lambda page: page.name
+)
+def test_what_other_examples_import_is_there(page: Path) -> None:
+    """Examples that need runs of somebody's own are Python, what they import exists, and sessions print what they say."""
+    for block in blocks(page, "python"):
+        if block.text.startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(block.text, {}, page.name, str(page), block.line)
+            assert doctest.DocTestRunner().run(test).failed == 0
+            continue
+        imports = [node for node in ast.parse(block.text).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(list(imports), []), str(page), "exec"), {})
+
+
+@pytest.mark.parametrize(
+    ("page", "text"), [pytest.param(p, b.text, id=f"{p.name}:{b.line}") for p in PAGES for b in blocks(p, "toml")]
+)
+def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> None:
+    """Every TOML block is a config that fits the demo's clients, or a sweep whose runs can all be planned."""
+    file = tmp_path / "example.toml"
+    file.write_text(text)
+    for base in (ROOT / "experiments").glob("*.toml"):
+        shutil.copy(base, tmp_path)
+    if re.search(r"^\[(grid|set)\]", text, re.MULTILINE):
+        runs = sweep.plan(file, tmp_path / "runs")
+        assert f"# {len(runs)} runs" in page.read_text()
+    else:
+        config = settings.load(file)
+        assert config != settings.Config()
+        runner.prepare(config)
+
+
 @pytest.mark.parametrize("name", proxyfl.__all__)
 def test_every_public_name_has_an_example(name: str) -> None:
     """docs/api.md uses each public name in an example that runs."""
@@ -140,8 +177,8 @@ def test_the_readmes_own_data_commands_run(tmp_path: Path, capsys: pytest.Captur
 def test_commands_parse(page: str, line: str) -> None:
     """Every command shown is one that the real parser takes, and every setting in it is one that there is."""
     words = shlex.split(line.replace("seed=N", "seed=1"), comments=True)[1:]
-    if "COMMAND" in words or "SOURCE" in words:
-        words = [{"COMMAND": "run", "SOURCE": "digits"}.get(word, word) for word in words]
+    words = [{"COMMAND": "run", "SOURCE": "digits", "N": "2", "NAME": "mlflow"}.get(word, word) for word in words]
+    words = [word for word in words if word != "..." and not word.startswith("[")]
     if len(words) == 1:
         # A command's name alone, in the text: it must exist, whatever arguments it needs.
         choices = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
@@ -190,12 +227,54 @@ def test_tests_exist(page: str, test: str) -> None:
         body = found[0].body
 
 
+def test_tests_named_without_their_file_exist() -> None:
+    """Where a page says test_something alone, some test file has it."""
+    shown = {span for page in PAGES for span in code_spans(page) if re.fullmatch(r"test_\w+", span)}
+    code = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert "test_kill_9_at_any_instant" in shown
+    assert not [name for name in shown if f"def {name}(" not in code]
+
+
 def test_files_exist() -> None:
     """Every file of this repository that a page names is there."""
     pattern = r"(?:src|tests|docs|benchmarks|experiments)/[\w./-]+\w"
     shown = {(page.name, span) for page in PAGES for span in code_spans(page) if re.fullmatch(pattern, span)}
     assert shown
     assert not [(page, span) for page, span in shown if not (ROOT / span).exists()]
+
+
+def test_every_module_of_experiment_is_explained() -> None:
+    """docs/design.md has one line for each module of the largest package, and none for one that is gone."""
+    section = (ROOT / "docs" / "design.md").read_text().split("module by module\n")[1].split("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    there = [path.stem for path in (ROOT / "src/proxyfl/experiment").glob("*.py") if path.stem != "__init__"]
+    assert sorted(listed) == sorted(there)
+
+
+def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
+    """docs/runs.md says of everything in a run's folder what it is."""
+    small = settings.load(None, ["rounds=2", "partition.clients=2", "partition.examples=60", "methods=proxyfl"])
+    proxyfl.run(small, out=tmp_path / "run")
+    table = (ROOT / "docs" / "runs.md").read_text().split("## What is in a run's folder")[1].split("\n## ")[0]
+    explained = {name.split("/")[0] for name in re.findall(r"`([\w./-]+)`", table)}
+    assert {path.name for path in (tmp_path / "run").iterdir()} - {".lock"} <= explained
+
+
+def test_the_demos_figures_are_the_defaults() -> None:
+    """The pages give the demo's size, settings and price as they follow from the default config."""
+    config = settings.Config()
+    n, batch = min(len(site.y) for site in runner.prepare(config).sites), config.learning.batch_size
+    assert isinstance(batch, int)
+    segment = accounting.Segment(batch / n, 4.0, config.rounds * (n // batch))
+    cost = accounting.epsilon([segment], 1 / n, accounting.Kind.END_TO_END)
+    readme, privacy = (ROOT / "README.md").read_text(), (ROOT / "docs" / "privacy.md").read_text()
+    assert f" {cost.pld:.2f} │ {1 / n:.1e} │ end-to-end" in readme
+    assert f"the demo: n = {n}, B = {batch}, {segment.steps} steps, sigma = 4, delta = 1/{n} |" in privacy
+    assert f"| {cost.rdp:.3f} | {cost.pld:.3f} |" in privacy
+    column = {first: row.split("|")[-2].strip() for first, row in rows("Settings").items()}
+    assert column["clients x examples"] == f"{config.partition.clients} x {n}"
+    assert column["division"] == f"majority {config.partition.p_major}"
+    assert column["batch, rounds"] == f"{batch}, {config.rounds}"
 
 
 def rows(title: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ SMALL: dict[str, Any] = {
     "methods": ["alone", "fedavg", "proxyfl"],
     "rounds": 4,
     "evaluate_every": 2,
+    "checkpoint_every": 1,
     "partition": {"clients": 5, "examples": 40, "p_major": 0.5},
     "learning": {"batch_size": 20},
     "privacy": {"noise_multiplier": 2.0},

@@ -2,11 +2,13 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
+from proxyfl.cli.waiting import waiting
 from proxyfl.experiment import loading, report, report_data
 
 _EPILOG = """\
@@ -39,9 +41,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and say where it is."""
-    runs = loading.load(*arguments.runs).runs
     out = arguments.out if arguments.out is not None else arguments.runs[0] / "report.html"
-    size = report.write(runs, out)
+    runs, size = _made(arguments.runs, out, quiet=arguments.json)
     unfinished = [one.name for one in runs if not one.finished]
     if arguments.json:
         told = {
@@ -57,3 +58,15 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(f"Not finished, shown as far as recorded: {escape(', '.join(unfinished))}", soft_wrap=True)
         console.print(f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)", soft_wrap=True)
     return 0
+
+
+def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[loading.Run], int]:
+    """The runs, and the size of their page."""
+    paths = [path for one in given for path in loading.find(one)]
+    runs = []
+    # Writing takes about as long as reading, however many runs there are.
+    with waiting(f"Reading and drawing {len(paths)} runs", total=2 * len(paths), quiet=quiet) as done:
+        for path in paths:
+            runs.append(loading.read(path))
+            done(1)
+        return runs, report.write(runs, out)

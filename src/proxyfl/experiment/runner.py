@@ -1,31 +1,25 @@
 """Run what a config describes: every method on the same data, the same partition and the same seeds.
 
-Everything that can be wrong with the input is found before the run's folder comes into being. A run that was cut off,
-at whatever instant, is continued by ``resume`` and ends as if nothing had happened.
+Everything that can be wrong with the input is found (by ``prepare``) before the run's folder comes into being. A run
+that was cut off, at whatever instant, is continued by ``resume`` and ends as if nothing had happened.
 """
 
-import hashlib
-import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from proxyfl._validate import choice, whole
+from proxyfl._validate import whole
 from proxyfl.data import Dataset, class_counts
-from proxyfl.errors import ConfigError
-from proxyfl.experiment import build, checkpoint, folder, mpi, workers
+from proxyfl.experiment import checkpoint, folder, mpi, workers
 from proxyfl.experiment.build import Site
-from proxyfl.experiment.config import Config, to_toml, values
+from proxyfl.experiment.config import Config
 from proxyfl.experiment.host import Done, Prepared, Task, rounds_of
-from proxyfl.federation import membership
+from proxyfl.experiment.preparation import fingerprint, identity
+from proxyfl.experiment.preparation import prepare as prepare
 from proxyfl.federation.methods import METHODS, Method
-from proxyfl.federation.rounds import Client, ClientRound
-from proxyfl.gossip import topology
-from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.federation.rounds import ClientRound
 from proxyfl.transport.memory import MemoryTransport
 
 
@@ -73,43 +67,6 @@ class Result:
         return self.accuracy(name, client) - self.accuracy(over, client) if over in self.final else None
 
 
-def prepare(
-    config: Config,
-    *,
-    dataset: Dataset | None = None,
-    table: Mapping[str, Method] = METHODS,
-    hosted: Collection[int] | None = None,
-) -> Prepared:
-    """Load and check everything that a run needs; raise ``InputError`` if something does not fit.
-
-    A process that hosts only some clients names them in ``hosted``: it keeps their data alone, and leaves the checks,
-    and who is present when, to the process that started it.
-    """
-    for name in config.methods:
-        choice("method", name, table)
-    _check_device(config.device)
-    torch.set_num_threads(config.threads)
-    dataset = dataset if dataset is not None else build.load_data(config)
-    pools = any(table[name].pooled for name in config.methods) and 0 in (hosted or ())
-    sites = build.deal(config, dataset, None if pools else hosted)
-    if hosted is not None:
-        dataset = replace(dataset, train_x=dataset.train_x[:1].clone(), train_y=dataset.train_y[:1], site=None)
-    settings = config.exchange
-    mixing = topology.make(
-        settings.topology, self_weight=settings.self_weight, degree=settings.degree, seed=config.seed
-    )
-    if any(table[name].exchange == "pushsum" for name in config.methods):
-        topology.check_columns(mixing(0, len(sites)), len(sites))
-    presences: dict[str, Sequence[membership.Presence]] = {}
-    for name in config.methods if hosted is None else ():
-        some = [build.pooled(sites)] if table[name].pooled else sites
-        # Where clients differ in settings each is tried; where they do not, one stands for all.
-        tried = range(len(some)) if _differ(config) else range(1)
-        clients = build.clients_for(config, table[name], dataset, some, tried)
-        presences[name] = _plan(config, table[name], len(some), clients)
-    return Prepared(config, dataset, sites, table, mixing, presences)
-
-
 def run(
     config: Config,
     *,
@@ -136,6 +93,7 @@ def execute(
     dataset: Dataset | None = None,
 ) -> Result:
     """Run what ``prepare`` found to be in order."""
+    whole("workers", workers)
     config = prepared.config
     path = folder.create(Path(out), config, identity(config), fingerprint(prepared)) if out is not None else None
     result = Result(config, path, prepared.sites, methods={name: prepared.table[name] for name in config.methods})
@@ -153,6 +111,7 @@ def resume(
     workers: int = 1,
 ) -> Result:
     """Go on with the run in ``path``. The end is the same, bit for bit, as that of a run that was never cut off."""
+    whole("workers", workers)
     path = Path(path)
     config = folder.read_config(path)
     folder.check_environment(path, identity(config))
@@ -231,7 +190,6 @@ def _rounds(
     prepared: Prepared, tasks: Sequence[Task], out: Path | None, crew: int, dataset: Dataset | None
 ) -> Iterator[Done]:
     """The rounds of all tasks, done in this process, by a crew of workers, or by the ranks of an MPI job."""
-    whole("workers", crew)
     if mpi.leading() and tasks:
         yield from mpi.rounds(prepared, tasks, out=out)
         return
@@ -312,72 +270,3 @@ def summary(result: Result, prepared: Prepared, *, finished: bool = True) -> dic
             for name, records in result.final.items()
         },
     }
-
-
-def identity(config: Config) -> str:
-    """What a checkpoint must agree with: all settings that results depend on."""
-    return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
-
-
-def fingerprint(prepared: Prepared) -> int:
-    """A checksum of the data as it was dealt out: a resumed run must find the same."""
-    checksum = 0
-    for site in prepared.sites:
-        for part in (site.x, site.y):
-            checksum = zlib.crc32(part.contiguous().numpy().tobytes(), checksum)
-    return checksum
-
-
-def _plan(config: Config, method: Method, clients: int, tried: Sequence[Client]) -> Sequence[membership.Presence]:
-    """Who is there when. A method without exchange has no federation to leave but by its budget."""
-    settings = config.membership
-    if method.exchange == "none":
-        return membership.plan(clients, config.rounds, allowances=_allowances(config, clients, tried))
-    return membership.plan(
-        clients,
-        config.rounds,
-        schedule=settings.schedule,
-        absence=settings.absence,
-        seed=config.seed,
-        allowances=_allowances(config, clients, tried),
-    )
-
-
-def _allowances(config: Config, clients: int, tried: Sequence[Client]) -> dict[int, membership.Allowance]:
-    if not _capped(config):
-        return {}
-    allowances = {}
-    for client in tried:
-        trainer, in_all = client.learner.trainer, None
-        if isinstance(trainer, DPSGD):
-            limit = config.rounds * client.steps
-            in_all = client.ledger.affordable_steps(trainer.sampling_rate, trainer.noise_multiplier, limit)
-            if in_all < 1:
-                raise ConfigError(
-                    f"The budget of client {client.id} ({client.ledger.budget}) does not cover a single step. "
-                    "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
-                )
-            in_all = None if in_all == limit else in_all
-        allowances[client.id] = membership.Allowance(client.steps, in_all)
-    if len(tried) == 1:
-        allowances = dict.fromkeys(range(clients), allowances[tried[0].id])
-    return allowances
-
-
-def _capped(config: Config) -> bool:
-    return config.privacy.budget is not None and config.privacy.enabled
-
-
-def _differ(config: Config) -> bool:
-    settings = (config.models.private, config.learning.batch_size, config.learning.steps_per_round,
-                config.partition.examples, config.privacy.noise_multiplier, config.privacy.clip_norm,
-                config.privacy.delta, config.privacy.budget)  # fmt: skip
-    return config.partition.kind in ("dirichlet", "site") or any(len(values(s)) > 1 for s in settings)
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f'Cannot use device={device!r}: {reason} Use device="cpu" or one that is there.') from error

@@ -23,6 +23,7 @@ from proxyfl.data import Dataset
 from proxyfl.errors import ProxyFLError, WorkerDied
 from proxyfl.experiment.config import Config
 from proxyfl.experiment.host import Done, Prepared, Task, rounds_of
+from proxyfl.experiment.preparation import prepare
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Method
 from proxyfl.transport.shared import SharedTransport, shared_folder
@@ -62,7 +63,7 @@ def rounds(
     # A fork of this process would inherit locked mutexes of torch's threads. The fork server has imported everything
     # and has no threads yet: workers start at once and share its memory.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["proxyfl.experiment.runner"])
+    context.set_forkserver_preload(["proxyfl.experiment.workers"])
     with shared_folder() as frames:
         crew: list[_Worker] = []
         try:
@@ -134,8 +135,6 @@ def _died(worker: _Worker, where: str) -> WorkerDied:
 def _work(job: Assignment, outbox: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends the workers
     end_with_parent()
-    from proxyfl.experiment.runner import prepare
-
     try:
         own = job.hosted(job.clients)
         prepared = replace(
