@@ -21,7 +21,7 @@ import pytest
 import proxyfl
 from proxyfl.cli.main import main, parser
 from proxyfl.experiment import config as settings
-from proxyfl.experiment import runner, sweep
+from proxyfl.experiment import preparation, sweep
 from proxyfl.privacy import accounting
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +117,7 @@ def test_python_examples_run(page: Path, tmp_path: Path) -> None:
     "page", [page for page in PAGES if page not in EXAMPLES and blocks(page, "python")], ids=lambda page: page.name
 )
 def test_what_other_examples_import_is_there(page: Path) -> None:
-    """Examples that need runs of somebody's own are Python, what they import exists, and sessions print what they say."""
+    """Where an example needs somebody's own runs, what it imports exists; a session prints what it says."""
     for block in blocks(page, "python"):
         if block.text.startswith(">>>"):
             test = doctest.DocTestParser().get_doctest(block.text, {}, page.name, str(page), block.line)
@@ -142,7 +142,7 @@ def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> Non
     else:
         config = settings.load(file)
         assert config != settings.Config()
-        runner.prepare(config)
+        preparation.prepare(config)
 
 
 @pytest.mark.parametrize("name", proxyfl.__all__)
@@ -263,7 +263,7 @@ def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
 def test_the_demos_figures_are_the_defaults() -> None:
     """The pages give the demo's size, settings and price as they follow from the default config."""
     config = settings.Config()
-    n, batch = min(len(site.y) for site in runner.prepare(config).sites), config.learning.batch_size
+    n, batch = min(len(site.y) for site in preparation.prepare(config).sites), config.learning.batch_size
     assert isinstance(batch, int)
     segment = accounting.Segment(batch / n, 4.0, config.rounds * (n // batch))
     cost = accounting.epsilon([segment], 1 / n, accounting.Kind.END_TO_END)

@@ -7,7 +7,8 @@ window.checks = {
   problems() {
     const found = [];
     for (const one of document.querySelectorAll("button, select, input")) {
-      if (!(one.getAttribute("aria-label") || one.labels?.length || one.textContent.trim())) found.push(`no name: ${one.outerHTML}`);
+      if (!(one.getAttribute("aria-label") || one.labels?.length || one.textContent.trim()))
+        found.push(`no name: ${one.outerHTML}`);
     }
     for (const one of document.querySelectorAll(".chart")) {
       if (!one.getAttribute("aria-label")) found.push(`no description: ${one.closest("figure").id}`);
@@ -33,7 +34,8 @@ window.checks = {
   // The lowest contrast of any text with its ground, and where (WCAG's formula).
   contrast() {
     const channel = (value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-    const light = (colour) => [0.2126, 0.7152, 0.0722].reduce((sum, part, i) => sum + part * channel(colour[i] / 255), 0);
+    const light = (colour) =>
+      [0.2126, 0.7152, 0.0722].reduce((sum, part, i) => sum + part * channel(colour[i] / 255), 0);
     const numbers = (text) => text.match(/[\d.]+/g).map(Number);
     const ground = (one) => {
       for (let node = one; node; node = node.parentElement) {
@@ -43,7 +45,9 @@ window.checks = {
       return [255, 255, 255];
     };
     let lowest = [99, ""];
-    for (const one of document.querySelectorAll("p, h1, h2, h3, h4, label, button, a, summary, th, td, figcaption, caption")) {
+    for (const one of document.querySelectorAll(
+      "p, h1, h2, h3, h4, label, button, a, summary, th, td, figcaption, caption",
+    )) {
       if (!one.checkVisibility() || !one.textContent.trim()) continue;
       const [high, low] = [light(numbers(getComputedStyle(one).color)), light(ground(one))].sort((a, b) => b - a);
       const ratio = (high + 0.05) / (low + 0.05);
@@ -52,8 +56,14 @@ window.checks = {
     return lowest;
   },
 
-  controls: () => [...document.querySelectorAll("button, select, input, summary")].filter((one) => one.checkVisibility() && !one.disabled),
+  controls: () =>
+    [...document.querySelectorAll("button, select, input, summary")].filter(
+      (one) => one.checkVisibility() && !one.disabled,
+    ),
   focused: () => checks.controls().indexOf(document.activeElement),
-  measured: () => [checks.chart("curves").layout.yaxis.title.text, JSON.stringify(checks.chart("curves").data.map((trace) => [...trace.y]))],
+  measured: () => [
+    checks.chart("curves").layout.yaxis.title.text,
+    JSON.stringify(checks.chart("curves").data.map((trace) => [...trace.y])),
+  ],
   colours: () => [getComputedStyle(document.body).backgroundColor, checks.chart("curves").layout.font.color],
 };

@@ -35,7 +35,7 @@ COMMANDS = {
 _EPILOG = """\
 first steps:
   proxyfl run                                 eight clients, embedded data, about half a minute
-  proxyfl run --set rounds=100 --out runs/a   the same, longer, into a folder of your choice
+  proxyfl run --set rounds=200 --out runs/a   the same, longer, into a folder of your choice
   proxyfl epsilon --examples 1000 --batch 250 --epochs 300 --noise 1
   proxyfl COMMAND --help                      what a command does and takes, with examples
 """

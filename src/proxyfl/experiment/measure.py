@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ SHAPES = {"mlp": (1, 28, 28), "cnn1": (3, 32, 32), "resnet18": (3, 32, 32)}
 
 _CASES, _RESULTS, _FRAMES = 0, 1, 2
 _WARM_UP = 2
+_END = 2**19
+"""The number of a case's last barrier, beyond all rounds."""
 _STAMP = struct.Struct("<d")
 
 
@@ -72,14 +75,15 @@ class Case:
         choice("method", self.method, SHARING)
         whole("clients", self.clients, at_least=2)
         whole("rounds", self.rounds)
+        number("rounds", self.rounds, below=_END - _WARM_UP)
 
 
 @dataclass(frozen=True)
 class Point:
     """What was measured. Seconds are per client and round: the median over rounds of the mean over clients.
 
-    ``low`` and ``high`` are the quartiles over rounds, ``slowest`` the median of the slowest client. Bytes are per round:
-    the mean over clients, and the ``busiest`` client's in its busier direction, which is what its link must carry.
+    ``low`` and ``high`` are the quartiles over rounds, ``slowest`` the median of the slowest client. Bytes are per
+    round: the mean over clients, and the ``busiest`` client's in its busier direction, which its link must carry.
     """
 
     method: str
@@ -181,7 +185,7 @@ def measure_here(mail: Mail, todo: Sequence[Case] | None) -> list[Point]:
         if mail.rank == 0:
             answers = [mail.take((_RESULTS, rank, 0, index)) or b"" for rank in range(case.clients)]
             points.append(_point(case, [json.loads(answer) for answer in answers]))
-        mail.barrier(range(mail.size), (index + 1) << 20)
+        mail.barrier(range(mail.size), (index << 20) + _END)
     return points
 
 
@@ -226,7 +230,12 @@ def main(content: str) -> int:
     """One rank of ``measure``."""
     torch.set_num_threads(1)
     mail = Mail()
-    points = measure_here(mail, [_case(about) for about in json.loads(content)])
+    try:
+        points = measure_here(mail, [_case(about) for about in json.loads(content)])
+    except BaseException:
+        traceback.print_exc()  # and not let the others wait for this rank
+        mail.abort(1)
+        raise
     if mail.rank == 0:
         print(json.dumps([asdict(point) for point in points]))
     mail.close()

@@ -4,8 +4,8 @@ A client that is *away* keeps its mass and its models and does nothing. One that
 last time, handing on all of its mass, and is gone for good; it keeps its private model. One that *joins* brings a
 weight of 1 and the common initial proxy.
 
-Guarantee: presence is a function of the settings and the round alone, so every process of a run works it out for itself
-and all agree. A client's ledger enforces its budget again, whatever is planned here.
+Guarantee: presence is a function of the settings and the round alone, so it is planned once, before the run, and all of
+its processes agree. A client's ledger enforces its budget again, whatever is planned here.
 """
 
 from collections.abc import Callable, Mapping, Sequence

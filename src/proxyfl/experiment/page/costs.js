@@ -1,32 +1,98 @@
 // Seconds and bytes. Stacked by what they were spent on, per client and round.
 
 const STACKS = {
-  seconds: { title: "Seconds per client and round", unit: "milliseconds", scale: 1000, parts: [["training", "seconds_training", "#0072B2", ""], ["evaluation", "seconds_evaluation", "#56B4E9", "/"], ["exchange", "seconds_exchange", "#E69F00", "x"]] },
-  bytes: { title: "Bytes per client and round", unit: "kilobytes", scale: 0.001, parts: [["sent", "bytes_sent", "#D55E00", ""], ["received", "bytes_received", "#CC79A7", "/"]] },
+  seconds: {
+    title: "Seconds per client and round",
+    unit: "milliseconds",
+    scale: 1000,
+    parts: [
+      ["training", "seconds_training", "#0072B2", ""],
+      ["evaluation", "seconds_evaluation", "#56B4E9", "/"],
+      ["exchange", "seconds_exchange", "#E69F00", "x"],
+    ],
+  },
+  bytes: {
+    title: "Bytes per client and round",
+    unit: "kilobytes",
+    scale: 0.001,
+    parts: [
+      ["sent", "bytes_sent", "#D55E00", ""],
+      ["received", "bytes_received", "#CC79A7", "/"],
+    ],
+  },
 };
 
 function drawCosts(stack) {
-  const panels = [], rows = [];
+  const panels = [],
+    rows = [];
   for (const group of page.groups) {
-    const found = shown().map((method) => {
-      const clients = runsOf(group).flatMap((run) => Object.values(run.series[method]?.clients ?? {}));
-      const rounds = clients.reduce((sum, client) => sum + client.present, 0);
-      return { method, rounds, clients, sum: (key) => clients.reduce((total, client) => total + client.sums[key], 0) };
-    }).filter(({ rounds }) => rounds > 0);
+    const found = shown()
+      .map((method) => {
+        const clients = runsOf(group).flatMap((run) => Object.values(run.series[method]?.clients ?? {}));
+        const rounds = clients.reduce((sum, client) => sum + client.present, 0);
+        return {
+          method,
+          rounds,
+          clients,
+          sum: (key) => clients.reduce((total, client) => total + client.sums[key], 0),
+        };
+      })
+      .filter(({ rounds }) => rounds > 0);
     if (!found.length) continue;
-    const traces = stack.parts.map(([name, key, colour, shape]) => ({ type: "bar", orientation: "h", name, y: found.map(({ method }) => method),
-      x: found.map(({ rounds, sum }) => (stack.scale * sum(key)) / rounds), marker: { color: colour, pattern: { shape, fillmode: "overlay", fgcolor: style("--ground"), fgopacity: 0.6, solidity: 0.2 } },
-      hovertemplate: `%{y}, ${name}: %{x:.3s} ${stack.unit}<extra></extra>` }));
-    for (const { method, rounds, sum } of found) for (const [name, key] of stack.parts) rows.push([groupName(group), method, name, sum(key) / rounds, sum(key)]);
-    panels.push({ title: page.groups.length > 1 ? groupName(group) : "", traces, height: 130 + 30 * found.length, layout: { barmode: "stack", bargap: 0.35,
-      showlegend: true, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, traceorder: "normal", itemclick: false, itemdoubleclick: false },
-      margin: { l: 48, r: 12, t: 36, b: 40 }, xaxis: { title: `${stack.unit} per client and round` }, yaxis: { autorange: "reversed", type: "category" } } });
+    const traces = stack.parts.map(([name, key, colour, shape]) => ({
+      type: "bar",
+      orientation: "h",
+      name,
+      y: found.map(({ method }) => method),
+      x: found.map(({ rounds, sum }) => (stack.scale * sum(key)) / rounds),
+      marker: {
+        color: colour,
+        pattern: { shape, fillmode: "overlay", fgcolor: style("--ground"), fgopacity: 0.6, solidity: 0.2 },
+      },
+      hovertemplate: `%{y}, ${name}: %{x:.3s} ${stack.unit}<extra></extra>`,
+    }));
+    for (const { method, rounds, sum } of found)
+      for (const [name, key] of stack.parts) rows.push([groupName(group), method, name, sum(key) / rounds, sum(key)]);
+    panels.push({
+      title: page.groups.length > 1 ? groupName(group) : "",
+      traces,
+      height: 130 + 30 * found.length,
+      layout: {
+        barmode: "stack",
+        bargap: 0.35,
+        showlegend: true,
+        legend: {
+          orientation: "h",
+          y: 1.02,
+          yanchor: "bottom",
+          x: 0,
+          traceorder: "normal",
+          itemclick: false,
+          itemdoubleclick: false,
+        },
+        margin: { l: 48, r: 12, t: 36, b: 40 },
+        xaxis: { title: `${stack.unit} per client and round` },
+        yaxis: { autorange: "reversed", type: "category" },
+      },
+    });
   }
-  return { panels, rows, columns: ["group", "method", "part", `${stack.title.toLowerCase()}`, "in all"],
-    note: stack === STACKS.seconds ? "Wall-clock time of one client's share of a round, averaged over rounds, clients and seeds." : "What crossed the wire, framing included. For methods with a hub, the hub's traffic is spread over all clients." };
+  return {
+    panels,
+    rows,
+    columns: ["group", "method", "part", `${stack.title.toLowerCase()}`, "in all"],
+    note:
+      stack === STACKS.seconds
+        ? "Wall-clock time of one client's share of a round, averaged over rounds, clients and seeds."
+        : "What crossed the wire, framing included. With a hub, the hub's traffic is spread over all clients.",
+  };
 }
 
 function costsSection() {
-  section("costs", "What it costs in time and traffic", ...Object.entries(STACKS).map(([key, stack]) =>
-    figure({ id: key, title: stack.title, draw: () => drawCosts(stack) }).node));
+  section(
+    "costs",
+    "What it costs in time and traffic",
+    ...Object.entries(STACKS).map(
+      ([key, stack]) => figure({ id: key, title: stack.title, draw: () => drawCosts(stack) }).node,
+    ),
+  );
 }

@@ -6,12 +6,30 @@ function graphSection() {
   const runs = select("Run", () => page.runs.map((run, i) => [String(i), runName(run)]), again);
   const run = () => page.runs[runs.value || 0];
   // Hidden methods stay in this list: one picture shows one method, whichever it is.
-  const names = select("Method", () => Object.keys(run().graph.methods).sort((a, b) => (b === "proxyfl") - (a === "proxyfl")).map((name) => [name, name]), again);
-  const slider = element("input", { type: "range", min: "0", value: "0", "aria-label": "Round", id: "graph-round", oninput: again });
+  const names = select(
+    "Method",
+    () =>
+      Object.keys(run().graph.methods)
+        .sort((a, b) => (b === "proxyfl") - (a === "proxyfl"))
+        .map((name) => [name, name]),
+    again,
+  );
+  const slider = element("input", {
+    type: "range",
+    min: "0",
+    value: "0",
+    "aria-label": "Round",
+    id: "graph-round",
+    oninput: again,
+  });
   const play = element("button", { type: "button", onclick: () => (timer ? stop() : start()) }, "Play");
   const said = element("p", { role: "status", id: "graph-words", class: "quiet" });
 
-  function stop() { clearInterval(timer); timer = null; play.textContent = "Play"; }
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    play.textContent = "Play";
+  }
   function start() {
     play.textContent = "Stop";
     timer = setInterval(() => {
@@ -21,62 +39,159 @@ function graphSection() {
   }
 
   function draw() {
-    const shownRun = run(), series = shownRun.graph.methods[names.value];
+    const shownRun = run(),
+      series = shownRun.graph.methods[names.value];
     const note = shownRun.graph.note ?? "";
-    const rows = Object.entries(shownRun.graph.methods).flatMap(([method, one]) => one.rounds.flatMap((round, i) =>
-      shownRun.graph.pictures[one.pictures[i]].edges.map(([from, to, share]) => [method, round + 1, from, to, share])));
+    const rows = Object.entries(shownRun.graph.methods).flatMap(([method, one]) =>
+      one.rounds.flatMap((round, i) =>
+        shownRun.graph.pictures[one.pictures[i]].edges.map(([from, to, share]) => [method, round + 1, from, to, share]),
+      ),
+    );
     const columns = ["method", "round", "sender", "receiver", "share of the sender's mass"];
     slider.disabled = !series;
-    if (!series) { said.textContent = "No method of this run exchanges models."; return { panels: [], rows, columns, note }; }
+    if (!series) {
+      said.textContent = "No method of this run exchanges models.";
+      return { panels: [], rows, columns, note };
+    }
     slider.max = series.rounds.length - 1;
     const at = Math.min(Number(slider.value), series.rounds.length - 1);
-    const picture = shownRun.graph.pictures[series.pictures[at]], clients = clientsOf(shownRun);
+    const picture = shownRun.graph.pictures[series.pictures[at]],
+      clients = clientsOf(shownRun);
     const words = sentence(picture, clients, series.rounds[at], shownRun.rounds);
     said.textContent = words;
     slider.setAttribute("aria-valuetext", words);
-    return { panels: [picturePanel(picture, clients), ...presence(shownRun, names.value, series, clients)], rows, columns, note };
+    return {
+      panels: [picturePanel(picture, clients), ...presence(shownRun, names.value, series, clients)],
+      rows,
+      columns,
+      note,
+    };
   }
 
-  const made = figure({ id: "graph", title: "The communication graph", controls: [runs, names, element("label", {}, "Round", slider), play, said], draw });
+  const made = figure({
+    id: "graph",
+    title: "The communication graph",
+    controls: [runs, names, element("label", {}, "Round", slider), play, said],
+    draw,
+  });
   section("exchange", "Who exchanged with whom", made.node);
 }
 
 function sentence(picture, clients, round, rounds) {
   const name = (id) => clients.get(String(id)) ?? `client ${id}`;
   const away = [...clients.keys()].filter((id) => !picture.present.includes(Number(id))).map(name);
-  const moves = picture.edges.length > 16 ? `${picture.edges.length} messages` : picture.edges.map(([from, to]) => `${name(from)} to ${name(to)}`).join("; ") || "no messages";
-  return `Round ${round + 1} of ${rounds}: ${picture.present.length} of ${clients.size} present`
-    + (away.length ? `, away: ${listed(away)}` : "") + (picture.leaving.length ? `, leaving: ${listed(picture.leaving.map(name))}` : "") + `. ${moves}.`;
+  const moves =
+    picture.edges.length > 16
+      ? `${picture.edges.length} messages`
+      : picture.edges.map(([from, to]) => `${name(from)} to ${name(to)}`).join("; ") || "no messages";
+  return (
+    `Round ${round + 1} of ${rounds}: ${picture.present.length} of ${clients.size} present` +
+    (away.length ? `, away: ${listed(away)}` : "") +
+    (picture.leaving.length ? `, leaving: ${listed(picture.leaving.map(name))}` : "") +
+    `. ${moves}.`
+  );
 }
 
 function picturePanel(picture, clients) {
-  const ids = [...clients.keys()].map(Number), here = new Set(picture.present);
-  const place = new Map(ids.map((id, i) => { const angle = Math.PI / 2 - (2 * Math.PI * i) / ids.length; return [id, [Math.cos(angle), Math.sin(angle)]]; }));
+  const ids = [...clients.keys()].map(Number),
+    here = new Set(picture.present);
+  const place = new Map(
+    ids.map((id, i) => {
+      const angle = Math.PI / 2 - (2 * Math.PI * i) / ids.length;
+      return [id, [Math.cos(angle), Math.sin(angle)]];
+    }),
+  );
   const name = (id) => clients.get(String(id)) ?? `client ${id}`;
   const both = new Set(picture.edges.map(([from, to]) => `${from}>${to}`));
   const ends = ([from, to]) => {
     // Apart from each other where two edges run between the same clients, and short of the marks.
-    const [ax, ay] = place.get(from), [bx, by] = place.get(to), length = Math.hypot(bx - ax, by - ay) || 1;
-    const ux = (bx - ax) / length, uy = (by - ay) / length, aside = both.has(`${to}>${from}`) ? 0.035 : 0;
-    return [ax + 0.1 * ux - aside * uy, ay + 0.1 * uy + aside * ux, bx - 0.1 * ux - aside * uy, by - 0.1 * uy + aside * ux];
+    const [ax, ay] = place.get(from),
+      [bx, by] = place.get(to),
+      length = Math.hypot(bx - ax, by - ay) || 1;
+    const ux = (bx - ax) / length,
+      uy = (by - ay) / length,
+      aside = both.has(`${to}>${from}`) ? 0.035 : 0;
+    return [
+      ax + 0.1 * ux - aside * uy,
+      ay + 0.1 * uy + aside * ux,
+      bx - 0.1 * ux - aside * uy,
+      by - 0.1 * uy + aside * ux,
+    ];
   };
-  const drawn = picture.edges.filter(([from, to]) => place.has(from) && place.has(to)).map((edge) => [edge, ends(edge)]);
+  const drawn = picture.edges
+    .filter(([from, to]) => place.has(from) && place.has(to))
+    .map((edge) => [edge, ends(edge)]);
   const arrows = drawn.length <= 400;
-  const annotations = !arrows ? [] : drawn.map(([[, , share], [ax, ay, bx, by]]) => ({ x: bx, y: by, ax, ay, xref: "x", yref: "y", axref: "x", ayref: "y", text: "",
-    showarrow: true, arrowhead: 2, arrowsize: 1.1, arrowwidth: 1 + 2 * share, arrowcolor: style("--quiet") }));
-  const lines = { type: "scatter", mode: "lines", hoverinfo: "skip", line: { color: faint("#888888", 0.4), width: 1 },
-    x: arrows ? [] : drawn.flatMap(([, [ax, , bx]]) => [ax, bx, null]), y: arrows ? [] : drawn.flatMap(([, [, ay, , by]]) => [ay, by, null]) };
-  const middles = { type: "scatter", mode: "markers", hoverinfo: "text", marker: { size: 14, color: "rgba(0,0,0,0)" },
-    x: drawn.map(([, [ax, , bx]]) => (ax + bx) / 2), y: drawn.map(([, [, ay, , by]]) => (ay + by) / 2),
-    text: drawn.map(([[from, to, share]]) => `${name(from)} sends ${+(100 * share).toFixed(1)} % of its mass to ${name(to)}`) };
+  const annotations = !arrows
+    ? []
+    : drawn.map(([[, , share], [ax, ay, bx, by]]) => ({
+        x: bx,
+        y: by,
+        ax,
+        ay,
+        xref: "x",
+        yref: "y",
+        axref: "x",
+        ayref: "y",
+        text: "",
+        showarrow: true,
+        arrowhead: 2,
+        arrowsize: 1.1,
+        arrowwidth: 1 + 2 * share,
+        arrowcolor: style("--quiet"),
+      }));
+  const lines = {
+    type: "scatter",
+    mode: "lines",
+    hoverinfo: "skip",
+    line: { color: faint("#888888", 0.4), width: 1 },
+    x: arrows ? [] : drawn.flatMap(([, [ax, , bx]]) => [ax, bx, null]),
+    y: arrows ? [] : drawn.flatMap(([, [, ay, , by]]) => [ay, by, null]),
+  };
+  const middles = {
+    type: "scatter",
+    mode: "markers",
+    hoverinfo: "text",
+    marker: { size: 14, color: "rgba(0,0,0,0)" },
+    x: drawn.map(([, [ax, , bx]]) => (ax + bx) / 2),
+    y: drawn.map(([, [, ay, , by]]) => (ay + by) / 2),
+    text: drawn.map(
+      ([[from, to, share]]) => `${name(from)} sends ${+(100 * share).toFixed(1)} % of its mass to ${name(to)}`,
+    ),
+  };
   const label = (id) => name(id) + (here.has(id) ? (picture.leaving.includes(id) ? " (leaves)" : "") : " (away)");
-  const nodes = { type: "scatter", mode: "markers+text", x: ids.map((id) => place.get(id)[0]), y: ids.map((id) => place.get(id)[1]),
-    text: ids.length > 24 ? ids.map(String) : ids.map(label), hovertext: ids.map(label), hoverinfo: "text", cliponaxis: false,
-    textposition: ids.map((id) => { const [x, y] = place.get(id); return y > 0.8 ? "top center" : y < -0.8 ? "bottom center" : x > 0 ? "middle right" : "middle left"; }),
-    marker: { size: 18, symbol: ids.map((id) => (!here.has(id) ? "circle-open" : picture.leaving.includes(id) ? "x" : "circle")),
-      color: ids.map((id) => (here.has(id) ? "#0072B2" : style("--quiet"))), line: { width: 2, color: ids.map((id) => (here.has(id) ? "#0072B2" : style("--quiet"))) } } };
+  const nodes = {
+    type: "scatter",
+    mode: "markers+text",
+    x: ids.map((id) => place.get(id)[0]),
+    y: ids.map((id) => place.get(id)[1]),
+    text: ids.length > 24 ? ids.map(String) : ids.map(label),
+    hovertext: ids.map(label),
+    hoverinfo: "text",
+    cliponaxis: false,
+    textposition: ids.map((id) => {
+      const [x, y] = place.get(id);
+      return y > 0.8 ? "top center" : y < -0.8 ? "bottom center" : x > 0 ? "middle right" : "middle left";
+    }),
+    marker: {
+      size: 18,
+      symbol: ids.map((id) => (!here.has(id) ? "circle-open" : picture.leaving.includes(id) ? "x" : "circle")),
+      color: ids.map((id) => (here.has(id) ? "#0072B2" : style("--quiet"))),
+      line: { width: 2, color: ids.map((id) => (here.has(id) ? "#0072B2" : style("--quiet"))) },
+    },
+  };
   const bare = { visible: false, range: [-1.9, 1.9], fixedrange: true };
-  return { traces: [lines, middles, nodes], height: narrow() ? 320 : 420, layout: { annotations, xaxis: bare, yaxis: { ...bare, range: [-1.25, 1.25], scaleanchor: "x" }, margin: { l: 4, r: 4, t: 4, b: 4 }, dragmode: false } };
+  return {
+    traces: [lines, middles, nodes],
+    height: narrow() ? 320 : 420,
+    layout: {
+      annotations,
+      xaxis: bare,
+      yaxis: { ...bare, range: [-1.25, 1.25], scaleanchor: "x" },
+      margin: { l: 4, r: 4, t: 4, b: 4 },
+      dragmode: false,
+    },
+  };
 }
 
 // Only where somebody was missing is there something to see.
@@ -85,8 +200,30 @@ function presence(run, method, series, clients) {
   const ids = [...clients.keys()].map(Number);
   if (pictures.every((picture) => picture.present.length === ids.length)) return [];
   const z = ids.map((id) => pictures.map((picture) => (picture.present.includes(id) ? 1 : 0)));
-  return [{ title: `Who was present (${method})`, height: 120 + 22 * ids.length, traces: [{ type: "heatmap", z, x: series.rounds.map((round) => round + 1), y: ids.map((id) => clients.get(String(id))),
-    colorscale: [[0, style("--grid")], [1, "#0072B2"]], zmin: 0, zmax: 1, showscale: false, xgap: 1, ygap: 2,
-    text: z.map((row) => row.map((value) => (value ? "present" : "away"))), hovertemplate: "%{y}, round %{x}: %{text}<extra></extra>" }],
-    layout: { xaxis: { title: "round" }, yaxis: { autorange: "reversed", type: "category" } } }];
+  return [
+    {
+      title: `Who was present (${method})`,
+      height: 120 + 22 * ids.length,
+      traces: [
+        {
+          type: "heatmap",
+          z,
+          x: series.rounds.map((round) => round + 1),
+          y: ids.map((id) => clients.get(String(id))),
+          colorscale: [
+            [0, style("--grid")],
+            [1, "#0072B2"],
+          ],
+          zmin: 0,
+          zmax: 1,
+          showscale: false,
+          xgap: 1,
+          ygap: 2,
+          text: z.map((row) => row.map((value) => (value ? "present" : "away"))),
+          hovertemplate: "%{y}, round %{x}: %{text}<extra></extra>",
+        },
+      ],
+      layout: { xaxis: { title: "round" }, yaxis: { autorange: "reversed", type: "category" } },
+    },
+  ];
 }

@@ -1,18 +1,32 @@
 // Follow a run that goes on: ask for what is new, add it, and draw. The server forgets us between two questions.
 
 function follow() {
-  const status = document.getElementById("status"), pause = document.getElementById("pause");
+  const status = document.getElementById("status"),
+    pause = document.getElementById("pause");
   const soon = 0.05; // the server sets the pace: it answers when there is news
-  let cursor = page.live.cursor, wait = soon, timer = null, question = null, paused = false, over = false, news = Date.now();
+  let cursor = page.live.cursor,
+    wait = soon,
+    timer = null,
+    question = null,
+    paused = false,
+    over = false,
+    news = Date.now();
   status.hidden = pause.hidden = false;
   const run = page.runs[0];
 
-  function say(text) { if (status.textContent !== text) status.textContent = text; }
+  function say(text) {
+    if (status.textContent !== text) status.textContent = text;
+  }
   function where() {
-    const now = Object.entries(run.progress).filter(([, done]) => done > 0).at(-1);
+    const now = Object.entries(run.progress)
+      .filter(([, done]) => done > 0)
+      .at(-1);
     return now ? `${now[0]}, round ${now[1]} of ${run.rounds}` : "waiting for the first round";
   }
-  function next(seconds) { clearTimeout(timer); if (!over && !paused && !document.hidden) timer = setTimeout(ask, 1000 * seconds); }
+  function next(seconds) {
+    clearTimeout(timer);
+    if (!over && !paused && !document.hidden) timer = setTimeout(ask, 1000 * seconds);
+  }
 
   async function ask() {
     question?.abort();
@@ -48,7 +62,11 @@ function follow() {
     if (fresh) news = Date.now();
     const quiet = Math.floor((Date.now() - news) / 60000);
     pause.hidden = over;
-    say(over ? `${run.finished ? "Finished" : "Ended before its last round"}: ${where()}.` : `Live: ${where()}.${quiet ? ` Nothing new for ${quiet} min: a long round, or the run was stopped.` : ""}`);
+    say(
+      over
+        ? `${run.finished ? "Finished" : "Ended before its last round"}: ${where()}.`
+        : `Live: ${where()}.${quiet ? ` Nothing new for ${quiet} min: a long round, or the run was stopped.` : ""}`,
+    );
     document.body.dataset.live = over ? "over" : "on";
     if (fresh) update();
   }
@@ -56,9 +74,15 @@ function follow() {
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.textContent = paused ? "Go on" : "Pause updates";
-    if (paused) { clearTimeout(timer); question?.abort(); say(`Paused: ${where()}. The run goes on.`); } else ask();
+    if (paused) {
+      clearTimeout(timer);
+      question?.abort();
+      say(`Paused: ${where()}. The run goes on.`);
+    } else ask();
   });
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && !paused && !over) ask(); });
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && !paused && !over) ask();
+  });
   say(`Live: ${where()}.`);
   document.body.dataset.live = "on";
   next(soon);

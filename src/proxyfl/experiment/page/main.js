@@ -13,34 +13,81 @@ function fillToolbar() {
   const names = methods();
   if (boxes.childElementCount - 1 === names.length && boxes.dataset.theme === style("--ink")) return;
   boxes.dataset.theme = style("--ink");
-  boxes.replaceChildren(element("legend", {}, "Methods"), ...names.map((name) => {
-    const box = element("input", { type: "checkbox", value: name, onchange: () => {
-      if (box.checked) chosen.hidden.delete(name); else chosen.hidden.add(name);
-      update();
-    } });
-    box.checked = !chosen.hidden.has(name);
-    return element("label", {}, box, swatch(name), name);
-  }));
+  boxes.replaceChildren(
+    element("legend", {}, "Methods"),
+    ...names.map((name) => {
+      const box = element("input", {
+        type: "checkbox",
+        value: name,
+        onchange: () => {
+          if (box.checked) chosen.hidden.delete(name);
+          else chosen.hidden.add(name);
+          update();
+        },
+      });
+      box.checked = !chosen.hidden.has(name);
+      return element("label", {}, box, swatch(name), name);
+    }),
+  );
 }
 
 function toolbar() {
-  const measure = select("Measure", () => Object.entries(MEASURES), () => { chosen.measure = measure.value; update(); });
-  const theme = select("Theme", () => [["system", "as the system"], ["light", "light"], ["dark", "dark"]], () => { setTheme(theme.value); update(); });
+  const measure = select(
+    "Measure",
+    () => Object.entries(MEASURES),
+    () => {
+      chosen.measure = measure.value;
+      update();
+    },
+  );
+  const theme = select(
+    "Theme",
+    () => [
+      ["system", "as the system"],
+      ["light", "light"],
+      ["dark", "dark"],
+    ],
+    () => {
+      setTheme(theme.value);
+      update();
+    },
+  );
   theme.value = setTheme(remembered());
   document.getElementById("toolbar").append(element("fieldset", { id: "method-boxes" }), measure.node, theme.node);
 }
 
 // A page opened from disk may not be allowed to remember anything.
-function remembered() { try { return localStorage.getItem("proxyfl-theme") ?? "system"; } catch { return "system"; } }
+function remembered() {
+  try {
+    return localStorage.getItem("proxyfl-theme") ?? "system";
+  } catch {
+    return "system";
+  }
+}
 function setTheme(name) {
-  if (name === "system") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = name;
-  try { localStorage.setItem("proxyfl-theme", name); } catch { /* see above */ }
+  if (name === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  try {
+    localStorage.setItem("proxyfl-theme", name);
+  } catch {
+    /* see above */
+  }
   return name;
 }
 
 function contents() {
-  const links = [...document.querySelectorAll("main > section")].map((one) => element("li", {}, element("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));
+  const links = [...document.querySelectorAll("main > section")].map((one) =>
+    element("li", {}, element("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)),
+  );
   document.getElementById("contents").append(element("ul", {}, ...links));
+}
+
+function charts() {
+  runLibrary();
+  figures[0].update(); // even if a phone's narrow page has it below the fold
+  setTimeout(drawNear);
+  document.getElementById("made").textContent =
+    `Made by proxyfl at ${page.made}. Charts: plotly.js ${Plotly.version}.`;
 }
 
 toolbar();
@@ -53,9 +100,14 @@ classesSection();
 settingsSection();
 contents();
 update();
-figures[0].update(); // the first chart is drawn even if a phone's narrow page has it below the fold
-document.getElementById("made").textContent = `Made by proxyfl at ${page.made}. Charts: plotly.js ${Plotly.version}.`;
+// In the next frame's wake: by then the answer is on the screen.
+requestAnimationFrame(() => setTimeout(charts));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
 let width = window.innerWidth;
-window.addEventListener("resize", () => { if ((width < 640) !== narrow()) { width = window.innerWidth; refresh(); } });
+window.addEventListener("resize", () => {
+  if (width < 640 !== narrow()) {
+    width = window.innerWidth;
+    refresh();
+  }
+});
 if (page.live) follow();

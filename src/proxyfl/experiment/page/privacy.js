@@ -2,12 +2,13 @@
 
 function budgetOf(run, client) {
   const budget = run.budget?.epsilon;
-  return Array.isArray(budget) ? budget[client] ?? null : budget ?? null;
+  return Array.isArray(budget) ? (budget[client] ?? null) : (budget ?? null);
 }
 
 // Per round the largest epsilon over the clients asked for, and the smallest; null where none was there.
 function spending(group, method, client, accountant) {
-  const rounds = new Map(), kinds = new Set();
+  const rounds = new Map(),
+    kinds = new Set();
   for (const run of runsOf(group)) {
     const series = run.series[method];
     for (const [id, entry] of Object.entries(series?.clients ?? {})) {
@@ -23,7 +24,11 @@ function spending(group, method, client, accountant) {
       });
     }
   }
-  return { kind: [...kinds].filter((kind) => kind !== "none").join(" or ") || "none", known: kinds.size > 0, found: [...rounds].sort((a, b) => a[0] - b[0]) };
+  return {
+    kind: [...kinds].filter((kind) => kind !== "none").join(" or ") || "none",
+    known: kinds.size > 0,
+    found: [...rounds].sort((a, b) => a[0] - b[0]),
+  };
 }
 
 function budgetLines(group, client, span) {
@@ -31,29 +36,57 @@ function budgetLines(group, client, span) {
   for (const run of runsOf(group)) {
     for (const [id, name] of clientsOf(run)) {
       const budget = budgetOf(run, id);
-      if (budget !== null && (client === "all" || client === id)) lines.set(budget, unique([...(lines.get(budget) ?? []), name]));
+      if (budget !== null && (client === "all" || client === id))
+        lines.set(budget, unique([...(lines.get(budget) ?? []), name]));
     }
   }
   return [...lines].map(([budget, names]) => {
     const whose = names.length === 1 ? names[0] : names.length > 3 ? `${names.length} clients` : names.join(", ");
-    return { type: "scatter", mode: "lines+text", x: span, y: [budget, budget], name: `budget ${budget} (${whose})`,
-      line: { color: style("--loss"), width: 2, dash: "longdashdot" }, text: [`budget ${budget}: ${whose}`, ""], textposition: "top right",
-      textfont: { color: style("--loss") }, hoverinfo: "name", cliponaxis: false };
+    return {
+      type: "scatter",
+      mode: "lines+text",
+      x: span,
+      y: [budget, budget],
+      name: `budget ${budget} (${whose})`,
+      line: { color: style("--loss"), width: 2, dash: "longdashdot" },
+      text: [`budget ${budget}: ${whose}`, ""],
+      textposition: "top right",
+      textfont: { color: style("--loss") },
+      hoverinfo: "name",
+      cliponaxis: false,
+    };
   });
 }
 
 function privacySection() {
   const again = () => made.update();
-  const clients = select("Client", () => [["all", "largest over all"], ...new Map(page.runs.flatMap((run) => [...clientsOf(run)]))], again);
-  const accountants = select("Accountant", () => [["best", "the lower of both"], ["pld", "PLD"], ["rdp", "RDP (the paper's)"]], again);
+  const clients = select(
+    "Client",
+    () => [["all", "largest over all"], ...new Map(page.runs.flatMap((run) => [...clientsOf(run)]))],
+    again,
+  );
+  const accountants = select(
+    "Accountant",
+    () => [
+      ["best", "the lower of both"],
+      ["pld", "PLD"],
+      ["rdp", "RDP (the paper's)"],
+    ],
+    again,
+  );
 
   function draw() {
-    const rows = [], panels = [], without = new Set();
+    const rows = [],
+      panels = [],
+      without = new Set();
     for (const group of page.groups) {
       const lines = new Map();
       for (const method of shown()) {
         const { kind, known, found } = spending(group, method, clients.value, accountants.value);
-        if (kind === "none") { if (known) without.add(method); continue; }
+        if (kind === "none") {
+          if (known) without.add(method);
+          continue;
+        }
         for (const [round, [low, high]] of found) rows.push([groupName(group), method, round + 1, high, low, kind]);
         // Methods with equal settings spend alike: one line for all of them, named after each.
         const key = JSON.stringify([kind, found]);
@@ -61,21 +94,47 @@ function privacySection() {
       }
       const traces = [...lines.values()].map(({ names, kind, found }) => {
         const { colour, symbol, size } = look(names[0]);
-        return { type: "scatter", mode: found.length > 1 ? "lines+markers" : "markers", x: found.map(([round]) => round + 1), y: found.map(([, [, high]]) => high),
-          name: `${names.join(", ")}<br>(${kind})`, line: { color: colour, width: 2 }, marker: { color: colour, symbol, size: size(7), maxdisplayed: 8 }, hoverinfo: "text",
-          text: found.map(([round, [low, high]]) => `${names.join(", ")}<br>round ${round + 1}: epsilon ${high.toFixed(3)} (${kind})${low < high ? `<br>smallest over clients ${low.toFixed(3)}` : ""}`) };
+        return {
+          type: "scatter",
+          mode: found.length > 1 ? "lines+markers" : "markers",
+          x: found.map(([round]) => round + 1),
+          y: found.map(([, [, high]]) => high),
+          name: `${names.join(", ")}<br>(${kind})`,
+          line: { color: colour, width: 2 },
+          marker: { color: colour, symbol, size: size(7), maxdisplayed: 8 },
+          hoverinfo: "text",
+          text: found.map(
+            ([round, [low, high]]) =>
+              `${names.join(", ")}<br>round ${round + 1}: epsilon ${high.toFixed(3)} (${kind})` +
+              (low < high ? `<br>smallest over clients ${low.toFixed(3)}` : ""),
+          ),
+        };
       });
       if (!traces.length) continue;
       const span = [1, Math.max(2, ...traces.flatMap((trace) => trace.x))];
       const budgets = budgetLines(group, clients.value, span);
-      panels.push({ title: page.groups.length > 1 ? groupName(group) : "", traces: [...traces, ...budgets], height: 340,
-        layout: { xaxis: { title: "round" }, yaxis: { title: "epsilon", rangemode: "tozero" }, ...legend() } });
+      panels.push({
+        title: page.groups.length > 1 ? groupName(group) : "",
+        traces: [...traces, ...budgets],
+        height: 340,
+        layout: { xaxis: { title: "round" }, yaxis: { title: "epsilon", rangemode: "tozero" }, ...legend() },
+      });
     }
     sameRange(panels);
-    const told = panels.some((panel) => panel.traces.some((trace) => trace.name.startsWith("budget"))) ? ` Budgets count by ${unique(page.runs.flatMap((run) => run.budget?.accountant ?? [])).join(", ").toUpperCase()}.` : " No budget was set.";
+    const told = panels.some((panel) => panel.traces.some((trace) => trace.name.startsWith("budget")))
+      ? ` Budgets count by ${unique(page.runs.flatMap((run) => run.budget?.accountant ?? []))
+          .join(", ")
+          .toUpperCase()}.`
+      : " No budget was set.";
     const none = without.size ? ` Without differential privacy, hence without a bound: ${listed([...without])}.` : "";
-    return { panels, rows, columns: ["group", "method", "round", "epsilon, largest over clients", "epsilon, smallest", "kind"],
-      note: `What the data of a client has paid so far. A line named after several methods stands for all of them: they spend alike.${told}${none}` };
+    return {
+      panels,
+      rows,
+      columns: ["group", "method", "round", "epsilon, largest over clients", "epsilon, smallest", "kind"],
+      note:
+        "What the data of a client has paid so far. A line named after several methods stands for all of them: " +
+        `they spend alike.${told}${none}`,
+    };
   }
   const made = figure({ id: "epsilon", title: "Epsilon over rounds", controls: [clients, accountants], draw });
   section("privacy", "What it costs in privacy", made.node, ...additions());
@@ -84,18 +143,36 @@ function privacySection() {
 // The certificate and the audit, if other commands put them into the run's folder.
 function additions() {
   const titles = { certificate: "Privacy certificate", audit: "Privacy audit" };
-  return page.runs.flatMap((run) => Object.entries(run.additions).map(([key, content]) =>
-    element("div", { class: "addition", "data-addition": key }, element("h3", {}, `${titles[key] ?? key}: ${run.name}`),
-      ...documentTables(content, titles[key] ?? key))));
+  return page.runs.flatMap((run) =>
+    Object.entries(run.additions).map(([key, content]) =>
+      element(
+        "div",
+        { class: "addition", "data-addition": key },
+        element("h3", {}, `${titles[key] ?? key}: ${run.name}`),
+        ...documentTables(content, titles[key] ?? key),
+      ),
+    ),
+  );
 }
 
 // Any JSON document as tables: lists of objects become rows, everything else lines of name and value.
 function documentTables(content, caption) {
-  const lines = [], tables = [];
+  const lines = [],
+    tables = [];
   const walk = (value, path) => {
-    if (Array.isArray(value) && value.length && value.every((item) => item && typeof item === "object" && !Array.isArray(item))) {
+    if (
+      Array.isArray(value) &&
+      value.length &&
+      value.every((item) => item && typeof item === "object" && !Array.isArray(item))
+    ) {
       const columns = unique(value.flatMap((item) => Object.keys(item)));
-      tables.push(table(path || caption, columns, value.map((item) => columns.map((column) => word(item[column])))));
+      tables.push(
+        table(
+          path || caption,
+          columns,
+          value.map((item) => columns.map((column) => word(item[column]))),
+        ),
+      );
     } else if (value && typeof value === "object" && !Array.isArray(value)) {
       for (const [key, inner] of Object.entries(value)) walk(inner, path ? `${path}.${key}` : key);
     } else lines.push([path || caption, word(value)]);
@@ -104,4 +181,11 @@ function documentTables(content, caption) {
   return [...(lines.length ? [table(caption, ["name", "value"], lines)] : []), ...tables];
 }
 
-const word = (value) => (value === null || value === undefined ? "none" : Array.isArray(value) && value.every((one) => typeof one !== "object") ? value.join(", ") : typeof value === "object" ? JSON.stringify(value) : value);
+const word = (value) =>
+  value === null || value === undefined
+    ? "none"
+    : Array.isArray(value) && value.every((one) => typeof one !== "object")
+      ? value.join(", ")
+      : typeof value === "object"
+        ? JSON.stringify(value)
+        : value;

@@ -9,7 +9,9 @@ const ROLES = ["private", "proxy", "received"];
 const MEASURES = { accuracy: "accuracy", macro_accuracy: "macro-accuracy" };
 const KINDS = {
   "end-to-end": "covers everything that left the house, for every record of the client",
-  conditional: "holds only with the private model taken as fixed, although the proxy learns from it and it saw all data without DP",
+  conditional:
+    "holds only with the private model taken as fixed, " +
+    "although the proxy learns from it and it saw all data without DP",
   none: "no differential privacy: no bound",
 };
 
@@ -24,7 +26,12 @@ const LOOKS = {
   regular: ["#0072B2", "square"],
   joint: ["#999999", "diamond"],
 };
-const SPARE = [["#8C6D00", "pentagon"], ["#6A3D9A", "hexagon"], ["#1B7F79", "hourglass"], ["#A0522D", "bowtie"]];
+const SPARE = [
+  ["#8C6D00", "pentagon"],
+  ["#6A3D9A", "hexagon"],
+  ["#1B7F79", "hourglass"],
+  ["#A0522D", "bowtie"],
+];
 const DASHES = { private: "solid", proxy: "dash", received: "dot" };
 
 function methods() {
@@ -44,7 +51,11 @@ function look(method) {
 }
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const faint = (colour, share) => colour + Math.round(share * 255).toString(16).padStart(2, "0");
+const faint = (colour, share) =>
+  colour +
+  Math.round(share * 255)
+    .toString(16)
+    .padStart(2, "0");
 
 // The runs of a group, and what a group or run is called.
 const runsOf = (group) => group.runs.map((index) => page.runs[index]);
@@ -87,7 +98,9 @@ function gain(run, method, client, measure = chosen.measure) {
 // Epsilon of one client after its last round; both accountants give upper bounds, so the lower one counts.
 function epsilon(client, accountant = "best", at = null) {
   const value = (name) => (at === null ? last(client[name]) : client[name][at]);
-  const values = (accountant === "best" ? ["rdp", "pld"] : [accountant]).map(value).filter((one) => one !== null && one !== undefined);
+  const values = (accountant === "best" ? ["rdp", "pld"] : [accountant])
+    .map(value)
+    .filter((one) => one !== null && one !== undefined);
   return values.length ? Math.min(...values) : null;
 }
 
@@ -96,7 +109,7 @@ function worst(runs, method) {
   let found = null;
   for (const run of runs) {
     for (const client of Object.values(run.series[method]?.clients ?? {})) {
-      const value = client.kind === "none" ? Infinity : epsilon(client) ?? 0;
+      const value = client.kind === "none" ? Infinity : (epsilon(client) ?? 0);
       if (!found || value > found.epsilon) found = { epsilon: value, kind: client.kind, delta: client.delta };
     }
   }
@@ -112,6 +125,7 @@ function costWords(cost) {
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const deviation = (values) => Math.sqrt(mean(values.map((value) => (value - mean(values)) ** 2)));
 const points = (difference) => `${difference >= 0 ? "+" : "\u2212"}${Math.abs(100 * difference).toFixed(1)}`;
+const span = (values) => `${points(Math.min(...values))} to ${points(Math.max(...values))}`;
 const unique = (values) => [...new Set(values)];
 
 // Add what a live run has recorded since: rounds go to the end, totals are added up.
