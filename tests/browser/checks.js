@@ -1,6 +1,23 @@
 // Questions that the browser tests ask of the page. Evaluated in it by the fixture `tab`.
 
 window.checks = {
+  // As the page was when it was opened, for the next test.
+  reset() {
+    for (const box of document.querySelectorAll("#method-boxes input")) if (!box.checked) box.click();
+    for (const one of document.querySelectorAll("select")) {
+      if (one.selectedIndex > 0) {
+        one.selectedIndex = 0;
+        one.dispatchEvent(new Event("change"));
+      }
+    }
+    const slider = document.getElementById("graph-round");
+    slider.value = 0;
+    slider.dispatchEvent(new Event("input"));
+    for (const one of document.querySelectorAll("details")) one.open = false;
+    document.activeElement.blur();
+    window.scrollTo({ top: 0, behavior: "instant" });
+  },
+
   chart: (figure) => document.querySelector(`#${figure} .chart`),
 
   // What a reader with a screen reader would stumble over.
@@ -55,6 +72,13 @@ window.checks = {
     }
     return lowest;
   },
+
+  ground: () => getComputedStyle(document.body).backgroundColor,
+  drawn: () => [...document.querySelectorAll("figure")].filter((one) => one.querySelector(".chart")?.data).length,
+  outgrown: () =>
+    [...document.querySelectorAll(".chart")]
+      .filter((one) => one.querySelector(".main-svg").getBoundingClientRect().width > one.clientWidth + 1)
+      .map((one) => one.closest("figure").id),
 
   controls: () =>
     [...document.querySelectorAll("button, select, input, summary")].filter(

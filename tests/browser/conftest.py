@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,13 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
 METHODS = ["alone", "fedavg", "proxyfl"]
+ANSWERED = """
+new MutationObserver(() => {
+  if (document.querySelector("#answer .cards li")) window.answered ??= typeof Plotly;
+}).observe(document, { childList: true, subtree: true });
+"""
+"""Notes whether the charts' library had run when the answer came onto the page."""
+DESKTOP, PHONE = (1280, 900), (390, 844)
 
 
 def missing(what: str) -> None:
@@ -70,16 +78,62 @@ class Tab:
         )
 
 
-@pytest.fixture(params=[{}], ids=[""])
-def tab(browser: Any, request: pytest.FixtureRequest) -> Iterator[Tab]:
-    """A fresh tab; parametrize it with Playwright's options for other sizes and colour schemes."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **request.param})
+@contextmanager
+def new_tab(browser: Any, width: int, height: int) -> Iterator[Tab]:
+    """A tab with nothing in it, that shares nothing with others."""
+    context = browser.new_context(viewport={"width": width, "height": height})
     opened = Tab(context.new_page())
+    opened.page.add_init_script(ANSWERED)
     opened.page.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
     opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.page.on("request", lambda asked: opened.requests.append(asked.url))
     yield opened
     context.close()
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Tab]:
+    """A fresh tab."""
+    with new_tab(browser, *DESKTOP) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def desktop_one(browser: Any, one: Path) -> Iterator[Tab]:
+    """The report of one run. Opening it takes a second, so tests share it, through ``shown``."""
+    with new_tab(browser, *DESKTOP) as opened:
+        opened.open(one.as_uri())
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def desktop_several(browser: Any, several: Path) -> Iterator[Tab]:
+    """The report of three runs, shared likewise, through ``compared``."""
+    with new_tab(browser, *DESKTOP) as opened:
+        opened.open(several.as_uri())
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def phone_several(browser: Any, several: Path) -> Iterator[Tab]:
+    """The same on a phone."""
+    with new_tab(browser, *PHONE) as opened:
+        opened.open(several.as_uri())
+        yield opened
+
+
+@pytest.fixture
+def shown(desktop_one: Tab) -> Tab:
+    """The report of one run, as it was when it was opened."""
+    desktop_one.page.evaluate("checks.reset()")
+    return desktop_one
+
+
+@pytest.fixture
+def compared(desktop_several: Tab) -> Tab:
+    """The report of three runs, as it was when it was opened."""
+    desktop_several.page.evaluate("checks.reset()")
+    return desktop_several
 
 
 @pytest.fixture(scope="session")

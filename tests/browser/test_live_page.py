@@ -1,66 +1,70 @@
 """The live page in a real browser, beside a real run."""
 
-import os
-import subprocess
-import sys
+import queue
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxyfl.experiment import loading
-from proxyfl.experiment.live import LiveServer
-
-CODE = """
-import sys
-from proxyfl.experiment import runner
 from proxyfl.experiment.config import from_tree
-from proxyfl.experiment.live import LivePage
-config = from_tree({"rounds": int(sys.argv[2]), "evaluate_every": 1, "methods": ["alone", "proxyfl"],
-                    "partition": {"clients": 3}})
-runner.run(config, out=sys.argv[1], callbacks=[LivePage(patience=10)] if sys.argv[3] == "live" else [])
-"""
+from proxyfl.experiment.live import LivePage, LiveServer
+from proxyfl.experiment.runner import Callback
+from proxyfl.experiment.runner import run as run_config
+from proxyfl.federation.rounds import ClientRound
+
+ROUNDS = "[...checks.chart('curves').data.find(t => t.name === 'proxyfl, private')?.x ?? []]"
+"""The rounds of the curve on the page."""
 
 
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[Any]:
-    """Starts small runs in processes of their own, and ends those that are left."""
-    processes = []
+class Announced(LivePage):
+    """A live page whose address can be waited for."""
 
-    def start(rounds: int, kind: str) -> tuple[subprocess.Popen[str], Path]:
-        out = tmp_path / "run"
-        process = subprocess.Popen(
-            [sys.executable, "-c", CODE, str(out), str(rounds), kind], stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        processes.append(process)
-        return process, out
+    def __init__(self) -> None:
+        super().__init__(patience=10)
+        self.urls: queue.Queue[str] = queue.Queue()
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    def announce(self, url: str) -> None:
+        """Say it, and hand it on."""
+        super().announce(url)
+        self.urls.put(url)
 
 
-def test_the_page_follows_a_run_to_its_end(tab: Any, started: Any) -> None:
-    """Opened at the start, the page grows with the run, shows its end, and has then what a report of it has."""
-    process, out = started(30, "live")
-    for line in process.stderr:
-        if line.startswith("Live page: "):
-            break
-    url = line.removeprefix("Live page: ").strip()
+class Gate(Callback):
+    """Holds a run half-way until it is opened: a page that is slow to open must not miss the run."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+
+    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+        """Wait, once."""
+        if (name, round) == ("proxyfl", 5):
+            assert self.opened.wait(60)
+
+
+def test_the_page_follows_a_run_to_its_end(tab: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Opened during the run, the page grows with it, shows its end, and has then what a report of it has."""
+    tree = {"rounds": 12, "evaluate_every": 1, "methods": ["alone", "proxyfl"], "partition": {"clients": 3}}
+    config = from_tree(tree)
+    out, live, gate = tmp_path / "run", Announced(), Gate()
+    going = threading.Thread(target=lambda: run_config(config, out=out, callbacks=[live, gate]), daemon=True)
+    going.start()
+    url = live.urls.get(timeout=60)
+    assert f"Live page: {url}" in capsys.readouterr().err
     page = tab.open(url)
-    page.wait_for_function("() => document.getElementById('status').textContent.startsWith('Live: ')")
-    rounds = (
-        "() => document.querySelector('#curves .chart')?.data?.find(t => t.name === 'alone, private')?.x.length ?? 0"
-    )
-    page.locator("#curves").scroll_into_view_if_needed()
+    tab.chart("curves")
+    half = "document.getElementById('status').textContent === 'Live: proxyfl, round 6 of 12.'"
+    page.wait_for_function(half)
+    page.wait_for_function(f"() => {ROUNDS}.length === 6")
+    gate.opened.set()
     page.wait_for_function("() => document.body.dataset.live === 'over'", timeout=60000)
-    assert process.wait(timeout=20) == 0
-    assert page.locator("#status").inner_text() == "Finished: proxyfl, round 30 of 30."
-    assert page.evaluate(rounds) == 30
+    going.join(20)
+    assert not going.is_alive(), "the end was told, so the run need not wait"
+    assert page.locator("#status").inner_text() == "Finished: proxyfl, round 12 of 12."
+    assert page.evaluate(ROUNDS) == list(range(1, 13))
     run = loading.read(out)
     gains = [run.gain("proxyfl", client) for client in range(3)]
     shown = float(page.locator("#answer li[data-method=proxyfl]").get_attribute("data-gain"))
@@ -68,7 +72,7 @@ def test_the_page_follows_a_run_to_its_end(tab: Any, started: Any) -> None:
     assert tab.chart("confusion")
     assert {urlhost(asked) for asked in tab.requests} <= {urlhost(url), "data"}
     asked = len(tab.requests)
-    time.sleep(1.5)
+    time.sleep(0.6)
     assert len(tab.requests) == asked, "a page whose run is over asks no more"
     assert tab.complaints == []
 
@@ -89,9 +93,6 @@ def going(runs: list[Path], tmp_path: Path) -> tuple[Path, Callable[[], None]]:
         (path / "summary.json").write_bytes((runs[2] / "summary.json").read_bytes())
 
     return path, finish
-
-
-ROUNDS = "[...checks.chart('curves').data.find(t => t.name === 'proxyfl, private').x]"
 
 
 def test_a_page_that_lost_its_server_goes_on_by_itself(tab: Any, going: tuple[Path, Callable[[], None]]) -> None:
@@ -117,10 +118,10 @@ def test_a_paused_page_stands_still(tab: Any, going: tuple[Path, Callable[[], No
     with LiveServer(path) as server:
         page = tab.open(server.url)
         page.get_by_role("button", name="Pause updates").click()
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(200)
         asked = len(tab.requests)
         finish()
-        page.wait_for_timeout(1500)
+        page.wait_for_timeout(800)
         assert len(tab.requests) == asked
         assert page.locator("#status").inner_text().startswith("Paused")
         page.get_by_role("button", name="Go on").click()

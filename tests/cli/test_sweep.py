@@ -162,3 +162,10 @@ def test_a_terminal_shows_bars_and_time(file: Path) -> None:
 def test_durations(seconds: float, text: str) -> None:
     """A time is given in the unit that suits it."""
     assert sweep._duration(seconds) == text
+
+
+def test_a_sweep_under_mpiexec_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every rank would run the whole sweep: the message says to start it without the launcher."""
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    assert main(["sweep", "any.toml"]) == 2
+    assert "without mpiexec" in capsys.readouterr().err

@@ -28,6 +28,7 @@ COMMANDS = {
     "methods": "list the methods and what distinguishes them",
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
+    "comm": "what communication costs: time, bytes, rounds to consensus",
     "data": "the datasets found here, or what is in one",
 }
 """A module of this package each. Only the one that is asked for is imported: torch takes seconds."""

@@ -17,10 +17,12 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
+from proxyfl.errors import ConfigError
 from proxyfl.experiment import processes
 from proxyfl.experiment import sweep as sweeps
 from proxyfl.experiment.processes import Outcome, Status
 from proxyfl.experiment.sweep import Run
+from proxyfl.transport.mpi import launched
 
 _EPILOG = """\
 examples:
@@ -62,6 +64,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def start(args: argparse.Namespace, *, command: Sequence[str] = processes.COMMAND) -> int:
     """Plan, run what is not done, say how it ended; 1 if some run failed."""
+    if launched() > 1:
+        raise ConfigError("A sweep starts its runs itself, in parallel. Start it without mpiexec.")
     out: Path = args.out if args.out is not None else Path("runs") / args.sweep.stem
     runs = sweeps.plan(args.sweep, out)
     parallel = whole("--parallel", args.parallel) if args.parallel is not None else _default_parallel(runs)

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from proxyfl import models, seeds
+from proxyfl._machine import keep_freed_memory
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError, TransportError
 from proxyfl.federation import exchange
@@ -228,6 +229,7 @@ def _case(about: Mapping[str, Any]) -> Case:
 
 def main(content: str) -> int:
     """One rank of ``measure``."""
+    keep_freed_memory()
     torch.set_num_threads(1)
     mail = Mail()
     try:

@@ -8,6 +8,7 @@ Failure: a worker that raises or dies ends the run with one message that names i
 are stopped. What was recorded and checkpointed is intact.
 """
 
+import contextlib
 import multiprocessing
 import signal
 import sys
@@ -52,7 +53,7 @@ class Assignment:
 @dataclass
 class _Worker:
     process: BaseProcess
-    inbox: Connection
+    line: Connection
     clients: str
 
 
@@ -72,12 +73,12 @@ def rounds(
                     prepared.config, dataset, prepared.table, prepared.presences, len(prepared.sites), tasks, number,
                     workers, out, frames,
                 )  # fmt: skip
-                inbox, outbox = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(job, outbox), name=f"worker {number}", daemon=True)
+                line, other_end = context.Pipe()
+                process = context.Process(target=_work, args=(job, other_end), name=f"worker {number}", daemon=True)
                 process.start()
-                outbox.close()
+                other_end.close()
                 names = [prepared.sites[i].name for i in job.hosted(len(prepared.sites))]
-                crew.append(_Worker(process, inbox, ", ".join(names)))
+                crew.append(_Worker(process, line, ", ".join(names)))
             yield from _merged(prepared, tasks, crew)
             for worker in crew:
                 _next(worker, crew, "the end")
@@ -91,6 +92,10 @@ def rounds(
 def _merged(prepared: Prepared, tasks: Sequence[Task], crew: list[_Worker]) -> Iterator[Done]:
     """Each round once all hosts have reported it, the records in the order of the clients."""
     for task in tasks:
+        # All begin a method together: one who hosts nobody in a long `joint` would wait for the others in vain.
+        for worker in crew:
+            with contextlib.suppress(OSError):  # it has died: `_next` says so, and of what
+                worker.line.send(task.method)
         hosts = crew[: len(prepared.sites_of(task.method))]
         for round in range(task.first_round, prepared.config.rounds + 1):
             parts = [Done.from_dict(_next(worker, crew, f"{task.method}, round {round}")) for worker in hosts]
@@ -103,21 +108,21 @@ def _next(worker: _Worker, crew: list[_Worker], where: str) -> Any:
     """The worker's next message. Raises at once if any worker of the crew has failed: the others may wait for it."""
     while True:
         running = [other for other in crew if other.process.exitcode is None]
-        ready = wait([worker.inbox, *(other.process.sentinel for other in running)])
+        ready = wait([worker.line, *(other.process.sentinel for other in running)])
         for other in running:
             if other.process.sentinel in ready:
                 other.process.join()
                 if other.process.exitcode != 0:
                     raise _failure(other, where)
-        if worker.inbox in ready:
-            return worker.inbox.recv()
+        if worker.line in ready:
+            return worker.line.recv()
 
 
 def _failure(worker: _Worker, where: str) -> ProxyFLError:
     """What a worker that failed has to say: its last message, or how it ended."""
     try:
         while True:
-            message = worker.inbox.recv()
+            message = worker.line.recv()
             if isinstance(message, ProxyFLError):
                 return message
             if isinstance(message, Exception):
@@ -132,7 +137,7 @@ def _died(worker: _Worker, where: str) -> WorkerDied:
     return WorkerDied(f"{worker.process.name}, which hosts {worker.clients}, {how} in {where}.")
 
 
-def _work(job: Assignment, outbox: Connection) -> None:
+def _work(job: Assignment, line: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends the workers
     end_with_parent()
     try:
@@ -142,19 +147,20 @@ def _work(job: Assignment, outbox: Connection) -> None:
         )
         keep_freed_memory()  # from here on: what loading the data took has gone back
         for task in job.tasks:
+            line.recv()  # all others are done with the method before
             clients = len(prepared.sites_of(task.method))
             if job.number >= clients:
                 continue
             # A folder for each method: the fastest worker may begin the next before the slowest has ended the last.
             transport = SharedTransport(job.frames / task.method)
             for done in rounds_of(prepared, task, job.hosted(clients), transport, job.out):
-                outbox.send(done.as_dict())
-        outbox.send(None)
-    except BrokenPipeError:
+                line.send(done.as_dict())
+        line.send(None)
+    except (BrokenPipeError, EOFError):
         pass  # the main process is gone, and with it the run
     except ProxyFLError as error:
-        outbox.send(error)
+        line.send(error)
         sys.exit(1)
     except Exception as error:  # reported by the main process, which knows what to tell the user
-        outbox.send(RuntimeError(f"{type(error).__name__}: {error}"))
+        line.send(RuntimeError(f"{type(error).__name__}: {error}"))
         sys.exit(1)

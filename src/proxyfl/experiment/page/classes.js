@@ -168,8 +168,8 @@ function clientFigure() {
       rows,
       columns,
       note:
-        "Right: accuracy within each class on the common test set, of the model that the client keeps under each " +
-        "method.",
+        "What it has: its own training examples. What its models get right: accuracy within each class of the common " +
+        "test set, of the model that the client keeps under each method.",
     };
   }
   const made = figure({ id: "client-classes", title: "One client's classes", controls: [runs, clients], draw });

@@ -104,7 +104,8 @@ function place(holder, panels, title) {
     const name = [title, panel.title].filter(Boolean).join(": ");
     chart.setAttribute("aria-label", `Chart. ${name}. The table below it has the same numbers.`);
     chart.style.height = `${panel.height ?? 340}px`;
-    Plotly.react(chart, panel.traces, layout(panel), { displayModeBar: false, responsive: true });
+    const size = printing() ? { width: chart.clientWidth } : {}; // paper does not resize
+    Plotly.react(chart, panel.traces, { ...layout(panel), ...size }, { displayModeBar: false, responsive: true });
   });
 }
 
@@ -115,14 +116,22 @@ function layout(panel) {
     gridcolor: grid,
     zerolinecolor: style("--line"),
     linecolor: style("--line"),
-    automargin: true,
     fixedrange: narrow(),
   };
   const given = panel.layout ?? {};
   const axes = Object.fromEntries(
     ["xaxis", "yaxis", "yaxis2"]
       .filter((key) => key in given || key !== "yaxis2")
-      .map((key) => [key, { ...axis, ...given[key], title: { text: given[key]?.title ?? "", standoff: 8 } }]),
+      .map((key) => [
+        key,
+        {
+          ...axis,
+          // In one direction each: in both, margins and ticks may go on changing one another.
+          automargin: key === "xaxis" ? "height" : "width",
+          ...given[key],
+          title: { text: given[key]?.title ?? "", standoff: 8 },
+        },
+      ]),
   );
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
@@ -170,7 +179,20 @@ function drawNear() {
   setTimeout(drawNear);
 }
 
+// On paper every chart is drawn, in light colours and as wide as the paper.
+const printing = () => document.body.classList.contains("printing");
+let screenTheme;
 window.addEventListener("beforeprint", () => {
+  if (printing()) return;
   runLibrary();
-  figures.forEach((one) => one.stale && one.update());
+  screenTheme = document.documentElement.dataset.theme;
+  document.documentElement.dataset.theme = "light";
+  document.body.classList.add("printing");
+  for (const one of figures) one.update();
+});
+window.addEventListener("afterprint", () => {
+  document.body.classList.remove("printing");
+  if (screenTheme) document.documentElement.dataset.theme = screenTheme;
+  else delete document.documentElement.dataset.theme;
+  refresh();
 });

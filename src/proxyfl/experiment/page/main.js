@@ -86,8 +86,7 @@ function charts() {
   runLibrary();
   figures[0].update(); // even if a phone's narrow page has it below the fold
   setTimeout(drawNear);
-  document.getElementById("made").textContent =
-    `Made by proxyfl at ${page.made}. Charts: plotly.js ${Plotly.version}.`;
+  document.getElementById("made").textContent = `Made by proxyfl at ${page.made}. Charts: plotly.js ${Plotly.version}.`;
 }
 
 toolbar();

@@ -181,11 +181,9 @@ function documentTables(content, caption) {
   return [...(lines.length ? [table(caption, ["name", "value"], lines)] : []), ...tables];
 }
 
-const word = (value) =>
-  value === null || value === undefined
-    ? "none"
-    : Array.isArray(value) && value.every((one) => typeof one !== "object")
-      ? value.join(", ")
-      : typeof value === "object"
-        ? JSON.stringify(value)
-        : value;
+// A value as one word or list of words.
+function word(value) {
+  if (value === null || value === undefined || (Array.isArray(value) && !value.length)) return "none";
+  if (Array.isArray(value) && value.every((one) => typeof one !== "object")) return value.join(", ");
+  return typeof value === "object" ? JSON.stringify(value) : value;
+}
