@@ -167,5 +167,5 @@ def test_durations(seconds: float, text: str) -> None:
 def test_a_sweep_under_mpiexec_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Every rank would run the whole sweep: the message says to start it without the launcher."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
-    assert main(["sweep", "any.toml"]) == 2
+    assert main.main(["sweep", "any.toml"]) == 2
     assert "without mpiexec" in capsys.readouterr().err
