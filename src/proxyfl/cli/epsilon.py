@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from proxyfl import _validate
+from proxyfl.cli.waiting import waiting
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import AccountingWarning, Epsilon, Kind, Segment
@@ -87,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Compute and print; exit code 0."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AccountingWarning)
-        answer = solve(arguments)
+        with waiting("Computing", quiet=arguments.json):
+            answer = solve(arguments)
     # One sentence each, however often it was said while solving.
     said = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, AccountingWarning))
     notes = [*_notes(answer), *said]

@@ -9,6 +9,8 @@ from pathlib import Path
 from proxyfl._machine import physical_cores
 from proxyfl.cli.progress import Progress
 from proxyfl.cli.results import show_result
+from proxyfl.cli.waiting import waiting
+from proxyfl.data import SOURCES
 from proxyfl.errors import WorkerDied
 from proxyfl.experiment import config as settings
 from proxyfl.experiment import folder, mpi, runner, tracking
@@ -59,13 +61,20 @@ def start(args: argparse.Namespace) -> int:
         return 0
     out = args.out if args.out is not None else folder.fresh(Path("runs"), config)
     others = followers(args, out)
-    prepared = runner.prepare(config)
+    with waiting("Loading the data and building the models", quiet=args.json or will_download(config)):
+        prepared = runner.prepare(config)
     crew = args.workers if args.workers is not None else physical_cores()
 
     def action(callbacks: Sequence[runner.Callback]) -> runner.Result:
         return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew)
 
     return carry_out(action, others, out, args.json)
+
+
+def will_download(config: settings.Config) -> bool:
+    """Whether the data is fetched first, which shows a bar of its own."""
+    source = SOURCES.get(config.data.source)
+    return source is not None and source.find(config.data.directory) is None
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

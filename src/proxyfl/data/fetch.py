@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import IO
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from proxyfl.errors import DataError
 
@@ -80,7 +87,13 @@ def fetch(remote: Remote, folder: Path) -> Path:
 def _copy(remote: Remote, out: IO[bytes]) -> str:
     """Write what ``remote`` sends to ``out``; return its MD5 sum."""
     digest = hashlib.md5(usedforsecurity=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with (
         urllib.request.urlopen(remote.url, timeout=SECONDS) as response,
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
