@@ -7,13 +7,13 @@ noise and nothing else. It promises no privacy, and its ledger says so (kind ``n
 import torch
 from torch import Tensor, nn
 
-from proxyfl._validate import number, whole
-from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl._validate import number
+from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import Batch
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.sampling import poisson
+from proxyfl.privacy.sampling import poisson, rate_for
 from proxyfl.seeds import Randomness
 
 
@@ -33,18 +33,13 @@ class PlainSGD:
         ledger: Ledger,
         batches: Randomness,
     ) -> None:
-        whole("batch_size", batch_size)
-        if batch_size > len(x):
-            raise ConfigError(
-                f"Expected a batch_size of at most the client's {len(x)} examples, got batch_size={batch_size}."
-            )
         if ledger.kind is not Kind.NONE:
             raise PrivacyError(
                 f"Training without DP has no guarantee to record; open its ledger with Kind.NONE, not {ledger.kind}."
             )
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
         self.model, self.optimizer, self.ledger = model, optimizer, ledger
-        self.sampling_rate, self.batch_size = batch_size / len(x), batch_size
+        self.sampling_rate, self.batch_size = rate_for(batch_size, len(x)), batch_size
         self._x, self._y, self._classes, self._batches = x, y, classes, batches
         self._drawn = 0
         batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl._validate import number, whole
-from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl._validate import number
+from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.noise import add_noise
-from proxyfl.privacy.sampling import poisson
+from proxyfl.privacy.sampling import poisson, rate_for
 from proxyfl.privacy.validation import checked_clipper
 from proxyfl.seeds import Randomness
 
@@ -61,11 +61,6 @@ class DPSGD:
         batches: Randomness,
         noise: Randomness,
     ) -> None:
-        whole("batch_size", batch_size)
-        if batch_size > len(x):
-            raise ConfigError(
-                f"Expected a batch_size of at most the client's {len(x)} examples, got batch_size={batch_size}."
-            )
         self.clip_norm = number("clip_norm", clip_norm, above=0)
         self.noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
@@ -87,7 +82,7 @@ class DPSGD:
         for parameter in params.trainable(model):  # the layout of the gradients, which fused optimizers take for given
             parameter.data = parameter.data.contiguous()
         self.model, self.optimizer, self.ledger = model, optimizer, ledger
-        self.sampling_rate, self.batch_size = batch_size / len(x), batch_size
+        self.sampling_rate, self.batch_size = rate_for(batch_size, len(x)), batch_size
         self._x, self._y, self._classes = x, y, classes
         self._batches, self._noise = batches, noise
         self._clipper = checked_clipper(model, tuple(x.shape[1:]), classes)

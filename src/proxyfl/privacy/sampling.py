@@ -8,7 +8,18 @@ import torch
 from torch import Tensor
 
 from proxyfl import _validate
+from proxyfl.errors import ConfigError
 from proxyfl.seeds import Randomness
+
+
+def rate_for(batch_size: int, examples: int) -> float:
+    """The sampling rate q = B / n at which batches have ``batch_size`` examples on average."""
+    _validate.whole("batch_size", batch_size)
+    if batch_size > examples:
+        raise ConfigError(
+            f"Expected a batch_size of at most the client's {examples} examples, got batch_size={batch_size}."
+        )
+    return batch_size / examples
 
 
 def poisson(examples: int, rate: float, source: Randomness) -> Tensor:
