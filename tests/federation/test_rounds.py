@@ -11,6 +11,7 @@ from proxyfl import params
 from proxyfl.data import load
 from proxyfl.errors import PrivacyError
 from proxyfl.experiment import runner
+from proxyfl.experiment.build import clients_for, deal
 from proxyfl.experiment.config import from_tree
 from proxyfl.federation import exchange, membership
 from proxyfl.federation.evaluation import Score, evaluate
@@ -108,7 +109,7 @@ def test_watching_changes_nothing(name: str) -> None:
 def small(method: Method, config, hosted: list[int], evaluator) -> tuple[list[Client], list]:
     """The clients ``hosted`` of a run, after its rounds, and their records."""
     prepared = runner.prepare(config, dataset=DIGITS, table={"mine": method})
-    clients = runner.build.clients_for(config, method, DIGITS, prepared.sites, hosted)
+    clients = clients_for(config, method, DIGITS, prepared.sites, hosted)
     loop = run_rounds(
         clients, rounds=config.rounds, exchange=exchange.make(method.exchange, prepared.mixing),
         shares=method.exchange != "none", transport=MemoryTransport(),
@@ -168,9 +169,9 @@ def test_at_beta_zero_no_private_model_reaches_any_proxy(name: str, private) -> 
 def test_clients_draw_their_own_batches_and_noise() -> None:
     """Clients with the same data and the same start train differently: each stream is a client's own."""
     config = tiny("mine", rounds=1)
-    sites = runner.build.deal(config, DIGITS)
+    sites = deal(config, DIGITS)
     same = [dataclasses.replace(site, x=sites[0].x, y=sites[0].y) for site in sites]
-    clients = runner.build.clients_for(config, METHODS["regular"], DIGITS, same, range(3))
+    clients = clients_for(config, METHODS["regular"], DIGITS, same, range(3))
     starts = [weights(client) for client in clients]
     for client in clients:
         client.learner.train(0, 2)
@@ -319,7 +320,7 @@ def test_dropout_repeats() -> None:
 
     def run_once(before: int) -> list[Tensor]:
         prepared = runner.prepare(config, dataset=DIGITS)
-        clients = runner.build.clients_for(config, METHODS["proxyfl"], DIGITS, prepared.sites, range(3))
+        clients = clients_for(config, METHODS["proxyfl"], DIGITS, prepared.sites, range(3))
         for one in clients:
             torch.manual_seed(0)
             own = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Dropout(0.5), nn.Linear(20, 10))
