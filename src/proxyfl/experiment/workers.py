@@ -115,7 +115,11 @@ def _next(worker: _Worker, crew: list[_Worker], where: str) -> Any:
                 if other.process.exitcode != 0:
                     raise _failure(other, where)
         if worker.line in ready:
-            return worker.line.recv()
+            try:
+                return worker.line.recv()
+            except (EOFError, OSError):  # the line was cut before the process was seen to end
+                worker.process.join()
+                raise _died(worker, where) from None
 
 
 def _failure(worker: _Worker, where: str) -> ProxyFLError:
