@@ -133,9 +133,9 @@ def measure_report(scratch: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def measure_live(scratch: Path, repeats: int = 7) -> dict[str, Any]:
+def measure_live(scratch: Path, repeats: int = 3) -> dict[str, Any]:
     """CPU and wall seconds of the same run, alone and with a reader that polls as the page does."""
-    prepared = runner.prepare(from_tree({"rounds": 60, "methods": ["alone", "regular", "proxyfl"]}))
+    prepared = runner.prepare(from_tree({"rounds": 400, "methods": ["alone", "regular", "proxyfl"]}))
     times: dict[str, list[tuple[float, float]]] = {"plain": [], "live": []}
     for repeat in range(repeats):
         for kind in ("plain", "live"):
