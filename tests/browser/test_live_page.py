@@ -57,7 +57,7 @@ def test_the_page_follows_a_run_to_its_end(tab: Any, tmp_path: Path, capsys: pyt
     page = tab.open(url)
     tab.chart("curves")
     half = "document.getElementById('status').textContent === 'Live: proxyfl, round 6 of 12.'"
-    page.wait_for_function(half)
+    page.wait_for_function(f"() => {half}")  # a function: the page forbids the evaluation of bare text
     page.wait_for_function(f"() => {ROUNDS}.length === 6")
     gate.opened.set()
     page.wait_for_function("() => document.body.dataset.live === 'over'", timeout=60000)
