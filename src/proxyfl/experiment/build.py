@@ -121,9 +121,17 @@ def about_model(
         "shape": json.dumps(dataset.shape),
         "classes": str(dataset.classes),
         "class_names": json.dumps(dataset.class_names),
-        "epsilon": "released under: " + str(client.ledger.epsilon()) if role == "proxy" else "never released",
+        "epsilon": _release(method, client, role),
     }
     return about | ({"residual_on": config.models.proxy} if mutual and private and config.models.residual else {})
+
+
+def _release(method: Method, client: Client, role: str) -> str:
+    """Whether the model left the house, and under which guarantee it was trained."""
+    if role != "proxy":
+        return "never released"
+    word = "never released; trained" if method.exchange == "none" else "released"
+    return f"{word} under: {client.ledger.epsilon()}"
 
 
 @dataclass(frozen=True)

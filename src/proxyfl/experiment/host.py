@@ -71,6 +71,13 @@ class Done:
         return cls(**{**content, "records": [ClientRound.from_dict(record) for record in content["records"]]})
 
 
+def merged(parts: Sequence[Done]) -> Done:
+    """One round as all hosts did it, the records in the order of the clients."""
+    records = sorted((record for part in parts for record in part.records), key=lambda record: record.client)
+    files = {name: checksum for part in parts for name, checksum in part.files.items()}
+    return Done(parts[0].method, parts[0].round, records, files, ended=all(part.ended for part in parts))
+
+
 def rounds_of(
     prepared: Prepared, task: Task, hosted: Sequence[int], transport: Transport, out: Path | None
 ) -> Iterator[Done]:

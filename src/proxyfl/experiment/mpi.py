@@ -26,7 +26,7 @@ from proxyfl.experiment.build import Site
 from proxyfl.experiment.checkpoint import Checkpoint
 from proxyfl.experiment.config import Config, from_tree, to_toml
 from proxyfl.experiment.crew import Crew, Follower, Places, lead
-from proxyfl.experiment.host import Done, Prepared, Task, rounds_of
+from proxyfl.experiment.host import Done, Prepared, Task, merged, rounds_of
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.gossip import topology
@@ -109,7 +109,7 @@ def rounds(prepared: Prepared, tasks: Sequence[Task], *, out: Path | None) -> It
             parts = [_own_part(own, places, _where(task.method, round, config.rounds))]
             others = range(1, min(crew.mail.size, clients))
             parts += [Done.from_dict(crew.report(rank, patience)) for rank in others]
-            yield _merged(parts)
+            yield merged(parts)
             crew.go_on()
     crew.finished()
 
@@ -131,13 +131,6 @@ def _own_part(own: Iterator[Done], places: Places, where: str) -> Done:
         raise
     except Exception as error:
         raise WorkerDied(places.failed(0, where, error)) from error
-
-
-def _merged(parts: Sequence[Done]) -> Done:
-    """One round of all ranks, the records in the order of the clients."""
-    records = sorted((record for part in parts for record in part.records), key=lambda record: record.client)
-    files = {name: checksum for part in parts for name, checksum in part.files.items()}
-    return Done(parts[0].method, parts[0].round, records, files, ended=all(part.ended for part in parts))
 
 
 def _order(prepared: Prepared, tasks: Sequence[Task], places: Places, out: Path | None, channel: int) -> dict[str, Any]:

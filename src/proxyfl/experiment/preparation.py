@@ -97,7 +97,7 @@ def _allowances(config: Config, clients: int, tried: Sequence[Client]) -> dict[i
             in_all = client.ledger.affordable_steps(trainer.sampling_rate, trainer.noise_multiplier, limit)
             if in_all < 1:
                 raise ConfigError(
-                    f"The budget of client {client.id} ({client.ledger.budget}) does not cover a single step. "
+                    f"The budget of client {client.id} ({_budget(client)}) does not cover a single step. "
                     "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
                 )
             in_all = None if in_all == limit else in_all
@@ -105,6 +105,11 @@ def _allowances(config: Config, clients: int, tried: Sequence[Client]) -> dict[i
     if len(tried) == 1:
         allowances = dict.fromkeys(range(clients), allowances[tried[0].id])
     return allowances
+
+
+def _budget(client: Client) -> str:
+    budget = client.ledger.budget
+    return "none" if budget is None else f"epsilon {budget.epsilon:g} by {budget.accountant}, {client.ledger.kind}"
 
 
 def _capped(config: Config) -> bool:

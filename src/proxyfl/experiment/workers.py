@@ -23,7 +23,7 @@ from proxyfl._machine import end_with_parent, keep_freed_memory
 from proxyfl.data import Dataset
 from proxyfl.errors import ProxyFLError, WorkerDied
 from proxyfl.experiment.config import Config
-from proxyfl.experiment.host import Done, Prepared, Task, rounds_of
+from proxyfl.experiment.host import Done, Prepared, Task, merged, rounds_of
 from proxyfl.experiment.preparation import prepare
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Method
@@ -99,9 +99,7 @@ def _merged(prepared: Prepared, tasks: Sequence[Task], crew: list[_Worker]) -> I
         hosts = crew[: len(prepared.sites_of(task.method))]
         for round in range(task.first_round, prepared.config.rounds + 1):
             parts = [Done.from_dict(_next(worker, crew, f"{task.method}, round {round}")) for worker in hosts]
-            records = sorted((r for part in parts for r in part.records), key=lambda record: record.client)
-            files = {name: checksum for part in parts for name, checksum in part.files.items()}
-            yield Done(task.method, round, records, files, ended=all(part.ended for part in parts))
+            yield merged(parts)
 
 
 def _next(worker: _Worker, crew: list[_Worker], where: str) -> Any:
