@@ -120,3 +120,21 @@ def test_vgg_learns_at_once():
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.1
+
+
+@pytest.mark.parametrize("name", ["lenet5", "cnn1", "cnn2"])
+def test_pooling_before_relu_is_the_papers_function(name: str) -> None:
+    """ReLU then pooling, as the paper lists them, gives the same logits and gradients bit for bit."""
+    ours = build(name, shape=(1, 28, 28), classes=10, seed=0)
+    layers = list(ours.children())
+    for i in (1, 4):
+        assert isinstance(layers[i], nn.MaxPool2d)
+        layers[i], layers[i + 1] = layers[i + 1], layers[i]
+    x = torch.randn(16, 1, 28, 28)
+    found = []
+    for model in (ours, nn.Sequential(*layers)):
+        model.zero_grad()
+        logits = model(x)
+        logits.square().sum().backward()
+        found.append([logits.detach(), *(p.grad.clone() for p in ours.parameters() if p.grad is not None)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

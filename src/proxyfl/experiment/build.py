@@ -23,6 +23,7 @@ from proxyfl.federation.evaluation import Score, evaluate
 from proxyfl.federation.local import Learner, Mutual, Single, Trainer, optimizer
 from proxyfl.federation.methods import Method
 from proxyfl.federation.plain import PlainSGD
+from proxyfl.federation.precision import computing_in
 from proxyfl.federation.rounds import Client
 from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
@@ -206,7 +207,7 @@ class _Builder:
             "batches": Seeded(seed, "batches", i),
         }
         if ledger.kind is Kind.NONE:
-            return PlainSGD(_laid_out(model), _optimizer(settings, model), x, y, **common)
+            return PlainSGD(self._without_dp(model), _optimizer(settings, model), x, y, **common)
         return DPSGD(
             model, _optimizer(settings, model), x, y, **common,
             clip_norm=self._setting("privacy.clip_norm", config.privacy.clip_norm, i),
@@ -220,7 +221,7 @@ class _Builder:
             model, settings = self._single_model(i)
             own = self.method.keeps == "private"
             return Single(model, trainer_for(model, settings, 0.0), role="private" if own else "proxy")
-        private, proxy = _laid_out(self.private_model(i)), self.proxy_model()
+        private, proxy = self._without_dp(self.private_model(i)), self.proxy_model()
         return Mutual(
             private,
             _optimizer(config.private_optimizer, private),
@@ -260,13 +261,13 @@ class _Builder:
         model = models.build(spec, shape=self.dataset.shape, classes=self.dataset.classes, seed=seed)
         return model.to(self.config.device)
 
+    def _without_dp(self, model: nn.Module) -> nn.Module:
+        """``model`` laid out for plain training: channels last, which saves an eighth to a third of a step's time.
 
-def _laid_out(model: nn.Module) -> nn.Module:
-    """The model with its convolutions' weights channels last: an eighth to a third less time per plain step.
-
-    Not for DP-SGD, whose flat buffer of gradients has the default layout.
-    """
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]  # untyped in torch
+        Not for DP-SGD, whose flat buffer of gradients has the default layout, and whose clipping is in float32.
+        """
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # untyped in torch
+        return computing_in(self.config.precision, model)
 
 
 def _optimizer(settings: Optimizer, model: nn.Module) -> torch.optim.Optimizer:

@@ -21,6 +21,7 @@ from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.local import OPTIMIZERS
 from proxyfl.federation.membership import Stay
+from proxyfl.federation.precision import PRECISIONS
 from proxyfl.privacy.accounting import ACCOUNTANTS
 
 PerClientFloat = float | tuple[float, ...]
@@ -183,6 +184,7 @@ class Config:
     checkpoint_every: int = 5
     device: str = "cpu"
     threads: int = 1
+    precision: str = "float32"
     data: Data = field(default_factory=Data)
     partition: Partition = field(default_factory=Partition)
     models: Models = field(default_factory=Models)
@@ -199,6 +201,7 @@ class Config:
         whole("evaluate_every", self.evaluate_every)
         whole("checkpoint_every", self.checkpoint_every)
         whole("threads", self.threads)
+        choice("precision", self.precision, PRECISIONS)
         if not self.methods:
             raise ConfigError("Expected at least one method in methods, got none. See `proxyfl methods`.")
         if repeated := [name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1]:

@@ -53,7 +53,10 @@ def vgg(shape: tuple[int, ...], classes: int) -> nn.Module:
 def _two_blocks(
     name: str, shape: tuple[int, ...], *, kernel: int, channels: tuple[int, int]
 ) -> tuple[nn.Sequential, int]:
-    """Two of (convolution, ReLU, maxpool(2x2)), then flat; and how many numbers come out per image."""
+    """Two of (convolution, ReLU, maxpool(2x2)), then flat; and how many numbers come out per image.
+
+    ReLU comes after the pooling here. It is monotone, so values and gradients are the same, for a quarter of the work.
+    """
     inputs, *sides = _image(name, shape, smallest=4)
 
     def out(side: int, padding: int) -> int:
@@ -65,11 +68,11 @@ def _two_blocks(
     first, second = channels
     features = nn.Sequential(
         nn.Conv2d(inputs, first, kernel, padding=padding),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(first, second, kernel, padding=padding),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
     )
     return features, second * out(sides[0], padding) * out(sides[1], padding)

@@ -1,0 +1,65 @@
+"""Arithmetic in bfloat16, for models that are trained without DP."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from proxyfl.errors import ConfigError
+from proxyfl.experiment import build
+from proxyfl.experiment.config import Config, from_tree
+from proxyfl.federation.local import Mutual
+from proxyfl.federation.methods import METHODS
+from proxyfl.federation.precision import computing_in
+from proxyfl.models import build as build_model
+from proxyfl.privacy.dpsgd import DPSGD
+
+
+def cnn() -> nn.Module:
+    return build_model("cnn1", shape=(1, 28, 28), classes=10, seed=0)
+
+
+def test_logits_are_close_and_float32() -> None:
+    """What comes out is float32 and near what float32 arithmetic gives, and not the same: it did compute otherwise."""
+    x = torch.randn(64, 1, 28, 28)
+    exact, lowered = cnn()(x), computing_in("bfloat16", cnn())(x)
+    assert lowered.dtype == torch.float32
+    assert not torch.equal(exact, lowered)
+    assert torch.allclose(exact, lowered, atol=0.02)
+
+
+def test_weights_and_gradients_stay_float32() -> None:
+    """Only the products are rough; names, weights and gradients are as before."""
+    model = computing_in("bfloat16", cnn())
+    model(torch.randn(4, 1, 28, 28)).sum().backward()
+    assert model.state_dict().keys() == cnn().state_dict().keys()
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+def test_float32_changes_nothing() -> None:
+    x = torch.randn(8, 1, 28, 28)
+    assert torch.equal(computing_in("float32", cnn())(x), cnn()(x))
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"precision.*float16.*float32, bfloat16"):
+        from_tree({"precision": "float16"})
+
+
+def test_dp_training_stays_in_float32(tmp_path: Path) -> None:
+    """The setting reaches the private model and not the proxy, on whose gradients the guarantee rests."""
+    config = from_tree({"precision": "bfloat16", "models": {"private": "cnn1", "proxy": "cnn1", "residual": False}})
+    dataset = build.load_data(config)
+    sites = build.deal(config, dataset)
+    (client,) = build.clients_for(config, METHODS["proxyfl"], dataset, sites, [0])
+    learner = client.learner
+    assert isinstance(learner, Mutual)
+    assert isinstance(learner.trainer, DPSGD)
+    x = sites[0].x[:16]
+    for model, rough in ((learner.private, True), (learner.proxy, False)):
+        plain = build_model("cnn1", shape=dataset.shape, classes=10, seed=0)
+        plain.load_state_dict(model.state_dict())
+        assert torch.equal(plain(x), model(x)) is not rough
+    assert Config().precision == "float32"
