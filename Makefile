@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all check browser bench clean
+.PHONY: demo test test-all check browser bench reproduce figures clean
 
 demo: .venv/installed
 	$(BIN)/proxyfl run
@@ -27,6 +27,17 @@ browser:
 
 bench: .venv/tests-installed
 	$(BIN)/python -m benchmarks.bench
+
+# One experiment of the paper: make reproduce EXPERIMENT=mnist, or, on the embedded digits, with QUICK=1. The same line
+# goes on where it was stopped. Real data: PROXYFL_DATA=DIR, or fetched.
+reproduce: .venv/tests-installed
+	@test -n "$(EXPERIMENT)" || { $(BIN)/python -m reproduction --help; exit 2; }
+	$(BIN)/python -m reproduction run $(EXPERIMENT) $(if $(QUICK),--quick)
+
+# From the recorded results: no training.
+figures: .venv/tests-installed
+	$(BIN)/python -m reproduction figures
+	$(BIN)/python -m reproduction page
 
 .venv/torch: constraints.txt
 	$(PYTHON) -m venv .venv

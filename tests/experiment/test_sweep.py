@@ -336,3 +336,45 @@ def test_a_real_run_that_fails_and_one_that_does_not(tmp_path: Path) -> None:
     assert state(good.run.folder) == "finished"
     assert "learning.batch_size=5000 is larger than the 100 examples of client 0" in str(bad.error)
     assert state(bad.run.folder) == "new"
+
+
+QUICK = """
+[set]
+rounds = 300
+[grid]
+seed = [0, 1, 2]
+learning.batch_size = [50, 60]
+[[variant]]
+name = "honest"
+learning.beta = 0.0
+[quick]
+rounds = 2
+seed = [7]
+partition.clients = 4
+"""
+
+
+def test_the_quick_variant(tmp_path: Path) -> None:
+    """A list replaces the grid's, another value is set in every run; without --quick nothing of it counts."""
+    (tmp_path / "sweep.toml").write_text(QUICK)
+    full, quick = (plan(tmp_path / "sweep.toml", tmp_path / "out", quick=quick) for quick in (False, True))
+    assert len(full) == 6
+    assert {(run.config.rounds, run.config.partition.clients) for run in full} == {(300, 8)}
+    assert [run.name for run in quick] == ["honest,seed=7,batch_size=50", "honest,seed=7,batch_size=60"]
+    assert {(run.config.rounds, run.config.partition.clients) for run in quick} == {(2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("quick", "said"),
+    [
+        ("", r"no quick variant. Say below \[quick\]"),
+        ("[quick]\nseed = 1\n", r"Expected a list .* for 'seed' in \[grid\]"),
+        ("[quick]\nrunds = 1\n", r"Unknown setting 'runds'. Did you mean 'rounds'"),
+        ("quick = 3\n", r"expected a table for 'quick', got 3"),
+    ],
+)
+def test_a_wrong_quick_variant_is_refused(quick: str, said: str, tmp_path: Path) -> None:
+    text = quick + TWO_BY_TWO if quick.startswith("quick") else TWO_BY_TWO + quick
+    (tmp_path / "sweep.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        plan(tmp_path / "sweep.toml", tmp_path / "out", quick=True)

@@ -18,7 +18,7 @@ from proxyfl.experiment import folder, mpi, runner, tracking
 _EPILOG = """\
 examples:
   proxyfl run                                          the demo: eight clients, scikit-learn's digits
-  proxyfl run experiments/fashion-mnist.toml --data-dir data   a config file, with real data
+  proxyfl run experiments/base/images.toml --data-dir data   a config file, with real data
   proxyfl run --set methods=alone,proxyfl --set privacy.noise_multiplier=2 --set rounds=50
   proxyfl run --print-config > my.toml                 every setting with its value, to start from
 

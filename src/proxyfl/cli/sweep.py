@@ -31,7 +31,7 @@ examples:
   proxyfl table runs/noise                      means, standard deviations and tests over its runs
 
 A sweep file (docs/sweeps.md):
-  base = "fashion-mnist.toml"                   beside this file; the demo's settings without it
+  base = "base/images.toml"                     beside this file; the demo's settings without it
   [set]
   rounds = 100                                  the same in every run
   [grid]                                        every combination of
@@ -41,6 +41,8 @@ A sweep file (docs/sweeps.md):
   [[variant]]                                   settings that vary together
   name = "honest"
   learning.beta = 0.0
+  [quick]                                       what --quick changes
+  rounds = 5
 """
 
 
@@ -55,6 +57,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("sweep", type=Path, metavar="SWEEP.toml", help="what varies, over which base config")
+    parser.add_argument("--quick", action="store_true", help="run the file's quick variant ([quick]), in SWEEP-quick")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the runs' common folder (default: runs/SWEEP)")
     parser.add_argument("--parallel", type=int, metavar="N", help="runs at a time (default: the physical cores)")
     parser.add_argument("--dry-run", action="store_true", help="check every run's settings, list the runs and stop")
@@ -66,8 +69,8 @@ def start(args: argparse.Namespace, *, command: Sequence[str] = processes.COMMAN
     """Plan, run what is not done, say how it ended; 1 if some run failed."""
     if launched() > 1:
         raise ConfigError("A sweep starts its runs itself, in parallel. Start it without mpiexec.")
-    out: Path = args.out if args.out is not None else Path("runs") / args.sweep.stem
-    runs = sweeps.plan(args.sweep, out)
+    out: Path = args.out or Path("runs") / (args.sweep.stem + ("-quick" if args.quick else ""))
+    runs = sweeps.plan(args.sweep, out, quick=args.quick)
     parallel = whole("--parallel", args.parallel) if args.parallel is not None else _default_parallel(runs)
     before = {run.name: sweeps.state(run.folder) for run in runs}
     if args.dry_run:
@@ -77,14 +80,19 @@ def start(args: argparse.Namespace, *, command: Sequence[str] = processes.COMMAN
         with Progress(len(runs), list(before.values()).count("finished"), quiet=args.json) as progress:
             outcomes = processes.execute(runs, parallel=parallel, command=command, tell=progress.tell)
     except KeyboardInterrupt:
-        print(f"Stopped. To go on: proxyfl sweep {args.sweep} --out {out}", file=sys.stderr)
+        print(f"Stopped. To go on: {_again(args, out)}", file=sys.stderr)
         raise
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:
         print(json.dumps(_document(runs, before, out) | {"failed": len(failed), "outcomes": [*map(_plain, outcomes)]}))
     else:
-        _print_end(runs, outcomes, failed, args.sweep, out)
+        _print_end(runs, outcomes, failed, _again(args, out), out)
     return 1 if failed else 0
+
+
+def _again(args: argparse.Namespace, out: Path) -> str:
+    """The line that goes on with the sweep."""
+    return f"proxyfl sweep {args.sweep} {'--quick ' if args.quick else ''}--out {out}"
 
 
 def _default_parallel(runs: Sequence[Run]) -> int:
@@ -196,7 +204,7 @@ def _print_plan(
 
 
 def _print_end(
-    runs: Sequence[Run], outcomes: Sequence[Outcome], failed: Sequence[Outcome], sweep: Path, out: Path
+    runs: Sequence[Run], outcomes: Sequence[Outcome], failed: Sequence[Outcome], again: str, out: Path
 ) -> None:
     console = Console()
     finished = sum(sweeps.state(run.folder) == "finished" for run in runs)
@@ -204,6 +212,6 @@ def _print_end(
     lines = [f"{finished} of {len(runs)} runs are finished ({skipped} were before), {len(failed)} failed."]
     lines += [f"failed: {outcome.run.name} (what it said: {outcome.run.beside('.log')})" for outcome in failed]
     if failed:
-        lines.append(f"To try them again: proxyfl sweep {sweep} --out {out}")
+        lines.append(f"To try them again: {again}")
     lines.append(f"To compare: proxyfl table {out}")
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -1,6 +1,6 @@
 """A sweep: one base config, and every combination of the settings that vary, each a run of its own.
 
-    base = "fashion-mnist.toml"          beside the sweep's file; the demo's settings without it
+    base = "base/images.toml"            beside the sweep's file; the demo's settings without it
     [set]                                the same in every run
     rounds = 100
     [grid]                               every combination of the values listed
@@ -10,6 +10,9 @@
     [[variant]]                          settings that vary together, under a name; combined with the grid
     name = "honest"
     learning.beta = 0.0
+    [quick]                              what is different in the quick variant of the sweep (``--quick``)
+    data.source = "digits"               a list replaces the list of that setting in the grid
+    seed = [0]
 
 Guarantees:
     * every run's config is built and checked before anything is written and before the first run starts;
@@ -38,7 +41,7 @@ from proxyfl.federation.methods import METHODS
 
 State = Literal["new", "resumable", "finished"]
 
-_KEYS = ("base", "set", "grid", "variant")
+_KEYS = ("base", "set", "grid", "variant", "quick")
 _MOST_RUNS = 10_000
 _LONGEST_NAME = 120
 
@@ -70,12 +73,12 @@ class Run:
         return self.folder.with_name(self.folder.name + ending)
 
 
-def plan(path: Path, out: Path) -> list[Run]:
+def plan(path: Path, out: Path, *, quick: bool = False) -> list[Run]:
     """The runs of the sweep at ``path``, in folders below ``out``; ``ConfigError`` if any of them cannot be."""
     tree = _read(path)
     base = configs.load(path.parent / tree["base"] if "base" in tree else None)
     try:
-        points = _points(tree)
+        points = _points(_quickened(tree) if quick else tree)
         runs = [_run(base, point, name, out / name) for point, name in zip(points, _names(points), strict=True)]
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -119,13 +122,24 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The sweep file {path} is not valid TOML: {error}.") from error
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
-    for key, kind, what in (("base", str, "a file name"), ("set", dict, "a table"), ("grid", dict, "a table")):
+    kinds: list[tuple[str, type, str]] = [(key, dict, "a table") for key in ("set", "grid", "quick")]
+    for key, kind, what in [("base", str, "a file name"), *kinds]:
         if not isinstance(tree.get(key, kind()), kind):
             raise ConfigError(f"{path}: expected {what} for {key!r}, got {tree[key]!r}.")
     variants = tree.get("variant", [])
     if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants):
         raise ConfigError(f"{path}: expected [[variant]] tables, got variant = {variants!r}. Mind the double brackets.")
     return tree
+
+
+def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The sweep's quick variant, as it would be written without [quick]."""
+    if not tree.get("quick"):
+        raise ConfigError("There is no quick variant. Say below [quick] what is different in it, or leave out --quick.")
+    fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
+    for key, value in _flat(tree["quick"]).items():
+        (grid if key in grid else fixed)[key] = value
+    return {"set": fixed, "grid": grid, "variant": tree.get("variant", [])}
 
 
 def _points(tree: Mapping[str, Any]) -> list[_Point]:

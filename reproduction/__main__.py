@@ -1,0 +1,111 @@
+"""``python -m reproduction``: run an experiment, record it, draw the figures, write the tables."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from proxyfl._machine import physical_cores
+from proxyfl.cli import sweep as sweep_command
+from proxyfl.cli.waiting import duration as in_words
+from proxyfl.errors import ProxyFLError
+from proxyfl.experiment import sweep
+from reproduction import catalogue, duration, figures, page, records
+from reproduction.catalogue import EXPERIMENTS, Experiment
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, do, say; the exit code."""
+    args = _parser().parse_args(arguments)
+    try:
+        return int(args.do(args))
+    except ProxyFLError as error:
+        print(f"reproduction: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    listed = "\n".join(f"  {e.name:14} {e.title} ({e.place})" for e in EXPERIMENTS.values())
+    parser = argparse.ArgumentParser(
+        prog="python -m reproduction", description=__doc__, epilog=f"experiments:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, do, text in (
+        ("run", _run, "run an experiment, or go on with it, and record it"),
+        ("record", _record, "record what there is of an experiment"),
+    ):
+        command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        command.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
+        command.add_argument("--quick", action="store_true", help="the variant on the embedded digits, a minute or two")
+        command.add_argument("--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/EXPERIMENT)")
+        command.add_argument(
+            "--to", type=Path, metavar="FILE", help="where the record goes (default: experiments/results)"
+        )
+        command.set_defaults(do=do)
+    draw = commands.add_parser("figures", help="draw every figure from the recorded results")
+    draw.add_argument("--results", type=Path, default=catalogue.RESULTS, metavar="DIR", help="the records")
+    draw.add_argument("--to", type=Path, default=catalogue.FIGURES, metavar="DIR", help="where the figures go")
+    draw.set_defaults(do=_figures)
+    write = commands.add_parser("page", help="write the tables of docs/reproduction.md from the recorded results")
+    write.set_defaults(do=_page)
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    experiment, out = catalogue.experiment(args.experiment), _out(args)
+    runs = sweep.plan(experiment.file, out, quick=args.quick)
+    _say_how_long(experiment, runs, quick=args.quick)
+    parser = argparse.ArgumentParser()
+    sweep_command.add(parser.add_subparsers())
+    quick = ["--quick"] if args.quick else []
+    code = sweep_command.start(parser.parse_args(["sweep", str(experiment.file), "--out", str(out), *quick]))
+    return code or _record(args)
+
+
+def _say_how_long(experiment: Experiment, runs: list[sweep.Run], *, quick: bool) -> None:
+    parallel = physical_cores()
+    todo = sum(sweep.state(run.folder) != "finished" for run in runs)
+    if quick:
+        left: float | None = duration.START_SECONDS * todo / parallel
+    else:
+        there = records.read(experiment.record) if experiment.record.is_file() else None
+        left = duration.seconds_left(runs, there, parallel=parallel, here=duration.yardstick())
+    long = "nobody has recorded how long these take" if left is None else f"about {in_words(left)}"
+    print(f"{experiment.title}: {len(runs)} runs, {todo} to do, {parallel} at a time: {long}.", flush=True)
+
+
+def _record(args: argparse.Namespace) -> int:
+    experiment, out = catalogue.experiment(args.experiment), _out(args)
+    to: Path = args.to or (out / "record.jsonl" if args.quick else experiment.record)
+    runs = sweep.plan(experiment.file, out, quick=args.quick)
+    records.write(records.condense(experiment.name, runs, yardstick=duration.yardstick()), to)
+    print(f"Recorded in {_short(to)}. Then: make figures")
+    return 0
+
+
+def _figures(args: argparse.Namespace) -> int:
+    for path in figures.draw_all(args.results, args.to):
+        print(_short(path))
+    return 0
+
+
+def _page(_args: argparse.Namespace) -> int:
+    page.write()
+    print(_short(page.PAGE))
+    return 0
+
+
+def _out(args: argparse.Namespace) -> Path:
+    given: Path | None = args.out
+    return given or Path("runs") / (args.experiment + ("-quick" if args.quick else ""))
+
+
+def _short(path: Path) -> str:
+    return os.path.relpath(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""The models that are compared, their names in figures and tables, and how two of them are compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxyfl.errors import RunError
+from proxyfl.experiment import statistics
+from proxyfl.experiment.statistics import Comparison
+from proxyfl.federation.methods import METHODS
+from reproduction import records
+from reproduction.records import Record, Scores
+
+
+@dataclass(frozen=True)
+class Model:
+    """One kind of model of one method."""
+
+    name: str
+    method: str
+    role: str
+
+    @property
+    def pooled(self) -> bool:
+        return METHODS[self.method].pooled
+
+
+PROXYFL, PROXYFL_PROXY = Model("ProxyFL private", "proxyfl", "private"), Model("ProxyFL proxy", "proxyfl", "proxy")
+FML, FML_PROXY = Model("FML private", "fml", "private"), Model("FML proxy", "fml", "received")
+AVGPUSH, FEDAVG = Model("AvgPush", "avgpush", "proxy"), Model("FedAvg", "fedavg", "received")
+CWT, REGULAR = Model("CWT", "cwt", "proxy"), Model("Regular", "regular", "proxy")
+JOINT, ALONE = Model("Joint", "joint", "proxy"), Model("alone", "alone", "private")
+
+MODELS = (PROXYFL, PROXYFL_PROXY, FML, FML_PROXY, AVGPUSH, FEDAVG, CWT, REGULAR, JOINT, ALONE)
+"""A hub's model is scored as it leaves the hub, all others after local training."""
+
+OF_THE_PAPER = (FML, FML_PROXY, AVGPUSH, FEDAVG, CWT, REGULAR)
+"""What the paper says ProxyFL's private models are better than."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """The recorded experiments of a folder, read when they are asked for."""
+
+    folder: Path
+
+    def record(self, name: str) -> Record:
+        return records.read(self.folder / f"{name}.jsonl")
+
+    def has(self, name: str) -> bool:
+        return (self.folder / f"{name}.jsonl").is_file()
+
+
+def scores(record: Record, model: Model, round: int, measure: str = "accuracy", **settings: Any) -> Scores:
+    """The model's score for each seed and client after ``round`` rounds."""
+    return record.group(model.method, model.role, **settings).at(round, measure)
+
+
+def common_round(*found: Record) -> int:
+    """The last number of rounds after which all models of all the records were scored."""
+    shared = set.intersection(*(set(group.rounds) for record in found for group in record.groups))
+    if not shared:
+        raise RunError(f"{', '.join(record.experiment for record in found)}: no round at which all were scored.")
+    return max(shared)
+
+
+def compare(ours: Scores, theirs: Scores, *, ours_pooled: bool = False, theirs_pooled: bool = False) -> Comparison:
+    """Ours minus theirs, paired by seed and client."""
+    return statistics.compare(
+        statistics.differences(ours, theirs, ours_pooled=ours_pooled, theirs_pooled=theirs_pooled)
+    )
+
+
+def mean(found: Mapping[Any, float]) -> float:
+    """The mean over seeds and clients."""
+    return statistics.spread(found.values()).mean

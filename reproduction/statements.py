@@ -1,0 +1,226 @@
+"""What the paper states about its image benchmarks, tested on the recorded results.
+
+A statement is a list of comparisons, each with a rule that it meets or not. The verdict follows from them alone: all
+meet it, some do, none does. Comparisons with ``alone``, which the paper does not have, are shown and do not count.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from proxyfl.experiment.statistics import Comparison, spread
+from reproduction import views
+from reproduction.records import Record, Scores
+from reproduction.series import (
+    ALONE,
+    AVGPUSH,
+    FEDAVG,
+    FML,
+    FML_PROXY,
+    OF_THE_PAPER,
+    PROXYFL,
+    PROXYFL_PROXY,
+    REGULAR,
+    Model,
+    Results,
+    compare,
+    scores,
+)
+
+P_OF_THE_PAPER = 1e-5
+FEW_POINTS = 0.02
+"""What we let pass for "no significant effect on the final accuracy"."""
+
+DATASETS = ("mnist", "fashion-mnist", "cifar10")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: ``ours`` and ``theirs`` are means over seeds and clients, ``met`` whether the rule is."""
+
+    where: str
+    against: str
+    ours: float
+    theirs: float
+    comparison: Comparison
+    met: bool
+    counts: bool = True
+    more: str = ""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A claim, the rule by which a comparison meets it, and the comparisons."""
+
+    name: str
+    claim: str
+    rule: str
+    rows: Sequence[Row]
+
+    @property
+    def verdict(self) -> str:
+        met = [row.met for row in self.rows if row.counts]
+        if not met:
+            return "not tested"
+        return "holds" if all(met) else "holds partly" if any(met) else "does not hold here"
+
+    @property
+    def count(self) -> str:
+        met = [row.met for row in self.rows if row.counts]
+        return f"{sum(met)} of {len(met)}"
+
+
+def all_of(results: Results) -> list[Statement]:
+    """Every statement whose records are there."""
+    return [make(results) for needs, make in _STATEMENTS if all(map(results.has, needs))]
+
+
+def _best(results: Results) -> Statement:
+    def rows() -> Iterator[Row]:
+        for name, record in _benchmarks(results):
+            for model in (*OF_THE_PAPER, ALONE):
+                yield _row(name, record, PROXYFL, model, _significant, counts=model is not ALONE)
+
+    return Statement(
+        "best",
+        "ProxyFL's private models are better than every other method but Joint, p < 1e-5",
+        "higher mean, and p < 1e-5 over clients",
+        list(rows()),
+    )
+
+
+def _above_fml(results: Results) -> Statement:
+    rows = [
+        _row(name, record, ours, theirs, _higher)
+        for name, record in _benchmarks(results)
+        for ours, theirs in ((PROXYFL, FML), (PROXYFL_PROXY, FML_PROXY))
+    ]
+    if results.has("weight") and results.has("both-mlp"):
+        rows += [
+            _difference(f"alpha = beta = {weight}", FML.name, found[PROXYFL], found[FML], _higher)
+            for weight, found in views.weight(results).scores.items()
+        ]
+    return Statement("fml", "ProxyFL is better than FML, with every weight", "higher mean", rows)
+
+
+def _avgpush(results: Results) -> Statement:
+    rows = [_row(name, record, AVGPUSH, FEDAVG, _higher) for name, record in _benchmarks(results)]
+    return Statement("avgpush", "Under DP, AvgPush is better than FedAvg", "higher mean", rows)
+
+
+def _skew(results: Results) -> Statement:
+    found = views.skew(results).scores
+    even, skewed = next(iter(found)), list(found)[-1]
+
+    def lost(model: Model) -> Scores:
+        return _minus(found[even][model], found[skewed][model])
+
+    rows = [
+        _difference(
+            f"p_major {even} to {skewed}", model.name, lost(PROXYFL), lost(model), _lower, counts=model is not ALONE
+        )
+        for model in (*OF_THE_PAPER, PROXYFL_PROXY, ALONE)
+    ]
+    return Statement("skew", "ProxyFL's private models are the most robust to skew", "loses less accuracy", rows)
+
+
+def _architectures(results: Results) -> Statement:
+    found = views.heterogeneous(results).scores
+    rows, gains = [], {}
+    for name, scored in found.items():
+        rows += [
+            _difference(str(name), other.name, scored[PROXYFL], scored[other], _higher, counts=other is not ALONE)
+            for other in (REGULAR, ALONE)
+        ]
+        first = min(client for _, client in scored[REGULAR])  # clients of two architectures are paired in their order
+        gain = _minus(scored[PROXYFL], scored[REGULAR])
+        gains[name] = {(seed, client - first): points for (seed, client), points in gain.items()}
+    by_strength = sorted(found, key=lambda name: spread(found[name][REGULAR].values()).mean)
+    weak, strong = by_strength[0], by_strength[-1]
+    rows.append(
+        _difference(f"gain of the weakest, {weak}", f"of the strongest, {strong}", gains[weak], gains[strong], _higher)
+    )
+    claim = "Every architecture gains over Regular training, the weak ones most"
+    return Statement("architectures", claim, "higher mean", rows)
+
+
+def _dp(results: Results) -> Statement:
+    found = views.without_dp(results).scores
+
+    def lost(model: Model) -> Scores:
+        return _minus(found["without DP"][model], found["with DP"][model])
+
+    rows = [
+        _difference("loss from DP", model.name, lost(PROXYFL), lost(model), _lower)
+        for model in (*OF_THE_PAPER, PROXYFL_PROXY)
+    ]
+    return Statement("dp", "ProxyFL's private models lose least from DP", "loses less accuracy", rows)
+
+
+def _batches(results: Results) -> Statement:
+    view = views.batch_size(results)
+    usual = results.record("both-mlp").base["learning.batch_size"]
+    rows = [
+        _difference(
+            f"batches of {size}", f"batches of {usual}", found[PROXYFL], view.scores[usual][PROXYFL], _hardly_lower,
+            more=f"epsilon {view.epsilon[size]:.1f} for {view.epsilon[usual]:.1f}",
+        )
+        for size, found in view.scores.items()
+        if float(size) < usual
+    ]  # fmt: skip
+    rule = f"less than {100 * FEW_POINTS:.0f} points of accuracy lost"
+    return Statement("batches", "Small batches buy epsilon cheaply", rule, rows)
+
+
+_STATEMENTS: Sequence[tuple[Sequence[str], Callable[[Results], Statement]]] = (
+    (("mnist",), _best),
+    (("mnist",), _above_fml),
+    (("mnist",), _avgpush),
+    (("both-mlp", "skew"), _skew),
+    (("heterogeneous",), _architectures),
+    (("both-mlp", "without-dp"), _dp),
+    (("both-mlp", "batch-size"), _batches),
+)
+
+
+def _significant(seen: Comparison) -> bool:
+    p = seen.over_clients.t_test
+    return _higher(seen) and p is not None and p < P_OF_THE_PAPER
+
+
+def _higher(seen: Comparison) -> bool:
+    return seen.over_clients.difference > 0
+
+
+def _lower(seen: Comparison) -> bool:
+    return seen.over_clients.difference < 0
+
+
+def _hardly_lower(seen: Comparison) -> bool:
+    return seen.over_clients.difference > -FEW_POINTS
+
+
+def _benchmarks(results: Results) -> list[tuple[str, Record]]:
+    return [(name, results.record(name)) for name in DATASETS if results.has(name)]
+
+
+def _row(
+    where: str, record: Record, ours: Model, theirs: Model, rule: Callable[[Comparison], bool],
+    *, counts: bool = True,
+) -> Row:  # fmt: skip
+    a, b = (scores(record, model, record.last_round) for model in (ours, theirs))
+    seen = compare(a, b, ours_pooled=ours.pooled, theirs_pooled=theirs.pooled)
+    against = theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
+    return Row(where, against, spread(a.values()).mean, spread(b.values()).mean, seen, rule(seen), counts)
+
+
+def _difference(
+    where: str, against: str, ours: Scores, theirs: Scores, rule: Callable[[Comparison], bool],
+    *, counts: bool = True, more: str = "",
+) -> Row:  # fmt: skip
+    seen = compare(ours, theirs)
+    means = spread(ours.values()).mean, spread(theirs.values()).mean
+    return Row(where, against, *means, seen, rule(seen), counts, more)
+
+
+def _minus(before: Scores, after: Scores) -> Scores:
+    return {key: before[key] - after[key] for key in before if key in after}

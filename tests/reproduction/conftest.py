@@ -1,0 +1,19 @@
+"""What the tests of the reproduction share."""
+
+import pytest
+
+from proxyfl.experiment import runner, sweep
+from reproduction import catalogue, records
+from reproduction.series import Results
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The quick variant of every experiment, run and recorded."""
+    out = tmp_path_factory.mktemp("quick")
+    for name, experiment in catalogue.EXPERIMENTS.items():
+        runs = sweep.plan(experiment.file, out / name, quick=True)
+        for run in runs:
+            runner.run(run.config, out=run.folder)
+        records.write(records.condense(name, runs, yardstick=0.01), out / "results" / f"{name}.jsonl")
+    return Results(out / "results")
