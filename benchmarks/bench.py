@@ -26,6 +26,7 @@ from proxyfl._machine import keep_freed_memory
 from proxyfl.data import Dataset
 from proxyfl.experiment import config, runner
 from proxyfl.federation.local import optimizer
+from proxyfl.federation.precision import computing_in
 from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.ledger import Ledger
@@ -99,6 +100,18 @@ def _opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> St
         adam.step()
 
     return step
+
+
+def private_steps(name: str, shape: tuple[int, ...]) -> dict[str, Step]:
+    """One step without DP in torch's default layout, channels last as private models are laid out, and in bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(BATCH, *shape, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
+    last: Any = {"memory_format": torch.channels_last}
+    return {
+        "default": _plain(_model(name, shape), x, y),
+        "channels last": _plain(_model(name, shape).to(**last), x, y),
+        "bfloat16": _plain(computing_in("bfloat16", _model(name, shape).to(**last)), x, y),
+    }
 
 
 def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
@@ -180,13 +193,23 @@ def main() -> None:
         ratios = [f"{times[o] / times['ours']:.1f}" if o in times else "" for o in ("Opacus", "Opacus ghost")]
         row = (f"{times['plain']:.2f}", f"{times['ours']:.2f}", f"{times['ours'] / times['plain']:.2f}")
         table.add_row(name, *row, *ratios)
+    results["private_milliseconds"] = {}
+    private = Table(
+        "model", "default layout", "channels last", "bfloat16", "bfloat16 / default", title="Without DP (ms)"
+    )
+    for name, shape in (("lenet5", (1, 28, 28)), ("cnn2", (3, 32, 32))):
+        times = measure(private_steps(name, shape), seconds=args.seconds)
+        results["private_milliseconds"][name] = times
+        private.add_row(
+            name, *(f"{t:.1f}" for t in times.values()), f"{times['bfloat16'] / times['default layout']:.2f}"
+        )
     memory = {}
     for way in ("plain", "ours", "Opacus", "Opacus ghost"):
         step = contenders("mlp", (1, 28, 28), opacus=way.startswith("Opacus"), only=way)[way]
         memory[way] = peak_memory(step)
     results["peak_memory_bytes"] = memory
     results["paper_round_seconds"] = paper_round(6)
-    Console().print(table)
+    Console().print(table, private)
     print("peak memory of MLP steps (MB): " + ", ".join(f"{way} {b / 1e6:.1f}" for way, b in memory.items()))
     print(f"ours / plain in memory: {memory['ours'] / memory['plain']:.2f}")
     print(

@@ -224,17 +224,20 @@ def per_client(name: str, setting: T | tuple[T, ...], client: int, clients: int)
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     """The config in the TOML file at ``path`` (the defaults without one), changed by ``key=value`` overrides."""
-    tree: dict[str, Any] = {}
-    if path is not None:
-        try:
-            tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError(f"Cannot read the config file {path}: {error.strerror or error}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"The config file {path} is not valid TOML: {error}.") from error
+    tree = {} if path is None else read_toml(path, "config")
     for override in overrides:
         _apply(tree, override)
     return from_tree(tree)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of the TOML file at ``path``, which is a ``what`` file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"Cannot read the {what} file {path}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The {what} file {path} is not valid TOML: {error}.") from error
 
 
 def from_tree(tree: Mapping[str, Any]) -> Config:

@@ -114,12 +114,7 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read the sweep file {path}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The sweep file {path} is not valid TOML: {error}.") from error
+    tree = configs.read_toml(path, "sweep")
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
     kinds: list[tuple[str, type, str]] = [(key, dict, "a table") for key in ("set", "grid", "quick")]

@@ -1,7 +1,8 @@
 """Faster arithmetic for models that are trained without DP.
 
 A processor with bfloat16 instructions multiplies such numbers about twice as fast, and a convolution is little else:
-a step of CNN2 takes 0.55 of its time (`make bench`). Weights, optimizer and loss stay in float32 (torch's autocast).
+a step of CNN2 then takes little more than half its time (``make bench``). Weights, optimizer and loss stay in float32
+(torch's autocast).
 
 It is never used under DP-SGD: there, eight bits of mantissa would be between an example's gradient and its norm, and
 the bound on the norm is the guarantee.
