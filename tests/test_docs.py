@@ -134,8 +134,7 @@ def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> Non
     """Every TOML block is a config that fits the demo's clients, or a sweep whose runs can all be planned."""
     file = tmp_path / "example.toml"
     file.write_text(text)
-    for base in (ROOT / "experiments").glob("*.toml"):
-        shutil.copy(base, tmp_path)
+    shutil.copytree(ROOT / "experiments" / "base", tmp_path / "base")
     if re.search(r"^\[(grid|set)\]", text, re.MULTILINE):
         runs = sweep.plan(file, tmp_path / "runs")
         assert f"# {len(runs)} runs" in page.read_text()
@@ -237,7 +236,7 @@ def test_tests_named_without_their_file_exist() -> None:
 
 def test_files_exist() -> None:
     """Every file of this repository that a page names is there."""
-    pattern = r"(?:src|tests|docs|benchmarks|experiments)/[\w./-]+\w"
+    pattern = r"(?:src|tests|docs|benchmarks|experiments|reproduction)/[\w./-]+\w"
     shown = {(page.name, span) for page in PAGES for span in code_spans(page) if re.fullmatch(pattern, span)}
     assert shown
     assert not [(page, span) for page, span in shown if not (ROOT / span).exists()]

@@ -58,6 +58,7 @@ OTHER = {
     "privacy.delta": "1e-6",
     "privacy.budget": "3,4.5",
     "privacy.accountant": "rdp",
+    "precision": "bfloat16",
     "checkpoint_every": "7",
     "membership.absence": "0.1",
     "membership.schedule": "[{client = 1, joins = 2, leaves = 9}, {client = 0, away = [3, 4]}]",
