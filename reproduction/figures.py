@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLES: Mapping[Model, dict[str, Any]] = {
-    PROXYFL: {"color": "#D55E00", "marker": "o", "linestyle": "-", "linewidth": 2.0},
+    PROXYFL: {"color": "#D55E00", "marker": "o", "linestyle": "-", "linewidth": 2.0, "zorder": 4},
     PROXYFL_PROXY: {"color": "#D55E00", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
     FML: {"color": "#E69F00", "marker": "D", "linestyle": "-"},
     FML_PROXY: {"color": "#E69F00", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
@@ -46,7 +46,7 @@ STYLES: Mapping[Model, dict[str, Any]] = {
     CWT: {"color": "#CC79A7", "marker": "^", "linestyle": "-"},
     REGULAR: {"color": "#777777", "marker": "x", "linestyle": "-"},
     JOINT: {"color": "#000000", "marker": "", "linestyle": ":"},
-    ALONE: {"color": "#0072B2", "marker": "*", "linestyle": "-.", "linewidth": 2.0},
+    ALONE: {"color": "#0072B2", "marker": "*", "linestyle": "-.", "linewidth": 2.0, "zorder": 3},
 }
 DATASETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 WIDTH, HEIGHT = 3.5, 3.0

@@ -104,3 +104,15 @@ def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path
     """An experiment that has not been run cannot be recorded; the message says what to do."""
     assert main(["record", "mixing", "--out", str(tmp_path)]) == 2
     assert "Run it first" in capsys.readouterr().err
+
+
+def test_missing_data_are_said_once_and_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the dataset, and without a way to fetch it, nothing is started."""
+    command = [sys.executable, "-m", "reproduction", "run", "mnist", "--out", str(tmp_path / "runs")]
+    monkeypatch.setenv("PROXYFL_DATA", str(tmp_path / "nothing"))
+    for proxy in ("https_proxy", "http_proxy"):  # a port that nobody listens on: no network, wherever this runs
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "mnist" in done.stderr.lower()
+    assert not (tmp_path / "runs").exists()
