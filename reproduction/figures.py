@@ -121,7 +121,8 @@ def epsilon(results: Results) -> "Figure":
     figure, axis = plt.subplots(figsize=(1.9 * WIDTH, 1.25 * HEIGHT))
     purple = {"color": "#CC79A7", "marker": "^"}
     lines: Mapping[Model, tuple[str, dict[str, Any]]] = {
-        views.POOLED: ("Joint (MLP)", STYLES[JOINT]),
+        views.POOLED_LINEAR: ("Joint (linear)", STYLES[JOINT] | {"marker": "o"}),
+        views.POOLED: ("Joint (MLP)", STYLES[JOINT] | {"marker": "^"}),
         views.LINEAR: ("ProxyFL private, linear proxy", STYLES[PROXYFL]),
         views.LINEAR_PROXY: ("ProxyFL linear proxy, as received", STYLES[PROXYFL_PROXY]),
         views.MLP: ("ProxyFL private, MLP proxy", STYLES[PROXYFL] | purple),

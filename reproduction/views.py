@@ -139,14 +139,15 @@ LINEAR, LINEAR_PROXY = (
     Model("linear proxy", "proxyfl", "received"),
 )
 MLP, MLP_PROXY = Model("private, MLP proxy", "proxyfl", "private"), Model("MLP proxy", "proxyfl", "received")
-POOLED = Model("Joint", "joint", "proxy")
+POOLED, POOLED_LINEAR = Model("Joint, MLP", "joint", "proxy"), Model("Joint, linear", "joint", "proxy")
 
 
 def epsilon(results: Results) -> View:
     """By the epsilon asked for; what was spent is in ``epsilon``."""
     record = results.record("epsilon")
     round = common_round(record)
-    kinds = {LINEAR: "linear", LINEAR_PROXY: "linear", MLP: "mlp", MLP_PROXY: "mlp", POOLED: "joint"}
+    kinds = {LINEAR: "linear", LINEAR_PROXY: "linear", MLP: "mlp", MLP_PROXY: "mlp"}
+    kinds |= {POOLED: "joint", POOLED_LINEAR: "pooled"}
     targets = sorted({int(g.settings["variant"].split("-")[1]) for g in record.groups if g.method == "joint"})
     found: dict[float | str, Mapping[Model, Scores]] = {
         target: {model: scores(record, model, round, variant=f"{kind}-{target}") for model, kind in kinds.items()}
