@@ -1,6 +1,7 @@
 """What each ablation compares: scores by the setting that varies. Figures, tables and statements all look at these.
 
-The setting that the ablations vary is ``both-mlp``; they are compared at the last round at which all were scored.
+The setting that the ablations vary is ``both-mlp``; they are compared at the last round at which all were scored, and
+over the seeds that all have.
 """
 
 from collections.abc import Mapping
@@ -40,6 +41,23 @@ class View:
     epsilon: Mapping[float | str, float | None]
 
 
+def _view(
+    round: int,
+    found: Mapping[float | str, Mapping[Model, Scores]],
+    alone: Scores,
+    cost: Mapping[float | str, float | None] | None = None,
+) -> View:
+    """A view of the seeds that all scores have: a mean over other seeds would compare luck."""
+    every = [alone, *(scored for by_model in found.values() for scored in by_model.values())]
+    seeds = set.intersection(*({seed for seed, _ in scored} for scored in every))
+
+    def kept(scored: Scores) -> Scores:
+        return {key: score for key, score in scored.items() if key[0] in seeds}
+
+    by_value = {value: {m: kept(scored) for m, scored in by_model.items()} for value, by_model in found.items()}
+    return View(round, by_value, kept(alone), cost or {})
+
+
 def skew(results: Results) -> View:
     """By share of the majority class."""
     base, record = results.record("both-mlp"), results.record("skew")
@@ -49,7 +67,7 @@ def skew(results: Results) -> View:
         p: {model: scores(record, model, round, partition__p_major=p) for model in MODELS} for p in levels
     }
     found[base.base["partition.p_major"]] = {model: scores(base, model, round) for model in MODELS}
-    return View(round, found, scores(base, ALONE, round), {})
+    return _view(round, found, scores(base, ALONE, round))
 
 
 def heterogeneous(results: Results) -> View:
@@ -61,7 +79,7 @@ def heterogeneous(results: Results) -> View:
         name: {m: {key: s for key, s in f.items() if key[1] in clients} for m, f in found.items()}
         for name, clients in ARCHITECTURES.items()
     }
-    return View(round, by_name, found[ALONE], {})
+    return _view(round, by_name, found[ALONE])
 
 
 def without_dp(results: Results) -> View:
@@ -73,7 +91,7 @@ def without_dp(results: Results) -> View:
         name: {model: scores(record, model, round) for model in models}
         for name, record in (("without DP", free), ("with DP", base))
     }
-    return View(round, found, scores(base, ALONE, round), {})
+    return _view(round, found, scores(base, ALONE, round))
 
 
 def batch_size(results: Results) -> View:
@@ -88,7 +106,7 @@ def batch_size(results: Results) -> View:
     for size, (source, settings) in sorted(sources.items(), key=lambda item: float(item[0])):
         found[size] = {model: scores(source, model, round, **settings) for model in (PROXYFL, PROXYFL_PROXY)}
         cost[size] = source.group("proxyfl", "private", **settings).epsilon_at(round)
-    return View(round, found, scores(base, ALONE, round), cost)
+    return _view(round, found, scores(base, ALONE, round), cost)
 
 
 def weight(results: Results) -> View:
@@ -103,7 +121,7 @@ def weight(results: Results) -> View:
         value: {model: scores(source, model, round, **settings) for model in models}
         for value, (source, settings) in sorted(sources.items())
     }
-    return View(round, found, scores(base, ALONE, round), {})
+    return _view(round, found, scores(base, ALONE, round))
 
 
 def honest(results: Results) -> View:
@@ -118,7 +136,7 @@ def honest(results: Results) -> View:
     cost: dict[float | str, float | None] = {
         alpha: record.group("proxyfl", "private", learning__alpha=alpha).epsilon_at(round) for alpha in alphas
     }
-    return View(round, found, scores(base, ALONE, round), cost)
+    return _view(round, found, scores(base, ALONE, round), cost)
 
 
 def mixing(results: Results) -> View:
@@ -131,7 +149,7 @@ def mixing(results: Results) -> View:
         "self-weight 1/2": {model: scores(half, model, round) for model in models},
         "averaged through a hub": {model: scores(base, hub, round) for model, hub in models.items()},
     }
-    return View(round, found, scores(base, ALONE, round), {})
+    return _view(round, found, scores(base, ALONE, round))
 
 
 LINEAR, LINEAR_PROXY = (
@@ -156,4 +174,4 @@ def epsilon(results: Results) -> View:
     cost: dict[float | str, float | None] = {
         target: record.group("proxyfl", "private", variant=f"linear-{target}").epsilon_at(round) for target in targets
     }
-    return View(round, found, scores(record, ALONE, round, variant="alone"), cost)
+    return _view(round, found, scores(record, ALONE, round, variant="alone"), cost)

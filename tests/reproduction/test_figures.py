@@ -6,7 +6,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 from reproduction import catalogue, figures, views
-from reproduction.series import MODELS, Results
+from reproduction.series import MODELS, PROXYFL, Results
+from tests.reproduction.samples import group, record, results
 
 RECORDED = Results(catalogue.RESULTS)
 
@@ -56,3 +57,15 @@ def test_views_have_every_value(quick: Results) -> None:
     assert list(views.batch_size(quick).scores) == [10, 20, 50]
     assert list(views.epsilon(quick).scores) == [1, 2, 5, 10]
     assert list(views.honest(quick).scores) == [0.1, 0.3, 0.5]
+
+
+def test_views_compare_the_same_seeds(tmp_path: Path) -> None:
+    """One experiment has three seeds and the other one: the mean of the first is taken over that one as well."""
+    base = record(
+        "both-mlp", [group(m.method, m.role, [[0.5], [0.1], [0.1]]) for m in MODELS], **{"learning.alpha": 0.5}
+    )
+    models = [(method, role) for method in ("proxyfl", "fml") for role in ("private", "proxy", "received")]
+    weight = record("weight", [group(method, role, [[0.6]], variant="weight-0.1") for method, role in models])
+    view = views.weight(results(tmp_path, base, weight))
+    assert {value: found[PROXYFL] for value, found in view.scores.items()} == {0.1: {(0, 0): 0.6}, 0.5: {(0, 0): 0.5}}
+    assert view.alone == {(0, 0): 0.5}
