@@ -230,8 +230,8 @@ def _weight(axis: "Axes", view: View) -> None:
 def _mixing(axis: "Axes", view: View) -> None:
     looks = {
         "one model": (AVGPUSH, ""),
-        "ProxyFL proxy, as received": (PROXYFL, "//"),
-        "ProxyFL private": (PROXYFL, ""),
+        "proxy as received": (PROXYFL, "//"),
+        "private": (PROXYFL, ""),
     }
     models = next(iter(view.scores.values()))
     for k, (model, (label, (look, hatch))) in enumerate(zip(models, looks.items(), strict=True)):
