@@ -70,7 +70,7 @@ def _say_how_long(experiment: Experiment, runs: list[sweep.Run], *, quick: bool)
     parallel = physical_cores()
     todo = sum(sweep.state(run.folder) != "finished" for run in runs)
     if quick:
-        left: float | None = duration.START_SECONDS * todo / parallel
+        left: float | None = duration.START_SECONDS * -(-todo // parallel)
     else:
         there = records.read(experiment.record) if experiment.record.is_file() else None
         left = duration.seconds_left(runs, there, parallel=parallel, here=duration.yardstick())
@@ -83,7 +83,7 @@ def _record(args: argparse.Namespace) -> int:
     to: Path = args.to or (out / "record.jsonl" if args.quick else experiment.record)
     runs = sweep.plan(experiment.file, out, quick=args.quick)
     records.write(records.condense(experiment.name, runs, yardstick=duration.yardstick()), to)
-    print(f"Recorded in {_short(to)}. Then: make figures")
+    print(f"Recorded in {_short(to)}." + ("" if args.quick else " Then: make figures"))
     return 0
 
 
