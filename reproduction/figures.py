@@ -135,7 +135,7 @@ def epsilon(results: Results) -> "Figure":
     axis.set_xscale("log")
     axis.set_xticks(spent, [f"{cost:.2g}" for cost in spent])
     axis.minorticks_off()
-    axis.set(xlabel="epsilon per institution (PLD, delta 1/1000)", ylabel="test accuracy")
+    axis.set(xlabel="epsilon of an institution, end-to-end (PLD, delta 1/1000)", ylabel="test accuracy")
     axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     return figure
@@ -211,7 +211,7 @@ def _batch_size(axis: "Axes", view: View) -> None:
     _errorbars(axis, sizes, private, label="ProxyFL private", **STYLES[PROXYFL])
     other = axis.twinx()
     other.plot(sizes, [cost or 0.0 for cost in view.epsilon.values()], color="#0072B2", marker="s", linestyle="--")
-    other.set_ylabel("epsilon (dashed)", color="#0072B2")
+    other.set_ylabel("epsilon, conditional (dashed)", color="#0072B2")
     other.set_ylim(0)
     axis.set_xscale("log")
     axis.set_xticks(sizes, list(map(str, sizes)))

@@ -15,11 +15,13 @@ from reproduction.catalogue import EXPERIMENTS, HOME, RESULTS
 from reproduction.records import Record, Scores
 from reproduction.series import (
     ALONE,
+    AVGPUSH,
     FML,
     JOINT,
     MODELS,
     PROXYFL,
     REGULAR,
+    Model,
     Results,
     compare,
     scores,
@@ -27,6 +29,8 @@ from reproduction.series import (
 from reproduction.statements import DATASETS, Statement
 
 PAGE = HOME / "docs" / "reproduction.md"
+COSTS = (PROXYFL, AVGPUSH, JOINT)
+"""Whose epsilon is shown: all who teach each other have ProxyFL's, all other clients AvgPush's."""
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -74,7 +78,7 @@ def benchmarks(results: Results) -> str:
             accuracy, macro = (scores(record, model, record.last_round, m) for m in ("accuracy", "macro_accuracy"))
             cells += [_spread(accuracy), f"{spread(macro.values()).mean:.3f}"]
         rows.append([model.name, *cells])
-    rows.append(["epsilon, clients (Joint)", *[cell for _, record in found for cell in (_cost(record), "")]])
+    rows += [[f"epsilon of {m.name}", *[cell for _, r in found for cell in (_cost(r, m), "")]] for m in COSTS]
     heads = [
         head
         for name, record in found
@@ -172,7 +176,7 @@ def epsilon(results: Results) -> str:
         for target, found in view.scores.items()
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
-    table = _markdown([f"epsilon, {view.round} rounds", *heads, "private, linear proxy - alone"], rows)
+    table = _markdown([f"epsilon (end-to-end), {view.round} rounds", *heads, "private, linear proxy - alone"], rows)
     return f"{table}\n\n`alone`, on the same data and in batches of the same size: {_spread(view.alone)}."
 
 
@@ -222,9 +226,9 @@ def _core_hours(record: Record) -> float:
     return sum(record.seconds_per_round[m] * rounds * seeds for (_, m), (rounds, seeds) in runs.items()) / 3600
 
 
-def _cost(record: Record) -> str:
-    clients, joint = (record.group(m.method, m.role).epsilon_at(record.last_round) for m in (PROXYFL, JOINT))
-    return f"{_number(clients)} ({_number(joint)})"
+def _cost(record: Record, model: Model) -> str:
+    group = record.group(model.method, model.role)
+    return f"{_number(group.epsilon_at(record.last_round))} {group.kind}"
 
 
 def _spread(found: Scores) -> str:

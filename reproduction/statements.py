@@ -160,11 +160,12 @@ def _dp(results: Results) -> Statement:
 
 def _batches(results: Results) -> Statement:
     view = views.batch_size(results)
-    usual = results.record("both-mlp").base["learning.batch_size"]
+    base = results.record("both-mlp")
+    usual, kind = base.base["learning.batch_size"], base.group("proxyfl", "private").kind
     rows = [
         _difference(
             f"batches of {size}", f"batches of {usual}", found[PROXYFL], view.scores[usual][PROXYFL], _hardly_lower,
-            more=f"epsilon {view.epsilon[size]:.1f} for {view.epsilon[usual]:.1f}",
+            more=f"epsilon {view.epsilon[size]:.1f} for {view.epsilon[usual]:.1f} ({kind})",
         )
         for size, found in view.scores.items()
         if float(size) < usual
