@@ -1,6 +1,5 @@
 """The models that are compared, their names in figures and tables, and how two of them are compared."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,8 +69,3 @@ def compare(ours: Scores, theirs: Scores, *, ours_pooled: bool = False, theirs_p
     return statistics.compare(
         statistics.differences(ours, theirs, ours_pooled=ours_pooled, theirs_pooled=theirs_pooled)
     )
-
-
-def mean(found: Mapping[Any, float]) -> float:
-    """The mean over seeds and clients."""
-    return statistics.spread(found.values()).mean
