@@ -1,9 +1,8 @@
 """How much differential privacy costs here, against the alternatives, in one run: ``make bench``.
 
-Machines differ and are shared, so what counts are the ratios: all contenders run in turn, a few steps each, many times
-over, in one process, on one thread, with the same allocator settings, and medians are compared. Prints a table and
-writes build/bench.json.
-"""
+Machines differ and are shared, so what counts are the ratios: all contenders run in turn, a few
+steps each, many times over, in one process, on one thread, with the same allocator settings, and
+medians are compared. Prints a table and writes build/bench.json."""
 
 import argparse
 import gc
@@ -36,12 +35,18 @@ BATCH, EXAMPLES, CLASSES = 250, 1000, 10
 Step = Callable[[], object]
 
 
-def contenders(name: str, shape: tuple[int, ...], *, opacus: bool, only: str | None = None) -> dict[str, Step]:
-    """One training step of model ``name`` by each way: plain, ours, Opacus's default and its ghost clipping."""
+def contenders(
+    name: str, shape: tuple[int, ...], *, opacus: bool, only: str | None = None
+) -> dict[str, Step]:
+    """One training step of model ``name`` by each way: plain, ours, Opacus's default and its ghost
+    clipping."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(EXAMPLES, *shape, generator=generator)
     y = torch.randint(CLASSES, (EXAMPLES,), generator=generator)
-    batch = x[:BATCH], y[:BATCH]  # views: every way keeps all of the client's data in memory, as ours must
+    batch = (
+        x[:BATCH],
+        y[:BATCH],
+    )  # views: every way keeps all of the client's data in memory, as ours must
     ways: dict[str, Callable[[nn.Module], Step]] = {
         "plain": lambda model: _plain(model, *batch),
         "ours": lambda model: _ours(model, x, y),
@@ -74,10 +79,19 @@ def _plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
 def _ours(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
     """All of it: the ledger, Poisson sampling of about BATCH examples, clipping, noise, Adam."""
     trainer = DPSGD(
-        model, _adam(model), x, y, classes=CLASSES, batch_size=BATCH, clip_norm=1.0, noise_multiplier=1.0,
-        teacher_weight=0.0, ledger=Ledger("bench", delta=1e-3, kind=Kind.END_TO_END, simulated=True),
-        batches=Seeded(0, "batches"), noise=Seeded(0, "noise"),
-    )  # fmt: skip
+        model,
+        _adam(model),
+        x,
+        y,
+        classes=CLASSES,
+        batch_size=BATCH,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        teacher_weight=0.0,
+        ledger=Ledger("bench", delta=1e-3, kind=Kind.END_TO_END, simulated=True),
+        batches=Seeded(0, "batches"),
+        noise=Seeded(0, "noise"),
+    )
     trainer.begin_round(0, 10**6)
     return lambda: trainer.step(trainer.draw())
 
@@ -88,9 +102,15 @@ def _opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> St
 
     loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
     made: Any = PrivacyEngine().make_private(
-        module=model, optimizer=_adam(model), data_loader=loader, noise_multiplier=1.0, max_grad_norm=1.0,
-        poisson_sampling=False, grad_sample_mode=mode, criterion=nn.CrossEntropyLoss(),
-    )  # fmt: skip
+        module=model,
+        optimizer=_adam(model),
+        data_loader=loader,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+        criterion=nn.CrossEntropyLoss(),
+    )
     module, adam = made[0], made[1]
     criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
 
@@ -103,9 +123,13 @@ def _opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> St
 
 
 def private_steps(name: str, shape: tuple[int, ...]) -> dict[str, Step]:
-    """One step without DP in torch's default layout, channels last as private models are laid out, and in bfloat16."""
+    """One step without DP in torch's default layout, channels last as private models are laid out,
+    and in bfloat16."""
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(BATCH, *shape, generator=generator), torch.randint(CLASSES, (BATCH,), generator=generator)
+    x, y = (
+        torch.randn(BATCH, *shape, generator=generator),
+        torch.randint(CLASSES, (BATCH,), generator=generator),
+    )
     last: Any = {"memory_format": torch.channels_last}
     return {
         "default": _plain(_model(name, shape), x, y),
@@ -115,7 +139,8 @@ def private_steps(name: str, shape: tuple[int, ...]) -> dict[str, Step]:
 
 
 def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
-    """Median milliseconds of each step, the contenders taking turns so that noise hits all alike."""
+    """Median milliseconds of each step, the contenders taking turns so that noise hits all
+    alike."""
     for step in steps.values():
         step()
         step()
@@ -132,14 +157,17 @@ def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
 
 
 def peak_memory(step: Step) -> int:
-    """Bytes of tensors alive at the peak of one step: parameters, gradients, optimizer state, batch and temporaries."""
+    """Bytes of tensors alive at the peak of one step: parameters, gradients, optimizer state, batch
+    and temporaries."""
     step()
     with torch.profiler.profile(profile_memory=True) as profile:
         gc.collect()
         before = sum(t.untyped_storage().nbytes() for t in _distinct_tensors())
         step()
     alive = peak = before
-    for event in sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+    for event in sorted(
+        profile.profiler.kineto_results.events(), key=lambda event: event.start_ns()
+    ):
         if event.name() == "[memory]":
             alive += event.nbytes()
             peak = max(peak, alive)
@@ -155,20 +183,24 @@ def _distinct_tensors() -> list[torch.Tensor]:
 
 
 def paper_round(rounds: int) -> float:
-    """Seconds per ProxyFL round of the paper's MNIST setting: LeNet5/MLP, 8 x 1000 images, no evaluation."""
+    """Seconds per ProxyFL round of the paper's MNIST setting: LeNet5/MLP, 8 x 1000 images, no
+    evaluation."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.rand(8000, 1, 28, 28, generator=generator), torch.arange(8000) % CLASSES
     names = tuple(str(i) for i in range(CLASSES))
     made_up = Dataset("made-up", x, y, x[:10], y[:10], CLASSES, names)
     settings = config.from_tree(
         {
-            "methods": ["proxyfl"], "rounds": rounds, "evaluate_every": rounds,
+            "methods": ["proxyfl"],
+            "rounds": rounds,
+            "evaluate_every": rounds,
             "partition": {"kind": "iid", "clients": 8, "examples": 1000},
             "models": {"private": "lenet5", "proxy": "mlp", "residual": False},
             "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
-            "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0}, "exchange": {"self_weight": 0.0},
+            "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0},
+            "exchange": {"self_weight": 0.0},
         }
-    )  # fmt: skip
+    )
     result = runner.run(settings, dataset=made_up)
     totals = [0.0] * rounds
     for row in result.metrics:
@@ -185,17 +217,47 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     warnings.filterwarnings("ignore")  # Opacus's remarks about hooks
-    results: dict[str, Any] = {"milliseconds": {}, "threads": 1, "batch": BATCH, "torch": torch.__version__}
-    table = Table("model", "plain", "ours", "ours / plain", "Opacus / ours", "ghost / ours", title="One DP step (ms)")
-    for name, shape in (("mlp", (1, 28, 28)), ("lenet5", (1, 28, 28)), ("cnn1", (1, 28, 28)), ("cnn2", (1, 28, 28))):
+    results: dict[str, Any] = {
+        "milliseconds": {},
+        "threads": 1,
+        "batch": BATCH,
+        "torch": torch.__version__,
+    }
+    table = Table(
+        "model",
+        "plain",
+        "ours",
+        "ours / plain",
+        "Opacus / ours",
+        "ghost / ours",
+        title="One DP step (ms)",
+    )
+    for name, shape in (
+        ("mlp", (1, 28, 28)),
+        ("lenet5", (1, 28, 28)),
+        ("cnn1", (1, 28, 28)),
+        ("cnn2", (1, 28, 28)),
+    ):
         times = measure(contenders(name, shape, opacus=name == "mlp"), seconds=args.seconds)
         results["milliseconds"][name] = times
-        ratios = [f"{times[o] / times['ours']:.1f}" if o in times else "" for o in ("Opacus", "Opacus ghost")]
-        row = (f"{times['plain']:.2f}", f"{times['ours']:.2f}", f"{times['ours'] / times['plain']:.2f}")
+        ratios = [
+            f"{times[o] / times['ours']:.1f}" if o in times else ""
+            for o in ("Opacus", "Opacus ghost")
+        ]
+        row = (
+            f"{times['plain']:.2f}",
+            f"{times['ours']:.2f}",
+            f"{times['ours'] / times['plain']:.2f}",
+        )
         table.add_row(name, *row, *ratios)
     results["private_milliseconds"] = {}
     private = Table(
-        "model", "default", "channels last", "bfloat16", "bfloat16 / default", title="A step without DP (ms)"
+        "model",
+        "default",
+        "channels last",
+        "bfloat16",
+        "bfloat16 / default",
+        title="A step without DP (ms)",
     )
     for name, shape in (("lenet5", (1, 28, 28)), ("cnn2", (3, 32, 32))):
         times = measure(private_steps(name, shape), seconds=args.seconds)
@@ -209,10 +271,14 @@ def main() -> None:
     results["peak_memory_bytes"] = memory
     results["paper_round_seconds"] = paper_round(6)
     Console().print(table, private)
-    print("peak memory of MLP steps (MB): " + ", ".join(f"{way} {b / 1e6:.1f}" for way, b in memory.items()))
+    print(
+        "peak memory of MLP steps (MB): "
+        + ", ".join(f"{way} {b / 1e6:.1f}" for way, b in memory.items())
+    )
     print(f"ours / plain in memory: {memory['ours'] / memory['plain']:.2f}")
     print(
-        f"a ProxyFL round of the paper's MNIST setting, in one thread: {results['paper_round_seconds']:.2f} s "
+        f"a ProxyFL round of the paper's MNIST setting, in one thread: "
+        f"{results['paper_round_seconds']:.2f} s "
         "(the paper's released code on two cores of another machine of this size: 9.2 s)"
     )
     args.out.parent.mkdir(parents=True, exist_ok=True)

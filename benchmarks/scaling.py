@@ -1,9 +1,8 @@
 """What a round costs as workers and clients are added: ``python benchmarks/scaling.py``.
 
-Times whole runs in processes of their own: the paper's MNIST setting (LeNet5/MLP, 8 clients x 1000 images) on one and
-two workers, and MLP/MLP with 8, 50 and 200 clients on all cores. The images are made up: time does not depend on what
-they show. Prints a table and writes build/scaling.json.
-"""
+Times whole runs in processes of their own: the paper's MNIST setting (LeNet5/MLP, 8 clients x 1000
+images) on one and two workers, and MLP/MLP with 8, 50 and 200 clients on all cores. The images are
+made up: time does not depend on what they show. Prints a table and writes build/scaling.json."""
 
 import argparse
 import json
@@ -33,18 +32,23 @@ def made_up() -> Dataset:
 
 
 def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
-    """Run in this process and its workers; print seconds per round and the memory of all of them."""
+    """Run in this process and its workers; print seconds per round and the memory of all of
+    them."""
     keep_freed_memory()
     settings = config.from_tree(
         {
-            "methods": ["proxyfl"], "rounds": rounds, "evaluate_every": rounds, "checkpoint_every": rounds,
+            "methods": ["proxyfl"],
+            "rounds": rounds,
+            "evaluate_every": rounds,
+            "checkpoint_every": rounds,
             "data": {"source": "benchmarks.scaling:made_up"},
             "partition": {"kind": "iid", "clients": clients, "examples": 1000},
             "models": {"private": private, "proxy": "mlp", "residual": False},
             "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
-            "privacy": {"noise_multiplier": 1.0}, "exchange": {"self_weight": 0.0},
+            "privacy": {"noise_multiplier": 1.0},
+            "exchange": {"self_weight": 0.0},
         }
-    )  # fmt: skip
+    )
 
     class Clock(runner.Callback):
         """Notes when each round's records arrive, and how much memory is in use by then."""
@@ -60,12 +64,15 @@ def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
     clock = Clock()
     with tempfile.TemporaryDirectory() as scratch:
         runner.run(settings, out=Path(scratch) / "run", callbacks=[clock], workers=workers)
-    gaps = [b - a for a, b in zip(clock.times[:-2], clock.times[1:-1], strict=True)]  # the last one evaluates
+    gaps = [
+        b - a for a, b in zip(clock.times[:-2], clock.times[1:-1], strict=True)
+    ]  # the last one evaluates
     print(json.dumps({"seconds_per_round": statistics.median(gaps), "memory": clock.memory}))
 
 
 def _memory_of_family() -> int:
-    """Proportional set size (shared pages counted once) of this process and all below it, in bytes."""
+    """Proportional set size (shared pages counted once) of this process and all below it, in
+    bytes."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -87,7 +94,16 @@ def _memory_of_family() -> int:
 
 def measure(private: str, clients: int, workers: int, rounds: int) -> dict[str, float]:
     """One run in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.scaling", "--one", private, str(clients), str(workers), str(rounds)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.scaling",
+        "--one",
+        private,
+        str(clients),
+        str(workers),
+        str(rounds),
+    ]
     environment = {**os.environ, "PROXYFL_IMAGES": str(1000 * clients + 10), "OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     result: dict[str, float] = json.loads(found.stdout)
@@ -105,7 +121,15 @@ def main() -> None:
     cores = physical_cores()
     rows = [("lenet5", 8, 1, 12), ("lenet5", 8, 2, 12)]
     rows += [("mlp", 8, cores, 30), ("mlp", 50, cores, 10), ("mlp", 200, cores, 6)]
-    table = Table("private", "clients", "workers", "s / round", "ms / client and round", "MB in all", title="Scaling")
+    table = Table(
+        "private",
+        "clients",
+        "workers",
+        "s / round",
+        "ms / client and round",
+        "MB in all",
+        title="Scaling",
+    )
     results = []
     for private, clients, workers, rounds in rows:
         found = measure(private, clients, workers, rounds)

@@ -1,7 +1,9 @@
-"""The paper's image benchmarks and ablations: run, recorded, drawn, and set beside what the paper claims.
+"""The paper's image benchmarks and ablations: run, recorded, drawn, and set beside what the paper
+claims.
 
-One sweep file per experiment lies in ``experiments/``, what was measured in ``experiments/results/``. Figures and the
-tables of docs/reproduction.md are made from the recorded results alone:
+One sweep file per experiment lies in ``experiments/``, what was measured in
+``experiments/results/``. Figures and the tables of docs/reproduction.md are made from the recorded
+results alone:
 
     python -m reproduction run mnist       run an experiment, or go on with it, and record it (make reproduce)
     python -m reproduction figures         draw every figure (make figures)

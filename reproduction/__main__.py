@@ -29,27 +29,46 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {e.name:14} {e.title} ({e.place})" for e in EXPERIMENTS.values())
     parser = argparse.ArgumentParser(
-        prog="python -m reproduction", description=__doc__, epilog=f"experiments:\n{listed}",
+        prog="python -m reproduction",
+        description=__doc__,
+        epilog=f"experiments:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, do, text in (
         ("run", _run, "run an experiment, or go on with it, and record it"),
         ("record", _record, "record what there is of an experiment"),
     ):
         command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
-        command.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))
-        command.add_argument("--quick", action="store_true", help="the variant on the embedded digits, a minute or two")
-        command.add_argument("--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/EXPERIMENT)")
         command.add_argument(
-            "--to", type=Path, metavar="FILE", help="where the record goes (default: experiments/results)"
+            "experiment", choices=EXPERIMENTS, metavar="EXPERIMENT", help=", ".join(EXPERIMENTS)
+        )
+        command.add_argument(
+            "--quick",
+            action="store_true",
+            help="the variant on the embedded digits, a minute or two",
+        )
+        command.add_argument(
+            "--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/EXPERIMENT)"
+        )
+        command.add_argument(
+            "--to",
+            type=Path,
+            metavar="FILE",
+            help="where the record goes (default: experiments/results)",
         )
         command.set_defaults(do=do)
     draw = commands.add_parser("figures", help="draw every figure from the recorded results")
-    draw.add_argument("--results", type=Path, default=catalogue.RESULTS, metavar="DIR", help="the records")
-    draw.add_argument("--to", type=Path, default=catalogue.FIGURES, metavar="DIR", help="where the figures go")
+    draw.add_argument(
+        "--results", type=Path, default=catalogue.RESULTS, metavar="DIR", help="the records"
+    )
+    draw.add_argument(
+        "--to", type=Path, default=catalogue.FIGURES, metavar="DIR", help="where the figures go"
+    )
     draw.set_defaults(do=_figures)
-    write = commands.add_parser("page", help="write the tables of docs/reproduction.md from the recorded results")
+    write = commands.add_parser(
+        "page", help="write the tables of docs/reproduction.md from the recorded results"
+    )
     write.set_defaults(do=_page)
     return parser
 
@@ -62,7 +81,9 @@ def _run(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser()
     sweep_command.add(parser.add_subparsers())
     quick = ["--quick"] if args.quick else []
-    code = sweep_command.start(parser.parse_args(["sweep", str(experiment.file), "--out", str(out), *quick]))
+    code = sweep_command.start(
+        parser.parse_args(["sweep", str(experiment.file), "--out", str(out), *quick])
+    )
     return code or _record(args)
 
 
@@ -75,7 +96,10 @@ def _say_how_long(experiment: Experiment, runs: list[sweep.Run], *, quick: bool)
         there = records.read(experiment.record) if experiment.record.is_file() else None
         left = duration.seconds_left(runs, there, parallel=parallel, here=duration.yardstick())
     long = "nobody has recorded how long these take" if left is None else f"about {in_words(left)}"
-    print(f"{experiment.title}: {len(runs)} runs, {todo} to do, {parallel} at a time: {long}.", flush=True)
+    print(
+        f"{experiment.title}: {len(runs)} runs, {todo} to do, {parallel} at a time: {long}.",
+        flush=True,
+    )
 
 
 def _record(args: argparse.Namespace) -> int:

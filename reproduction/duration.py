@@ -1,8 +1,8 @@
 """How long an experiment will take here, from how long it took there.
 
-A record keeps seconds per round and what a fixed calculation, the yardstick, took on the machine that made it. The
-same calculation here gives the ratio of the two machines. An estimate, good to a factor of two or so.
-"""
+A record keeps seconds per round and what a fixed calculation, the yardstick, took on the machine
+that made it. The same calculation here gives the ratio of the two machines. An estimate, good to a
+factor of two or so."""
 
 import time
 from collections.abc import Iterable
@@ -36,8 +36,11 @@ def yardstick(steps: int = 40) -> float:
     return fastest
 
 
-def seconds_left(runs: Iterable[sweep.Run], record: Record | None, *, parallel: int, here: float) -> float | None:
-    """How long the runs will still take, so many at a time; None if nobody has recorded their methods."""
+def seconds_left(
+    runs: Iterable[sweep.Run], record: Record | None, *, parallel: int, here: float
+) -> float | None:
+    """How long the runs will still take, so many at a time; None if nobody has recorded their
+    methods."""
     todo = [run for run in runs if sweep.state(run.folder) != "finished"]
     known = record.seconds_per_round if record is not None else {}
     if record is None or any(method not in known for run in todo for method in run.config.methods):

@@ -1,7 +1,7 @@
 """The paper's figures, and ours, from the recorded results: PNG for the page, PDF for print.
 
-Colours are Okabe and Ito's, which readers with any colour vision tell apart; line style and marker say it again.
-Shades and bars are one standard deviation over clients and seeds, as in the paper.
+Colours are Okabe and Ito's, which readers with any colour vision tell apart; line style and marker
+say it again. Shades and bars are one standard deviation over clients and seeds, as in the paper.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 STYLES: Mapping[Model, dict[str, Any]] = {
     PROXYFL: {"color": "#D55E00", "marker": "o", "linestyle": "-", "linewidth": 2.0, "zorder": 4},
-    PROXYFL_PROXY: {"color": "#D55E00", "marker": "o", "linestyle": "--", "markerfacecolor": "white"},
+    PROXYFL_PROXY: {
+        "color": "#D55E00",
+        "marker": "o",
+        "linestyle": "--",
+        "markerfacecolor": "white",
+    },
     FML: {"color": "#E69F00", "marker": "D", "linestyle": "-"},
     FML_PROXY: {"color": "#E69F00", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
     AVGPUSH: {"color": "#009E73", "marker": "s", "linestyle": "-"},
@@ -74,7 +79,9 @@ def macro_accuracy(results: Results) -> "Figure":
 
 def ablations(results: Results) -> "Figure":
     """Skew, different architectures, and DP against none."""
-    figure, axes = plt.subplots(1, 3, figsize=(3.2 * WIDTH, HEIGHT + 0.7), width_ratios=(1, 1, 1.25))
+    figure, axes = plt.subplots(
+        1, 3, figsize=(3.2 * WIDTH, HEIGHT + 0.7), width_ratios=(1, 1, 1.25)
+    )
     _skew(axes[0], views.skew(results))
     _heterogeneous(axes[1], views.heterogeneous(results))
     _without_dp(axes[2], views.without_dp(results))
@@ -99,12 +106,20 @@ def honest(results: Results) -> "Figure":
     own, taught = views.honest(results), views.weight(results)
     alphas = list(own.scores)
     for label, view, style in (
-        ("beta = alpha: conditional", taught, {"color": "#CC79A7", "marker": "s", "linestyle": "--"}),
+        (
+            "beta = alpha: conditional",
+            taught,
+            {"color": "#CC79A7", "marker": "s", "linestyle": "--"},
+        ),
         ("beta = 0: end-to-end", own, {"color": "#D55E00", "marker": "o", "linestyle": "-"}),
     ):
         both = [alpha for alpha in alphas if alpha in view.scores]
-        at = [float(alpha) + (0.004 if view is own else -0.004) for alpha in both]  # beside each other, not on top
-        _errorbars(axes[0], at, [view.scores[alpha][PROXYFL] for alpha in both], label=label, **style)
+        at = [
+            float(alpha) + (0.004 if view is own else -0.004) for alpha in both
+        ]  # beside each other, not on top
+        _errorbars(
+            axes[0], at, [view.scores[alpha][PROXYFL] for alpha in both], label=label, **style
+        )
     _level(axes[0], own.alone, "alone")
     cost = own.epsilon[alphas[0]]
     title = f"after {own.round} rounds, both at epsilon {cost:.1f}"
@@ -130,12 +145,16 @@ def epsilon(results: Results) -> "Figure":
     }
     spent = [cost or 0.0 for cost in view.epsilon.values()]
     for model, (label, style) in lines.items():
-        _errorbars(axis, spent, [found[model] for found in view.scores.values()], label=label, **style)
+        _errorbars(
+            axis, spent, [found[model] for found in view.scores.values()], label=label, **style
+        )
     _level(axis, view.alone, "alone (never shared, no DP)")
     axis.set_xscale("log")
     axis.set_xticks(spent, [f"{cost:.2g}" for cost in spent])
     axis.minorticks_off()
-    axis.set(xlabel="epsilon of an institution, end-to-end (PLD, delta 1/1000)", ylabel="test accuracy")
+    axis.set(
+        xlabel="epsilon of an institution, end-to-end (PLD, delta 1/1000)", ylabel="test accuracy"
+    )
     axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     return figure
@@ -174,7 +193,9 @@ def _curves(axis: "Axes", record: Record, measure: str) -> None:
         middle, sd = np.array([s.mean for s in seen]), np.array([s.std or 0.0 for s in seen])
         every = max(1, len(group.rounds) // 5)
         axis.plot(group.rounds, middle, label=model.name, markersize=4.5, markevery=every, **style)
-        axis.fill_between(group.rounds, middle - sd, middle + sd, color=style["color"], alpha=0.12, linewidth=0)
+        axis.fill_between(
+            group.rounds, middle - sd, middle + sd, color=style["color"], alpha=0.12, linewidth=0
+        )
     axis.set_xlabel("rounds")
     axis.grid(alpha=0.3)
 
@@ -183,13 +204,24 @@ def _skew(axis: "Axes", view: View) -> None:
     for model in MODELS:
         values = [found[model] for found in view.scores.values()]
         _errorbars(axis, view.scores, values, label=model.name, **STYLES[model])
-    axis.set(title=f"skew (after {view.round} rounds)", xlabel="share of the majority class", ylabel="test accuracy")
+    axis.set(
+        title=f"skew (after {view.round} rounds)",
+        xlabel="share of the majority class",
+        ylabel="test accuracy",
+    )
 
 
 def _heterogeneous(axis: "Axes", view: View) -> None:
     for k, model in enumerate((REGULAR, PROXYFL, ALONE)):
         seen = [spread(found[model].values()) for found in view.scores.values()]
-        _bars(axis, np.arange(len(seen)) + (k - 1) * 0.27, seen, 0.27, label=model.name, color=STYLES[model]["color"])
+        _bars(
+            axis,
+            np.arange(len(seen)) + (k - 1) * 0.27,
+            seen,
+            0.27,
+            label=model.name,
+            color=STYLES[model]["color"],
+        )
     axis.set_xticks(range(len(view.scores)), list(map(str, view.scores)))
     axis.set_title(f"private architectures ({view.round} rounds)")
     _legend_above_bars(axis)
@@ -199,7 +231,15 @@ def _without_dp(axis: "Axes", view: View) -> None:
     for k, (label, found) in enumerate(view.scores.items()):
         seen = [spread(scored.values()) for scored in found.values()]
         colour, hatch = (("#56B4E9", "//"), ("#D55E00", ""))[k]
-        _bars(axis, np.arange(len(seen)) + (k - 0.5) * 0.4, seen, 0.4, label=str(label), color=colour, hatch=hatch)
+        _bars(
+            axis,
+            np.arange(len(seen)) + (k - 0.5) * 0.4,
+            seen,
+            0.4,
+            label=str(label),
+            color=colour,
+            hatch=hatch,
+        )
         axis.set_xticks(range(len(found)), [m.name.replace(" ", "\n") for m in found], fontsize=6.5)
     axis.set_title(f"DP against none ({view.round} rounds)")
     _legend_above_bars(axis)
@@ -210,13 +250,23 @@ def _batch_size(axis: "Axes", view: View) -> None:
     private = [found[PROXYFL] for found in view.scores.values()]
     _errorbars(axis, sizes, private, label="ProxyFL private", **STYLES[PROXYFL])
     other = axis.twinx()
-    other.plot(sizes, [cost or 0.0 for cost in view.epsilon.values()], color="#0072B2", marker="s", linestyle="--")
+    other.plot(
+        sizes,
+        [cost or 0.0 for cost in view.epsilon.values()],
+        color="#0072B2",
+        marker="s",
+        linestyle="--",
+    )
     other.set_ylabel("epsilon, conditional (dashed)", color="#0072B2")
     other.set_ylim(0)
     axis.set_xscale("log")
     axis.set_xticks(sizes, list(map(str, sizes)))
     axis.minorticks_off()
-    axis.set(title=f"batch size ({view.round} rounds)", xlabel="batch size", ylabel="private accuracy (solid)")
+    axis.set(
+        title=f"batch size ({view.round} rounds)",
+        xlabel="batch size",
+        ylabel="private accuracy (solid)",
+    )
 
 
 def _weight(axis: "Axes", view: View) -> None:
@@ -224,7 +274,9 @@ def _weight(axis: "Axes", view: View) -> None:
         values = [found[model] for found in view.scores.values()]
         _errorbars(axis, view.scores, values, label=model.name, **STYLES[model])
     _level(axis, view.alone, "alone")
-    axis.set(title=f"DML weight ({view.round} rounds)", xlabel="alpha = beta", ylabel="test accuracy")
+    axis.set(
+        title=f"DML weight ({view.round} rounds)", xlabel="alpha = beta", ylabel="test accuracy"
+    )
 
 
 def _mixing(axis: "Axes", view: View) -> None:
@@ -236,15 +288,34 @@ def _mixing(axis: "Axes", view: View) -> None:
     models = next(iter(view.scores.values()))
     for k, (model, (label, (look, hatch))) in enumerate(zip(models, looks.items(), strict=True)):
         seen = [spread(found[model].values()) for found in view.scores.values()]
-        _bars(axis, np.arange(3) + (k - 1) * 0.27, seen, 0.27, label=label, color=STYLES[look]["color"], hatch=hatch)
-    axis.set_xticks(range(3), ["passed on whole\n(permutation)", "half kept,\nhalf sent", "averaged\nthrough a hub"])
+        _bars(
+            axis,
+            np.arange(3) + (k - 1) * 0.27,
+            seen,
+            0.27,
+            label=label,
+            color=STYLES[look]["color"],
+            hatch=hatch,
+        )
+    axis.set_xticks(
+        range(3),
+        ["passed on whole\n(permutation)", "half kept,\nhalf sent", "averaged\nthrough a hub"],
+    )
     axis.set(title=f"how proxies are mixed ({view.round} rounds)", ylabel="test accuracy")
     _legend_above_bars(axis)
 
 
 def _bars(axis: "Axes", at: Any, seen: Sequence[Spread], width: float, **style: Any) -> None:
     sd = [s.std or 0.0 for s in seen]
-    axis.bar(at, [s.mean for s in seen], width, yerr=sd, error_kw={"elinewidth": 0.8}, edgecolor="white", **style)
+    axis.bar(
+        at,
+        [s.mean for s in seen],
+        width,
+        yerr=sd,
+        error_kw={"elinewidth": 0.8},
+        edgecolor="white",
+        **style,
+    )
     axis.grid(alpha=0.3, axis="y")
     axis.set_axisbelow(True)
 
@@ -256,20 +327,35 @@ def _legend_above_bars(axis: "Axes") -> None:
 
 def _errorbars(axis: "Axes", at: Any, values: Sequence[Scores], **style: Any) -> None:
     seen = [spread(v.values()) for v in values]
-    axis.errorbar(list(at), [s.mean for s in seen], [s.std or 0.0 for s in seen], capsize=2, elinewidth=0.8,
-                  markersize=4.5, **style)  # fmt: skip
+    axis.errorbar(
+        list(at),
+        [s.mean for s in seen],
+        [s.std or 0.0 for s in seen],
+        capsize=2,
+        elinewidth=0.8,
+        markersize=4.5,
+        **style,
+    )
     axis.grid(alpha=0.3)
 
 
 def _level(axis: "Axes", scored: Scores, label: str) -> None:
     seen, style = spread(scored.values()), STYLES[ALONE]
     axis.axhline(seen.mean, color=style["color"], linestyle=style["linestyle"], label=label)
-    axis.axhspan(seen.mean - (seen.std or 0), seen.mean + (seen.std or 0), color=style["color"], alpha=0.1, linewidth=0)
+    axis.axhspan(
+        seen.mean - (seen.std or 0),
+        seen.mean + (seen.std or 0),
+        color=style["color"],
+        alpha=0.1,
+        linewidth=0,
+    )
 
 
 def _legend_below(figure: "Figure", axes: Sequence["Axes"], *, room: float) -> None:
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="lower center", ncol=5, frameon=False, fontsize=8)
+    figure.legend(
+        handles.values(), handles.keys(), loc="lower center", ncol=5, frameon=False, fontsize=8
+    )
     figure.tight_layout(rect=(0, room - 0.05, 1, 1))

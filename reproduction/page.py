@@ -1,4 +1,5 @@
-"""The tables of docs/reproduction.md: made from the recorded results, put between markers, never typed.
+"""The tables of docs/reproduction.md: made from the recorded results, put between markers, never
+typed.
 
 <!-- table: benchmarks -->
 ...
@@ -55,16 +56,23 @@ def overview(results: Results) -> str:
     rows = []
     for name, experiment in EXPERIMENTS.items():
         if not results.has(name):
-            rows.append([f"[{name}](../experiments/{name}.toml)", experiment.place, "not recorded", "", ""])
+            rows.append(
+                [f"[{name}](../experiments/{name}.toml)", experiment.place, "not recorded", "", ""]
+            )
             continue
         record = results.record(name)
         least, most = (pick(g.rounds[-1] for g in record.groups) for pick in (min, max))
         rounds = str(most) if least == most else f"{least} to {most}"
         seeds = sorted({len(g.seeds) for g in record.groups})
-        rows.append([
-            f"[{name}](../experiments/{name}.toml)", experiment.place, f"{rounds} of {record.rounds}",
-            " to ".join(map(str, seeds)) + f" of {len(record.seeds)}", f"{_core_hours(record):.1f}",
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"[{name}](../experiments/{name}.toml)",
+                experiment.place,
+                f"{rounds} of {record.rounds}",
+                " to ".join(map(str, seeds)) + f" of {len(record.seeds)}",
+                f"{_core_hours(record):.1f}",
+            ]
+        )
     return _markdown(["experiment", "in the paper", "rounds", "seeds", "core-hours"], rows)
 
 
@@ -75,14 +83,22 @@ def benchmarks(results: Results) -> str:
     for model in MODELS:
         cells = []
         for _, record in found:
-            accuracy, macro = (scores(record, model, record.last_round, m) for m in ("accuracy", "macro_accuracy"))
+            accuracy, macro = (
+                scores(record, model, record.last_round, m) for m in ("accuracy", "macro_accuracy")
+            )
             cells += [_spread(accuracy), f"{spread(macro.values()).mean:.3f}"]
         rows.append([model.name, *cells])
-    rows += [[f"epsilon of {m.name}", *[cell for _, r in found for cell in (_cost(r, m), "")]] for m in COSTS]
+    rows += [
+        [f"epsilon of {m.name}", *[cell for _, r in found for cell in (_cost(r, m), "")]]
+        for m in COSTS
+    ]
     heads = [
         head
         for name, record in found
-        for head in (f"{EXPERIMENTS[name].title.split(',')[0]}, {record.last_round} rounds", "macro")
+        for head in (
+            f"{EXPERIMENTS[name].title.split(',')[0]}, {record.last_round} rounds",
+            "macro",
+        )
     ]
     return _markdown(["model", *heads], rows)
 
@@ -95,14 +111,20 @@ def skew(results: Results) -> str:
         found = [scored[model] for scored in view.scores.values()]
         change = spread(found[-1].values()).mean - spread(found[0].values()).mean
         rows.append([model.name, *map(_spread, found), _points(change)])
-    return _markdown([f"after {view.round} rounds", *(f"p_major {p}" for p in view.scores), "change"], rows)
+    return _markdown(
+        [f"after {view.round} rounds", *(f"p_major {p}" for p in view.scores), "change"], rows
+    )
 
 
 def heterogeneous(results: Results) -> str:
     """Accuracy by private architecture."""
     view = views.heterogeneous(results)
     rows = [
-        [str(name), *map(_spread, found.values()), *(_against(found[PROXYFL], found[m]) for m in (REGULAR, ALONE))]
+        [
+            str(name),
+            *map(_spread, found.values()),
+            *(_against(found[PROXYFL], found[m]) for m in (REGULAR, ALONE)),
+        ]
         for name, found in view.scores.items()
     ]
     heads = ["Regular (DP)", "ProxyFL private", "alone", "ProxyFL - Regular", "ProxyFL - alone"]
@@ -114,7 +136,12 @@ def without_dp(results: Results) -> str:
     view = views.without_dp(results)
     free, under = view.scores["without DP"], view.scores["with DP"]
     rows = [
-        [m.name, _spread(free[m]), _spread(under[m]), _points(compare(under[m], free[m]).over_clients.difference)]
+        [
+            m.name,
+            _spread(free[m]),
+            _spread(under[m]),
+            _points(compare(under[m], free[m]).over_clients.difference),
+        ]
         for m in free
     ]
     rows.append([ALONE.name, _spread(view.alone), "", ""])
@@ -124,7 +151,9 @@ def without_dp(results: Results) -> str:
 def both_mlp(results: Results) -> str:
     """All models MLP: accuracy at the ablations' round and at the end."""
     record = results.record("both-mlp")
-    rounds = sorted({record.last_round} | ({views.skew(results).round} if results.has("skew") else set()))
+    rounds = sorted(
+        {record.last_round} | ({views.skew(results).round} if results.has("skew") else set())
+    )
     rows = [[m.name, *(_spread(scores(record, m, at)) for at in rounds)] for m in MODELS]
     return _markdown(["model", *(f"{at} rounds" for at in rounds)], rows)
 
@@ -132,14 +161,22 @@ def both_mlp(results: Results) -> str:
 def batch_size(results: Results) -> str:
     """Accuracy and epsilon by batch size."""
     view = views.batch_size(results)
-    rows = [[str(b), *map(_spread, found.values()), _number(view.epsilon[b])] for b, found in view.scores.items()]
-    return _markdown([f"batch size, {view.round} rounds", "private", "proxy", "epsilon (PLD, conditional)"], rows)
+    rows = [
+        [str(b), *map(_spread, found.values()), _number(view.epsilon[b])]
+        for b, found in view.scores.items()
+    ]
+    return _markdown(
+        [f"batch size, {view.round} rounds", "private", "proxy", "epsilon (PLD, conditional)"], rows
+    )
 
 
 def weight(results: Results) -> str:
     """Accuracy by alpha = beta."""
     view = views.weight(results)
-    rows = [[str(w), *map(_spread, f.values()), _against(f[PROXYFL], f[FML])] for w, f in view.scores.items()]
+    rows = [
+        [str(w), *map(_spread, f.values()), _against(f[PROXYFL], f[FML])]
+        for w, f in view.scores.items()
+    ]
     heads = [model.name for model in next(iter(view.scores.values()))]
     return _markdown([f"alpha = beta, {view.round} rounds", *heads, "ProxyFL - FML, private"], rows)
 
@@ -153,9 +190,15 @@ def honest(results: Results) -> str:
         cells = [_spread(before) if before else "", *map(_spread, found.values())]
         cost = _against(found[PROXYFL], before) if before else ""
         rows.append([str(alpha), *cells, cost, _against(found[PROXYFL], own.alone)])
-    heads = ["ProxyFL, beta = alpha: conditional", "ProxyFL, beta = 0: end-to-end", "FML, beta = 0: end-to-end"]
+    heads = [
+        "ProxyFL, beta = alpha: conditional",
+        "ProxyFL, beta = 0: end-to-end",
+        "FML, beta = 0: end-to-end",
+    ]
     first = f"alpha, {own.round} rounds, epsilon {_number(next(iter(own.epsilon.values())))}"
-    return _markdown([first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"], rows)
+    return _markdown(
+        [first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"], rows
+    )
 
 
 def mixing(results: Results) -> str:
@@ -165,18 +208,27 @@ def mixing(results: Results) -> str:
     for model in next(iter(view.scores.values())):
         found = [scored[model] for scored in view.scores.values()]
         rows.append([model.name, *map(_spread, found), _against(found[1], found[0])])
-    return _markdown([f"after {view.round} rounds", *map(str, view.scores), "1/2 - permutation"], rows)
+    return _markdown(
+        [f"after {view.round} rounds", *map(str, view.scores), "1/2 - permutation"], rows
+    )
 
 
 def epsilon(results: Results) -> str:
     """Accuracy by epsilon."""
     view = views.epsilon(results)
     rows = [
-        [f"{view.epsilon[target]:.2f}", *map(_spread, found.values()), _against(found[views.LINEAR], view.alone)]
+        [
+            f"{view.epsilon[target]:.2f}",
+            *map(_spread, found.values()),
+            _against(found[views.LINEAR], view.alone),
+        ]
         for target, found in view.scores.items()
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
-    table = _markdown([f"epsilon (end-to-end), {view.round} rounds", *heads, "private, linear proxy - alone"], rows)
+    table = _markdown(
+        [f"epsilon (end-to-end), {view.round} rounds", *heads, "private, linear proxy - alone"],
+        rows,
+    )
     return f"{table}\n\n`alone`, on the same data and in batches of the same size: {_spread(view.alone)}."
 
 
@@ -203,27 +255,64 @@ def evidence(statement: Statement) -> str:
     for row in statement.rows:
         seen = row.comparison
         met = ("yes" if row.met else "no") if row.counts else ("(yes)" if row.met else "(no)")
-        rows.append([
-            row.where, row.against, f"{row.ours:.3f}", f"{row.theirs:.3f}", _points(seen.over_clients.difference),
-            _p(seen.over_clients), _p(seen.over_seeds), str(seen.seeds), " ".join(filter(None, (met, row.more))),
-        ])  # fmt: skip
-    heads = ["where", "against", "ours", "theirs", "points", "p, clients", "p, seeds", "seeds", "met"]
-    return f"Rule: {statement.rule}.\n\n{_markdown(heads, rows)}\n\nVerdict: **{statement.verdict}**."
+        rows.append(
+            [
+                row.where,
+                row.against,
+                f"{row.ours:.3f}",
+                f"{row.theirs:.3f}",
+                _points(seen.over_clients.difference),
+                _p(seen.over_clients),
+                _p(seen.over_seeds),
+                str(seen.seeds),
+                " ".join(filter(None, (met, row.more))),
+            ]
+        )
+    heads = [
+        "where",
+        "against",
+        "ours",
+        "theirs",
+        "points",
+        "p, clients",
+        "p, seeds",
+        "seeds",
+        "met",
+    ]
+    return (
+        f"Rule: {statement.rule}.\n\n{_markdown(heads, rows)}\n\nVerdict: **{statement.verdict}**."
+    )
 
 
 TABLES: Mapping[str, Callable[[Results], str]] = {
-    "overview": overview, "verdicts": verdicts, "benchmarks": benchmarks, "skew": skew,
-    "heterogeneous": heterogeneous, "without-dp": without_dp, "both-mlp": both_mlp, "batch-size": batch_size,
-    "weight": weight, "honest": honest, "mixing": mixing, "epsilon": epsilon,
-    **{f"statement-{name}": _evidence(name) for name in
-       ("best", "fml", "avgpush", "skew", "architectures", "dp", "batches")},
-}  # fmt: skip
+    "overview": overview,
+    "verdicts": verdicts,
+    "benchmarks": benchmarks,
+    "skew": skew,
+    "heterogeneous": heterogeneous,
+    "without-dp": without_dp,
+    "both-mlp": both_mlp,
+    "batch-size": batch_size,
+    "weight": weight,
+    "honest": honest,
+    "mixing": mixing,
+    "epsilon": epsilon,
+    **{
+        f"statement-{name}": _evidence(name)
+        for name in ("best", "fml", "avgpush", "skew", "architectures", "dp", "batches")
+    },
+}
 
 
 def _core_hours(record: Record) -> float:
     """One core's time for all runs, by the recorded seconds per round."""
     runs = {(str(g.settings), g.method): (g.rounds[-1], len(g.seeds)) for g in record.groups}
-    return sum(record.seconds_per_round[m] * rounds * seeds for (_, m), (rounds, seeds) in runs.items()) / 3600
+    return (
+        sum(
+            record.seconds_per_round[m] * rounds * seeds for (_, m), (rounds, seeds) in runs.items()
+        )
+        / 3600
+    )
 
 
 def _cost(record: Record, model: Model) -> str:

@@ -1,8 +1,7 @@
 """What is kept of a sweep: every score of every client, without the weights.
 
-A file has one JSON object per line: a heading, then one group per setting, method and model. Scores are in the order
-seed, round, client.
-"""
+A file has one JSON object per line: a heading, then one group per setting, method and model. Scores
+are in the order seed, round, client."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +27,9 @@ Scores = dict[tuple[int, int], float]
 class Group:
     """The scores of one kind of model under one setting.
 
-    ``rounds`` are the numbers of rounds done at which it was scored, ``epsilon`` what they had cost by then: the
-    largest over clients and seeds, by the PLD accountant, None for a model that was trained without DP.
-    """
+    ``rounds`` are the numbers of rounds done at which it was scored, ``epsilon`` what they had cost
+    by then: the largest over clients and seeds, by the PLD accountant, None for a model that was
+    trained without DP."""
 
     settings: Mapping[str, Any]
     method: str
@@ -46,7 +45,9 @@ class Group:
         """The scores after so many rounds."""
         position = list(self.rounds).index(round)
         by_seed = zip(self.seeds, getattr(self, measure), strict=True)
-        return {(seed, i): score for seed, rounds in by_seed for i, score in enumerate(rounds[position])}
+        return {
+            (seed, i): score for seed, rounds in by_seed for i, score in enumerate(rounds[position])
+        }
 
     def epsilon_at(self, round: int) -> float | None:
         """What so many rounds had cost."""
@@ -57,11 +58,11 @@ class Group:
 class Record:
     """An experiment as it was measured.
 
-    ``rounds`` and ``seeds`` are what its file asks for; what there is of them, its groups say. ``base`` are the
-    settings of the first run, of which those in ``Group.settings`` vary. ``seconds_per_round`` is one core's time for
-    all clients, per method, over all settings; ``yardstick`` what the machine needed for a fixed calculation at that
-    time (``reproduction.duration``).
-    """
+    ``rounds`` and ``seeds`` are what its file asks for; what there is of them, its groups say.
+    ``base`` are the settings of the first run, of which those in ``Group.settings`` vary.
+    ``seconds_per_round`` is one core's time for all clients, per method, over all settings;
+    ``yardstick`` what the machine needed for a fixed calculation at that time
+    (``reproduction.duration``)."""
 
     experiment: str
     rounds: int
@@ -72,17 +73,25 @@ class Record:
     groups: Sequence[Group] = field(repr=False)
 
     def group(self, method: str, role: str, **settings: Any) -> Group:
-        """The one group with this method, role and settings; dots in settings' names are written as two underscores."""
+        """The one group with this method, role and settings; dots in settings' names are written as
+        two underscores."""
         wanted = {key.replace("__", "."): value for key, value in settings.items()}
-        found = [g for g in self.groups if (g.method, g.role, dict(g.settings)) == (method, role, wanted)]
+        found = [
+            g for g in self.groups if (g.method, g.role, dict(g.settings)) == (method, role, wanted)
+        ]
         if len(found) != 1:
-            raise RunError(f"{self.experiment}: expected one record of {method} {role} {wanted}, got {len(found)}.")
+            raise RunError(
+                f"{self.experiment}: expected one record of {method} {role} {wanted}, got "
+                f"{len(found)}."
+            )
         return found[0]
 
     def has(self, method: str, role: str, **settings: Any) -> bool:
         """Whether there is such a group."""
         wanted = {key.replace("__", "."): value for key, value in settings.items()}
-        return any((g.method, g.role, dict(g.settings)) == (method, role, wanted) for g in self.groups)
+        return any(
+            (g.method, g.role, dict(g.settings)) == (method, role, wanted) for g in self.groups
+        )
 
     @property
     def last_round(self) -> int:
@@ -99,7 +108,9 @@ def condense(experiment: str, runs: Iterable[sweep.Run], *, yardstick: float) ->
         if sweep.state(run.folder) == "new":
             continue
         rows = loading.read(run.folder).rows
-        settings = json.dumps({k: v for k, v in run.settings.items() if k not in ("seed", "methods")})
+        settings = json.dumps(
+            {k: v for k, v in run.settings.items() if k not in ("seed", "methods")}
+        )
         for method in run.config.methods:
             own = [row for row in rows if row["method"] == method]
             training.setdefault(method, []).extend(_seconds_per_round(own))
@@ -112,7 +123,9 @@ def condense(experiment: str, runs: Iterable[sweep.Run], *, yardstick: float) ->
         experiment,
         rounds=max(run.config.rounds for run in runs),
         seeds=sorted({run.config.seed for run in runs}),
-        base={key: value for key, value in sweep.settings(runs[0].config).items() if key not in _LOCAL},
+        base={
+            key: value for key, value in sweep.settings(runs[0].config).items() if key not in _LOCAL
+        },
         seconds_per_round={m: round(sum(s) / len(s), 4) for m, s in training.items() if s},
         yardstick=yardstick,
         groups=[_group(json.loads(key[0]), *key[1:], found) for key, found in parts.items()],
@@ -124,7 +137,9 @@ def write(record: Record, path: Path) -> None:
     heading = {key: value for key, value in asdict(record).items() if key != "groups"}
     lines = [{"format": FORMAT, **heading}, *(asdict(group) for group in record.groups)]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8"
+    )
 
 
 def read(path: Path) -> Record:
@@ -132,13 +147,19 @@ def read(path: Path) -> Record:
     try:
         heading, *groups = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     except FileNotFoundError as error:
-        raise RunError(f"There is no record {path}. Make it: make reproduce EXPERIMENT={path.stem}.") from error
+        raise RunError(
+            f"There is no record {path}. Make it: make reproduce EXPERIMENT={path.stem}."
+        ) from error
     if heading.pop("format") != FORMAT:
-        raise RunError(f"{path} has another format. Make it again: make reproduce EXPERIMENT={path.stem}.")
+        raise RunError(
+            f"{path} has another format. Make it again: make reproduce EXPERIMENT={path.stem}."
+        )
     return Record(**heading, groups=[Group(**group) for group in groups])
 
 
-def _group(settings: dict[str, Any], method: str, role: str, found: list[tuple[int, list[dict[str, Any]]]]) -> Group:
+def _group(
+    settings: dict[str, Any], method: str, role: str, found: list[tuple[int, list[dict[str, Any]]]]
+) -> Group:
     found = sorted(found, key=lambda part: part[0])
     common = sorted(set.intersection(*({row["round"] + 1 for row in rows} for _, rows in found)))
     scores: dict[str, list[list[list[float]]]] = {measure: [] for measure in MEASURES}
@@ -151,12 +172,20 @@ def _group(settings: dict[str, Any], method: str, role: str, found: list[tuple[i
                 if row.get("epsilon_pld") is not None:
                     cost[done] = max(cost.get(done, 0.0), row["epsilon_pld"])
         for measure, into in scores.items():
-            into.append([[round(row[f"{role}_{measure}"], 4) for row in by_round[done]] for done in common])
+            into.append(
+                [[round(row[f"{role}_{measure}"], 4) for row in by_round[done]] for done in common]
+            )
     return Group(
-        settings, method, role, [seed for seed, _ in found], common, scores["accuracy"], scores["macro_accuracy"],
+        settings,
+        method,
+        role,
+        [seed for seed, _ in found],
+        common,
+        scores["accuracy"],
+        scores["macro_accuracy"],
         epsilon=[None if done not in cost else round(cost[done], 4) for done in common],
         kind=found[0][1][0]["epsilon_kind"],
-    )  # fmt: skip
+    )
 
 
 def _seconds_per_round(rows: Iterable[Mapping[str, Any]]) -> list[float]:

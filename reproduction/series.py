@@ -1,4 +1,5 @@
-"""The models that are compared, their names in figures and tables, and how two of them are compared."""
+"""The models that are compared, their names in figures and tables, and how two of them are
+compared."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,10 @@ class Model:
         return METHODS[self.method].pooled
 
 
-PROXYFL, PROXYFL_PROXY = Model("ProxyFL private", "proxyfl", "private"), Model("ProxyFL proxy", "proxyfl", "proxy")
+PROXYFL, PROXYFL_PROXY = (
+    Model("ProxyFL private", "proxyfl", "private"),
+    Model("ProxyFL proxy", "proxyfl", "proxy"),
+)
 FML, FML_PROXY = Model("FML private", "fml", "private"), Model("FML proxy", "fml", "received")
 AVGPUSH, FEDAVG = Model("AvgPush", "avgpush", "proxy"), Model("FedAvg", "fedavg", "received")
 CWT, REGULAR = Model("CWT", "cwt", "proxy"), Model("Regular", "regular", "proxy")
@@ -51,7 +55,9 @@ class Results:
         return (self.folder / f"{name}.jsonl").is_file()
 
 
-def scores(record: Record, model: Model, round: int, measure: str = "accuracy", **settings: Any) -> Scores:
+def scores(
+    record: Record, model: Model, round: int, measure: str = "accuracy", **settings: Any
+) -> Scores:
     """The model's score for each seed and client after ``round`` rounds."""
     return record.group(model.method, model.role, **settings).at(round, measure)
 
@@ -60,11 +66,16 @@ def common_round(*found: Record) -> int:
     """The last number of rounds after which all models of all the records were scored."""
     shared = set.intersection(*(set(group.rounds) for record in found for group in record.groups))
     if not shared:
-        raise RunError(f"{', '.join(record.experiment for record in found)}: no round at which all were scored.")
+        raise RunError(
+            f"{', '.join(record.experiment for record in found)}: no round at which all were "
+            f"scored."
+        )
     return max(shared)
 
 
-def compare(ours: Scores, theirs: Scores, *, ours_pooled: bool = False, theirs_pooled: bool = False) -> Comparison:
+def compare(
+    ours: Scores, theirs: Scores, *, ours_pooled: bool = False, theirs_pooled: bool = False
+) -> Comparison:
     """Ours minus theirs, paired by seed and client."""
     return statistics.compare(
         statistics.differences(ours, theirs, ours_pooled=ours_pooled, theirs_pooled=theirs_pooled)

@@ -1,8 +1,8 @@
 """What the paper states about its image benchmarks, tested on the recorded results.
 
-A statement is a list of comparisons, each with a rule that it meets or not. The verdict follows from them alone: all
-meet it, some do, none does. Comparisons with ``alone``, which the paper does not have, are shown and do not count.
-"""
+A statement is a list of comparisons, each with a rule that it meets or not. The verdict follows
+from them alone: all meet it, some do, none does. Comparisons with ``alone``, which the paper does
+not have, are shown and do not count."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,8 @@ DATASETS = ("mnist", "fashion-mnist", "cifar10")
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: ``ours`` and ``theirs`` are means over seeds and clients, ``met`` whether the rule is."""
+    """One comparison: ``ours`` and ``theirs`` are means over seeds and clients, ``met`` whether the
+    rule is."""
 
     where: str
     against: str
@@ -117,11 +118,18 @@ def _skew(results: Results) -> Statement:
 
     rows = [
         _difference(
-            f"p_major {even} to {skewed}", model.name, lost(PROXYFL), lost(model), _lower, counts=model is not ALONE
+            f"p_major {even} to {skewed}",
+            model.name,
+            lost(PROXYFL),
+            lost(model),
+            _lower,
+            counts=model is not ALONE,
         )
         for model in (*OF_THE_PAPER, PROXYFL_PROXY, ALONE)
     ]
-    return Statement("skew", "ProxyFL's private models are the most robust to skew", "loses less accuracy", rows)
+    return Statement(
+        "skew", "ProxyFL's private models are the most robust to skew", "loses less accuracy", rows
+    )
 
 
 def _architectures(results: Results) -> Statement:
@@ -129,19 +137,36 @@ def _architectures(results: Results) -> Statement:
     rows, gains = [], {}
     for name, scored in found.items():
         rows += [
-            _difference(str(name), other.name, scored[PROXYFL], scored[other], _higher, counts=other is not ALONE)
+            _difference(
+                str(name),
+                other.name,
+                scored[PROXYFL],
+                scored[other],
+                _higher,
+                counts=other is not ALONE,
+            )
             for other in (REGULAR, ALONE)
         ]
-        first = min(client for _, client in scored[REGULAR])  # clients of two architectures are paired in their order
+        first = min(
+            client for _, client in scored[REGULAR]
+        )  # clients of two architectures are paired in their order
         gain = _minus(scored[PROXYFL], scored[REGULAR])
         gains[name] = {(seed, client - first): points for (seed, client), points in gain.items()}
     by_strength = sorted(found, key=lambda name: spread(found[name][REGULAR].values()).mean)
     weak, strong = by_strength[0], by_strength[-1]
     rows.append(
-        _difference(f"gain of the weakest, {weak}", f"of the strongest, {strong}", gains[weak], gains[strong], _clearly)
+        _difference(
+            f"gain of the weakest, {weak}",
+            f"of the strongest, {strong}",
+            gains[weak],
+            gains[strong],
+            _clearly,
+        )
     )
     claim = "Every architecture gains over Regular training, the weak ones most"
-    rule = f"higher mean; in the last row, which compares two gains, also p < {P_CLEAR} over clients"
+    rule = (
+        f"higher mean; in the last row, which compares two gains, also p < {P_CLEAR} over clients"
+    )
     return Statement("architectures", claim, rule, rows)
 
 
@@ -155,7 +180,9 @@ def _dp(results: Results) -> Statement:
         _difference("loss from DP", model.name, lost(PROXYFL), lost(model), _lower)
         for model in (*OF_THE_PAPER, PROXYFL_PROXY)
     ]
-    return Statement("dp", "ProxyFL's private models lose least from DP", "loses less accuracy", rows)
+    return Statement(
+        "dp", "ProxyFL's private models lose least from DP", "loses less accuracy", rows
+    )
 
 
 def _batches(results: Results) -> Statement:
@@ -164,12 +191,16 @@ def _batches(results: Results) -> Statement:
     usual, kind = base.base["learning.batch_size"], base.group("proxyfl", "private").kind
     rows = [
         _difference(
-            f"batches of {size}", f"batches of {usual}", found[PROXYFL], view.scores[usual][PROXYFL], _hardly_lower,
+            f"batches of {size}",
+            f"batches of {usual}",
+            found[PROXYFL],
+            view.scores[usual][PROXYFL],
+            _hardly_lower,
             more=f"epsilon {view.epsilon[size]:.1f} for {view.epsilon[usual]:.1f} ({kind})",
         )
         for size, found in view.scores.items()
         if float(size) < usual
-    ]  # fmt: skip
+    ]
     rule = f"less than {100 * FEW_POINTS:.0f} points of accuracy lost"
     return Statement("batches", "Small batches buy epsilon cheaply", rule, rows)
 
@@ -211,19 +242,32 @@ def _benchmarks(results: Results) -> list[tuple[str, Record]]:
 
 
 def _row(
-    where: str, record: Record, ours: Model, theirs: Model, rule: Callable[[Comparison], bool],
-    *, counts: bool = True,
-) -> Row:  # fmt: skip
+    where: str,
+    record: Record,
+    ours: Model,
+    theirs: Model,
+    rule: Callable[[Comparison], bool],
+    *,
+    counts: bool = True,
+) -> Row:
     a, b = (scores(record, model, record.last_round) for model in (ours, theirs))
     seen = compare(a, b, ours_pooled=ours.pooled, theirs_pooled=theirs.pooled)
     against = theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
-    return Row(where, against, spread(a.values()).mean, spread(b.values()).mean, seen, rule(seen), counts)
+    return Row(
+        where, against, spread(a.values()).mean, spread(b.values()).mean, seen, rule(seen), counts
+    )
 
 
 def _difference(
-    where: str, against: str, ours: Scores, theirs: Scores, rule: Callable[[Comparison], bool],
-    *, counts: bool = True, more: str = "",
-) -> Row:  # fmt: skip
+    where: str,
+    against: str,
+    ours: Scores,
+    theirs: Scores,
+    rule: Callable[[Comparison], bool],
+    *,
+    counts: bool = True,
+    more: str = "",
+) -> Row:
     seen = compare(ours, theirs)
     means = spread(ours.values()).mean, spread(theirs.values()).mean
     return Row(where, against, *means, seen, rule(seen), counts, more)

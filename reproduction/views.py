@@ -1,8 +1,8 @@
-"""What each ablation compares: scores by the setting that varies. Figures, tables and statements all look at these.
+"""What each ablation compares: scores by the setting that varies. Figures, tables and statements
+all look at these.
 
-The setting that the ablations vary is ``both-mlp``; they are compared at the last round at which all were scored, and
-over the seeds that all have.
-"""
+The setting that the ablations vary is ``both-mlp``; they are compared at the last round at which
+all were scored, and over the seeds that all have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,10 @@ def _view(
     def kept(scored: Scores) -> Scores:
         return {key: score for key, score in scored.items() if key[0] in seeds}
 
-    by_value = {value: {m: kept(scored) for m, scored in by_model.items()} for value, by_model in found.items()}
+    by_value = {
+        value: {m: kept(scored) for m, scored in by_model.items()}
+        for value, by_model in found.items()
+    }
     return View(round, by_value, kept(alone), cost or {})
 
 
@@ -64,7 +67,8 @@ def skew(results: Results) -> View:
     round = common_round(base, record)
     levels = sorted({g.settings["partition.p_major"] for g in record.groups})
     found: dict[float | str, Mapping[Model, Scores]] = {
-        p: {model: scores(record, model, round, partition__p_major=p) for model in MODELS} for p in levels
+        p: {model: scores(record, model, round, partition__p_major=p) for model in MODELS}
+        for p in levels
     }
     found[base.base["partition.p_major"]] = {model: scores(base, model, round) for model in MODELS}
     return _view(round, found, scores(base, ALONE, round))
@@ -98,13 +102,17 @@ def batch_size(results: Results) -> View:
     """By batch size."""
     base, record = results.record("both-mlp"), results.record("batch-size")
     round = common_round(base, record)
-    sources: dict[float | str, tuple[Record, dict[str, Any]]] = {base.base["learning.batch_size"]: (base, {})}
+    sources: dict[float | str, tuple[Record, dict[str, Any]]] = {
+        base.base["learning.batch_size"]: (base, {})
+    }
     for size in {g.settings["learning.batch_size"] for g in record.groups}:
         sources[size] = (record, {"learning__batch_size": size})
     found: dict[float | str, Mapping[Model, Scores]] = {}
     cost: dict[float | str, float | None] = {}
     for size, (source, settings) in sorted(sources.items(), key=lambda item: float(item[0])):
-        found[size] = {model: scores(source, model, round, **settings) for model in (PROXYFL, PROXYFL_PROXY)}
+        found[size] = {
+            model: scores(source, model, round, **settings) for model in (PROXYFL, PROXYFL_PROXY)
+        }
         cost[size] = source.group("proxyfl", "private", **settings).epsilon_at(round)
     return _view(round, found, scores(base, ALONE, round), cost)
 
@@ -130,11 +138,14 @@ def honest(results: Results) -> View:
     round = common_round(base, record, results.record("weight"))
     alphas = sorted({g.settings["learning.alpha"] for g in record.groups})
     found: dict[float | str, Mapping[Model, Scores]] = {
-        alpha: {model: scores(record, model, round, learning__alpha=alpha) for model in (PROXYFL, FML)}
+        alpha: {
+            model: scores(record, model, round, learning__alpha=alpha) for model in (PROXYFL, FML)
+        }
         for alpha in alphas
     }
     cost: dict[float | str, float | None] = {
-        alpha: record.group("proxyfl", "private", learning__alpha=alpha).epsilon_at(round) for alpha in alphas
+        alpha: record.group("proxyfl", "private", learning__alpha=alpha).epsilon_at(round)
+        for alpha in alphas
     }
     return _view(round, found, scores(base, ALONE, round), cost)
 
@@ -147,7 +158,9 @@ def mixing(results: Results) -> View:
     found: dict[float | str, Mapping[Model, Scores]] = {
         "permutation": {model: scores(base, model, round) for model in models},
         "self-weight 1/2": {model: scores(half, model, round) for model in models},
-        "averaged through a hub": {model: scores(base, hub, round) for model, hub in models.items()},
+        "averaged through a hub": {
+            model: scores(base, hub, round) for model, hub in models.items()
+        },
     }
     return _view(round, found, scores(base, ALONE, round))
 
@@ -156,8 +169,14 @@ LINEAR, LINEAR_PROXY = (
     Model("private, linear proxy", "proxyfl", "private"),
     Model("linear proxy", "proxyfl", "received"),
 )
-MLP, MLP_PROXY = Model("private, MLP proxy", "proxyfl", "private"), Model("MLP proxy", "proxyfl", "received")
-POOLED, POOLED_LINEAR = Model("Joint, MLP", "joint", "proxy"), Model("Joint, linear", "joint", "proxy")
+MLP, MLP_PROXY = (
+    Model("private, MLP proxy", "proxyfl", "private"),
+    Model("MLP proxy", "proxyfl", "received"),
+)
+POOLED, POOLED_LINEAR = (
+    Model("Joint, MLP", "joint", "proxy"),
+    Model("Joint, linear", "joint", "proxy"),
+)
 
 
 def epsilon(results: Results) -> View:
@@ -166,12 +185,18 @@ def epsilon(results: Results) -> View:
     round = common_round(record)
     kinds = {LINEAR: "linear", LINEAR_PROXY: "linear", MLP: "mlp", MLP_PROXY: "mlp"}
     kinds |= {POOLED: "joint", POOLED_LINEAR: "pooled"}
-    targets = sorted({int(g.settings["variant"].split("-")[1]) for g in record.groups if g.method == "joint"})
+    targets = sorted(
+        {int(g.settings["variant"].split("-")[1]) for g in record.groups if g.method == "joint"}
+    )
     found: dict[float | str, Mapping[Model, Scores]] = {
-        target: {model: scores(record, model, round, variant=f"{kind}-{target}") for model, kind in kinds.items()}
+        target: {
+            model: scores(record, model, round, variant=f"{kind}-{target}")
+            for model, kind in kinds.items()
+        }
         for target in targets
     }
     cost: dict[float | str, float | None] = {
-        target: record.group("proxyfl", "private", variant=f"linear-{target}").epsilon_at(round) for target in targets
+        target: record.group("proxyfl", "private", variant=f"linear-{target}").epsilon_at(round)
+        for target in targets
     }
     return _view(round, found, scores(record, ALONE, round, variant="alone"), cost)

@@ -36,9 +36,17 @@ def needs_mpi() -> None:
 
 
 def mpiexec(ranks: int) -> list[str]:
-    """The start of a command line that runs ``ranks`` processes here, however few cores there are."""
+    """The start of a command line that runs ``ranks`` processes here, however few cores there
+    are."""
     beside = Path(sys.executable).with_name("mpiexec")
-    return [str(beside) if beside.exists() else "mpiexec", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    return [
+        str(beside) if beside.exists() else "mpiexec",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+        "-n",
+        str(ranks),
+    ]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -48,23 +56,37 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(
-    ranks: int, arguments: Sequence[str], *, timeout: float = 60.0, extra: Mapping[str, str] | None = None
+    ranks: int,
+    arguments: Sequence[str],
+    *,
+    timeout: float = 60.0,
+    extra: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python ARGUMENTS`` on ``ranks`` ranks; fail the test if it takes longer than ``timeout`` seconds."""
+    """Run ``python ARGUMENTS`` on ``ranks`` ranks; fail the test if it takes longer than
+    ``timeout`` seconds."""
     process = start(ranks, arguments, extra=extra)
     return finished(process, timeout)
 
 
-def start(ranks: int, arguments: Sequence[str], *, extra: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+def start(
+    ranks: int, arguments: Sequence[str], *, extra: Mapping[str, str] | None = None
+) -> "subprocess.Popen[str]":
     """The same, without waiting for its end."""
     return subprocess.Popen(
-        [*mpiexec(ranks), sys.executable, *arguments], cwd=ROOT, env=environment(**(extra or {})), text=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
-    )  # fmt: skip
+        [*mpiexec(ranks), sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment(**(extra or {})),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,
+    )
 
 
 def finished(process: "subprocess.Popen[str]", timeout: float) -> subprocess.CompletedProcess[str]:
-    """Wait for the end of a job; fail the test, and end the job, if it takes longer than ``timeout`` seconds."""
+    """Wait for the end of a job; fail the test, and end the job, if it takes longer than
+    ``timeout`` seconds."""
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

@@ -14,7 +14,9 @@ def test_the_bench_writes_what_it_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every table is printed, and every time is in the file."""
-    monkeypatch.setattr(sys, "argv", ["bench", "--seconds", "0.01", "--out", str(tmp_path / "bench.json")])
+    monkeypatch.setattr(
+        sys, "argv", ["bench", "--seconds", "0.01", "--out", str(tmp_path / "bench.json")]
+    )
     bench.main()
     found = json.loads((tmp_path / "bench.json").read_text())
     assert set(found["milliseconds"]) == {"mlp", "lenet5", "cnn1", "cnn2"}

@@ -1,4 +1,5 @@
-"""The documentation is true: examples run, commands parse, what is named exists, and links lead somewhere."""
+"""The documentation is true: examples run, commands parse, what is named exists, and links lead
+somewhere."""
 
 import ast
 import contextlib
@@ -29,7 +30,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 EXAMPLES = [ROOT / "README.md", ROOT / "docs" / "api.md", ROOT / "docs" / "data.md"]
 PAPER = ROOT / "docs" / "paper.md"
 TABLES = [
-    field for field in dir(settings.Config()) if hasattr(getattr(settings.Config(), field), "__dataclass_fields__")
+    field
+    for field in dir(settings.Config())
+    if hasattr(getattr(settings.Config(), field), "__dataclass_fields__")
 ]
 
 
@@ -60,11 +63,16 @@ def code_spans(page: Path) -> set[str]:
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """(page, command line) of everything shown that begins with proxyfl, in blocks and in the text."""
+    """(page, command line) of everything shown that begins with proxyfl, in blocks and in the
+    text."""
     for page in PAGES:
-        lines = [line for b in blocks(page, "sh") for line in b.text.replace("\\\n", " ").splitlines()]
+        lines = [
+            line for b in blocks(page, "sh") for line in b.text.replace("\\\n", " ").splitlines()
+        ]
         for line in [*lines, *code_spans(page)]:
-            found = re.match(r"(?:(?:mpiexec|mpirun|srun) [^|;&]*?)?(proxyfl [a-z]+(?: .*)?)$", line)
+            found = re.match(
+                r"(?:(?:mpiexec|mpirun|srun) [^|;&]*?)?(proxyfl [a-z]+(?: .*)?)$", line
+            )
             if found:
                 yield page.name, found[1]
 
@@ -85,7 +93,8 @@ def named_tests(page: Path) -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """Work in ``folder`` as a user would in theirs; modules found there are forgotten afterwards."""
+    """Work in ``folder`` as a user would in theirs; modules found there are forgotten
+    afterwards."""
     before, modules, path = Path.cwd(), set(sys.modules), list(sys.path)
     os.chdir(folder)
     try:
@@ -100,7 +109,8 @@ def inside(folder: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("page", EXAMPLES, ids=lambda page: page.name)
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
-    """Every Python example of a page runs, in order and in an empty folder; one that names a file becomes that file."""
+    """Every Python example of a page runs, in order and in an empty folder; one that names a file
+    becomes that file."""
     namespace: dict[str, object] = {"__name__": "example"}
     ran = blocks(page, "python")
     assert ran
@@ -114,24 +124,35 @@ def test_python_examples_run(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in EXAMPLES and blocks(page, "python")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page not in EXAMPLES and blocks(page, "python")],
+    ids=lambda page: page.name,
 )
 def test_what_other_examples_import_is_there(page: Path) -> None:
-    """Where an example needs somebody's own runs, what it imports exists; a session prints what it says."""
+    """Where an example needs somebody's own runs, what it imports exists; a session prints what it
+    says."""
     for block in blocks(page, "python"):
         if block.text.startswith(">>>"):
-            test = doctest.DocTestParser().get_doctest(block.text, {}, page.name, str(page), block.line)
+            test = doctest.DocTestParser().get_doctest(
+                block.text, {}, page.name, str(page), block.line
+            )
             assert doctest.DocTestRunner().run(test).failed == 0
             continue
-        imports = [node for node in ast.parse(block.text).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        imports = [
+            node
+            for node in ast.parse(block.text).body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
         exec(compile(ast.Module(list(imports), []), str(page), "exec"), {})
 
 
 @pytest.mark.parametrize(
-    ("page", "text"), [pytest.param(p, b.text, id=f"{p.name}:{b.line}") for p in PAGES for b in blocks(p, "toml")]
+    ("page", "text"),
+    [pytest.param(p, b.text, id=f"{p.name}:{b.line}") for p in PAGES for b in blocks(p, "toml")],
 )
 def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> None:
-    """Every TOML block is a config that fits the demo's clients, or a sweep whose runs can all be planned."""
+    """Every TOML block is a config that fits the demo's clients, or a sweep whose runs can all be
+    planned."""
     file = tmp_path / "example.toml"
     file.write_text(text)
     shutil.copytree(ROOT / "experiments" / "base", tmp_path / "base")
@@ -148,11 +169,16 @@ def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> Non
 def test_every_public_name_has_an_example(name: str) -> None:
     """docs/api.md uses each public name in an example that runs."""
     trees = [ast.parse(block.text) for block in blocks(ROOT / "docs" / "api.md", "python")]
-    assert name in {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert name in {
+        node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)
+    }
 
 
-def test_the_readmes_own_data_commands_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The README's commands for one's own data do what it says, on a table with the columns they name."""
+def test_the_readmes_own_data_commands_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The README's commands for one's own data do what it says, on a table with the columns they
+    name."""
     draw = random.Random(0)
     with inside(tmp_path):
         with Path("patients.csv").open("w", newline="") as table:
@@ -160,7 +186,14 @@ def test_the_readmes_own_data_commands_run(tmp_path: Path, capsys: pytest.Captur
             rows.writerow(["age", "marker", "diagnosis", "hospital"])
             for i in range(400):
                 age, marker = draw.random(), draw.random()
-                rows.writerow([age, marker, "sick" if marker > age else "well", ("north", "south", "west")[i % 3]])
+                rows.writerow(
+                    [
+                        age,
+                        marker,
+                        "sick" if marker > age else "well",
+                        ("north", "south", "west")[i % 3],
+                    ]
+                )
         Path("new.csv").write_text("age,marker\n0.1,0.9\n0.9,0.1\n")
         shown = [line for page, line in commands() if page == "README.md" and ("patients" in line)]
         assert [shlex.split(line)[1] for line in shown] == ["data", "run", "predict"]
@@ -174,9 +207,13 @@ def test_the_readmes_own_data_commands_run(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
 def test_commands_parse(page: str, line: str) -> None:
-    """Every command shown is one that the real parser takes, and every setting in it is one that there is."""
+    """Every command shown is one that the real parser takes, and every setting in it is one that
+    there is."""
     words = shlex.split(line.replace("seed=N", "seed=1"), comments=True)[1:]
-    words = [{"COMMAND": "run", "SOURCE": "digits", "N": "2", "NAME": "mlflow"}.get(word, word) for word in words]
+    words = [
+        {"COMMAND": "run", "SOURCE": "digits", "N": "2", "NAME": "mlflow"}.get(word, word)
+        for word in words
+    ]
     words = [word for word in words if word != "..." and not word.startswith("[")]
     if len(words) == 1:
         # A command's name alone, in the text: it must exist, whatever arguments it needs.
@@ -199,12 +236,19 @@ def test_make_targets_exist() -> None:
 def test_settings_exist() -> None:
     """Every setting that the pages name is one of the config's."""
     pattern = rf"((?:{'|'.join(TABLES)})\.[a-z_]+)(?:=.*)?"
-    shown = {m[1] for page in PAGES for m in (re.fullmatch(pattern, span) for span in code_spans(page)) if m}
+    shown = {
+        m[1]
+        for page in PAGES
+        for m in (re.fullmatch(pattern, span) for span in code_spans(page))
+        if m
+    }
     assert "learning.beta" in shown
     assert shown <= set(settings.keys())
 
 
-@pytest.mark.parametrize(("page", "name"), sorted({found for page in PAGES for found in names(page)}))
+@pytest.mark.parametrize(
+    ("page", "name"), sorted({found for page in PAGES for found in names(page)})
+)
 def test_names_exist(page: str, name: str) -> None:
     """Every function, class or module that a page names can be imported under that name."""
     parts = name.split(".")
@@ -215,13 +259,17 @@ def test_names_exist(page: str, name: str) -> None:
     functools.reduce(getattr, parts[at:], found)
 
 
-@pytest.mark.parametrize(("page", "test"), sorted({found for page in PAGES for found in named_tests(page)}))
+@pytest.mark.parametrize(
+    ("page", "test"), sorted({found for page in PAGES for found in named_tests(page)})
+)
 def test_tests_exist(page: str, test: str) -> None:
     """Every test that a page cites as evidence exists under that name."""
     file, *path = test.split("::")
     body: list[ast.stmt] = ast.parse((ROOT / file).read_text()).body
     for name in path:
-        found = [n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+        found = [
+            n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
+        ]
         assert found, f"{file} has no {name}"
         body = found[0].body
 
@@ -237,24 +285,43 @@ def test_tests_named_without_their_file_exist() -> None:
 def test_files_exist() -> None:
     """Every file of this repository that a page names is there."""
     pattern = r"(?:src|tests|docs|benchmarks|experiments|reproduction)/[\w./-]+\w"
-    shown = {(page.name, span) for page in PAGES for span in code_spans(page) if re.fullmatch(pattern, span)}
+    shown = {
+        (page.name, span)
+        for page in PAGES
+        for span in code_spans(page)
+        if re.fullmatch(pattern, span)
+    }
     assert shown
     assert not [(page, span) for page, span in shown if not (ROOT / span).exists()]
 
 
 def test_every_module_of_experiment_is_explained() -> None:
-    """docs/design.md has one line for each module of the largest package, and none for one that is gone."""
-    section = (ROOT / "docs" / "design.md").read_text().split("module by module\n")[1].split("\n## ")[0]
+    """docs/design.md has one line for each module of the largest package, and none for one that is
+    gone."""
+    section = (
+        (ROOT / "docs" / "design.md").read_text().split("module by module\n")[1].split("\n## ")[0]
+    )
     listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    there = [path.stem for path in (ROOT / "src/proxyfl/experiment").glob("*.py") if path.stem != "__init__"]
+    there = [
+        path.stem
+        for path in (ROOT / "src/proxyfl/experiment").glob("*.py")
+        if path.stem != "__init__"
+    ]
     assert sorted(listed) == sorted(there)
 
 
 def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
     """docs/runs.md says of everything in a run's folder what it is."""
-    small = settings.load(None, ["rounds=2", "partition.clients=2", "partition.examples=60", "methods=proxyfl"])
+    small = settings.load(
+        None, ["rounds=2", "partition.clients=2", "partition.examples=60", "methods=proxyfl"]
+    )
     proxyfl.run(small, out=tmp_path / "run")
-    table = (ROOT / "docs" / "runs.md").read_text().split("## What is in a run's folder")[1].split("\n## ")[0]
+    table = (
+        (ROOT / "docs" / "runs.md")
+        .read_text()
+        .split("## What is in a run's folder")[1]
+        .split("\n## ")[0]
+    )
     explained = {name.split("/")[0] for name in re.findall(r"`([\w./-]+)`", table)}
     assert {path.name for path in (tmp_path / "run").iterdir()} - {".lock"} <= explained
 
@@ -262,13 +329,19 @@ def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
 def test_the_demos_figures_are_the_defaults() -> None:
     """The pages give the demo's size, settings and price as they follow from the default config."""
     config = settings.Config()
-    n, batch = min(len(site.y) for site in preparation.prepare(config).sites), config.learning.batch_size
+    n, batch = (
+        min(len(site.y) for site in preparation.prepare(config).sites),
+        config.learning.batch_size,
+    )
     assert isinstance(batch, int)
     segment = accounting.Segment(batch / n, 4.0, config.rounds * (n // batch))
     cost = accounting.epsilon([segment], 1 / n, accounting.Kind.END_TO_END)
     readme, privacy = (ROOT / "README.md").read_text(), (ROOT / "docs" / "privacy.md").read_text()
     assert f" {cost.pld:.2f} │ {1 / n:.1e} │ end-to-end" in readme
-    assert f"the demo: n = {n}, B = {batch}, {segment.steps} steps, sigma = 4, delta = 1/{n} |" in privacy
+    assert (
+        f"the demo: n = {n}, B = {batch}, {segment.steps} steps, sigma = 4, delta = 1/{n} |"
+        in privacy
+    )
     assert f"| {cost.rdp:.3f} | {cost.pld:.3f} |" in privacy
     column = {first: row.split("|")[-2].strip() for first, row in rows("Settings").items()}
     assert column["clients x examples"] == f"{config.partition.clients} x {n}"
@@ -288,7 +361,8 @@ def rows(title: str) -> dict[str, str]:
     [("Equations", {str(n) for n in range(1, 9)}), ("Algorithm 1", {str(n) for n in range(1, 14)})],
 )
 def test_the_paper_is_mapped_whole(title: str, wanted: set[str]) -> None:
-    """Each of the paper's eight equations, and each line of its algorithm, has a function and a test beside it."""
+    """Each of the paper's eight equations, and each line of its algorithm, has a function and a
+    test beside it."""
     table = rows(title)
     numbers = {n for first in table for n in re.findall(r"\d+", first)}
     assert wanted <= numbers
@@ -313,7 +387,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         there = (page.parent / file).resolve() if file else page
         assert there.exists(), f"{page.name} links to {target}"
         assert there.is_relative_to(ROOT), f"{page.name} links outside: {target}"
-        assert not anchor or anchor in anchors(there), f"{page.name} links to {target}: no such heading"
+        assert not anchor or anchor in anchors(there), (
+            f"{page.name} links to {target}: no such heading"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

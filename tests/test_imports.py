@@ -1,4 +1,5 @@
-"""The dependency rule as a test: imports point down, siblings do not know each other, the optional stays home."""
+"""The dependency rule as a test: imports point down, siblings do not know each other, the optional
+stays home."""
 
 import ast
 import functools
@@ -19,9 +20,13 @@ LEVEL = {
 }
 """Who may import whom (docs/design.md): a package imports from lower levels and from itself."""
 
-HOMES = {"pandas": {"data/files.py", "experiment/loading.py"}, "PIL": {"data/folders.py"}, "opacus": set()}
-"""Optional packages and the only files that import them. Pandas reads tables at one end and makes them at the other;
-Opacus is an oracle of the tests, nothing more."""
+HOMES = {
+    "pandas": {"data/files.py", "experiment/loading.py"},
+    "PIL": {"data/folders.py"},
+    "opacus": set(),
+}
+"""Optional packages and the only files that import them. Pandas reads tables at one end and makes
+them at the other; Opacus is an oracle of the tests, nothing more."""
 
 AT_MOST_ONE_HOME = ("matplotlib", "plotly", "mpi4py", "grpc", "openslide")
 
@@ -51,12 +56,17 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def imported_packages(tree: ast.AST) -> set[str]:
     """The parts of proxyfl that a file imports."""
-    return {name.split(".")[1] for name in imported(tree) if name.split(".")[0] == "proxyfl" and "." in name}
+    return {
+        name.split(".")[1]
+        for name in imported(tree)
+        if name.split(".")[0] == "proxyfl" and "." in name
+    }
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_imports_point_downwards(path: Path) -> None:
-    """A module imports only from lower levels and from its own package, so siblings never import each other."""
+    """A module imports only from lower levels and from its own package, so siblings never import
+    each other."""
     own = package(path)
     assert own in LEVEL, f"{own} has no level yet: add it to LEVEL and to docs/design.md"
     for other in imported_packages(parsed(path)) - {own}:
@@ -75,7 +85,8 @@ def test_imports_point_downwards(path: Path) -> None:
     ],
 )
 def test_every_form_of_import_is_seen(text: str, found: set[str]) -> None:
-    """The walk finds imports of all forms, also within functions, and takes no other package for ours."""
+    """The walk finds imports of all forms, also within functions, and takes no other package for
+    ours."""
     assert imported_packages(ast.parse(text)) == found
 
 
@@ -102,15 +113,22 @@ def test_heavy_packages_have_at_most_one_home(name: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_optional_packages_are_imported_when_used(path: Path) -> None:
-    """A module that needs an optional package is imported by others only within the functions that use it."""
-    names = {".".join(name.split(".")[:depth]) for name in imported(_top_level(path)) for depth in range(2, 5)}
+    """A module that needs an optional package is imported by others only within the functions that
+    use it."""
+    names = {
+        ".".join(name.split(".")[:depth])
+        for name in imported(_top_level(path))
+        for depth in range(2, 5)
+    }
     assert not names & needy()
 
 
 @functools.cache
 def needy() -> frozenset[str]:
     """The modules that cannot be imported without an optional package."""
-    return frozenset(_dotted(path) for path in FILES if _at_once(path) & {*HOMES, *AT_MOST_ONE_HOME})
+    return frozenset(
+        _dotted(path) for path in FILES if _at_once(path) & {*HOMES, *AT_MOST_ONE_HOME}
+    )
 
 
 def _at_once(path: Path) -> set[str]:

@@ -15,7 +15,8 @@ def small() -> nn.Sequential:
 
 
 def test_there_and_back() -> None:
-    """What flatten reads load_flat writes; frozen parameters and buffers neither travel nor change."""
+    """What flatten reads load_flat writes; frozen parameters and buffers neither travel nor
+    change."""
     source, target = small(), small()
     source[1].running_mean += 5
     bias, mean = target[0].bias.clone(), target[1].running_mean.clone()

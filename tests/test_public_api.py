@@ -1,4 +1,5 @@
-"""The public interface: which names, that each says what it is, and that importing the package costs nothing."""
+"""The public interface: which names, that each says what it is, and that importing the package
+costs nothing."""
 
 import ast
 import importlib
@@ -30,7 +31,8 @@ NAMES = [
     "run",
     "steps_for",
 ]
-"""A name added here is promised for good; one removed breaks somebody's program. Both belong in the CHANGELOG."""
+"""A name added here is promised for good; one removed breaks somebody's program. Both belong in the
+CHANGELOG."""
 
 
 def test_the_names_are_these() -> None:
@@ -53,7 +55,12 @@ def test_homes_types_and_all_agree() -> None:
     """What type checkers see, what is loaded when used, and what is listed are the same."""
     tree = ast.parse(Path(proxyfl.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {a.name: node.module for node in guarded.body if isinstance(node, ast.ImportFrom) for a in node.names}
+    seen = {
+        a.name: node.module
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for a in node.names
+    }
     assert seen == proxyfl._HOMES
     assert sorted(seen) == sorted(NAMES)
 
@@ -86,10 +93,18 @@ def _docstring(name: str, value: object) -> str | None:
     if inspect.isclass(value) or inspect.isroutine(value):
         return vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__
     # A table has no __doc__ of its own: the string below its assignment is what editors show.
-    body = ast.parse(Path(inspect.getfile(importlib.import_module(proxyfl._HOMES[name]))).read_text()).body
-    at = next(i for i, node in enumerate(body) if isinstance(node, ast.AnnAssign) and _name(node) == name)
+    body = ast.parse(
+        Path(inspect.getfile(importlib.import_module(proxyfl._HOMES[name]))).read_text()
+    ).body
+    at = next(
+        i for i, node in enumerate(body) if isinstance(node, ast.AnnAssign) and _name(node) == name
+    )
     below = body[at + 1]
-    return str(below.value.value) if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else None
+    return (
+        str(below.value.value)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        else None
+    )
 
 
 def _name(node: ast.AnnAssign) -> str:

@@ -1,4 +1,5 @@
-"""Streams of randomness: independent by name, repeatable by seed, or neither seeded nor repeatable."""
+"""Streams of randomness: independent by name, repeatable by seed, or neither seeded nor
+repeatable."""
 
 import math
 
@@ -9,7 +10,15 @@ from scipy import stats
 
 from proxyfl.seeds import Seeded, System, derive, numpy_stream, stream
 
-NAMES = [(0, "noise"), (1, "noise"), (0, "noise", 0), (0, "noise", 1), (0, "batches", 1), (0, "noise", 1, 0), (0, "")]
+NAMES = [
+    (0, "noise"),
+    (1, "noise"),
+    (0, "noise", 0),
+    (0, "noise", 1),
+    (0, "batches", 1),
+    (0, "noise", 1, 0),
+    (0, ""),
+]
 
 
 def test_streams_differ_by_seed_name_and_index() -> None:
@@ -25,8 +34,13 @@ def test_indices_are_not_glued() -> None:
 
 
 def test_golden() -> None:
-    """A seed means the same tomorrow: the first 8 bytes of SHA-256("(0, 'noise', 3)"), little-endian, halved."""
-    assert derive(0, "noise", 3) == derive(np.int64(0), "noise", np.int64(3)) == 4_204_803_787_491_696_027
+    """A seed means the same tomorrow: the first 8 bytes of SHA-256("(0, 'noise', 3)"),
+    little-endian, halved."""
+    assert (
+        derive(0, "noise", 3)
+        == derive(np.int64(0), "noise", np.int64(3))
+        == 4_204_803_787_491_696_027
+    )
 
 
 def test_streams_do_not_move_each_other() -> None:
@@ -71,7 +85,8 @@ def test_state_and_restore() -> None:
 
 @pytest.mark.parametrize("source", [Seeded(2, "noise"), System()], ids=["seeded", "system"])
 def test_distributions(source) -> None:
-    """Uniform on [0, 1) in float64, standard normal in float32; Kolmogorov-Smirnov rejects a deviation of 1.1."""
+    """Uniform on [0, 1) in float64, standard normal in float32; Kolmogorov-Smirnov rejects a
+    deviation of 1.1."""
     uniform, normal = source.uniform(20_000), source.normal(20_001)
     assert (uniform.dtype, normal.dtype) == (torch.float64, torch.float32)
     assert len(normal) == 20_001

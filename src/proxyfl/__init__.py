@@ -5,9 +5,8 @@
     result = run(Config(rounds=20))             # eight clients on scikit-learn's digits
     print(result.gain("proxyfl", client=0))     # accuracy gained over training alone
 
-What is listed in ``__all__`` is the public interface (docs/api.md shows each in use). Names are loaded when first
-used, so that ``import proxyfl`` costs nothing.
-"""
+What is listed in ``__all__`` is the public interface (docs/api.md shows each in use). Names are
+loaded when first used, so that ``import proxyfl`` costs nothing."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -74,7 +73,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'proxyfl' has no attribute {name!r}; it has {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'proxyfl' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

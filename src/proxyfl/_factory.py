@@ -12,9 +12,9 @@ from proxyfl.errors import InputError
 def resolve(spec: str, *, error: type[InputError]) -> Callable[..., Any]:
     """The callable named by ``spec``; ``error`` says which part of the name leads nowhere.
 
-    A file in the current directory can be named too: the directory is put on the import path, as ``python -m`` does
-    and an installed command does not. It stays there, since the user's code may import its neighbours later.
-    """
+    A file in the current directory can be named too: the directory is put on the import path, as
+    ``python -m`` does and an installed command does not. It stays there, since the user's code may
+    import its neighbours later."""
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise error(f"Expected package.module:factory, got {spec!r}.")
@@ -26,15 +26,21 @@ def resolve(spec: str, *, error: type[InputError]) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except Exception as problem:
         # A module that is missing inside the user's module is another matter, and said so below.
-        if isinstance(problem, ModuleNotFoundError) and f"{module_name}.".startswith(f"{problem.name}."):
+        if isinstance(problem, ModuleNotFoundError) and f"{module_name}.".startswith(
+            f"{problem.name}."
+        ):
             raise error(
                 f"{spec!r}: no module {problem.name!r}. Expected package.module:factory, "
                 f"importable from {here} or installed."
             ) from problem
-        raise error(f"{spec!r}: importing {module_name} raised {type(problem).__name__}: {problem}") from problem
+        raise error(
+            f"{spec!r}: importing {module_name} raised {type(problem).__name__}: {problem}"
+        ) from problem
     for part in attribute.split("."):
         if not hasattr(found, part):
-            public = ", ".join(name for name in vars(found) if not name.startswith("_")) or "nothing"
+            public = (
+                ", ".join(name for name in vars(found) if not name.startswith("_")) or "nothing"
+            )
             raise error(f"{spec!r}: {module_name} has no {attribute!r}. It has: {public}.")
         found = getattr(found, part)
     if not callable(found):

@@ -13,10 +13,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to reuse freed memory; returns whether it took the advice. Call once, where a program starts.
+    """Tell glibc to reuse freed memory; returns whether it took the advice. Call once, where a
+    program starts.
 
-    glibc hands large blocks back to the kernel and pays a page fault for every page when it asks for them again: a
-    third of a training step on small models. Other C libraries are left alone.
+    glibc hands large blocks back to the kernel and pays a page fault for every page when it asks
+    for them again: a third of a training step on small models. Other C libraries are left alone.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -24,7 +25,8 @@ def keep_freed_memory() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    # Never a separate mapping for a block, never a trim below 2 GiB of slack, and growth in steps of 64 MiB.
+    # Never a separate mapping for a block, never a trim below 2 GiB of slack, and growth in steps
+    # of 64 MiB.
     settings = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 2**26}
     taken = [mallopt(key, value) == 1 for key, value in settings.items()]
     return all(taken)
@@ -32,17 +34,24 @@ def keep_freed_memory() -> bool:
 
 def physical_cores() -> int:
     """How many cores this process may use, two hardware threads of one core counting once."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    allowed = (
+        os.sched_getaffinity(0)
+        if hasattr(os, "sched_getaffinity")
+        else set(range(os.cpu_count() or 1))
+    )
     siblings = Path("/sys/devices/system/cpu")
     try:
-        cores = {(siblings / f"cpu{cpu}/topology/thread_siblings_list").read_text() for cpu in allowed}
+        cores = {
+            (siblings / f"cpu{cpu}/topology/thread_siblings_list").read_text() for cpu in allowed
+        }
     except OSError:
         return len(allowed)
     return len(cores)
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, however it ends: an orphan must not go on writing to a run's folder."""
+    """End this process when its parent ends, however it ends: an orphan must not go on writing to a
+    run's folder."""
     parent = os.getppid()
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""Checks on plain values. Each names the value, the range and what was found, and returns the value."""
+"""Checks on plain values. Each names the value, the range and what was found, and returns the
+value."""
 
 import math
 from collections.abc import Iterable
@@ -22,20 +23,32 @@ def number(
     low_ok = (above is None or value > above) and (at_least is None or value >= at_least)
     high_ok = (below is None or value < below) and (at_most is None or value <= at_most)
     if not (low_ok and high_ok):
-        left = f"{above} < " if above is not None else f"{at_least} <= " if at_least is not None else ""
-        right = f" < {below}" if below is not None else f" <= {at_most}" if at_most is not None else ""
+        left = (
+            f"{above} < "
+            if above is not None
+            else f"{at_least} <= "
+            if at_least is not None
+            else ""
+        )
+        right = (
+            f" < {below}" if below is not None else f" <= {at_most}" if at_most is not None else ""
+        )
         raise error(f"Expected {left}{name}{right}, got {name}={value}.")
     return value
 
 
-def whole(name: str, value: int, *, at_least: int = 1, error: type[InputError] = ConfigError) -> int:
+def whole(
+    name: str, value: int, *, at_least: int = 1, error: type[InputError] = ConfigError
+) -> int:
     """Return ``value`` if it is an integer of at least ``at_least``; raise ``error`` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise error(f"Expected a whole number {name} >= {at_least}, got {name}={value!r}.")
     return value
 
 
-def choice(name: str, value: str, known: Iterable[str], *, error: type[InputError] = ConfigError) -> str:
+def choice(
+    name: str, value: str, known: Iterable[str], *, error: type[InputError] = ConfigError
+) -> str:
     """Return ``value`` if it is one of ``known``; raise ``error``, which lists them, otherwise."""
     known = tuple(known)
     if value not in known:

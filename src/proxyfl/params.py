@@ -1,8 +1,7 @@
 """A model's trainable parameters as one flat vector, and back.
 
-What travels between clients is this vector and nothing else: names, shapes and order are agreed beforehand and
-checked by ``fingerprint``.
-"""
+What travels between clients is this vector and nothing else: names, shapes and order are agreed
+beforehand and checked by ``fingerprint``."""
 
 import hashlib
 
@@ -49,6 +48,11 @@ def split(model: nn.Module, flat: Tensor) -> list[Tensor]:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """A short hash of the names, shapes and types of the trainable parameters: equal means exchangeable."""
-    layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters() if p.requires_grad]
+    """A short hash of the names, shapes and types of the trainable parameters: equal means
+    exchangeable."""
+    layout = [
+        (name, tuple(p.shape), str(p.dtype))
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    ]
     return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]

@@ -1,14 +1,15 @@
 """Where randomness comes from: a stated seed in simulation, the operating system everywhere else.
 
-A stream is named by what it is for and by whom: ``stream(seed, "noise", client)``. Streams with different names are
-independent (the seed and the name go through SHA-256), so a client draws the same values whether it shares a process
-with others or not, and drawing more from one stream moves no other.
+A stream is named by what it is for and by whom: ``stream(seed, "noise", client)``. Streams with
+different names are independent (the seed and the name go through SHA-256), so a client draws the
+same values whether it shares a process with others or not, and drawing more from one stream moves
+no other.
 
 Guarantees:
     * nothing in this package draws from global random state without setting it from a stream first;
     * ``System`` never repeats and cannot be seeded; whatever it drew cannot be recomputed;
-    * ``Seeded`` says of itself that it is a simulation (``simulated``), and records carry that on: noise that can be
-      recomputed from a seed protects nobody.
+    * ``Seeded`` says of itself that it is a simulation (``simulated``), and records carry that on:
+      noise that can be recomputed from a seed protects nobody.
 """
 
 import hashlib
@@ -40,9 +41,8 @@ def numpy_stream(seed: int, name: str, *index: int) -> np.random.Generator:
 def seed_global(seed: int) -> None:
     """Set the global generators, from which layers such as dropout draw.
 
-    ``torch.manual_seed`` does the same at a millisecond a call: it also formats a stack trace for every kind of
-    accelerator that is not in use.
-    """
+    ``torch.manual_seed`` does the same at a millisecond a call: it also formats a stack trace for
+    every kind of accelerator that is not in use."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it untyped
         torch.cuda.manual_seed_all(seed)

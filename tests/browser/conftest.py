@@ -14,8 +14,15 @@ import proxyfl
 from proxyfl.experiment import loading, report
 from proxyfl.experiment.config import from_tree
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHECKS = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
 METHODS = ["alone", "fedavg", "proxyfl"]
@@ -29,7 +36,8 @@ DESKTOP, PHONE = (1280, 900), (390, 844)
 
 
 def missing(what: str) -> None:
-    """Skip for want of a browser on somebody's own machine; fail where the tests decide what is merged."""
+    """Skip for want of a browser on somebody's own machine; fail where the tests decide what is
+    merged."""
     told = f"{what} is missing: `make browser` installs what the browser tests need."
     if os.environ.get("CI") == "true":
         pytest.fail(told)
@@ -70,9 +78,12 @@ class Tab:
     def chart(self, figure: str) -> Any:
         """The traces of a figure's first chart, once it is drawn."""
         self.page.locator(f"#{figure}").scroll_into_view_if_needed()
-        self.page.wait_for_function("id => document.querySelector(`#${id} .chart`)?.data !== undefined", arg=figure)
+        self.page.wait_for_function(
+            "id => document.querySelector(`#${id} .chart`)?.data !== undefined", arg=figure
+        )
         return self.page.evaluate(
-            "id => document.querySelector(`#${id} .chart`).data.map(t => ({name: t.name, type: t.type, "
+            "id => document.querySelector(`#${id} .chart`).data.map(t => ({name: t.name, type: "
+            "t.type, "
             "n: (t.z ?? t.x ?? []).length}))",
             figure,
         )
@@ -84,7 +95,9 @@ def new_tab(browser: Any, width: int, height: int) -> Iterator[Tab]:
     context = browser.new_context(viewport={"width": width, "height": height})
     opened = Tab(context.new_page())
     opened.page.add_init_script(ANSWERED)
-    opened.page.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
+    opened.page.on(
+        "console", lambda message: opened.complaints.append(f"{message.type}: {message.text}")
+    )
     opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.page.on("request", lambda asked: opened.requests.append(asked.url))
     yield opened
@@ -138,7 +151,8 @@ def compared(desktop_several: Tab) -> Tab:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three small real runs: two seeds of one setting, with somebody missing now and then, and another setting."""
+    """Three small real runs: two seeds of one setting, with somebody missing now and then, and
+    another setting."""
     parent = tmp_path_factory.mktemp("runs")
     common = {"rounds": 4, "evaluate_every": 2, "methods": METHODS, "partition": {"clients": 4}}
     away = {"membership": {"schedule": [{"client": 1, "away": [1, 1]}]}, "privacy": {"budget": 3.0}}

@@ -34,7 +34,8 @@ class Announced(LivePage):
 
 
 class Gate(Callback):
-    """Holds a run half-way until it is opened: a page that is slow to open must not miss the run."""
+    """Holds a run half-way until it is opened: a page that is slow to open must not miss the
+    run."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -45,19 +46,31 @@ class Gate(Callback):
             assert self.opened.wait(60)
 
 
-def test_the_page_follows_a_run_to_its_end(tab: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Opened during the run, the page grows with it, shows its end, and has then what a report of it has."""
-    tree = {"rounds": 12, "evaluate_every": 1, "methods": ["alone", "proxyfl"], "partition": {"clients": 3}}
+def test_the_page_follows_a_run_to_its_end(
+    tab: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Opened during the run, the page grows with it, shows its end, and has then what a report of
+    it has."""
+    tree = {
+        "rounds": 12,
+        "evaluate_every": 1,
+        "methods": ["alone", "proxyfl"],
+        "partition": {"clients": 3},
+    }
     config = from_tree(tree)
     out, live, gate = tmp_path / "run", Announced(), Gate()
-    going = threading.Thread(target=lambda: run_config(config, out=out, callbacks=[live, gate]), daemon=True)
+    going = threading.Thread(
+        target=lambda: run_config(config, out=out, callbacks=[live, gate]), daemon=True
+    )
     going.start()
     url = live.urls.get(timeout=60)
     assert f"Live page: {url}" in capsys.readouterr().err
     page = tab.open(url)
     tab.chart("curves")
     half = "document.getElementById('status').textContent === 'Live: proxyfl, round 6 of 12.'"
-    page.wait_for_function(f"() => {half}")  # a function: the page forbids the evaluation of bare text
+    page.wait_for_function(
+        f"() => {half}"
+    )  # a function: the page forbids the evaluation of bare text
     page.wait_for_function(f"() => {ROUNDS}.length === 6")
     gate.opened.set()
     page.wait_for_function("() => document.body.dataset.live === 'over'", timeout=60000)
@@ -95,15 +108,20 @@ def going(runs: list[Path], tmp_path: Path) -> tuple[Path, Callable[[], None]]:
     return path, finish
 
 
-def test_a_page_that_lost_its_server_goes_on_by_itself(tab: Any, going: tuple[Path, Callable[[], None]]) -> None:
-    """While the server is away the page says so; when it is back the page catches up, with no round lost or twice."""
+def test_a_page_that_lost_its_server_goes_on_by_itself(
+    tab: Any, going: tuple[Path, Callable[[], None]]
+) -> None:
+    """While the server is away the page says so; when it is back the page catches up, with no round
+    lost or twice."""
     path, finish = going
     first = LiveServer(path)
     port = int(first.server_address[1])
     page = tab.open(first.url)
     page.wait_for_function("() => document.body.dataset.live === 'on'")
     first.close()
-    page.wait_for_function("() => document.getElementById('status').textContent.startsWith('Not reachable')")
+    page.wait_for_function(
+        "() => document.getElementById('status').textContent.startsWith('Not reachable')"
+    )
     finish()
     with LiveServer(path, port=port):
         page.wait_for_function("() => document.body.dataset.live === 'over'", timeout=20000)

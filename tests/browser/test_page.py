@@ -1,4 +1,5 @@
-"""The report in a real browser: every chart has data, everything can be operated, nothing is fetched."""
+"""The report in a real browser: every chart has data, everything can be operated, nothing is
+fetched."""
 
 import csv
 import io
@@ -9,7 +10,17 @@ import pytest
 
 from proxyfl.experiment import loading
 
-FIGURES = ("gains", "curves", "epsilon", "graph", "seconds", "bytes", "helped", "client-classes", "confusion")
+FIGURES = (
+    "gains",
+    "curves",
+    "epsilon",
+    "graph",
+    "seconds",
+    "bytes",
+    "helped",
+    "client-classes",
+    "confusion",
+)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -17,7 +28,8 @@ FIGURES = ("gains", "curves", "epsilon", "graph", "seconds", "bytes", "helped", 
 def test_every_chart_has_data_and_nothing_is_asked_for(
     size: str, scheme: str, several: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Wide or narrow, light or dark: no console message, no request but the file, data in every chart, no overflow."""
+    """Wide or narrow, light or dark: no console message, no request but the file, data in every
+    chart, no overflow."""
     tab = request.getfixturevalue(size)
     page = tab.page
     page.evaluate("checks.reset()")
@@ -26,7 +38,9 @@ def test_every_chart_has_data_and_nothing_is_asked_for(
         traces = tab.chart(figure)
         assert any(trace["n"] > 0 for trace in traces), f"{figure} has no data"
     assert tab.complaints == []
-    assert [url for url in tab.requests if not url.startswith(("data:", "blob:"))] == [several.as_uri()]
+    assert [url for url in tab.requests if not url.startswith(("data:", "blob:"))] == [
+        several.as_uri()
+    ]
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     dark = page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
     assert dark is (scheme == "dark")
@@ -34,12 +48,15 @@ def test_every_chart_has_data_and_nothing_is_asked_for(
 
 
 def test_the_answer_is_that_of_the_records(shown: Any, runs: list[Path]) -> None:
-    """The first thing on the page is the gain over alone, equal to what Python computes, with epsilon and its kind."""
+    """The first thing on the page is the gain over alone, equal to what Python computes, with
+    epsilon and its kind."""
     page = shown.page
     run = loading.read(runs[0])
     gains = [gain for client in run.clients() if (gain := run.gain("proxyfl", client)) is not None]
     card = page.locator("#answer li[data-method=proxyfl]")
-    assert float(card.get_attribute("data-gain")) == pytest.approx(sum(gains) / len(gains), abs=2e-4)
+    assert float(card.get_attribute("data-gain")) == pytest.approx(
+        sum(gains) / len(gains), abs=2e-4
+    )
     assert "gains" in card.inner_text() or "loses" in card.inner_text()
     assert "(end-to-end)" in card.inner_text()
 
@@ -48,7 +65,9 @@ def test_every_epsilon_stands_beside_its_kind(compared: Any) -> None:
     """Each card that names an epsilon names a kind, and a conditional one is called that."""
     page = compared.page
     texts = page.locator("#answer .cards li").all_inner_texts()
-    assert all("(end-to-end)" in text or "(conditional)" in text for text in texts if "epsilon" in text)
+    assert all(
+        "(end-to-end)" in text or "(conditional)" in text for text in texts if "epsilon" in text
+    )
     assert any("(conditional)" in text for text in texts)
 
 
@@ -83,13 +102,15 @@ def test_all_models_of_a_method_can_be_shown(shown: Any) -> None:
     shown.chart("curves")
     page.locator("#curves").get_by_label("Model").select_option("all")
     dashes = page.evaluate(
-        "() => document.querySelector('#curves .chart').data.filter(t => t.meta === 'proxyfl').map(t => t.line.dash)"
+        "() => document.querySelector('#curves .chart').data.filter(t => t.meta === "
+        "'proxyfl').map(t => t.line.dash)"
     )
     assert dashes == ["solid", "dash", "dot"]
 
 
 def test_the_slider_moves_the_graph(shown: Any) -> None:
-    """By the arrow key the next round is shown: other arrows, and the client that was away is said to be."""
+    """By the arrow key the next round is shown: other arrows, and the client that was away is said
+    to be."""
     page = shown.page
     shown.chart("graph")
     arrows = "() => document.querySelector('#graph .chart').layout.annotations.map(a => [a.x, a.y, a.ax, a.ay].join())"
@@ -118,14 +139,16 @@ def test_what_was_spent_stays_spent(shown: Any) -> None:
 
 
 def test_groups_stand_side_by_side_and_seeds_are_pooled(compared: Any) -> None:
-    """Two settings make two panels on one scale, named by what differs; two seeds make one curve."""
+    """Two settings make two panels on one scale, named by what differs; two seeds make one
+    curve."""
     page = compared.page
     compared.chart("curves")
     titles = page.locator("#curves .panel h4").all_inner_texts()
     assert len(titles) == 2
     assert any("learning.beta=0.3" in title for title in titles)
     ranges = page.evaluate(
-        "() => [...document.querySelectorAll('#curves .chart')].map(c => c.layout.yaxis.range.join())"
+        "() => [...document.querySelectorAll('#curves .chart')].map(c => "
+        "c.layout.yaxis.range.join())"
     )
     assert ranges[0] == ranges[1]
     assert "2 runs (seeds 0 and 1)" in page.locator("#answer").inner_text()
@@ -136,7 +159,9 @@ def test_numbers_can_be_downloaded(shown: Any, runs: list[Path]) -> None:
     page = shown.page
     shown.chart("gains")
     with page.expect_download() as waiting:
-        page.get_by_role("button", name="Download What each client gains over training alone as CSV").click()
+        page.get_by_role(
+            "button", name="Download What each client gains over training alone as CSV"
+        ).click()
     lines = list(csv.DictReader(io.StringIO(Path(waiting.value.path()).read_text())))
     run = loading.read(runs[0])
     found = {(line["method"], line["client"]): float(line["gain over alone"]) for line in lines}
@@ -157,7 +182,8 @@ def test_every_chart_has_a_table(shown: Any) -> None:
 
 
 def test_everything_has_a_name_and_a_place(compared: Any) -> None:
-    """Controls are labelled, charts described, headings descend by one, ids are unique, landmarks are there."""
+    """Controls are labelled, charts described, headings descend by one, ids are unique, landmarks
+    are there."""
     page = compared.page
     for figure in FIGURES:
         compared.chart(figure)
@@ -166,14 +192,16 @@ def test_everything_has_a_name_and_a_place(compared: Any) -> None:
 
 
 def test_the_keyboard_reaches_every_control(shown: Any) -> None:
-    """Tab alone goes through the skip link, the switches, every chart's controls and buttons, without a trap."""
+    """Tab alone goes through the skip link, the switches, every chart's controls and buttons,
+    without a trap."""
     page = shown.page
     for figure in FIGURES:
         shown.chart(figure)
     page.evaluate("() => { document.activeElement.blur(); window.scrollTo(0, 0); }")
     wanted = page.evaluate("checks.controls().length")
     page.evaluate(
-        "() => { window.reached = new Set(); addEventListener('focusin', () => reached.add(checks.focused())); }"
+        "() => { window.reached = new Set(); addEventListener('focusin', () => "
+        "reached.add(checks.focused())); }"
     )
     for _ in range(wanted + 30):  # with the links between them
         page.keyboard.press("Tab")
@@ -202,7 +230,8 @@ def test_the_theme_can_be_chosen(shown: Any) -> None:
 
 
 def test_printing_draws_what_was_not_looked_at(tab: Any, one: Path) -> None:
-    """On paper there is every chart, whatever was scrolled to, in light colours and no wider than its place."""
+    """On paper there is every chart, whatever was scrolled to, in light colours and no wider than
+    its place."""
     page = tab.open(one.as_uri())
     page.get_by_label("Theme").select_option("dark")
     dark = page.evaluate("checks.ground()")
@@ -218,25 +247,37 @@ def test_printing_draws_what_was_not_looked_at(tab: Any, one: Path) -> None:
 
 
 def test_the_answer_comes_before_the_library(shown: Any) -> None:
-    """The answer was on the page when the script that draws charts, five megabytes of it, had not run yet."""
+    """The answer was on the page when the script that draws charts, five megabytes of it, had not
+    run yet."""
     assert shown.page.evaluate("answered") == "undefined"
     assert shown.page.evaluate("typeof Plotly") == "object"
 
 
 def test_settings_that_differ_come_first(compared: Any, shown: Any) -> None:
-    """Of several runs, what differs has a column each; what does not is said once. One run has one table."""
+    """Of several runs, what differs has a column each; what does not is said once. One run has one
+    table."""
     several = compared.page.locator("#settings")
     captions = several.locator("caption").all_inner_texts()
     assert captions[:3] == ["Methods", "Settings: what differs", "Settings: the same in all runs"]
     assert several.locator(".differs").first.locator("thead th").all_inner_texts() == [
-        "setting", "seed-0", "seed-1", "other"
-    ]  # fmt: skip
+        "setting",
+        "seed-0",
+        "seed-1",
+        "other",
+    ]
     assert {"seed", "learning.beta"} <= set(several.locator(".differs tbody th").all_inner_texts())
-    assert shown.page.locator("#settings caption").all_inner_texts() == ["Methods", "Settings", "Environment"]
+    assert shown.page.locator("#settings caption").all_inner_texts() == [
+        "Methods",
+        "Settings",
+        "Environment",
+    ]
 
 
-def test_an_interrupted_run_is_shown_and_said_to_be(tab: Any, runs: list[Path], tmp_path: Path) -> None:
-    """Without a summary, and cut off in its last method, the page shows what there is and says what is missing."""
+def test_an_interrupted_run_is_shown_and_said_to_be(
+    tab: Any, runs: list[Path], tmp_path: Path
+) -> None:
+    """Without a summary, and cut off in its last method, the page shows what there is and says what
+    is missing."""
     from .conftest import written
 
     cut = tmp_path / "cut"

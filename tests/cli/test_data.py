@@ -50,7 +50,9 @@ def test_contents(capsys):
 
 def test_a_table_with_sites(tmp_path, capsys):
     """Label and site columns are chosen on the command line, and sites are counted."""
-    rows = [f"{i},{'ill' if i % 2 else 'well'},{'[north]' if i < 6 else 'south'}" for i in range(10)]
+    rows = [
+        f"{i},{'ill' if i % 2 else 'well'},{'[north]' if i < 6 else 'south'}" for i in range(10)
+    ]
     (tmp_path / "t.csv").write_text("\n".join(["age,diagnosis,ward", *rows]))
     arguments = [str(tmp_path / "t.csv"), "--label", "diagnosis", "--site", "ward"]
     assert run(*arguments, "--json") == 0

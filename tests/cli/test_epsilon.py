@@ -43,7 +43,8 @@ def test_the_papers_privacy_table(document: Any, examples: int, rdp: float, pld:
 
 
 def test_json_repeats_the_inputs(document: Any) -> None:
-    """The object says what was computed: an epoch is floor(N/B) steps, delta is 1/N unless given."""
+    """The object says what was computed: an epoch is floor(N/B) steps, delta is 1/N unless
+    given."""
     found = document("--examples 1050 --batch 100 --epochs 3 --noise 2")
     assert found["steps"] == 30
     assert found["sampling_rate"] == pytest.approx(100 / 1050)
@@ -63,7 +64,8 @@ def test_beta_sets_the_kind(document: Any, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_solving_for_noise(document: Any) -> None:
-    """Without --noise, both accountants say how much is needed, and PLD's keeps within the target."""
+    """Without --noise, both accountants say how much is needed, and PLD's keeps within the
+    target."""
     found = document("--examples 1000 --batch 50 --steps 100 --target-epsilon 1")
     solved = found["solved"]
     assert solved["for"] == "noise"
@@ -95,13 +97,23 @@ def test_text_says_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
     """The text has both numbers, the kind, and a sentence in plain words."""
     assert call("--examples 2338 --batch 32 --epochs 30 --noise 1.4 --delta 1e-5") == 0
     out = " ".join(capsys.readouterr().out.split())
-    for part in ("2.377", "2.174", "end-to-end", "2190 steps (30 epochs)", "a factor of 8.79", "never sees"):
+    for part in (
+        "2.377",
+        "2.174",
+        "end-to-end",
+        "2190 steps (30 epochs)",
+        "a factor of 8.79",
+        "never sees",
+    ):
         assert part in out
 
 
 def test_weak_guarantees_are_called_weak(document: Any) -> None:
     """An epsilon above 10 is called weak; one below is not."""
-    assert "weak guarantee" in document("--examples 1000 --batch 250 --steps 1200 --noise 1")["notes"][0]
+    assert (
+        "weak guarantee"
+        in document("--examples 1000 --batch 250 --steps 1200 --noise 1")["notes"][0]
+    )
     assert document("--examples 1000 --batch 250 --steps 10 --noise 2")["notes"] == []
 
 
@@ -118,7 +130,10 @@ def test_large_delta_is_warned_about(document: Any) -> None:
         ("--examples 10 --batch 11 --steps 1 --noise 1", "batch=11 and examples=10"),
         ("--examples 0 --batch 1 --steps 1 --noise 1", "examples=0"),
         ("--examples 10 --batch 0 --epochs 1 --noise 1", "batch=0"),
-        ("--examples 10 --batch 5 --steps 1 --noise 1 --delta 3", "Expected 0 < delta < 1, got delta=3"),
+        (
+            "--examples 10 --batch 5 --steps 1 --noise 1 --delta 3",
+            "Expected 0 < delta < 1, got delta=3",
+        ),
         ("--examples 10 --batch 5 --steps 1 --noise 0", "noise_multiplier=0"),
         ("--examples 10 --batch 5 --steps -1 --noise 1", "steps=-1"),
         ("--examples 10 --batch 5 --epochs -1 --noise 1", "epochs=-1"),

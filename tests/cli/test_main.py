@@ -19,12 +19,21 @@ from proxyfl.cli.main import COMMANDS, main
 from proxyfl.errors import PeerTimeout
 from proxyfl.experiment import folder, runner
 
-TINY = ["rounds=1", "partition.clients=2", "partition.examples=30", "learning.batch_size=15", "methods=proxyfl"]
+TINY = [
+    "rounds=1",
+    "partition.clients=2",
+    "partition.examples=30",
+    "learning.batch_size=15",
+    "methods=proxyfl",
+]
 NAMES = list(COMMANDS)
 
 
-def refused(capsys: pytest.CaptureFixture[str], here: Path, *sets: str, more: tuple[str, ...] = ()) -> str:
-    """What a run with these settings says; it must end with exit code 2, print nothing and leave no folder."""
+def refused(
+    capsys: pytest.CaptureFixture[str], here: Path, *sets: str, more: tuple[str, ...] = ()
+) -> str:
+    """What a run with these settings says; it must end with exit code 2, print nothing and leave no
+    folder."""
     before = sorted(here.iterdir())
     arguments = [part for one in (*TINY, *sets) for part in ("--set", one)]
     assert main(["run", *arguments, "--out", str(here / "out"), "--workers", "1", *more]) == 2
@@ -39,14 +48,23 @@ def refused(capsys: pytest.CaptureFixture[str], here: Path, *sets: str, more: tu
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("learning.bta=0", r"Unknown key 'bta' in \[learning\]. Did you mean 'beta'\? Known: alpha, beta, teacher"),
-        ("learing.beta=0", r"Unknown key 'learing'. Did you mean 'learning'\? Known: seed, methods"),
+        (
+            "learning.bta=0",
+            r"Unknown key 'bta' in \[learning\]. Did you mean 'beta'\? Known: alpha, beta, teacher",
+        ),
+        (
+            "learing.beta=0",
+            r"Unknown key 'learing'. Did you mean 'learning'\? Known: seed, methods",
+        ),
         ("learning.beta=1.5", "Expected 0 <= learning.beta <= 1, got learning.beta=1.5"),
         ("learning.beta=-1", "Expected 0 <= learning.beta <= 1, got learning.beta=-1"),
         ("learning.alpha=2", "Expected 0 <= learning.alpha <= 1, got learning.alpha=2"),
         ("privacy.delta=1", "Expected 0 < privacy.delta < 1, got privacy.delta=1"),
         ("privacy.delta=3", "Expected 0 < privacy.delta < 1, got privacy.delta=3"),
-        ("learning.batch_size=31", "batch_size=31 is larger than the 30 examples of client 0. Set it to 30 or less"),
+        (
+            "learning.batch_size=31",
+            "batch_size=31 is larger than the 30 examples of client 0. Set it to 30 or less",
+        ),
         (
             "partition.examples=300",
             r"asks for 180 examples of a majority class.*Lower examples=300, p_major or clients",
@@ -58,14 +76,22 @@ def refused(capsys: pytest.CaptureFixture[str], here: Path, *sets: str, more: tu
         ("methods=fedprox", "Unknown method 'fedprox'. Known: alone, regular"),
         ("data.source=nowhere", "Unknown source 'nowhere'.*digits, mnist"),
         ("data.source=nowhere.csv", "nowhere.csv: no such file"),
-        ("models.private=no.such:model", "'no.such:model': no module 'no'. Expected package.module:factory"),
+        (
+            "models.private=no.such:model",
+            "'no.such:model': no module 'no'. Expected package.module:factory",
+        ),
         ("models.proxy=resnet99", "Unknown model 'resnet99'. Known: linear, mlp"),
-        ("models.private=mlp,mlp,mlp", "one value or 2 values .one per client. for models.private, got 3"),
+        (
+            "models.private=mlp,mlp,mlp",
+            "one value or 2 values .one per client. for models.private, got 3",
+        ),
         ("device=abacus", "Cannot use device='abacus'.*Use device=\"cpu\""),
         ("exchange.topology=star", "Unknown topology 'star'. Known: exponential"),
     ],
 )
-def test_settings(setting: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings(
+    setting: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each setting that cannot be: its value, what was expected, what to do."""
     assert re.search(message, refused(capsys, tmp_path, setting))
 
@@ -80,18 +106,36 @@ def test_unknown_key_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("name", "body", "message"),
     [
-        ("bn", "return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, classes))",
-         r"BatchNorm1d.*GroupNorm"),
+        (
+            "bn",
+            "return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, "
+            "classes))",
+            r"BatchNorm1d.*GroupNorm",
+        ),
         ("mixing", "return Mixing(classes)", "mixes the examples of a batch"),
-        ("nothing", "return 'a model'", "Expected a torch.nn.Module from 'own_nothing:net', got str"),
+        (
+            "nothing",
+            "return 'a model'",
+            "Expected a torch.nn.Module from 'own_nothing:net', got str",
+        ),
         ("raises", "raise RuntimeError('no luck')", "raised RuntimeError: no luck"),
-        ("shape", "return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))", r"expected logits of shape \(2, 10\)"),
-        ("frozen", "return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).requires_grad_(False)",
-         "no trainable parameters"),
+        (
+            "shape",
+            "return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))",
+            r"expected logits of shape \(2, 10\)",
+        ),
+        (
+            "frozen",
+            "return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).requires_grad_(False)",
+            "no trainable parameters",
+        ),
     ],
-)  # fmt: skip
-def test_own_proxies(name: str, body: str, message: str, tmp_path: Path, capsys, monkeypatch) -> None:
-    """A proxy with BatchNorm or otherwise mixing examples, a factory that returns no module, or raises, is refused."""
+)
+def test_own_proxies(
+    name: str, body: str, message: str, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    """A proxy with BatchNorm or otherwise mixing examples, a factory that returns no module, or
+    raises, is refused."""
     (tmp_path / f"own_{name}.py").write_text(
         "from torch import nn\n"
         "class Mixing(nn.Module):\n"
@@ -117,7 +161,8 @@ def npz(path: Path, **changes: np.ndarray) -> Path:
 
 
 def test_labels_outside_the_classes(tmp_path: Path, capsys, monkeypatch) -> None:
-    """A negative label in a file, or one beyond the classes that a factory states, is shown with its place."""
+    """A negative label in a file, or one beyond the classes that a factory states, is shown with
+    its place."""
     y = np.arange(100) % 2
     y[17] = -3
     err = refused(capsys, tmp_path, f"data.source={npz(tmp_path / 'd.npz', y=y)}")
@@ -138,12 +183,17 @@ def test_labels_outside_the_classes(tmp_path: Path, capsys, monkeypatch) -> None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_no_numbers(value: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """NaN and infinity in an array, and an empty cell in a table, are shown with their place and what to do."""
+def test_values_that_are_no_numbers(
+    value: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NaN and infinity in an array, and an empty cell in a table, are shown with their place and
+    what to do."""
     x = np.ones((100, 6), dtype=np.float32)
     x[:, 2] = value
     err = refused(capsys, tmp_path, f"data.source={npz(tmp_path / 'd.npz', x=x)}")
-    assert re.search(rf"expected finite values, got {value} in example 0 at \(2,\). Remove or fill", err)
+    assert re.search(
+        rf"expected finite values, got {value} in example 0 at \(2,\). Remove or fill", err
+    )
     (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n1,,y\n")
     assert "column 'b' is empty or NaN in row 1. Fill it" in refused(
         capsys, tmp_path, f"data.source={tmp_path / 't.csv'}"
@@ -180,10 +230,18 @@ def test_damaged_files(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[
         path.write_bytes(path.read_bytes()[:40])
         source = str(tmp_path / "images")
     else:
-        for part, header in (("train-images-idx3", b"\0\0\x08\x03"), ("train-labels-idx1", b"\0\0\x08\x01"),
-                             ("t10k-images-idx3", b"\0\0\x08\x03"), ("t10k-labels-idx1", b"\0\0\x08\x01")):  # fmt: skip
+        for part, header in (
+            ("train-images-idx3", b"\0\0\x08\x03"),
+            ("train-labels-idx1", b"\0\0\x08\x01"),
+            ("t10k-images-idx3", b"\0\0\x08\x03"),
+            ("t10k-labels-idx1", b"\0\0\x08\x01"),
+        ):
             (tmp_path / f"{part}-ubyte.gz").write_bytes(gzip.compress(header + b"\0\0\0\x05")[:-4])
-        path, source, more = tmp_path / "train-images-idx3-ubyte.gz", "mnist", ("--data-dir", str(tmp_path))
+        path, source, more = (
+            tmp_path / "train-images-idx3-ubyte.gz",
+            "mnist",
+            ("--data-dir", str(tmp_path)),
+        )
     err = refused(capsys, tmp_path, f"data.source={source}", "data.download=false", more=more)
     assert path.name in err
 
@@ -196,14 +254,20 @@ def test_an_existing_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (tmp_path / "out" / "config.toml").read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file in the way of the folder's parent is an error that names both."""
     (tmp_path / "file").write_text("mine")
     err = refused(capsys, tmp_path, more=("--out", str(tmp_path / "file" / "run")))
-    assert re.search(r"Cannot write the run's folder .*file/run: (File exists|Not a directory).*--out", err)
+    assert re.search(
+        r"Cannot write the run's folder .*file/run: (File exists|Not a directory).*--out", err
+    )
 
 
-def test_a_disk_that_is_full_from_the_start(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_from_the_start(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When not even the config can be written there is no folder."""
 
     def full(*_: object, **__: object) -> None:
@@ -215,7 +279,8 @@ def test_a_disk_that_is_full_from_the_start(tmp_path: Path, capsys, monkeypatch:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 def test_a_disk_that_becomes_full(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When records can no longer be written the run stops with the file's name: exit code 2, no traceback."""
+    """When records can no longer be written the run stops with the file's name: exit code 2, no
+    traceback."""
     create = folder.create
 
     def then_full(path: Path, *others: object) -> Path:
@@ -228,12 +293,20 @@ def test_a_disk_that_becomes_full(tmp_path: Path, capsys, monkeypatch: pytest.Mo
     arguments = [part for one in TINY for part in ("--set", one)]
     assert main(["run", *arguments, "--out", str(tmp_path / "out"), "--workers", "1"]) == 2
     err = capsys.readouterr().err
-    assert re.search(r"Cannot write .*metrics.jsonl: No space left on device.*intact. Make room", err)
+    assert re.search(
+        r"Cannot write .*metrics.jsonl: No space left on device.*intact. Make room", err
+    )
 
 
 def test_other_failures(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails while running, through no fault of the input, is exit code 1 and a message; Ctrl-C is 130."""
-    arguments = ["run", *(part for one in TINY for part in ("--set", one)), "--out", str(tmp_path / "out")]
+    """What fails while running, through no fault of the input, is exit code 1 and a message; Ctrl-C
+    is 130."""
+    arguments = [
+        "run",
+        *(part for one in TINY for part in ("--set", one)),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     for problem, code, said in (
         (PeerTimeout("client 3 is silent"), 1, "proxyfl: client 3 is silent\n"),
         (KeyboardInterrupt(), 130, "interrupted"),
@@ -255,7 +328,11 @@ def test_help_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert "examples:" in text
-    examples = [line.strip() for line in text.split("examples:")[1].splitlines() if line.startswith("  proxyfl ")]
+    examples = [
+        line.strip()
+        for line in text.split("examples:")[1].splitlines()
+        if line.startswith("  proxyfl ")
+    ]
     assert len(examples) >= 2
     for example in examples:
         command = re.split(r"  +| > ", example)[0].split()[1:]
@@ -263,7 +340,8 @@ def test_help_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_top(capsys: pytest.CaptureFixture[str]) -> None:
-    """`proxyfl --help` lists every command; --version prints one; no command, or an unknown one, is exit code 2."""
+    """`proxyfl --help` lists every command; --version prints one; no command, or an unknown one, is
+    exit code 2."""
     for arguments, code, said in (
         (["--help"], 0, "first steps:"),
         (["--version"], 0, "proxyfl 0."),
@@ -279,9 +357,12 @@ def test_the_top(capsys: pytest.CaptureFixture[str]) -> None:
             assert all(re.search(rf"^    {name} ", printed.out, re.MULTILINE) for name in NAMES)
 
 
-@pytest.mark.parametrize(("target", "said"), [("/dev/full", "No space left on device"), ("closed", "")])
+@pytest.mark.parametrize(
+    ("target", "said"), [("/dev/full", "No space left on device"), ("closed", "")]
+)
 def test_output_that_cannot_be_written(target: str, said: str) -> None:
-    """A full disk or a reader that went away behind standard output: exit code 1 and no traceback."""
+    """A full disk or a reader that went away behind standard output: exit code 1 and no
+    traceback."""
     command = [sys.executable, "-m", "proxyfl.cli.main", "methods", "--json"]
     if target == "closed":
         read, write = os.pipe()
@@ -304,7 +385,8 @@ def test_a_short_parser_says_the_same() -> None:
 
 
 def test_a_polite_kill_is_like_ctrl_c() -> None:
-    """SIGTERM raises KeyboardInterrupt, so a run that is killed politely leaves its records as Ctrl-C does."""
+    """SIGTERM raises KeyboardInterrupt, so a run that is killed politely leaves its records as
+    Ctrl-C does."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         main(["methods", "--json"])

@@ -21,7 +21,11 @@ def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     """People get a table with every method, what is exchanged, and whether there is DP."""
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["methods"]) == 0
-    rows = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "│" in line}
+    rows = {
+        line.split("│")[1].strip(): line
+        for line in capsys.readouterr().out.splitlines()
+        if "│" in line
+    }
     assert set(METHODS) <= set(rows)
     assert "pushsum" in rows["proxyfl"]
     assert " no " in rows["alone"]

@@ -19,7 +19,8 @@ def run(*arguments):
 
 
 def test_json(capsys):
-    """One JSON document with a row for each model: parameters, four bytes each, and that it may be a proxy."""
+    """One JSON document with a row for each model: parameters, four bytes each, and that it may be
+    a proxy."""
     assert run("--json", "--shape", "1x28x28") == 0
     found = json.loads(capsys.readouterr().out)
     rows = {row["name"]: row for row in found["models"]}
@@ -35,7 +36,11 @@ def test_table(capsys, monkeypatch):
     """People get a table that says which models do not fit."""
     monkeypatch.setenv("COLUMNS", "160")
     assert run("--shape", "30", "--classes", "2") == 0
-    lines = {line.split("│")[1].strip(): line for line in capsys.readouterr().out.splitlines() if "│" in line}
+    lines = {
+        line.split("│")[1].strip(): line
+        for line in capsys.readouterr().out.splitlines()
+        if "│" in line
+    }
     assert "62" in lines["linear"]
     assert "yes" in lines["linear"]
     assert "does not fit" in lines["lenet5"]

@@ -22,9 +22,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on sites whose names are numbers, markup and words."""
     here = tmp_path_factory.mktemp("predict")
     site = np.array(["7", "[north]", "south"])[np.arange(150) % 3]
-    np.savez(here / "d.npz", x=DIGITS.train_x[:150].numpy(), y=DIGITS.train_y[:150].numpy(), site=site)
-    sets = ["methods=alone,proxyfl", "rounds=1", f"data.source={here / 'd.npz'}", "data.site=site",
-            "partition.kind=site", "partition.clients=3", "learning.batch_size=10"]  # fmt: skip
+    np.savez(
+        here / "d.npz", x=DIGITS.train_x[:150].numpy(), y=DIGITS.train_y[:150].numpy(), site=site
+    )
+    sets = [
+        "methods=alone,proxyfl",
+        "rounds=1",
+        f"data.source={here / 'd.npz'}",
+        "data.site=site",
+        "partition.kind=site",
+        "partition.clients=3",
+        "learning.batch_size=10",
+    ]
     arguments = [part for one in sets for part in ("--set", one)]
     assert main(["run", *arguments, "--out", str(here / "run"), "--json", "--workers", "1"]) == 0
     return here / "run"
@@ -41,17 +50,24 @@ def expected(path: Path, x: torch.Tensor = X) -> list[list[float]]:
 
 
 def test_arrays(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From .npz and .npy: the private model's probabilities, its class by name, and what the model is."""
+    """From .npz and .npy: the private model's probabilities, its class by name, and what the model
+    is."""
     np.savez(tmp_path / "new.npz", x=X.numpy())
     np.save(tmp_path / "new.npy", X.numpy())
     wanted = expected(finished / "models" / "proxyfl" / "002-private.safetensors")
     for name in ("new.npz", "new.npy"):
         found = predict(capsys, finished, tmp_path / name, "--client", "south")
         assert (found["model"]["client"], found["model"]["method"], found["model"]["role"]) == (
-            "south", "proxyfl", "private",
-        )  # fmt: skip
-        np.testing.assert_allclose([p["probabilities"] for p in found["predictions"]], wanted, atol=1e-6)
-        assert [p["class"] for p in found["predictions"]] == [str(int(np.argmax(row))) for row in wanted]
+            "south",
+            "proxyfl",
+            "private",
+        )
+        np.testing.assert_allclose(
+            [p["probabilities"] for p in found["predictions"]], wanted, atol=1e-6
+        )
+        assert [p["class"] for p in found["predictions"]] == [
+            str(int(np.argmax(row))) for row in wanted
+        ]
 
 
 def test_one_example(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,13 +88,25 @@ def test_an_image(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A model of a table's rows predicts from a CSV without labels."""
-    rows = ["age,dose,label", *(f"{i % 7},{i % 3},{'ill' if i % 7 > 3 else 'well'}" for i in range(60))]
+    rows = [
+        "age,dose,label",
+        *(f"{i % 7},{i % 3},{'ill' if i % 7 > 3 else 'well'}" for i in range(60)),
+    ]
     (tmp_path / "t.csv").write_text("\n".join(rows))
-    sets = ["methods=proxyfl", "rounds=1", f"data.source={tmp_path / 't.csv'}", "partition.clients=2",
-            "partition.kind=iid", "partition.examples=24", "models.private=tabular",
-            "learning.batch_size=10"]  # fmt: skip
+    sets = [
+        "methods=proxyfl",
+        "rounds=1",
+        f"data.source={tmp_path / 't.csv'}",
+        "partition.clients=2",
+        "partition.kind=iid",
+        "partition.examples=24",
+        "models.private=tabular",
+        "learning.batch_size=10",
+    ]
     arguments = [part for one in sets for part in ("--set", one)]
-    assert main(["run", *arguments, "--out", str(tmp_path / "run"), "--json", "--workers", "1"]) == 0
+    assert (
+        main(["run", *arguments, "--out", str(tmp_path / "run"), "--json", "--workers", "1"]) == 0
+    )
     (tmp_path / "new.csv").write_text("age,dose\n1,2\n6,0\n")
     found = predict(capsys, tmp_path / "run", tmp_path / "new.csv", "--client", "1")
     assert {p["class"] for p in found["predictions"]} <= {"ill", "well"}
@@ -86,7 +114,8 @@ def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_which_model(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By number or name, a name before a number; the last method unless one is given; the proxy if asked for."""
+    """By number or name, a name before a number; the last method unless one is given; the proxy if
+    asked for."""
     np.save(tmp_path / "new.npy", X.numpy())
 
     def about(*arguments: str) -> tuple[str, str, str]:
@@ -118,28 +147,41 @@ def write(path: Path, values) -> Path:
     ("make", "message"),
     [
         (lambda d: d / "none.npy", "There is no file"),
-        (lambda d: write(d / "a.npy", np.zeros((3, 9, 9))), r"expected one or more examples of shape \(1, 8, 8\)"),
-        (lambda d: write(d / "a.npy", np.zeros((2, 1, 1, 8, 8))), r"got an array of shape \(2, 1, 1, 8, 8\)"),
+        (
+            lambda d: write(d / "a.npy", np.zeros((3, 9, 9))),
+            r"expected one or more examples of shape \(1, 8, 8\)",
+        ),
+        (
+            lambda d: write(d / "a.npy", np.zeros((2, 1, 1, 8, 8))),
+            r"got an array of shape \(2, 1, 1, 8, 8\)",
+        ),
         (lambda d: write(d / "a.npy", np.zeros((0, 1, 8, 8))), "one or more examples"),
         (lambda d: write(d / "a.npy", np.float32(3)), r"got an array of shape \(\)"),
         (lambda d: write(d / "a.npy", np.full((1, 1, 8, 8), np.nan)), "expected finite numbers"),
     ],
 )
-def test_wrong_input(make, message: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing file, another shape, no example or NaN: exit code 2 and a message that says what was expected."""
+def test_wrong_input(
+    make, message: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing file, another shape, no example or NaN: exit code 2 and a message that says what
+    was expected."""
     assert main(["predict", str(finished), str(make(tmp_path)), "--client", "0"]) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("kind", ["npz", "csv", "png"])
-def test_damaged_input(kind: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_input(
+    kind: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file that is not what its name says is named: exit code 2."""
     (tmp_path / f"bad.{kind}").write_bytes(b"\x00\xff nothing of the kind")
     assert main(["predict", str(finished), str(tmp_path / f"bad.{kind}"), "--client", "0"]) == 2
     assert f"bad.{kind}" in capsys.readouterr().err
 
 
-def test_an_image_of_the_wrong_size(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_of_the_wrong_size(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An image of another size or in colour is refused with both shapes."""
     Image.new("RGB", (8, 8)).save(tmp_path / "colour.png")
     assert main(["predict", str(finished), str(tmp_path / "colour.png"), "--client", "0"]) == 2
@@ -148,10 +190,18 @@ def test_an_image_of_the_wrong_size(finished: Path, tmp_path: Path, capsys: pyte
     assert "(1, 3, 8, 8)" in err
 
 
-def test_what_is_not_there(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A client or method that the run does not have lists what it has; a folder without a run says so."""
+def test_what_is_not_there(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client or method that the run does not have lists what it has; a folder without a run says
+    so."""
     x = str(write(tmp_path / "new.npy", X.numpy()))
-    for wrong in (["--client", "west"], ["--client", "9"], ["--client", "0", "--method", "fml"], ["--client", "²"]):
+    for wrong in (
+        ["--client", "west"],
+        ["--client", "9"],
+        ["--client", "0", "--method", "fml"],
+        ["--client", "²"],
+    ):
         assert main(["predict", str(finished), x, *wrong]) == 2
         assert "proxyfl/000-private.safetensors" in capsys.readouterr().err
     assert main(["predict", str(tmp_path), x, "--client", "0"]) == 2

@@ -19,7 +19,13 @@ from proxyfl.experiment import folder
 from proxyfl.experiment.config import Config, from_tree, load
 from proxyfl.experiment.runner import run as run_config
 
-TINY = ["rounds=2", "partition.clients=2", "partition.examples=30", "learning.batch_size=15", "methods=alone,proxyfl"]
+TINY = [
+    "rounds=2",
+    "partition.clients=2",
+    "partition.examples=30",
+    "learning.batch_size=15",
+    "methods=alone,proxyfl",
+]
 
 
 def arguments(*more: str) -> list[str]:
@@ -27,8 +33,11 @@ def arguments(*more: str) -> list[str]:
 
 
 def test_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json standard output is one JSON document, standard error is empty, and the folder is named."""
-    assert main(["run", *arguments(), "--out", str(tmp_path / "run"), "--json", "--workers", "1"]) == 0
+    """With --json standard output is one JSON document, standard error is empty, and the folder is
+    named."""
+    assert (
+        main(["run", *arguments(), "--out", str(tmp_path / "run"), "--json", "--workers", "1"]) == 0
+    )
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert printed.err == ""
@@ -40,7 +49,8 @@ def test_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_plain_lines_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where there is no terminal: progress as lines on standard error, the result on standard output, no escapes."""
+    """Where there is no terminal: progress as lines on standard error, the result on standard
+    output, no escapes."""
     assert main(["run", *arguments(), "--out", str(tmp_path / "run"), "--workers", "1"]) == 0
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
@@ -54,13 +64,24 @@ def test_plain_lines_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"Recorded in {tmp_path / 'run'}" in printed.out
 
 
-def test_print_config(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_config(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """--print-config prints TOML that gives the same config when read, and runs nothing."""
     monkeypatch.chdir(tmp_path)
-    assert main(["run", *arguments("models.private=mlp,cnn1"), "--data-dir", 'a "b"', "--print-config"]) == 0
+    assert (
+        main(
+            ["run", *arguments("models.private=mlp,cnn1"), "--data-dir", 'a "b"', "--print-config"]
+        )
+        == 0
+    )
     (tmp_path / "c.toml").write_text(capsys.readouterr().out)
     config = load(tmp_path / "c.toml")
-    assert (config.models.private, config.data.directory, config.rounds) == (("mlp", "cnn1"), 'a "b"', 2)
+    assert (config.models.private, config.data.directory, config.rounds) == (
+        ("mlp", "cnn1"),
+        'a "b"',
+        2,
+    )
     assert main(["run", "c.toml", "--print-config"]) == 0
     assert capsys.readouterr().out == (tmp_path / "c.toml").read_text()
     assert [p.name for p in tmp_path.iterdir()] == ["c.toml"]
@@ -72,7 +93,9 @@ def test_the_defaults_are_printed_whole(capsys: pytest.CaptureFixture[str]) -> N
     assert from_tree(tomllib.loads(capsys.readouterr().out)) == Config()
 
 
-def test_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_a_folder_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
     """Without --out a run gets a new folder below runs/, named by time and data."""
     monkeypatch.chdir(tmp_path)
     assert main(["run", *arguments("methods=alone", "rounds=1"), "--json", "--workers", "1"]) == 0
@@ -82,7 +105,8 @@ def test_a_folder_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str],
 
 
 def test_a_live_table_on_a_terminal() -> None:
-    """On a terminal the table has a row per method with round, accuracies and epsilon with its kind."""
+    """On a terminal the table has a row per method with round, accuracies and epsilon with its
+    kind."""
     console = Console(force_terminal=True, width=120, file=io.StringIO())
     config = load(None, TINY)
     with Progress(console=console) as progress:
@@ -101,10 +125,26 @@ def test_a_live_table_on_a_terminal() -> None:
 
 def start(path: Path, *more: str) -> subprocess.Popen[str]:
     """A real process with a run too long to wait for."""
-    sets = [part for one in ("rounds=100000", *TINY[1:], "methods=proxyfl", *more) for part in ("--set", one)]
-    command = [sys.executable, "-m", "proxyfl.cli.main", "run", *sets, "--out", str(path), "--workers", "1"]
+    sets = [
+        part
+        for one in ("rounds=100000", *TINY[1:], "methods=proxyfl", *more)
+        for part in ("--set", one)
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "proxyfl.cli.main",
+        "run",
+        *sets,
+        "--out",
+        str(path),
+        "--workers",
+        "1",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_interrupted(tmp_path: Path) -> None:
@@ -127,7 +167,9 @@ def test_interrupted(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert stopped < 2
-    assert ended < 5, "unloading torch takes half a second of an idle machine; this leaves room for a busy one"
+    assert ended < 5, (
+        "unloading torch takes half a second of an idle machine; this leaves room for a busy one"
+    )
     assert process.returncode == 130
     assert "Traceback" not in err
     rows = list(folder.read_metrics(tmp_path / "run"))

@@ -20,7 +20,9 @@ from proxyfl.experiment.processes import Outcome, Status
 from proxyfl.experiment.sweep import plan
 
 STANDIN = (sys.executable, "-S", str(Path(__file__).parents[1] / "experiment" / "standin.py"))
-SWEEP = '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1]\nlearning.beta = [0.0, 0.5]\n'
+SWEEP = (
+    '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1]\nlearning.beta = [0.0, 0.5]\n'
+)
 
 
 @pytest.fixture
@@ -66,7 +68,8 @@ def test_runs_then_skips(file: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_folder_is_named_after_the_sweep(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without --out the runs lie in a folder that is the same every time, so that the same line goes on."""
+    """Without --out the runs lie in a folder that is the same every time, so that the same line
+    goes on."""
     monkeypatch.chdir(file.parent)
     assert call("study.toml", "--dry-run", "--json") == 0
     assert json.loads(capsys.readouterr().out)["out"] == "runs/study"
@@ -80,7 +83,9 @@ def test_json_says_how_each_run_ended(tmp_path: Path, capsys: pytest.CaptureFixt
     found = json.loads(shown.out)
     assert shown.err == ""
     assert found["failed"] == 1
-    assert [(run["name"], run["settings"], run["before"], run["state"]) for run in found["runs"]] == [
+    assert [
+        (run["name"], run["settings"], run["before"], run["state"]) for run in found["runs"]
+    ] == [
         ("seed=0", {"seed": 0}, "new", "finished"),
         ("seed=13", {"seed": 13}, "new", "resumable"),
     ]
@@ -89,8 +94,11 @@ def test_json_says_how_each_run_ended(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "no luck with seed 13" in errors["seed=13"]
 
 
-def test_failures_are_told_at_once_and_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A failed run's last words are shown when it fails; at the end it is named, with its log and how to try again."""
+def test_failures_are_told_at_once_and_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failed run's last words are shown when it fails; at the end it is named, with its log and
+    how to try again."""
     (tmp_path / "s.toml").write_text("[set]\nrounds = 1\n[grid]\nseed = [13, 0]\n")
     assert call(tmp_path / "s.toml", "--out", tmp_path / "out", "--parallel", "1") == 1
     shown = capsys.readouterr()
@@ -98,7 +106,10 @@ def test_failures_are_told_at_once_and_at_the_end(tmp_path: Path, capsys: pytest
     assert "    no luck with seed 13" in shown.err
     assert "1 of 2 runs are finished (0 were before), 1 failed." in shown.out
     assert f"failed: seed=13 (what it said: {tmp_path / 'out' / 'seed=13.log'})" in shown.out
-    assert f"To try them again: proxyfl sweep {tmp_path / 's.toml'} --out {tmp_path / 'out'}" in shown.out
+    assert (
+        f"To try them again: proxyfl sweep {tmp_path / 's.toml'} --out {tmp_path / 'out'}"
+        in shown.out
+    )
 
 
 @pytest.mark.parametrize("parallel", ["0", "-2"])
@@ -110,7 +121,8 @@ def test_parallel_is_checked(file: Path, parallel: str) -> None:
 
 
 def test_the_program_understands_what_its_runs_are_told(file: Path) -> None:
-    """The command lines of a sweep's processes are ones that the program takes, for new runs and for begun ones."""
+    """The command lines of a sweep's processes are ones that the program takes, for new runs and
+    for begun ones."""
     run = plan(file, file.parent / "out")[0]
     begun = main.parser().parse_args(processes.arguments(run))
     assert (begun.config, begun.out, begun.workers) == (run.beside(".toml"), run.folder, 1)
@@ -122,15 +134,19 @@ def test_the_program_understands_what_its_runs_are_told(file: Path) -> None:
 
 
 def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep that gets Ctrl-C says how to go on, and leaves neither processes nor a lock behind."""
+    """A sweep that gets Ctrl-C says how to go on, and leaves neither processes nor a lock
+    behind."""
     monkeypatch.setenv("STANDIN_PACE", "30")
     out = file.parent / "out"
     code = (
         "import argparse, sys; from proxyfl.cli import sweep; p = argparse.ArgumentParser(); "
-        f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.start(a, command={STANDIN!r})"
+        f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.start(a, "
+        f"command={STANDIN!r})"
     )
     program = subprocess.Popen(
-        [sys.executable, "-c", code, "sweep", str(file), "--out", str(out)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, "sweep", str(file), "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 60
     while not (out / "seed=0,beta=0.0" / "attempts").exists() and time.monotonic() < deadline:
@@ -144,7 +160,8 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_terminal_shows_bars_and_time(file: Path) -> None:
-    """On a terminal the running runs are shown with the time remaining, and failures stay on the screen."""
+    """On a terminal the running runs are shown with the time remaining, and failures stay on the
+    screen."""
     runs = plan(file, file.parent / "out")
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
@@ -164,7 +181,9 @@ def test_durations(seconds: float, text: str) -> None:
     assert sweep._duration(seconds) == text
 
 
-def test_a_sweep_under_mpiexec_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_under_mpiexec_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every rank would run the whole sweep: the message says to start it without the launcher."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     assert main.main(["sweep", "any.toml"]) == 2

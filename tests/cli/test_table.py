@@ -1,4 +1,5 @@
-"""The table command, over run folders made by hand, so that every number in it can be worked out."""
+"""The table command, over run folders made by hand, so that every number in it can be worked
+out."""
 
 import argparse
 import csv
@@ -19,18 +20,37 @@ from proxyfl.federation.methods import METHODS
 Scores = Mapping[str, Sequence[float]]
 
 
-def record(client: int, round: int, method: str, value: float, epsilon: float | None, kind: str) -> dict[str, Any]:
-    roles = {"alone": ["private"], "proxyfl": ["private", "proxy", "received"], "fedavg": ["proxy", "received"]}
+def record(
+    client: int, round: int, method: str, value: float, epsilon: float | None, kind: str
+) -> dict[str, Any]:
+    roles = {
+        "alone": ["private"],
+        "proxyfl": ["private", "proxy", "received"],
+        "fedavg": ["proxy", "received"],
+    }
     scores: dict[str, float] = {}
     for role in roles.get(method, ["proxy"]):
         own = value if role == METHODS[method].keeps else value / 2
         scores |= {f"{role}_accuracy": own, f"{role}_macro_accuracy": own - 0.1}
-    return {"round": round, "client": client, **scores, "epsilon_rdp": epsilon, "delta": 1e-3, "epsilon_kind": kind,
-            "epsilon_pld": None if epsilon is None else epsilon - 0.5}  # fmt: skip
+    return {
+        "round": round,
+        "client": client,
+        **scores,
+        "epsilon_rdp": epsilon,
+        "delta": 1e-3,
+        "epsilon_kind": kind,
+        "epsilon_pld": None if epsilon is None else epsilon - 0.5,
+    }
 
 
 def make(
-    path: Path, scores: Scores, *, finished: bool = True, epsilon: float = 3.0, kind: str = "end-to-end", **tree: Any
+    path: Path,
+    scores: Scores,
+    *,
+    finished: bool = True,
+    epsilon: float = 3.0,
+    kind: str = "end-to-end",
+    **tree: Any,
 ) -> Path:
     """A run of two rounds, in which every score was 0.2 lower after the first."""
     path.mkdir(parents=True)
@@ -39,8 +59,10 @@ def make(
     methods, lines = {}, []
     for method, values in scores.items():
         cost: tuple[float | None, str] = (None, "none") if method == "alone" else (epsilon, kind)
-        first, last = ([record(c, r, method, v - shift, *cost) for c, v in enumerate(values)]
-                       for r, shift in ((0, 0.2), (1, 0.0)))  # fmt: skip
+        first, last = (
+            [record(c, r, method, v - shift, *cost) for c, v in enumerate(values)]
+            for r, shift in ((0, 0.2), (1, 0.0))
+        )
         methods[method] = {"keeps": METHODS[method].keeps, "clients": last}
         lines += [json.dumps({"method": method, **row}) + "\n" for row in first + last]
     (path / "metrics.jsonl").write_text("".join(lines))
@@ -54,7 +76,12 @@ def study(tmp_path: Path) -> Path:
     alone, ours = [[0.5, 0.6], [0.4, 0.7], [0.5, 0.5]], [[0.6, 0.8], [0.6, 0.6], [0.9, 0.6]]
     for seed in range(3):
         make(tmp_path / "study" / f"alone,{seed}", {"alone": alone[seed]}, seed=seed)
-        make(tmp_path / "study" / f"proxyfl,{seed}", {"proxyfl": ours[seed]}, seed=seed, epsilon=3.0 + seed)
+        make(
+            tmp_path / "study" / f"proxyfl,{seed}",
+            {"proxyfl": ours[seed]},
+            seed=seed,
+            epsilon=3.0 + seed,
+        )
         make(tmp_path / "study" / f"joint,{seed}", {"joint": [0.9]}, seed=seed)
     return tmp_path / "study"
 
@@ -81,17 +108,31 @@ def rows_of(found: Any) -> dict[str, Any]:
 
 
 def test_means_over_clients_and_seeds(document: Any, study: Path) -> None:
-    """A score is the mean over all clients of all seeds, with their number; epsilon is the largest, with its kind."""
+    """A score is the mean over all clients of all seeds, with their number; epsilon is the largest,
+    with its kind."""
     rows = rows_of(document(study))
-    assert rows["alone"]["score"] == {"mean": pytest.approx(3.2 / 6), "std": pytest.approx(0.10327955589886445), "n": 6}
-    assert (rows["alone"]["clients"], rows["alone"]["seeds"], rows["alone"]["epsilon"]) == (2, 3, None)
+    assert rows["alone"]["score"] == {
+        "mean": pytest.approx(3.2 / 6),
+        "std": pytest.approx(0.10327955589886445),
+        "n": 6,
+    }
+    assert (rows["alone"]["clients"], rows["alone"]["seeds"], rows["alone"]["epsilon"]) == (
+        2,
+        3,
+        None,
+    )
     assert rows["proxyfl"]["score"]["mean"] == pytest.approx(4.1 / 6)
-    assert (rows["proxyfl"]["epsilon"], rows["proxyfl"]["kind"], rows["proxyfl"]["delta"]) == (4.5, "end-to-end", 1e-3)
+    assert (rows["proxyfl"]["epsilon"], rows["proxyfl"]["kind"], rows["proxyfl"]["delta"]) == (
+        4.5,
+        "end-to-end",
+        1e-3,
+    )
     assert (rows["joint"]["clients"], rows["joint"]["score"]["n"]) == (1, 3)
 
 
 def test_paired_with_alone(document: Any, study: Path) -> None:
-    """Differences are those of the same client and seed, tested over all pairs and over the seeds' means."""
+    """Differences are those of the same client and seed, tested over all pairs and over the seeds'
+    means."""
     comparison = rows_of(document(study))["proxyfl"]["comparison"]
     pairs, means = [0.1, 0.2, 0.2, -0.1, 0.4, 0.1], [0.15, 0.05, 0.25]
     for found, expected in (
@@ -114,7 +155,8 @@ def test_joint_is_paired_with_every_client(document: Any, study: Path) -> None:
 
 
 def test_the_remarks_are_honest(document: Any, study: Path) -> None:
-    """The reader is told that clients are not independent, which test to trust, and what few seeds cannot show."""
+    """The reader is told that clients are not independent, which test to trust, and what few seeds
+    cannot show."""
     said = " ".join(document(study)["remarks"])
     assert "clients of one seed are not independent" in said
     assert "With 3 seeds the signed-rank test cannot give less than 0.25" in said
@@ -123,25 +165,43 @@ def test_the_remarks_are_honest(document: Any, study: Path) -> None:
 
 
 def test_settings_that_differ_make_groups(document: Any, tmp_path: Path) -> None:
-    """Runs with different settings get rows of their own, each compared within its group; threads make none."""
+    """Runs with different settings get rows of their own, each compared within its group; threads
+    make none."""
     for noise, gain in ((1.0, 0.1), (2.0, 0.3)):
         for seed in range(2):
             scores = {"alone": [0.5, 0.5], "proxyfl": [0.5 + gain, 0.5 + gain]}
             privacy = {"noise_multiplier": noise}
-            make(tmp_path / "s" / f"{noise},{seed}", scores, seed=seed, threads=1 + seed, privacy=privacy)
+            make(
+                tmp_path / "s" / f"{noise},{seed}",
+                scores,
+                seed=seed,
+                threads=1 + seed,
+                privacy=privacy,
+            )
     found = document(tmp_path / "s")
     assert found["by"] == ["privacy.noise_multiplier"]
     ours = [row for row in found["rows"] if row["method"] == "proxyfl"]
-    assert [row["group"] for row in ours] == [{"privacy.noise_multiplier": 1.0}, {"privacy.noise_multiplier": 2.0}]
-    assert [row["comparison"]["over_clients"]["difference"] for row in ours] == pytest.approx([0.1, 0.3])
+    assert [row["group"] for row in ours] == [
+        {"privacy.noise_multiplier": 1.0},
+        {"privacy.noise_multiplier": 2.0},
+    ]
+    assert [row["comparison"]["over_clients"]["difference"] for row in ours] == pytest.approx(
+        [0.1, 0.3]
+    )
 
 
 def test_grouping_by_less(document: Any, tmp_path: Path) -> None:
-    """Grouped by fewer settings than differ, pairs still have equal settings, and a remark says what is mixed."""
+    """Grouped by fewer settings than differ, pairs still have equal settings, and a remark says
+    what is mixed."""
     for noise, base in ((1.0, 0.5), (2.0, 0.1)):
         for seed in range(3):
             scores = {"alone": [base, base], "proxyfl": [base + 0.2, base + 0.3]}
-            make(tmp_path / "s" / f"{noise},{seed}", scores, seed=seed, privacy={"noise_multiplier": noise})
+            make(
+                tmp_path / "s" / f"{noise},{seed}",
+                scores,
+                seed=seed,
+                privacy={"noise_multiplier": noise},
+            )
     found = document(tmp_path / "s", "--by", "alpha")
     row = rows_of(found)["proxyfl"]
     assert (row["clients"], row["seeds"], row["score"]["n"]) == (2, 3, 12)
@@ -151,16 +211,28 @@ def test_grouping_by_less(document: Any, tmp_path: Path) -> None:
 
 
 def test_the_only_alone_serves_all_groups(document: Any, tmp_path: Path) -> None:
-    """Where `alone` was run once, all are compared with it, and a remark says so; where it is ambiguous, none is."""
-    make(tmp_path / "a", {"alone": [0.5, 0.5], "proxyfl": [0.6, 0.6]}, privacy={"noise_multiplier": 1.0})
+    """Where `alone` was run once, all are compared with it, and a remark says so; where it is
+    ambiguous, none is."""
+    make(
+        tmp_path / "a",
+        {"alone": [0.5, 0.5], "proxyfl": [0.6, 0.6]},
+        privacy={"noise_multiplier": 1.0},
+    )
     make(tmp_path / "b", {"proxyfl": [0.8, 0.8]}, privacy={"noise_multiplier": 2.0})
     found = document(tmp_path)
-    assert [r["comparison"]["over_clients"]["difference"] for r in found["rows"][1:]] == pytest.approx([0.1, 0.3])
-    assert any("compared with the only alone there is, at privacy.noise_multiplier=1.0" in r for r in found["remarks"])
+    assert [
+        r["comparison"]["over_clients"]["difference"] for r in found["rows"][1:]
+    ] == pytest.approx([0.1, 0.3])
+    assert any(
+        "compared with the only alone there is, at privacy.noise_multiplier=1.0" in r
+        for r in found["remarks"]
+    )
     make(tmp_path / "c", {"alone": [0.5, 0.5]}, privacy={"noise_multiplier": 3.0})
     found = document(tmp_path)
     assert [row["comparison"] is None for row in found["rows"]] == [True, False, True, True]
-    assert any("(privacy.noise_multiplier=2.0) is not compared" in remark for remark in found["remarks"])
+    assert any(
+        "(privacy.noise_multiplier=2.0) is not compared" in remark for remark in found["remarks"]
+    )
 
 
 def test_missing_counterparts_are_told(document: Any, tmp_path: Path) -> None:
@@ -173,7 +245,8 @@ def test_missing_counterparts_are_told(document: Any, tmp_path: Path) -> None:
 
 
 def test_roles_and_metrics(document: Any, study: Path) -> None:
-    """Another model or metric can be asked for; a method that has no such model is left out with a remark."""
+    """Another model or metric can be asked for; a method that has no such model is left out with a
+    remark."""
     found = document(study, "--role", "received", "--metric", "macro_accuracy")
     assert [row["method"] for row in found["rows"]] == ["proxyfl"]
     assert found["rows"][0]["score"]["mean"] == pytest.approx(4.1 / 12 - 0.1)
@@ -192,19 +265,27 @@ def test_a_client_that_left_keeps_its_proxy(document: Any, tmp_path: Path) -> No
 
 def test_after_some_rounds(document: Any, study: Path) -> None:
     """Rounds are counted as done: after 1 of 2 rounds the scores are the first record's."""
-    assert rows_of(document(study, "--round", "1"))["alone"]["score"]["mean"] == pytest.approx(3.2 / 6 - 0.2)
+    assert rows_of(document(study, "--round", "1"))["alone"]["score"]["mean"] == pytest.approx(
+        3.2 / 6 - 0.2
+    )
     last, second = document(study), document(study, "--round", "2")
     assert last == second
-    with pytest.raises(RunError, match=r"alone was not evaluated after round 7 in .*Evaluated: after 1, 2\."):
+    with pytest.raises(
+        RunError, match=r"alone was not evaluated after round 7 in .*Evaluated: after 1, 2\."
+    ):
         call(study, "--round", "7")
 
 
 def test_unfinished_runs_are_left_out(document: Any, study: Path) -> None:
-    """A run that is not finished counts only where its rounds suffice; a remark names it and how to go on."""
+    """A run that is not finished counts only where its rounds suffice; a remark names it and how to
+    go on."""
     path = make(study / "proxyfl,3", {"proxyfl": [0.0, 0.0]}, seed=3, finished=False)
     found = document(study)
     assert rows_of(found)["proxyfl"]["seeds"] == 3
-    assert f"Left out: {path} is not finished (`proxyfl resume {path}` goes on with it)." in found["remarks"]
+    assert (
+        f"Left out: {path} is not finished (`proxyfl resume {path}` goes on with it)."
+        in found["remarks"]
+    )
     assert rows_of(document(study, "--round", "1"))["proxyfl"]["seeds"] == 4
     with pytest.raises(RunError, match="There is nothing to compare"):
         call(path)
@@ -222,7 +303,9 @@ def test_the_same_run_twice(document: Any, study: Path) -> None:
     """A folder given twice counts once; two folders with the same run are refused by name."""
     assert document(study, study / "alone,0") == document(study)
     make(study / "copy", {"alone": [0.1, 0.1]}, seed=0)
-    with pytest.raises(RunError, match=r"alone,0 and .*copy hold the same method \(alone\), settings and seed"):
+    with pytest.raises(
+        RunError, match=r"alone,0 and .*copy hold the same method \(alone\), settings and seed"
+    ):
         call(study)
 
 
@@ -233,13 +316,23 @@ BAD = [
         r"There is no method 'fedavg' in these runs. There are: alone, joint, proxyfl",
     ),
     (["--by", "noise"], ConfigError, r"Unknown setting 'noise' to group by. Known: seed, "),
-    (["--by", "learning_rate"], ConfigError, r"Known: private_optimizer.learning_rate, proxy_optimizer.learning_rate"),
-    (["--round", "first"], ConfigError, r"Expected --round last or a number of rounds, got --round first"),
+    (
+        ["--by", "learning_rate"],
+        ConfigError,
+        r"Known: private_optimizer.learning_rate, proxy_optimizer.learning_rate",
+    ),
+    (
+        ["--round", "first"],
+        ConfigError,
+        r"Expected --round last or a number of rounds, got --round first",
+    ),
     (["--round", "0"], ConfigError, r"--round >= 1"),
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "message"), BAD, ids=[" ".join(options) for options, _, _ in BAD])
+@pytest.mark.parametrize(
+    ("options", "error", "message"), BAD, ids=[" ".join(options) for options, _, _ in BAD]
+)
 def test_bad_options(study: Path, options: list[str], error: type[Exception], message: str) -> None:
     """What cannot be answered is refused, with what there is."""
     with pytest.raises(error, match=message):
@@ -261,7 +354,8 @@ def test_a_torn_summary_is_named(study: Path) -> None:
 
 
 def test_csv_is_flat(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """CSV has one line per row with plain numbers; remarks go to standard error, not into the file."""
+    """CSV has one line per row with plain numbers; remarks go to standard error, not into the
+    file."""
     assert call(study, "--format", "csv") == 0
     shown = capsys.readouterr()
     rows = {row["method"]: row for row in csv.DictReader(io.StringIO(shown.out))}
@@ -279,7 +373,10 @@ def test_markdown(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = [line for line in lines if line.startswith("|")]
     assert len(grid) == 5
     assert len({line.count("|") for line in grid}) == 1
-    assert any(line.startswith("| proxyfl | 0.683 ± 0.133 | 2 x 3 | 4.50 end-to-end | +15.0 ± 16.4 |") for line in grid)
+    assert any(
+        line.startswith("| proxyfl | 0.683 ± 0.133 | 2 x 3 | 4.50 end-to-end | +15.0 ± 16.4 |")
+        for line in grid
+    )
     assert any("not independent" in line for line in lines)
 
 

@@ -1,4 +1,5 @@
-"""The terminal from 40 to 200 columns, in a pipe, without colour; and bars for whatever takes long."""
+"""The terminal from 40 to 200 columns, in a pipe, without colour; and bars for whatever takes
+long."""
 
 import io
 import re
@@ -31,28 +32,49 @@ COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])[;m]")
 
 
 def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRound]:
-    """One round of a method, with every model that it could have and the widest of all guarantees."""
+    """One round of a method, with every model that it could have and the widest of all
+    guarantees."""
     method = METHODS[name]
-    roles = ["private"] if name == "alone" else ["private", "proxy"] if method.learner == "mutual" else ["proxy"]
+    roles = (
+        ["private"]
+        if name == "alone"
+        else ["private", "proxy"]
+        if method.learner == "mutual"
+        else ["proxy"]
+    )
     roles += ["received"] if method.exchange != "none" else []
     kind = Kind.CONDITIONAL if method.private else Kind.NONE
     cost = 86.84 if method.private else float("inf")
     return [
         ClientRound(
-            round=round, client=client, name=f"client-{client}", present=present, expected=CLIENTS, steps=2,
-            losses=Losses(), scores={role: Score(torch.tensor([[60 + client, 40], [30, 70]])) for role in roles},
-            epsilon=Epsilon(cost + 1, cost, 5.6e-4, kind), traffic=Traffic(bytes_sent=123_456), weight=1.0, seconds={},
+            round=round,
+            client=client,
+            name=f"client-{client}",
+            present=present,
+            expected=CLIENTS,
+            steps=2,
+            losses=Losses(),
+            scores={role: Score(torch.tensor([[60 + client, 40], [30, 70]])) for role in roles},
+            epsilon=Epsilon(cost + 1, cost, 5.6e-4, kind),
+            traffic=Traffic(bytes_sent=123_456),
+            weight=1.0,
+            seconds={},
         )
         for client in range(1 if method.pooled else present)
-    ]  # fmt: skip
+    ]
 
 
 def sites(last: str = "client-7") -> list[Site]:
     names = [*(f"client-{i}" for i in range(CLIENTS - 1)), last]
-    return [Site(name, torch.zeros(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5).numpy()) for name in names]
+    return [
+        Site(name, torch.zeros(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5).numpy())
+        for name in names
+    ]
 
 
-def table(width: int, *, rounds: int = 100, present: int = CLIENTS, methods: int = len(METHODS), **options) -> str:
+def table(
+    width: int, *, rounds: int = 100, present: int = CLIENTS, methods: int = len(METHODS), **options
+) -> str:
     """The live table of a run with all methods, of which so many have begun."""
     out = io.StringIO()
     console = Console(width=width, force_terminal=True, file=out, **options)
@@ -68,7 +90,9 @@ def table(width: int, *, rounds: int = 100, present: int = CLIENTS, methods: int
 def summary(width: int, last: str = "client-7", **options) -> str:
     """The end of a run with all methods."""
     out = io.StringIO()
-    found = Result(from_tree({}), None, final={name: records(name) for name in METHODS}, methods=dict(METHODS))
+    found = Result(
+        from_tree({}), None, final={name: records(name) for name in METHODS}, methods=dict(METHODS)
+    )
     show_result(found, sites(last), Console(width=width, file=out, **options))
     return out.getvalue()
 
@@ -87,7 +111,8 @@ def plain(text: str) -> str:
 @pytest.mark.parametrize("rounds", [30, 1000])
 @pytest.mark.parametrize("width", range(40, 201, 4))
 def test_the_live_table_keeps_its_form(width: int, rounds: int, present: int) -> None:
-    """At any width no line is too long and nothing is cut: each method's whole name, accuracy, epsilon and kind."""
+    """At any width no line is too long and nothing is cut: each method's whole name, accuracy,
+    epsilon and kind."""
     text = table(width, rounds=rounds, present=present)
     assert max(map(len, plain(text).splitlines())) <= width
     assert "…" not in text
@@ -101,7 +126,8 @@ def test_the_live_table_keeps_its_form(width: int, rounds: int, present: int) ->
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_live_table_does_not_jump(width: int) -> None:
-    """From the first round to the last the table has the same columns at the same places, and a row for each method."""
+    """From the first round to the last the table has the same columns at the same places, and a row
+    for each method."""
     before, after = (plain(table(width, methods=n)).splitlines() for n in (1, len(METHODS)))
     assert len(before) == len(after)
     heading = next(i for i, line in enumerate(after) if "method" in line)
@@ -119,7 +145,8 @@ def test_more_room_shows_more() -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_end_of_a_run_keeps_its_form(width: int) -> None:
-    """Eight methods, eight clients: no line is too long, nothing is cut, every client has every method's gain."""
+    """Eight methods, eight clients: no line is too long, nothing is cut, every client has every
+    method's gain."""
     text = summary(width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
@@ -157,8 +184,11 @@ def test_no_colour_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not COLOUR.search(summary(80, force_terminal=True, **coloured))
 
 
-def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where standard error is no terminal lines have no escapes, even if colour is forced, and say what is left."""
+def test_a_pipe_gets_plain_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where standard error is no terminal lines have no escapes, even if colour is forced, and say
+    what is left."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("proxyfl.cli.progress.PATIENCE_SECONDS", -1.0)
     with Progress() as progress:
@@ -168,14 +198,18 @@ def test_a_pipe_gets_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "8 clients, digits, 20 rounds, methods alone, proxyfl"
     assert re.fullmatch(
-        r"proxyfl: round 10/20, private 0\.\d{3}, proxy 0\.\d{3}, received 0\.\d{3}, epsilon 86\.84 conditional, "
+        r"proxyfl: round 10/20, private 0\.\d{3}, proxy 0\.\d{3}, received 0\.\d{3}, epsilon "
+        r"86\.84 conditional, "
         r"sent 123\.5 kB, \d+ s left",
         lines[1],
     )
 
 
-def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A terminal that cannot move its cursor is treated like a pipe rather than left without a word."""
+def test_a_dumb_terminal_gets_plain_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal that cannot move its cursor is treated like a pipe rather than left without a
+    word."""
     monkeypatch.setenv("TERM", "dumb")
     out = io.StringIO()
     with Progress(console=Console(force_terminal=True, file=out)) as progress:
@@ -185,7 +219,8 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_the_fullest_that_fits_is_taken() -> None:
-    """Of tables from wide to narrow the first that fits uncut is taken, and the last if none does."""
+    """Of tables from wide to narrow the first that fits uncut is taken, and the last if none
+    does."""
     wide, narrow = framed(), tight()
     for one, words in ((wide, ["method", "a long heading"]), (narrow, ["m.", "h."])):
         for word in words:
@@ -262,7 +297,9 @@ def test_standard_error_in_a_file_is_no_terminal(monkeypatch: pytest.MonkeyPatch
     assert not stderr_console().is_terminal
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")])
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.2, "0 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")]
+)
 def test_durations(seconds: float, said: str) -> None:
     """Seconds, minutes or hours, whichever is easiest to grasp."""
     assert duration(seconds) == said

@@ -31,10 +31,24 @@ def human(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *
 
 
 def test_json_holds_the_schedule(capsys: pytest.CaptureFixture[str]) -> None:
-    """--json prints one document: who sends which share to whom in each round, and what it costs."""
-    words = ["exponential", "--clients", "4", "--rounds", "2", "--self-weight", "0.25", "--parameters", "650"]
+    """--json prints one document: who sends which share to whom in each round, and what it
+    costs."""
+    words = [
+        "exponential",
+        "--clients",
+        "4",
+        "--rounds",
+        "2",
+        "--self-weight",
+        "0.25",
+        "--parameters",
+        "650",
+    ]
     found = machine(capsys, *words)
-    assert [row["shares"][3] for row in found["rounds"]] == [{"3": 0.25, "0": 0.75}, {"3": 0.25, "1": 0.75}]
+    assert [row["shares"][3] for row in found["rounds"]] == [
+        {"3": 0.25, "0": 0.75},
+        {"3": 0.25, "1": 0.75},
+    ]
     assert found["rounds"][0]["most_per_client"] == {
         "messages_sent": 1,
         "messages_received": 1,
@@ -49,7 +63,10 @@ def test_mixing_reports_when_all_have_heard(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a self weight the answer is ceil(log2 K) rounds, for machines and for people."""
-    assert machine(capsys, "exponential", "--clients", "9", "--self-weight", "0.5")["all_heard_after"] == 4
+    assert (
+        machine(capsys, "exponential", "--clients", "9", "--self-weight", "0.5")["all_heard_after"]
+        == 4
+    )
     text = human(capsys, monkeypatch, "exponential", "--clients", "9", "--self-weight", "0.5")
     assert "Everyone has heard from everyone after 4 rounds." in text
 
@@ -57,7 +74,8 @@ def test_mixing_reports_when_all_have_heard(
 def test_the_permutation_reports_what_does_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With self weight 0 nobody hears from all, and a proxy has been with 1 + log2 K clients after log2 K rounds."""
+    """With self weight 0 nobody hears from all, and a proxy has been with 1 + log2 K clients after
+    log2 K rounds."""
     found = machine(capsys, "exponential", "--clients", "8", "--rounds", "3")
     assert found["all_heard_after"] is None
     assert found["been_with"] == [2, 3, 4]
@@ -69,14 +87,19 @@ def test_the_permutation_reports_what_does_hold(
     assert "--self-weight 0.5" in text
 
 
-def test_many_clients_are_shown_in_brief(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clients_are_shown_in_brief(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of many clients the first eight and the rule are printed; --json lists all."""
     text = human(capsys, monkeypatch, "complete", "--clients", "100", "--rounds", "1")
     assert "first 8 of 100" in text
     assert "7→0,1,2,3,4,5,6,8+91 more" in text
     assert "8→" not in text
     assert "Send equal shares to all others" in text
-    assert len(machine(capsys, "complete", "--clients", "100", "--rounds", "1")["rounds"][0]["shares"]) == 100
+    assert (
+        len(machine(capsys, "complete", "--clients", "100", "--rounds", "1")["rounds"][0]["shares"])
+        == 100
+    )
 
 
 def test_unequal_costs_show_the_most(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -107,7 +130,9 @@ def test_smallest_federations_work(
         (["star"], "Unknown topology 'star'"),
     ],
 )
-def test_bad_input_is_refused(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_refused(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What cannot be used is a TopologyError that names it, and nothing is printed."""
     with pytest.raises(TopologyError, match=reason):
         run(*words)

@@ -32,7 +32,8 @@ def short_string(text):
 
 
 def python2(x, y, *, dtype="u1"):
-    """A batch as Python 2's cPickle wrote it: opcode by opcode, since Python 3 cannot write such strings."""
+    """A batch as Python 2's cPickle wrote it: opcode by opcode, since Python 3 cannot write such
+    strings."""
     array = (
         b"cnumpy.core.multiarray\n_reconstruct\n"
         + b"cnumpy\nndarray\n"
@@ -57,7 +58,9 @@ def python2(x, y, *, dtype="u1"):
     )
     labels = b"](" + b"".join(b"K" + bytes([label]) for label in y.tolist()) + b"e"
     batch = short_string("data") + array + short_string("labels") + labels
-    return b"\x80\x02}(" + short_string("batch_label") + short_string("training batch") + batch + b"u."
+    return (
+        b"\x80\x02}(" + short_string("batch_label") + short_string("training batch") + batch + b"u."
+    )
 
 
 def write(folder, encode, suffix):
@@ -79,7 +82,9 @@ def expect(found):
     x = np.concatenate([made(i)[0] for i in range(5)]).reshape(-1, 3, 32, 32)
     assert torch.equal(found.train_x, torch.from_numpy(x).float() / 255)
     assert found.train_y.tolist() == np.concatenate([made(i)[1] for i in range(5)]).tolist()
-    assert torch.equal(found.test_x, torch.from_numpy(made(5)[0].reshape(-1, 3, 32, 32)).float() / 255)
+    assert torch.equal(
+        found.test_x, torch.from_numpy(made(5)[0].reshape(-1, 3, 32, 32)).float() / 255
+    )
     assert found.test_y.tolist() == made(5)[1].tolist()
 
 
@@ -123,12 +128,15 @@ class Evil:
 
 
 def test_a_pickle_cannot_run_anything(tmp_path):
-    """A batch that names a function of its own is refused, by that name, and the function does not run."""
+    """A batch that names a function of its own is refused, by that name, and the function does not
+    run."""
     write(tmp_path, python2, "")
     victim = tmp_path / "made-by-the-pickle"
     pickle.loads(pickle.dumps(Evil(victim)))
     victim.rmdir()  # an ordinary unpickler does run it
-    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": Evil(victim), b"labels": []}, protocol=4))
+    (tmp_path / "data_batch_2").write_bytes(
+        pickle.dumps({b"data": Evil(victim), b"labels": []}, protocol=4)
+    )
     with pytest.raises(DataError, match=r"data_batch_2: not a python batch .* asks for \w+.mkdir"):
         load("cifar10", directory=tmp_path, download=False)
     assert not victim.exists()
@@ -142,9 +150,18 @@ def test_a_pickle_cannot_run_anything(tmp_path):
         (pickle.dumps({b"data": [1], b"labels": [1]}), "not a python batch"),
         (python2(*made(0))[:-40], "not a python batch"),
         (python2(*made(0), dtype="O8"), "expected an array of unsigned bytes"),
-        (python2(np.zeros((2, 3071), dtype=np.uint8), np.zeros(2, dtype=int)), r"shape \(N, 3072\), got \(2, 3071\)"),
-        (python2(np.zeros((2, 3072), dtype=np.uint8), np.zeros(1, dtype=int)), "each of 2 images, got 1 labels"),
-        (python2(np.zeros((1, 3072), dtype=np.uint8), np.full(1, 17)), r"within 0..9 .* within 17..17"),
+        (
+            python2(np.zeros((2, 3071), dtype=np.uint8), np.zeros(2, dtype=int)),
+            r"shape \(N, 3072\), got \(2, 3071\)",
+        ),
+        (
+            python2(np.zeros((2, 3072), dtype=np.uint8), np.zeros(1, dtype=int)),
+            "each of 2 images, got 1 labels",
+        ),
+        (
+            python2(np.zeros((1, 3072), dtype=np.uint8), np.full(1, 17)),
+            r"within 0..9 .* within 17..17",
+        ),
     ],
 )
 def test_what_damaged_python_batches_get(tmp_path, content, message):
@@ -164,7 +181,8 @@ def test_what_damaged_python_batches_get(tmp_path, content, message):
     ],
 )
 def test_what_damaged_binary_batches_get(tmp_path, content, message):
-    """A binary batch that is truncated or has impossible labels is named, with its size or its labels."""
+    """A binary batch that is truncated or has impossible labels is named, with its size or its
+    labels."""
     write(tmp_path, binary, ".bin")
     (tmp_path / "test_batch.bin").write_bytes(content)
     with pytest.raises(DataError, match=rf"test_batch.bin: .*{message}"):
@@ -189,5 +207,7 @@ def test_what_damaged_archives_get(tmp_path, content):
 
 def test_missing_archive_is_named(tmp_path):
     """With downloads off, the error names the archive and where to put it."""
-    with pytest.raises(DataError, match=r"cifar10 is not on this machine(.|\n)*cifar-10-binary.tar.gz"):
+    with pytest.raises(
+        DataError, match=r"cifar10 is not on this machine(.|\n)*cifar-10-binary.tar.gz"
+    ):
         load("cifar10", directory=tmp_path, download=False)

@@ -40,19 +40,37 @@ def test_a_sound_dataset():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"train_x": spoiled(math.nan)}, r"training part: expected finite values, got nan in example 2 at \(1,\)"),
+        (
+            {"train_x": spoiled(math.nan)},
+            r"training part: expected finite values, got nan in example 2 at \(1,\)",
+        ),
         ({"train_x": spoiled(math.inf)}, r"got inf in example 2 at \(1,\)"),
-        ({"test_x": torch.tensor([[0.0, 0.0], [-math.inf, 0.0]])}, r"test part: .* got -inf in example 1 at \(0,\)"),
+        (
+            {"test_x": torch.tensor([[0.0, 0.0], [-math.inf, 0.0]])},
+            r"test part: .* got -inf in example 1 at \(0,\)",
+        ),
         ({"train_y": torch.tensor([0, 1, 3, 0])}, r"every label within 0..2, got 3 at index 2"),
         ({"test_y": torch.tensor([-1, 1])}, r"every label within 0..2, got -1 at index 0"),
         ({"train_y": torch.tensor([0, 1])}, r"a label for each of 4 examples, got 2"),
         ({"train_y": torch.zeros(4)}, r"each label as one int64, got torch.float32"),
         ({"test_x": torch.zeros(2, 3)}, r"examples of one shape, got \(2,\) and \(3,\)"),
-        ({"test_x": torch.zeros(0, 2), "test_y": torch.zeros(0, dtype=torch.int64)}, r"N >= 1, got .* \(0, 2\)"),
-        ({"train_x": torch.zeros(4, 2, dtype=torch.float64)}, r"float32 examples, got torch.float64"),
+        (
+            {"test_x": torch.zeros(0, 2), "test_y": torch.zeros(0, dtype=torch.int64)},
+            r"N >= 1, got .* \(0, 2\)",
+        ),
+        (
+            {"train_x": torch.zeros(4, 2, dtype=torch.float64)},
+            r"float32 examples, got torch.float64",
+        ),
         ({"class_names": ("a", "b")}, r"one name for each class, got classes=3 and 2 names"),
-        ({"site": torch.tensor([0, 1, 2, 0]), "site_names": ("x", "y")}, r"every site within 0..1, got 2 at index 2"),
-        ({"site": torch.tensor([0, 1]), "site_names": ("x", "y")}, r"a site for each of 4 examples, got 2"),
+        (
+            {"site": torch.tensor([0, 1, 2, 0]), "site_names": ("x", "y")},
+            r"every site within 0..1, got 2 at index 2",
+        ),
+        (
+            {"site": torch.tensor([0, 1]), "site_names": ("x", "y")},
+            r"a site for each of 4 examples, got 2",
+        ),
     ],
 )
 def test_what_unsound_data_gets(changed, message):
@@ -64,10 +82,13 @@ def test_what_unsound_data_gets(changed, message):
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(n=st.integers(2, 60), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 1000))
 def test_split_uses_every_example_once(n, fraction, seed):
-    """Training and test part together are all examples, each once, with their own label and site; neither is empty."""
+    """Training and test part together are all examples, each once, with their own label and site;
+    neither is empty."""
     x, ids = torch.arange(n, dtype=torch.float32)[:, None], torch.arange(n)
     names = [str(i) for i in range(n)]
-    made = split("made", x, ids, names, test_fraction=fraction, seed=seed, site=ids, site_names=names)
+    made = split(
+        "made", x, ids, names, test_fraction=fraction, seed=seed, site=ids, site_names=names
+    )
     assert sorted([*made.train_y.tolist(), *made.test_y.tolist()]) == list(range(n))
     assert torch.equal(made.train_x[:, 0].long(), made.train_y)
     assert torch.equal(made.train_y, made.site)
@@ -79,7 +100,9 @@ def test_split_follows_the_seed():
     """One seed gives one division, another seed another."""
     x, y = torch.zeros(100, 1), torch.arange(100)
     names = [str(i) for i in range(100)]
-    a, b, c = (split("made", x, y, names, test_fraction=0.2, seed=seed).test_y for seed in (0, 0, 1))
+    a, b, c = (
+        split("made", x, y, names, test_fraction=0.2, seed=seed).test_y for seed in (0, 0, 1)
+    )
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
 
@@ -88,7 +111,9 @@ def test_split_follows_the_seed():
 def test_split_refuses_senseless_fractions(fraction):
     """A test part of nothing or of everything is refused."""
     with pytest.raises(DataError, match="test_fraction"):
-        split("made", torch.zeros(4, 1), torch.zeros(4).long(), ["a"], test_fraction=fraction, seed=0)
+        split(
+            "made", torch.zeros(4, 1), torch.zeros(4).long(), ["a"], test_fraction=fraction, seed=0
+        )
 
 
 def test_split_needs_two_examples():
@@ -98,7 +123,8 @@ def test_split_needs_two_examples():
 
 
 def test_pixels_are_scaled_by_255_only():
-    """Every one of the 256 levels becomes level / 255, whatever else is in the array and however it lies in memory."""
+    """Every one of the 256 levels becomes level / 255, whatever else is in the array and however it
+    lies in memory."""
     levels = np.arange(256, dtype=np.uint8).reshape(2, 128)
     expected = torch.arange(256, dtype=torch.float32).reshape(2, 128) / 255
     assert torch.equal(pixels(levels), expected)

@@ -20,7 +20,8 @@ def remote(tmp_path):
 
 
 def test_a_download_arrives_whole(tmp_path, remote, capsys):
-    """The file has its name and its content, nothing else is left in the folder, and stdout stays free."""
+    """The file has its name and its content, nothing else is left in the folder, and stdout stays
+    free."""
     found = fetch(remote, tmp_path / "here")
     assert found.read_bytes() == b"content" * 1000
     assert list((tmp_path / "here").iterdir()) == [found]
@@ -28,7 +29,8 @@ def test_a_download_arrives_whole(tmp_path, remote, capsys):
 
 
 def test_a_damaged_download_is_discarded(tmp_path, remote):
-    """A wrong checksum is an error that states both sums, and leaves no file behind, not even a partial one."""
+    """A wrong checksum is an error that states both sums, and leaves no file behind, not even a
+    partial one."""
     with pytest.raises(DataError, match=f"expected MD5 {'0' * 32}, got {remote.md5}"):
         fetch(Remote(remote.url, "0" * 32), tmp_path / "here")
     assert list((tmp_path / "here").iterdir()) == []
@@ -49,16 +51,28 @@ def test_an_interrupted_download_leaves_nothing(tmp_path, remote, monkeypatch):
 
 
 def test_offline(tmp_path, remote, monkeypatch):
-    """Without a network the error gives the reason, the addresses, and the folder to put the files into."""
+    """Without a network the error gives the reason, the addresses, and the folder to put the files
+    into."""
 
     def refuse(url, timeout):
         raise urllib.error.URLError("no route to host")
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     with pytest.raises(DataError) as caught:
-        fetch_all("mnist", [remote, Remote("http://example.org/b.gz", "0")], tmp_path / "here", download=True)
+        fetch_all(
+            "mnist",
+            [remote, Remote("http://example.org/b.gz", "0")],
+            tmp_path / "here",
+            download=True,
+        )
     message = str(caught.value)
-    for expected in ("no route to host", remote.url, "http://example.org/b.gz", str(tmp_path / "here"), "digits"):
+    for expected in (
+        "no route to host",
+        remote.url,
+        "http://example.org/b.gz",
+        str(tmp_path / "here"),
+        "digits",
+    ):
         assert expected in message
 
 
@@ -66,7 +80,12 @@ def test_only_what_is_missing_is_fetched(tmp_path, remote):
     """A file that is there already is left as it is."""
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "b.gz").write_bytes(b"mine")
-    fetch_all("set", [remote, Remote("http://example.invalid/b.gz", "0")], tmp_path / "here", download=True)
+    fetch_all(
+        "set",
+        [remote, Remote("http://example.invalid/b.gz", "0")],
+        tmp_path / "here",
+        download=True,
+    )
     assert (tmp_path / "here" / "b.gz").read_bytes() == b"mine"
     assert (tmp_path / "here" / "file.bin").exists()
 

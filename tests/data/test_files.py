@@ -47,18 +47,35 @@ def test_table(tmp_path, kind):
     [
         (table(), {}, "no column 'label'. Its columns: age, smoker, hospital, diagnosis"),
         (table(), {"label": "diagnosis", "site": "ward"}, "no column 'ward'"),
-        (table(), {"label": "diagnosis"}, "expected numbers in column 'hospital', got 'north' in row 0"),
+        (
+            table(),
+            {"label": "diagnosis"},
+            "expected numbers in column 'hospital', got 'north' in row 0",
+        ),
         (table(age=[1.0, 2.0, None, 4.0]), SITED, "'age' is empty or NaN in row 2"),
-        (table(diagnosis=["a", None, "b", "a"]), {"label": "diagnosis"}, "'diagnosis' is empty in row 1"),
-        (table(label=[0, 1, -1, 0]), {"site": "hospital"}, "expected numbers in column 'diagnosis'"),
+        (
+            table(diagnosis=["a", None, "b", "a"]),
+            {"label": "diagnosis"},
+            "'diagnosis' is empty in row 1",
+        ),
+        (
+            table(label=[0, 1, -1, 0]),
+            {"site": "hospital"},
+            "expected numbers in column 'diagnosis'",
+        ),
         (table(diagnosis=[0, 1, -1, 0]), SITED, "got -1 at index 2"),
-        (table()[["diagnosis"]], {"label": "diagnosis"}, "expected rows with features beside 'diagnosis'"),
+        (
+            table()[["diagnosis"]],
+            {"label": "diagnosis"},
+            "expected rows with features beside 'diagnosis'",
+        ),
         (table()[:0], SITED, "got 0 rows"),
         (table(age=[1.0, np.inf, 3.0, 4.0]), SITED, "expected finite values, got inf"),
     ],
 )
 def test_what_bad_tables_get(tmp_path, frame, arguments, message):
-    """Missing columns, words among numbers, empty cells and impossible labels are named with column and row."""
+    """Missing columns, words among numbers, empty cells and impossible labels are named with column
+    and row."""
     frame.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(DataError, match=message):
         load(str(tmp_path / "t.csv"), **arguments)
@@ -113,23 +130,38 @@ def test_npz_of_two_parts(tmp_path):
 
 @pytest.mark.parametrize("layout", [(6, 9, 8), (6, 9, 8, 3), (6, 3, 9, 8)])
 def test_npz_pixels(tmp_path, layout):
-    """Unsigned bytes are pixels: scaled by 1/255, channels first, one channel where there is none."""
+    """Unsigned bytes are pixels: scaled by 1/255, channels first, one channel where there is
+    none."""
     x = np.random.default_rng(0).integers(0, 256, layout, dtype=np.uint8)
-    np.savez(tmp_path / "a.npz", x_train=x, y_train=np.zeros(6, int), x_test=x, y_test=np.zeros(6, int))
-    expected = {3: lambda: x[:, None], 4: lambda: x if layout[1] == 3 else x.transpose(0, 3, 1, 2)}[x.ndim]()
-    assert torch.equal(load(str(tmp_path / "a.npz")).train_x, torch.from_numpy(expected.copy()).float() / 255)
+    np.savez(
+        tmp_path / "a.npz", x_train=x, y_train=np.zeros(6, int), x_test=x, y_test=np.zeros(6, int)
+    )
+    expected = {3: lambda: x[:, None], 4: lambda: x if layout[1] == 3 else x.transpose(0, 3, 1, 2)}[
+        x.ndim
+    ]()
+    assert torch.equal(
+        load(str(tmp_path / "a.npz")).train_x, torch.from_numpy(expected.copy()).float() / 255
+    )
 
 
 @pytest.mark.parametrize(
     ("arrays", "site", "message"),
     [
-        ({"images": np.zeros(2)}, None, "no array x, y. Expected x and y, or x_train, .*found images"),
+        (
+            {"images": np.zeros(2)},
+            None,
+            "no array x, y. Expected x and y, or x_train, .*found images",
+        ),
         ({"x_train": np.zeros((2, 2)), "y_train": np.zeros(2)}, None, "no array x_test, y_test"),
         ({"x": np.zeros((2, 2)), "y": np.zeros(2)}, "ward", "no array ward"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, None, "got 3 examples and 2 labels"),
         ({"x": np.array([["a"], ["b"]]), "y": np.zeros(2)}, None, "expected numbers in x, got <U1"),
         ({"x": np.full((2, 2), np.nan), "y": np.zeros(2)}, None, "expected finite values, got nan"),
-        ({"x": np.array([{}, {}], dtype=object), "y": np.zeros(2)}, None, "not a readable .npz of plain arrays"),
+        (
+            {"x": np.array([{}, {}], dtype=object), "y": np.zeros(2)},
+            None,
+            "not a readable .npz of plain arrays",
+        ),
     ],
 )
 def test_what_bad_npz_get(tmp_path, arrays, site, message):

@@ -13,14 +13,17 @@ def image(path, *, size=(5, 4), mode="RGB", seed=0):
     """Write a random image of ``size`` (width, height); return its pixels as (C, H, W)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     channels = {"RGB": (3,), "RGBA": (4,), "L": ()}[mode]
-    values = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], *channels), dtype=np.uint8)
+    values = np.random.default_rng(seed).integers(
+        0, 256, (size[1], size[0], *channels), dtype=np.uint8
+    )
     Image.fromarray(values, mode=None).save(path)
     return values[None] if mode == "L" else values.transpose(2, 0, 1)
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_classes_are_folders(tmp_path, mode):
-    """Each image is read exactly, channels first, in [0, 1], with the label of its folder; other files stay out."""
+    """Each image is read exactly, channels first, in [0, 1], with the label of its folder; other
+    files stay out."""
     expected = {}
     for i, name in enumerate(["polyp", "normal", "polyp", "normal", "ulcer"]):
         pixels = image(tmp_path / name / f"{i}.png", mode=mode, seed=i)
@@ -31,11 +34,14 @@ def test_classes_are_folders(tmp_path, mode):
     assert found.class_names == ("normal", "polyp", "ulcer")
     assert found.shape == (3 if mode == "RGB" else 1, 4, 5)
     x, y = torch.cat([found.train_x, found.test_x]), torch.cat([found.train_y, found.test_y])
-    assert {a.numpy().tobytes(): found.class_names[b] for a, b in zip(x, y, strict=True)} == expected
+    assert {
+        a.numpy().tobytes(): found.class_names[b] for a, b in zip(x, y, strict=True)
+    } == expected
 
 
 def test_train_and_test_folders(tmp_path):
-    """Given parts are kept, and classes have the same number in both, also where one part lacks a class."""
+    """Given parts are kept, and classes have the same number in both, also where one part lacks a
+    class."""
     a = image(tmp_path / "train" / "b" / "1.png", seed=1)
     image(tmp_path / "train" / "c" / "1.png", seed=2)
     image(tmp_path / "test" / "c" / "1.png", seed=3)
@@ -51,7 +57,9 @@ def test_an_image_of_another_size(tmp_path):
     """The first image that differs is named, with both sizes."""
     image(tmp_path / "a" / "1.png")
     image(tmp_path / "a" / "2.png", size=(6, 4))
-    with pytest.raises(DataError, match=r"2.png: expected 5x4 pixels of 3 channels like .*1.png, got 6x4 pixels"):
+    with pytest.raises(
+        DataError, match=r"2.png: expected 5x4 pixels of 3 channels like .*1.png, got 6x4 pixels"
+    ):
         load(str(tmp_path))
 
 
@@ -74,7 +82,8 @@ def test_modes_that_would_lose_something(tmp_path):
 
 
 def test_a_file_that_is_no_image(tmp_path):
-    """A file among the images that cannot be read is named, not skipped; so is an image that breaks off."""
+    """A file among the images that cannot be read is named, not skipped; so is an image that breaks
+    off."""
     image(tmp_path / "a" / "1.png")
     (tmp_path / "a" / "notes.txt").write_text("not an image")
     with pytest.raises(DataError, match=r"notes.txt: not a readable image"):

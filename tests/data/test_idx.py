@@ -64,12 +64,32 @@ def test_every_truncation_is_found(tmp_path_factory, data):
     [
         ("a", b"\x89PNG....", "expected magic 00000803, got 89504e47"),
         ("a", b"", "got an empty file"),
-        ("a", idx_bytes(np.zeros(4, dtype=np.uint8)), "with 3 dimensions: expected magic 00000803, got 00000801"),
-        ("a", bytes((0, 0, 8, 3, 0, 0)), "truncated in its header: expected at least 16 bytes, got 6"),
-        ("a", idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8))[:-1], "truncated: .* 2 x 3 x 4, .* 40 bytes, got 39"),
-        ("a", idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)) + b"!", "too long: .* 40 bytes, got 41"),
+        (
+            "a",
+            idx_bytes(np.zeros(4, dtype=np.uint8)),
+            "with 3 dimensions: expected magic 00000803, got 00000801",
+        ),
+        (
+            "a",
+            bytes((0, 0, 8, 3, 0, 0)),
+            "truncated in its header: expected at least 16 bytes, got 6",
+        ),
+        (
+            "a",
+            idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8))[:-1],
+            "truncated: .* 2 x 3 x 4, .* 40 bytes, got 39",
+        ),
+        (
+            "a",
+            idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)) + b"!",
+            "too long: .* 40 bytes, got 41",
+        ),
         ("a.gz", b"not gzip", "not a complete gzip file"),
-        ("a.gz", gzip.compress(idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)))[:-9], "not a complete gzip file"),
+        (
+            "a.gz",
+            gzip.compress(idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)))[:-9],
+            "not a complete gzip file",
+        ),
     ],
 )
 def test_what_damaged_files_get(tmp_path, name, content, message):
@@ -118,7 +138,8 @@ def test_environment_names_the_folder(tmp_path, monkeypatch):
 
 
 def test_missing_files_are_listed(tmp_path):
-    """With downloads off, the error lists each file that is missing and the folder to put it into."""
+    """With downloads off, the error lists each file that is missing and the folder to put it
+    into."""
     with pytest.raises(DataError) as caught:
         load("mnist", directory=tmp_path, download=False)
     message = str(caught.value)
@@ -145,9 +166,12 @@ def test_images_and_labels_of_different_number(tmp_path):
 
 
 def test_one_dataset_does_not_pass_for_the_other(tmp_path, monkeypatch):
-    """Fashion-MNIST's files in a folder without a name are not taken for MNIST's, although they are called the same."""
+    """Fashion-MNIST's files in a folder without a name are not taken for MNIST's, although they are
+    called the same."""
     *_, test_y = write_dataset(tmp_path)
     digest = hashlib.md5(idx_bytes(test_y)).hexdigest()
-    monkeypatch.setattr(idx, "FASHION_MNIST", idx.Published(**(vars(FASHION_MNIST) | {"labels_md5": digest})))
+    monkeypatch.setattr(
+        idx, "FASHION_MNIST", idx.Published(**(vars(FASHION_MNIST) | {"labels_md5": digest}))
+    )
     with pytest.raises(DataError, match="expected mnist, but this is fashion-mnist"):
         load("mnist", directory=tmp_path, download=False)

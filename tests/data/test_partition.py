@@ -10,7 +10,9 @@ from proxyfl.data.partition import _majority_classes
 from proxyfl.errors import DataError
 
 PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
-LABELS = st.lists(st.integers(0, 4), min_size=8, max_size=300).map(lambda values: np.array(values, dtype=np.int64))
+LABELS = st.lists(st.integers(0, 4), min_size=8, max_size=300).map(
+    lambda values: np.array(values, dtype=np.int64)
+)
 SEEDS = st.integers(0, 10_000)
 
 
@@ -37,25 +39,32 @@ def test_iid(labels, clients, seed, data):
 
 
 def feasible(counts, clients, size, p_major):
-    """Whether any choice of classes lets ``majority`` succeed surely: the majority parts fit, and so must the rest."""
+    """Whether any choice of classes lets ``majority`` succeed surely: the majority parts fit, and
+    so must the rest."""
     major = round(p_major * size)
     return major == 0 or sum(int(count) // major for count in counts) >= clients
 
 
 @PROPERTY
-@given(labels=LABELS, clients=st.integers(1, 8), p_major=st.floats(0, 1), seed=SEEDS, data=st.data())
+@given(
+    labels=LABELS, clients=st.integers(1, 8), p_major=st.floats(0, 1), seed=SEEDS, data=st.data()
+)
 def test_majority(labels, clients, p_major, seed, data):
-    """Each client has exactly round(p_major * examples) of one class and no other example of it; parts are disjoint."""
+    """Each client has exactly round(p_major * examples) of one class and no other example of it;
+    parts are disjoint."""
     examples = data.draw(st.integers(1, len(labels) // clients))
     try:
-        parts = majority(labels, clients=clients, examples=examples, p_major=p_major, generator=rng(seed))
+        parts = majority(
+            labels, clients=clients, examples=examples, p_major=p_major, generator=rng(seed)
+        )
     except DataError:
         counts = np.bincount(labels)
-        # It may only give up where the majority parts cannot fit, or where one class is nearly all there is.
+        # It may only give up where the majority parts cannot fit, or where one class is nearly all
+        # there is.
         rest = examples - round(p_major * examples)
-        assert not feasible(counts, clients, examples, p_major) or rest * clients > len(labels) - counts.max() - (
-            clients * round(p_major * examples)
-        )
+        assert not feasible(counts, clients, examples, p_major) or rest * clients > len(
+            labels
+        ) - counts.max() - (clients * round(p_major * examples))
         return
     check_disjoint(parts, len(labels))
     assert [len(part) for part in parts] == [examples] * clients
@@ -67,7 +76,8 @@ def test_majority(labels, clients, p_major, seed, data):
 @PROPERTY
 @given(labels=LABELS, clients=st.integers(1, 8), p_major=st.floats(0, 1), seed=SEEDS)
 def test_majority_takes_what_fits(labels, clients, p_major, seed):
-    """Without a number of examples, all clients get equally many, with the right majority share, and it never fails."""
+    """Without a number of examples, all clients get equally many, with the right majority share,
+    and it never fails."""
     # One example each can always be dealt if there are that many outside the largest class.
     assume(clients <= len(labels) - np.bincount(labels).max())
     parts = majority(labels, clients=clients, p_major=p_major, generator=rng(seed))
@@ -81,7 +91,8 @@ def test_majority_takes_what_fits(labels, clients, p_major, seed):
 @PROPERTY
 @given(labels=LABELS, clients=st.integers(1, 8), seed=SEEDS)
 def test_majority_takes_as_many_as_fit(labels, clients, seed):
-    """Without a number of examples and with pure classes, clients get the most that any choice of classes allows."""
+    """Without a number of examples and with pure classes, clients get the most that any choice of
+    classes allows."""
     counts = np.bincount(labels)
     best = max(size for size in range(1, len(labels) + 1) if (counts // size).sum() >= clients)
     parts = majority(labels, clients=clients, p_major=1, generator=rng(seed))
@@ -89,9 +100,12 @@ def test_majority_takes_as_many_as_fit(labels, clients, seed):
 
 
 def test_majority_as_in_the_paper():
-    """8 clients of 1000 from ten large classes, p_major 0.8: 800 of one class, the rest from all nine others."""
+    """8 clients of 1000 from ten large classes, p_major 0.8: 800 of one class, the rest from all
+    nine others."""
     labels = rng(1).permutation(np.repeat(np.arange(10), 6000))
-    counts = class_counts(labels, majority(labels, clients=8, examples=1000, p_major=0.8, generator=rng()), 10)
+    counts = class_counts(
+        labels, majority(labels, clients=8, examples=1000, p_major=0.8, generator=rng()), 10
+    )
     assert (counts.max(axis=1) == 800).all()
     others = np.sort(counts, axis=1)[:, :-1]
     assert (others.sum(axis=1) == 200).all()
@@ -101,14 +115,16 @@ def test_majority_as_in_the_paper():
 
 
 def test_majority_classes_are_random():
-    """Over many clients every class is chosen about equally often: the paper's randomly chosen class."""
+    """Over many clients every class is chosen about equally often: the paper's randomly chosen
+    class."""
     chosen = _majority_classes(np.full(10, 10**9), 5000, 100, rng())
     # Binomial(5000, 0.1): 500, standard deviation 21.
     assert (abs(np.bincount(chosen, minlength=10) - 500) < 5 * 21).all()
 
 
 def test_majority_uses_the_last_example():
-    """Where only one choice of classes fits, it is found: two clients, two classes, all of each as majority."""
+    """Where only one choice of classes fits, it is found: two clients, two classes, all of each as
+    majority."""
     labels = np.array([0] * 10 + [1] * 10)
     for seed in range(20):
         parts = majority(labels, clients=2, examples=10, p_major=1, generator=rng(seed))
@@ -116,7 +132,8 @@ def test_majority_uses_the_last_example():
 
 
 def test_majority_rest_can_use_everything():
-    """With every example dealt out, no client is left with too few: own-class examples are traded away."""
+    """With every example dealt out, no client is left with too few: own-class examples are traded
+    away."""
     labels = np.repeat(np.arange(10), 100)
     for seed in range(20):
         parts = majority(labels, clients=8, examples=125, p_major=0.1, generator=rng(seed))
@@ -128,8 +145,14 @@ def test_majority_rest_can_use_everything():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"examples": 60}, "4 clients with 60 examples each need 240, there are 200. Lower examples to 50"),
-        ({"examples": 50, "p_major": 0.9}, "Client 3 of 4 asks for 45 examples .* class 2, .* has 44 of its 44"),
+        (
+            {"examples": 60},
+            "4 clients with 60 examples each need 240, there are 200. Lower examples to 50",
+        ),
+        (
+            {"examples": 50, "p_major": 0.9},
+            "Client 3 of 4 asks for 45 examples .* class 2, .* has 44 of its 44",
+        ),
         ({"examples": 50, "p_major": 1.5}, "Expected 0 <= p_major <= 1, got p_major=1.5"),
         ({"examples": 0}, "examples >= 1"),
         ({"clients": 0}, "clients >= 1"),
@@ -137,25 +160,38 @@ def test_majority_rest_can_use_everything():
     ],
 )
 def test_what_majority_refuses(arguments, message):
-    """More than there is, of everything or of one class, is refused with the class, what was asked and what is left."""
+    """More than there is, of everything or of one class, is refused with the class, what was asked
+    and what is left."""
     labels = np.array([0] * 101 + [1] * 55 + [2] * 44)
     with pytest.raises(DataError, match=message):
         majority(labels, **({"clients": 4, "p_major": 0.5, "generator": rng()} | arguments))
 
 
 def test_majority_needs_other_classes():
-    """Where one class is nearly all, the clients that must not have more of it cannot be filled, and it says so."""
+    """Where one class is nearly all, the clients that must not have more of it cannot be filled,
+    and it says so."""
     labels = np.array([0] * 95 + [1] * 5)
-    with pytest.raises(DataError, match=r"majority class 0 ask for 40 examples of other classes, there are 5 left"):
+    with pytest.raises(
+        DataError, match=r"majority class 0 ask for 40 examples of other classes, there are 5 left"
+    ):
         majority(labels, clients=2, examples=40, p_major=0.5, generator=rng())
 
 
 @PROPERTY
-@given(labels=LABELS, clients=st.integers(1, 6), concentration=st.sampled_from([0.3, 1.0, 100.0]), seed=SEEDS)
+@given(
+    labels=LABELS,
+    clients=st.integers(1, 6),
+    concentration=st.sampled_from([0.3, 1.0, 100.0]),
+    seed=SEEDS,
+)
 def test_dirichlet(labels, clients, concentration, seed):
     """Every example goes to exactly one client, and every client has at least the minimum."""
-    minimum = len(labels) // (20 * clients)  # a twentieth of an equal share: some draws reach it, not all do
-    parts = dirichlet(labels, clients=clients, concentration=concentration, generator=rng(seed), minimum=minimum)
+    minimum = len(labels) // (
+        20 * clients
+    )  # a twentieth of an equal share: some draws reach it, not all do
+    parts = dirichlet(
+        labels, clients=clients, concentration=concentration, generator=rng(seed), minimum=minimum
+    )
     check_disjoint(parts, len(labels))
     assert len(parts) == clients
     assert sum(map(len, parts)) == len(labels)
@@ -163,12 +199,14 @@ def test_dirichlet(labels, clients, concentration, seed):
 
 
 def test_dirichlet_concentration():
-    """Shares of a class have the Dirichlet's variance: a small concentration is uneven, a large one even."""
+    """Shares of a class have the Dirichlet's variance: a small concentration is uneven, a large one
+    even."""
     labels = np.repeat(np.arange(200), 500)
     for concentration in (0.5, 5.0):
         parts = dirichlet(labels, clients=4, concentration=concentration, generator=rng())
         shares = class_counts(labels, parts, 200) / 500
-        # Var of one share: (1/K)(1 - 1/K) / (K a + 1). 800 shares; a tenth is about two standard errors, take three.
+        # Var of one share: (1/K)(1 - 1/K) / (K a + 1). 800 shares; a tenth is about two standard
+        # errors, take three.
         expected = 0.25 * 0.75 / (4 * concentration + 1)
         assert abs(shares.var() / expected - 1) < 0.3
         assert abs(shares.mean(axis=1) - 0.25).max() < 0.1
@@ -177,9 +215,13 @@ def test_dirichlet_concentration():
 def test_dirichlet_gives_up():
     """A minimum that no draw reaches ends in an error that says what to change."""
     labels = np.zeros(100, dtype=np.int64)
-    with pytest.raises(DataError, match=r"No division in 1000 draws .* 20 clients at least 4 .*concentration=0.01"):
+    with pytest.raises(
+        DataError, match=r"No division in 1000 draws .* 20 clients at least 4 .*concentration=0.01"
+    ):
         dirichlet(labels, clients=20, concentration=0.01, minimum=4, generator=rng())
-    with pytest.raises(DataError, match="20 clients with at least 6 examples need 120, there are 100"):
+    with pytest.raises(
+        DataError, match="20 clients with at least 6 examples need 120, there are 100"
+    ):
         dirichlet(labels, clients=20, concentration=1, minimum=6, generator=rng())
     with pytest.raises(DataError, match="0 < concentration"):
         dirichlet(labels, clients=20, concentration=0, generator=rng())
@@ -206,7 +248,9 @@ def test_by_site(site):
     [
         lambda labels, generator: iid(labels, clients=4, generator=generator),
         lambda labels, generator: majority(labels, clients=4, p_major=0.6, generator=generator),
-        lambda labels, generator: dirichlet(labels, clients=4, concentration=0.5, generator=generator),
+        lambda labels, generator: dirichlet(
+            labels, clients=4, concentration=0.5, generator=generator
+        ),
     ],
 )
 def test_divisions_follow_their_generator(division):
@@ -217,7 +261,9 @@ def test_divisions_follow_their_generator(division):
     assert not all(np.array_equal(x, y) for x, y in zip(a, c, strict=True))
 
 
-@pytest.mark.parametrize("labels", [np.array([]), np.array([0.5, 1]), np.array([[0, 1]]), np.array([0, -1])])
+@pytest.mark.parametrize(
+    "labels", [np.array([]), np.array([0.5, 1]), np.array([[0, 1]]), np.array([0, -1])]
+)
 def test_labels_must_be_class_numbers(labels):
     """What cannot be a list of class numbers is refused."""
     with pytest.raises(DataError, match="Expected each label as a whole number from 0"):

@@ -33,13 +33,16 @@ def own(tmp_path, monkeypatch):
     """A user's file in the current directory."""
     (tmp_path / "own_data.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    monkeypatch.setattr(
+        sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))]
+    )
     yield
     sys.modules.pop("own_data", None)
 
 
 def test_digits():
-    """The default needs nothing but scikit-learn: 1797 images of 8x8 in [0, 1], all ten digits in both parts."""
+    """The default needs nothing but scikit-learn: 1797 images of 8x8 in [0, 1], all ten digits in
+    both parts."""
     found = load("digits")
     assert found.shape == (1, 8, 8)
     assert (len(found.train_y), len(found.test_y)) == (1438, 359)
@@ -71,7 +74,11 @@ def test_own_dataset(own):
         ("digits", {"test_fraction": 1.0}, "test_fraction"),
         ("no_such_module:f", {}, "no module 'no_such_module'"),
         ("own_data:missing", {}, "own_data has no 'missing'"),
-        ("own_data:nothing", {}, "Expected a proxyfl.data.Dataset from 'own_data:nothing', got NoneType"),
+        (
+            "own_data:nothing",
+            {},
+            "Expected a proxyfl.data.Dataset from 'own_data:nothing', got NoneType",
+        ),
         ("own_data:broken", {}, "'own_data:broken' raised KeyError: 'path'"),
         ("own_data:bad_labels", {}, "every label within 0..1, got 5 at index 2"),
     ],
@@ -83,6 +90,7 @@ def test_what_bad_sources_get(own, source, arguments, message):
 
 
 def test_sources_say_where_they_are(tmp_path):
-    """In an empty data folder only what needs no file is found (Fashion-MNIST may be installed with the system)."""
+    """In an empty data folder only what needs no file is found (Fashion-MNIST may be installed with
+    the system)."""
     found = {name for name, source in SOURCES.items() if source.find(tmp_path)}
     assert found - {"fashion-mnist"} == {"digits"}

@@ -28,7 +28,9 @@ def small(**changes: Any) -> Config:
 
 def rows(path: Path) -> list[dict[str, Any]]:
     """The metrics without how long things took."""
-    return [{k: v for k, v in row.items() if not k.startswith("seconds_")} for row in read_metrics(path)]
+    return [
+        {k: v for k, v in row.items() if not k.startswith("seconds_")} for row in read_metrics(path)
+    ]
 
 
 def assert_equal_runs(one: Path, other: Path) -> None:

@@ -1,4 +1,5 @@
-"""A topology that breaks one rank of an MPI job in one round, as the environment says. Used by test_mpi."""
+"""A topology that breaks one rank of an MPI job in one round, as the environment says. Used by
+test_mpi."""
 
 import os
 import signal

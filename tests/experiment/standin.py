@@ -1,7 +1,8 @@
-"""A run's process in small: the same command line, files and exit codes as `proxyfl run`, and no training.
+"""A run's process in small: the same command line, files and exit codes as `proxyfl run`, and no
+training.
 
-Seed 13 fails. STANDIN_PACE is how many seconds a round takes; with STANDIN_STUBBORN it does not heed SIGTERM.
-"""
+Seed 13 fails. STANDIN_PACE is how many seconds a round takes; with STANDIN_STUBBORN it does not
+heed SIGTERM."""
 
 import json
 import os
@@ -22,7 +23,9 @@ def main() -> int:
     else:
         out = Path(first)
     with (out / "attempts").open("a") as attempts:
-        attempts.write(f"{what} {' '.join(rest[-2:])} threads={os.environ.get('OMP_NUM_THREADS')}\n")
+        attempts.write(
+            f"{what} {' '.join(rest[-2:])} threads={os.environ.get('OMP_NUM_THREADS')}\n"
+        )
     config = tomllib.loads((out / "config.toml").read_text())
     if config["seed"] == 13:
         print("a line before\nno luck with seed 13", file=sys.stderr)
@@ -38,7 +41,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STANDIN_STUBBORN") else signal.default_int_handler)
+    signal.signal(
+        signal.SIGTERM,
+        signal.SIG_IGN if os.environ.get("STANDIN_STUBBORN") else signal.default_int_handler,
+    )
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -66,9 +66,12 @@ OTHER = {
     "exchange.self_weight": "none",
     "exchange.degree": "3",
     "exchange.timeout": "5",
-    **{f"{which}_optimizer.{name}": value for which in ("private", "proxy")
-       for name, value in {"learning_rate": "0.25", "weight_decay": "0.5"}.items()},
-}  # fmt: skip
+    **{
+        f"{which}_optimizer.{name}": value
+        for which in ("private", "proxy")
+        for name, value in {"learning_rate": "0.25", "weight_decay": "0.5"}.items()
+    },
+}
 
 
 def value_of(config: Config, key: str):
@@ -78,14 +81,20 @@ def value_of(config: Config, key: str):
 
 
 def test_no_setting_is_forgotten() -> None:
-    """Every dotted key is changed by the table above, but for those of the optimizers that go together."""
-    optimizers = {f"{which}_optimizer.{name}" for which in ("private", "proxy") for name in ("name", "momentum")}
+    """Every dotted key is changed by the table above, but for those of the optimizers that go
+    together."""
+    optimizers = {
+        f"{which}_optimizer.{name}"
+        for which in ("private", "proxy")
+        for name in ("name", "momentum")
+    }
     assert set(keys()) - optimizers == set(OTHER)
 
 
 @pytest.mark.parametrize("which", ["private", "proxy"])
 def test_an_optimizer_and_its_momentum_round_trip(which: str) -> None:
-    """The name and the momentum of an optimizer, which go together, survive being written and read."""
+    """The name and the momentum of an optimizer, which go together, survive being written and
+    read."""
     config = load(None, [f"{which}_optimizer.name=sgd", f"{which}_optimizer.momentum=0.9"])
     assert value_of(config, f"{which}_optimizer.momentum") == 0.9
     assert from_tree(tomllib.loads(to_toml(config))) == config
@@ -93,7 +102,8 @@ def test_an_optimizer_and_its_momentum_round_trip(which: str) -> None:
 
 @pytest.mark.parametrize("key", OTHER)
 def test_every_key_round_trips(key: str, tmp_path: Path) -> None:
-    """Set on the command line, each key changes just itself, and survives being written and read."""
+    """Set on the command line, each key changes just itself, and survives being written and
+    read."""
     config = load(None, [f"{key}={OTHER[key]}"])
     assert value_of(config, key) != value_of(Config(), key)
     others = [k for k in keys() if k != key]
@@ -113,13 +123,15 @@ def test_all_together_round_trip(tmp_path: Path) -> None:
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(text=st.text(max_size=20), number=st.floats(1e-300, 1e300))
 def test_any_text_and_number_round_trips(text: str, number: float) -> None:
-    """Quotes, backslashes, line breaks and control characters in a text, and every positive float, come back."""
+    """Quotes, backslashes, line breaks and control characters in a text, and every positive float,
+    come back."""
     config = Config(data=Data(label=text), exchange=Exchange(timeout=number))
     assert from_tree(tomllib.loads(to_toml(config))) == config
 
 
 def test_nothing_as_a_value(tmp_path: Path) -> None:
-    """A setting whose default is a number can be set to nothing, and stays nothing when read back."""
+    """A setting whose default is a number can be set to nothing, and stays nothing when read
+    back."""
     config = Config(exchange=Exchange(topology="complete", self_weight=None))
     assert from_tree({"exchange": {"topology": "complete", "self_weight": "none"}}) == config
     (tmp_path / "c.toml").write_text(to_toml(config), encoding="utf-8")
@@ -127,7 +139,8 @@ def test_nothing_as_a_value(tmp_path: Path) -> None:
 
 
 def test_what_is_not_mentioned_keeps_its_default() -> None:
-    """One key of an optimizer changes that key: the others stay those of this optimizer, not of any."""
+    """One key of an optimizer changes that key: the others stay those of this optimizer, not of
+    any."""
     config = from_tree({"proxy_optimizer": {"weight_decay": 0}})
     assert config.proxy_optimizer == dataclasses.replace(Config().proxy_optimizer, weight_decay=0.0)
     assert config.proxy_optimizer.learning_rate == 0.1
@@ -165,8 +178,14 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("round=3", r"Unknown key 'round'. Did you mean 'rounds'\? Known: seed, methods, rounds, .*exchange"),
-        ("privacy.noise=3", r"Unknown key 'noise' in \[privacy\]. .*Known: enabled, noise_multiplier, clip_norm"),
+        (
+            "round=3",
+            r"Unknown key 'round'. Did you mean 'rounds'\? Known: seed, methods, rounds, .*exchange",
+        ),
+        (
+            "privacy.noise=3",
+            r"Unknown key 'noise' in \[privacy\]. .*Known: enabled, noise_multiplier, clip_norm",
+        ),
         ("zzz=3", r"Unknown key 'zzz'. Known: seed"),
         ("privcy.delta=0.1", r"Unknown key 'privcy'. Did you mean 'privacy'\?"),
         ("rounds.more=3", "Expected .*rounds"),
@@ -202,8 +221,14 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("exchange.self_weight=1", "0 <= exchange.self_weight < 1"),
         ("exchange.degree=0", "exchange.degree >= 1"),
         ("exchange.timeout=0", "0 < exchange.timeout"),
-        ("proxy_optimizer.name=lbfgs", r"In \[proxy_optimizer\]: Unknown optimizer name 'lbfgs'. Known: adam, sgd"),
-        ("private_optimizer.learning_rate=0", r"In \[private_optimizer\]: Expected 0 < learning_rate, got"),
+        (
+            "proxy_optimizer.name=lbfgs",
+            r"In \[proxy_optimizer\]: Unknown optimizer name 'lbfgs'. Known: adam, sgd",
+        ),
+        (
+            "private_optimizer.learning_rate=0",
+            r"In \[private_optimizer\]: Expected 0 < learning_rate, got",
+        ),
         ("private_optimizer.momentum=0.5", "momentum=0.5 is for sgd"),
         ("methods=[]", "at least one method"),
         ("methods=fml,fml", "each method once in methods, got fml more than once"),
@@ -241,7 +266,8 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_table_where_a_value_belongs() -> None:
-    """A table under a key that holds a value is an error, and so is a value under a table's name."""
+    """A table under a key that holds a value is an error, and so is a value under a table's
+    name."""
     with pytest.raises(ConfigError, match="Expected a whole number for rounds"):
         from_tree({"rounds": {"a": 1}})
     with pytest.raises(ConfigError, match=r"Expected a table for 'data', got \[1\]"):
@@ -252,12 +278,16 @@ def test_per_client_values() -> None:
     """One value serves all; a list serves each his own, and must have one for each."""
     assert [per_client("x", 3, i, 2) for i in range(2)] == [3, 3]
     assert [per_client("x", (3, 4), i, 2) for i in range(2)] == [3, 4]
-    with pytest.raises(ConfigError, match=r"one value or 3 values \(one per client\) for learning.batch_size, got 2"):
+    with pytest.raises(
+        ConfigError,
+        match=r"one value or 3 values \(one per client\) for learning.batch_size, got 2",
+    ):
         per_client("learning.batch_size", (1, 2), 0, 3)
 
 
 def test_parts_can_be_made_in_python() -> None:
-    """The dataclasses check themselves, so a config made in Python is as safe as one from a file."""
+    """The dataclasses check themselves, so a config made in Python is as safe as one from a
+    file."""
     for wrong in (
         lambda: Learning(beta=2),
         lambda: Partition(clients=0),
@@ -275,4 +305,8 @@ def test_the_defaults_are_the_demos() -> None:
     config = Config()
     assert config.learning.beta == 0
     assert "alone" in config.methods
-    assert (config.models.proxy, config.models.residual, config.exchange.self_weight) == ("linear", True, 0.5)
+    assert (config.models.proxy, config.models.residual, config.exchange.self_weight) == (
+        "linear",
+        True,
+        0.5,
+    )

@@ -1,4 +1,5 @@
-"""Runs on any number of workers are equal; runs that are cut off and resumed are equal to those that are not."""
+"""Runs on any number of workers are equal; runs that are cut off and resumed are equal to those
+that are not."""
 
 import json
 import multiprocessing
@@ -74,18 +75,28 @@ def test_a_run_resumes_with_another_number_of_workers(whole: Path, tmp_path: Pat
 
 
 def test_convolutions_resume_to_the_bit(tmp_path: Path) -> None:
-    """Private convolutions, whose weights lie in memory in another order, are restored with their optimizer's state."""
-    changes: dict[str, Any] = {"methods": ["alone", "proxyfl"], "models": {"private": "cnn1", "proxy": "lenet5"}}
+    """Private convolutions, whose weights lie in memory in another order, are restored with their
+    optimizer's state."""
+    changes: dict[str, Any] = {
+        "methods": ["alone", "proxyfl"],
+        "models": {"private": "cnn1", "proxy": "lenet5"},
+    }
     run(small(**changes), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(small(**changes, checkpoint_every=1), out=tmp_path / "cut", callbacks=[StopAt("proxyfl", 1)])
+        run(
+            small(**changes, checkpoint_every=1),
+            out=tmp_path / "cut",
+            callbacks=[StopAt("proxyfl", 1)],
+        )
     resume(tmp_path / "cut")
     assert_equal_runs(tmp_path / "whole", tmp_path / "cut")
 
 
 def test_a_budget_below_one_step_is_refused(tmp_path: Path) -> None:
     """A budget that covers not a single step is an error before any work, naming the client."""
-    changes: dict[str, Any] = {"privacy": {"noise_multiplier": 2.0, "budget": [9.0, 9.0, 0.01, 9.0, 9.0]}}
+    changes: dict[str, Any] = {
+        "privacy": {"noise_multiplier": 2.0, "budget": [9.0, 9.0, 0.01, 9.0, 9.0]}
+    }
     with pytest.raises(ConfigError, match=r"budget of client 2 .* does not cover a single step"):
         run(small(**changes), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -101,7 +112,8 @@ def test_resuming_a_finished_run_changes_nothing(whole: Path, tmp_path: Path) ->
 
 
 def test_a_damaged_checkpoint_is_passed_over(whole: Path, tmp_path: Path) -> None:
-    """With its newest checkpoint truncated a run goes on from the one before, says so, and ends the same."""
+    """With its newest checkpoint truncated a run goes on from the one before, says so, and ends the
+    same."""
     with pytest.raises(KeyboardInterrupt):
         run(small(), out=tmp_path / "run", callbacks=[StopAt("proxyfl", 2)])
     newest = sorted((tmp_path / "run" / "checkpoints" / "proxyfl").iterdir())[-1]
@@ -117,7 +129,10 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(small(), out=tmp_path / "run", callbacks=[StopAt("proxyfl", 2)])
     with pytest.warns(CheckpointWarning, match="other settings"):
-        assert checkpoint.newest(tmp_path / "run" / "checkpoints" / "proxyfl", identity="another") is None
+        assert (
+            checkpoint.newest(tmp_path / "run" / "checkpoints" / "proxyfl", identity="another")
+            is None
+        )
 
 
 def test_a_changed_config_is_refused(tmp_path: Path) -> None:
@@ -156,7 +171,10 @@ def test_a_worker_that_dies_is_named(whole: Path, tmp_path: Path) -> None:
             if (name, round) == ("fedavg", 1):
                 os.kill(_child("worker 1"), signal.SIGKILL)
 
-    with pytest.raises(WorkerDied, match=r"worker 1, which hosts client-1, client-3, was killed by SIGKILL in fedavg"):
+    with pytest.raises(
+        WorkerDied,
+        match=r"worker 1, which hosts client-1, client-3, was killed by SIGKILL in fedavg",
+    ):
         run(small(), out=tmp_path / "run", callbacks=[Kill()], workers=2)
     resume(tmp_path / "run")
     assert_equal_runs(whole, tmp_path / "run")
@@ -180,11 +198,15 @@ def test_a_worker_that_fails_is_heard_while_others_wait_for_it(tmp_path: Path) -
 
 
 def test_budgets_and_membership_survive_workers_and_resume(tmp_path: Path) -> None:
-    """A run in which clients join, are away and leave is equal on two workers and after an interruption."""
+    """A run in which clients join, are away and leave is equal on two workers and after an
+    interruption."""
     changes: dict[str, Any] = {
         "rounds": 6,
         "privacy": {"noise_multiplier": 2.0, "budget": [1.5, 1.0, 50.0, 50.0, 50.0]},
-        "membership": {"absence": 0.2, "schedule": [{"client": 3, "joins": 2}, {"client": 4, "leaves": 4}]},
+        "membership": {
+            "absence": 0.2,
+            "schedule": [{"client": 3, "joins": 2}, {"client": 4, "leaves": 4}],
+        },
     }
     result = run(small(**changes), out=tmp_path / "one")
     run(small(**changes), out=tmp_path / "two", workers=2)
@@ -201,7 +223,8 @@ def test_budgets_and_membership_survive_workers_and_resume(tmp_path: Path) -> No
 
 
 def _kill_at_random(path: Path, config: Path, kills: int, seed: int) -> int:
-    """Run in a real process, kill it at random instants, resume, until it ends; how often it was killed."""
+    """Run in a real process, kill it at random instants, resume, until it ends; how often it was
+    killed."""
     chance, killed = random.Random(seed), 0
     command = [sys.executable, "-m", "proxyfl.cli.main"]
     while True:
@@ -209,8 +232,10 @@ def _kill_at_random(path: Path, config: Path, kills: int, seed: int) -> int:
         arguments = ["resume", str(path)] if begun else ["run", str(config), "--out", str(path)]
         process = subprocess.Popen(
             [*command, *arguments, "--workers", str(chance.choice([1, 2]))],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if killed < kills:
             _wait_until_at_work(process, path)
             time.sleep(chance.uniform(0, 0.5))
@@ -225,17 +250,21 @@ def _kill_at_random(path: Path, config: Path, kills: int, seed: int) -> int:
 
 
 def _wait_until_at_work(process: subprocess.Popen[str], path: Path) -> None:
-    """Importing torch takes seconds in which nothing can go wrong: wait for the first thing that it writes."""
+    """Importing torch takes seconds in which nothing can go wrong: wait for the first thing that it
+    writes."""
     watched = (path / ".lock", path / "metrics.jsonl")
     before = [p.stat().st_mtime_ns if p.exists() else 0 for p in watched]
-    while process.poll() is None and before == [p.stat().st_mtime_ns if p.exists() else 0 for p in watched]:
+    while process.poll() is None and before == [
+        p.stat().st_mtime_ns if p.exists() else 0 for p in watched
+    ]:
         time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("kills", "seed"), [(3, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
 def test_kill_9_at_any_instant(kills: int, seed: int, tmp_path: Path) -> None:
-    """A process killed at random instants, again and again, is resumed to an end equal to an undisturbed run's."""
+    """A process killed at random instants, again and again, is resumed to an end equal to an
+    undisturbed run's."""
     config = small(rounds=40 if kills > 10 else 12)
     (tmp_path / "config.toml").write_text(to_toml(config))
     run(config, out=tmp_path / "whole")

@@ -1,4 +1,5 @@
-"""A run's folder: there whole or not at all, readable after a cut, and models that can be loaded again."""
+"""A run's folder: there whole or not at all, readable after a cut, and models that can be loaded
+again."""
 
 import errno
 import json
@@ -15,7 +16,12 @@ from proxyfl.federation.local import Residual
 from proxyfl.models import build
 
 X = torch.sin(torch.arange(5 * 64.0)).view(5, 1, 8, 8)
-ABOUT = {"architecture": "mlp", "shape": "[1, 8, 8]", "classes": "10", "class_names": json.dumps(list("0123456789"))}
+ABOUT = {
+    "architecture": "mlp",
+    "shape": "[1, 8, 8]",
+    "classes": "10",
+    "class_names": json.dumps(list("0123456789")),
+}
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
 
@@ -29,7 +35,8 @@ def leftovers(path: Path) -> list[str]:
 
 
 def test_created_whole(tmp_path: Path) -> None:
-    """A new folder holds its config, its environment and an empty table of metrics, and nothing lies beside it."""
+    """A new folder holds its config, its environment and an empty table of metrics, and nothing
+    lies beside it."""
     path = make(tmp_path / "deep" / "run")
     assert folder.read_config(path) == Config(rounds=3)
     about = json.loads((path / "environment.json").read_text())
@@ -47,7 +54,8 @@ def test_an_empty_folder_may_be_given(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["run", "folder", "file"])
 def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
-    """An earlier run, a folder with something in it and a file in the way are refused and stay as they are."""
+    """An earlier run, a folder with something in it and a file in the way are refused and stay as
+    they are."""
     path = tmp_path / "there"
     if kind == "file":
         path.write_text("mine")
@@ -62,7 +70,8 @@ def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["file/run", "file/deeper/run", "x" * 300])
 def test_a_place_that_cannot_be_written(name: str, tmp_path: Path) -> None:
-    """A file in the way of a parent folder, or a name too long, is an error with the reason and what to do."""
+    """A file in the way of a parent folder, or a name too long, is an error with the reason and
+    what to do."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunError, match=r"Cannot write the run's folder .*--out"):
         make(tmp_path / name)
@@ -70,7 +79,8 @@ def test_a_place_that_cannot_be_written(name: str, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk is full while the folder is made, there is an error and neither folder nor scratch."""
+    """When the disk is full while the folder is made, there is an error and neither folder nor
+    scratch."""
 
     def full(self: Path, *_: object, **__: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -83,7 +93,8 @@ def test_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @needs_full
 def test_a_full_disk_while_recording(tmp_path: Path) -> None:
-    """When metrics, a summary or a model cannot be written the error names the file, and no half of it is left."""
+    """When metrics, a summary or a model cannot be written the error names the file, and no half of
+    it is left."""
     path = make(tmp_path / "run")
     (path / "metrics.jsonl").unlink()
     (path / "metrics.jsonl").symlink_to(FULL)
@@ -99,10 +110,14 @@ def test_a_full_disk_while_a_model_is_saved(tmp_path: Path) -> None:
     """A file that the system cuts short is an error that names it, and no half of it is left."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # Python ignores the signal, so that writing fails
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1000, hard)
+    )  # Python ignores the signal, so that writing fails
     try:
         with pytest.raises(RunError, match=r"Cannot write .*m.safetensors.*intact"):
-            folder.save_model(tmp_path / "m.safetensors", build("mlp", shape=(4,), classes=2, seed=0), {})
+            folder.save_model(
+                tmp_path / "m.safetensors", build("mlp", shape=(4,), classes=2, seed=0), {}
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert leftovers(tmp_path) == []
@@ -113,11 +128,16 @@ def test_metrics_come_back(tmp_path: Path) -> None:
     path = make(tmp_path / "run")
     folder.append_metrics(path, [{"round": 0, "epsilon": float("inf")}, {"round": 0, "name": "Ä"}])
     folder.append_metrics(path, [{"round": 1}])
-    assert list(folder.read_metrics(path)) == [{"round": 0, "epsilon": None}, {"round": 0, "name": "Ä"}, {"round": 1}]
+    assert list(folder.read_metrics(path)) == [
+        {"round": 0, "epsilon": None},
+        {"round": 0, "name": "Ä"},
+        {"round": 1},
+    ]
 
 
 def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
-    """A run that was killed while it wrote leaves half a line: the rest is read. Damage elsewhere is an error."""
+    """A run that was killed while it wrote leaves half a line: the rest is read. Damage elsewhere
+    is an error."""
     path = make(tmp_path / "run")
     folder.append_metrics(path, [{"round": 0}, {"round": 1}])
     whole = (path / "metrics.jsonl").read_text()
@@ -160,8 +180,11 @@ def test_a_model_comes_back(residual: bool, tmp_path: Path) -> None:
     assert leftovers(tmp_path) == ["m.safetensors"]
 
 
-def test_shared_weights_and_buffers_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of the user's with BatchNorm and a weight used twice is saved and loaded like any other."""
+def test_shared_weights_and_buffers_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of the user's with BatchNorm and a weight used twice is saved and loaded like any
+    other."""
     (tmp_path / "own_folder_model.py").write_text(
         "from torch import nn\n"
         "def net(shape, classes):\n"
@@ -172,12 +195,15 @@ def test_shared_weights_and_buffers_come_back(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     model = build("own_folder_model:net", shape=(1, 8, 8), classes=10, seed=0)
     model(X)  # moves the running statistics
-    folder.save_model(tmp_path / "m.safetensors", model, ABOUT | {"architecture": "own_folder_model:net"})
+    folder.save_model(
+        tmp_path / "m.safetensors", model, ABOUT | {"architecture": "own_folder_model:net"}
+    )
     assert torch.equal(folder.load_model(tmp_path / "m.safetensors")[0](X), model.eval()(X))
 
 
 def test_files_that_are_no_models(tmp_path: Path) -> None:
-    """A missing file, a damaged one, one without a description and one of another architecture are each told apart."""
+    """A missing file, a damaged one, one without a description and one of another architecture are
+    each told apart."""
     path = tmp_path / "m.safetensors"
     with pytest.raises(ModelError, match="There is no model file"):
         folder.load_model(path)

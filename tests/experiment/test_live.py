@@ -23,9 +23,22 @@ from proxyfl.experiment.live import LivePage, LiveServer, await_news, increment,
 
 def lines(method: str, round: int, clients: int = 2) -> str:
     """The lines of one round as a run writes them."""
-    rows = [{"method": method, "round": round, "client": c, "name": f"client-{c}", "present": clients,
-             "epsilon_kind": "end-to-end", "epsilon_pld": 1.0, "epsilon_rdp": 2.0, "delta": 1e-3,
-             "private_accuracy": 0.5, "left": None} for c in range(clients)]  # fmt: skip
+    rows = [
+        {
+            "method": method,
+            "round": round,
+            "client": c,
+            "name": f"client-{c}",
+            "present": clients,
+            "epsilon_kind": "end-to-end",
+            "epsilon_pld": 1.0,
+            "epsilon_rdp": 2.0,
+            "delta": 1e-3,
+            "private_accuracy": 0.5,
+            "left": None,
+        }
+        for c in range(clients)
+    ]
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -44,7 +57,9 @@ def server(folder: Path) -> Iterator[LiveServer]:
         yield server
 
 
-def ask(server: LiveServer, path: str, *, method: str = "GET", host: str | None = None) -> tuple[int, bytes]:
+def ask(
+    server: LiveServer, path: str, *, method: str = "GET", host: str | None = None
+) -> tuple[int, bytes]:
     """One request over the wire: status and content."""
     address, port = server.server_address[:2]
     connection = http.client.HTTPConnection(str(address), int(port), timeout=10)
@@ -69,7 +84,8 @@ def test_increments_add_up_to_the_whole(folder: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 30, 200])
 def test_half_a_round_is_left_for_later(folder: Path, cut: int) -> None:
-    """A round that is still being written, in mid-line or between lines, is not told until it is whole."""
+    """A round that is still being written, in mid-line or between lines, is not told until it is
+    whole."""
     known = tail(folder).cursor
     whole = lines("proxyfl", 1)
     with (folder / "metrics.jsonl").open("a") as file:
@@ -82,11 +98,14 @@ def test_half_a_round_is_left_for_later(folder: Path, cut: int) -> None:
 
 
 def test_a_rewritten_file_starts_anew(folder: Path) -> None:
-    """If a resumed run cut off and rewrote the end, a page with an old cursor is told to begin again."""
+    """If a resumed run cut off and rewrote the end, a page with an old cursor is told to begin
+    again."""
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(lines("proxyfl", 1))
     old = tail(folder).cursor
-    (folder / "metrics.jsonl").write_text(lines("proxyfl", 0) + lines("another", 1) + lines("another", 2))
+    (folder / "metrics.jsonl").write_text(
+        lines("proxyfl", 0) + lines("another", 1) + lines("another", 2)
+    )
     again = tail(folder, old)
     assert again.reset
     assert len(again.rows) == 6
@@ -138,7 +157,9 @@ def test_page_and_data_are_served(server: LiveServer) -> None:
     assert json.loads(data)["series"]["proxyfl"]["rounds"] == [0]
 
 
-@pytest.mark.parametrize("path", ["/config.toml", "/../config.toml", "/metrics.jsonl", "/%2e%2e/etc/passwd", "//x"])
+@pytest.mark.parametrize(
+    "path", ["/config.toml", "/../config.toml", "/metrics.jsonl", "/%2e%2e/etc/passwd", "//x"]
+)
 def test_nothing_else_is_served(server: LiveServer, path: str) -> None:
     """No file can be asked for by name."""
     assert ask(server, path)[0] == 404
@@ -168,7 +189,13 @@ def test_other_addresses_need_the_token(folder: Path) -> None:
         assert server.token is not None
         assert len(server.token) >= 32
         assert server.url.endswith(f"?token={server.token}")
-        for path in ("/", "/data.json", "/?token=", "/?token=wrong", f"/?token={server.token[:-1]}"):
+        for path in (
+            "/",
+            "/data.json",
+            "/?token=",
+            "/?token=wrong",
+            f"/?token={server.token[:-1]}",
+        ):
             assert ask(server, path)[0] == 403
         assert ask(server, f"/data.json?token={server.token}", host="hospital.example")[0] == 200
 
@@ -202,7 +229,9 @@ def test_a_folder_that_vanishes_does_not_stop_the_server(server: LiveServer, fol
 
 def test_watching_changes_no_result(tmp_path: Path) -> None:
     """A run that is watched while it goes on records the same scores as one that is not."""
-    config = from_tree({"rounds": 3, "evaluate_every": 1, "methods": ["proxyfl"], "partition": {"clients": 2}})
+    config = from_tree(
+        {"rounds": 3, "evaluate_every": 1, "methods": ["proxyfl"], "partition": {"clients": 2}}
+    )
     watched: list[int] = []
 
     class Reader(LivePage):
@@ -215,14 +244,22 @@ def test_watching_changes_no_result(tmp_path: Path) -> None:
 
     runner.run(config, out=tmp_path / "plain")
     runner.run(config, out=tmp_path / "live", callbacks=[Reader(patience=0.0)])
-    plain, seen = ([{k: v for k, v in row.items() if not k.startswith("seconds")} for row in tail(tmp_path / n).rows]
-                   for n in ("plain", "live"))  # fmt: skip
+    plain, seen = (
+        [
+            {k: v for k, v in row.items() if not k.startswith("seconds")}
+            for row in tail(tmp_path / n).rows
+        ]
+        for n in ("plain", "live")
+    )
     assert plain == seen
     assert watched == [1, 200, 200, 200]
 
 
-def test_the_command_serves_until_the_run_is_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`proxyfl watch RUN --until-done --json` prints the address first and returns once the run has ended."""
+def test_the_command_serves_until_the_run_is_over(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`proxyfl watch RUN --until-done --json` prints the address first and returns once the run has
+    ended."""
     parser = argparse.ArgumentParser()
     watch.add(parser.add_subparsers())
     arguments = parser.parse_args(["watch", str(folder), "--until-done", "--json"])

@@ -17,13 +17,19 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[proxyfl.Result, 
     """A small real run, and its folder."""
     out = tmp_path_factory.mktemp("runs") / "small"
     config = from_tree(
-        {"rounds": 3, "evaluate_every": 2, "methods": ["alone", "joint", "proxyfl"], "partition": {"clients": 3}}
+        {
+            "rounds": 3,
+            "evaluate_every": 2,
+            "methods": ["alone", "joint", "proxyfl"],
+            "partition": {"clients": 3},
+        }
     )
     return proxyfl.run(config, out=out), out
 
 
 def test_gains_are_those_of_the_result(recorded: tuple[proxyfl.Result, Path]) -> None:
-    """The gain that a run reports itself is the one that its folder gives, for pooled methods too."""
+    """The gain that a run reports itself is the one that its folder gives, for pooled methods
+    too."""
     result, out = recorded
     run = loading.read(out)
     for method in ("joint", "proxyfl"):
@@ -79,8 +85,11 @@ def test_an_unknown_plot_is_named(recorded: tuple[proxyfl.Result, Path]) -> None
         loading.load(recorded[1]).plot("pie")
 
 
-def test_a_folder_of_runs_stands_for_all(recorded: tuple[proxyfl.Result, Path], tmp_path: Path) -> None:
-    """A folder that holds runs gives them in the order of their names, other folders in it left out."""
+def test_a_folder_of_runs_stands_for_all(
+    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+) -> None:
+    """A folder that holds runs gives them in the order of their names, other folders in it left
+    out."""
     for name in ("b", "a"):
         _copy(recorded[1], tmp_path / name)
     (tmp_path / "notes").mkdir()
@@ -93,8 +102,11 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         loading.load(tmp_path)
 
 
-def test_an_interrupted_run_is_read_as_far_as_it_got(recorded: tuple[proxyfl.Result, Path], tmp_path: Path) -> None:
-    """Without a summary and with a torn last line, the complete lines are there and the run is not finished."""
+def test_an_interrupted_run_is_read_as_far_as_it_got(
+    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+) -> None:
+    """Without a summary and with a torn last line, the complete lines are there and the run is not
+    finished."""
     path = _copy(recorded[1], tmp_path / "cut")
     (path / "summary.json").unlink()
     text = (path / "metrics.jsonl").read_text()
@@ -104,7 +116,9 @@ def test_an_interrupted_run_is_read_as_far_as_it_got(recorded: tuple[proxyfl.Res
     assert not loading.read(path, run.rows[:-3]).finished
 
 
-def test_a_round_written_again_counts_once(recorded: tuple[proxyfl.Result, Path], tmp_path: Path) -> None:
+def test_a_round_written_again_counts_once(
+    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+) -> None:
     """If a resumed run wrote a line a second time, the later one stands."""
     path = _copy(recorded[1], tmp_path / "again")
     first = json.loads((path / "metrics.jsonl").read_text().splitlines()[0])
@@ -115,7 +129,9 @@ def test_a_round_written_again_counts_once(recorded: tuple[proxyfl.Result, Path]
     assert run.rows[0]["steps"] == 77
 
 
-def test_settings_of_another_release_can_be_read(recorded: tuple[proxyfl.Result, Path], tmp_path: Path) -> None:
+def test_settings_of_another_release_can_be_read(
+    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+) -> None:
     """A setting that this release does not know is no reason not to show a run."""
     path = _copy(recorded[1], tmp_path / "newer")
     config = (path / "config.toml").read_text()
@@ -124,7 +140,8 @@ def test_settings_of_another_release_can_be_read(recorded: tuple[proxyfl.Result,
 
 
 def test_damaged_json_is_named(recorded: tuple[proxyfl.Result, Path], tmp_path: Path) -> None:
-    """A summary that is no JSON raises an error with the file's name instead of being passed over."""
+    """A summary that is no JSON raises an error with the file's name instead of being passed
+    over."""
     path = _copy(recorded[1], tmp_path / "damaged")
     (path / "summary.json").write_text("{")
     with pytest.raises(RunError, match=r"summary\.json"):

@@ -1,4 +1,5 @@
-"""What communication costs: measured points, the model that extends them, and rounds to consensus."""
+"""What communication costs: measured points, the model that extends them, and rounds to
+consensus."""
 
 import argparse
 import json
@@ -26,17 +27,32 @@ from proxyfl.transport.memory import MemoryTransport
 from .. import ranks
 
 
-def point(method: str, clients: int, size: float, seconds: float, link: Link | None = None) -> Point:
+def point(
+    method: str, clients: int, size: float, seconds: float, link: Link | None = None
+) -> Point:
     """A measured point of messages of ``size`` bytes."""
     sent = size if wiremodel.pattern(method) == "gossip" else size * 2 * (clients - 1) / clients
     latency, bandwidth = (None, None) if link is None else (link.latency, link.bandwidth)
     return Point(
-        method, "m", int(size / 4), clients, 5, latency, bandwidth, seconds, seconds, seconds, seconds, sent, 0
+        method,
+        "m",
+        int(size / 4),
+        clients,
+        5,
+        latency,
+        bandwidth,
+        seconds,
+        seconds,
+        seconds,
+        seconds,
+        sent,
+        0,
     )
 
 
 def test_the_exchange_is_measured_between_real_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gossip sends one message per client, the hub carries one per other client; emulated links take their time."""
+    """Gossip sends one message per client, the hub carries one per other client; emulated links
+    take their time."""
     ranks.needs_mpi()
     for name, value in ranks.environment().items():
         monkeypatch.setenv(name, value)
@@ -56,7 +72,8 @@ def test_the_exchange_is_measured_between_real_ranks(monkeypatch: pytest.MonkeyP
 
 
 def test_an_emulated_link_carries_one_frame_at_a_time() -> None:
-    """Three frames from one sender to one receiver arrive one after the other; after a pause the link is free again."""
+    """Three frames from one sender to one receiver arrive one after the other; after a pause the
+    link is free again."""
     below = MemoryTransport()
     sender, receiver = Paced(below, Link(0.02, 1e5)), Paced(below, Link(0.02, 1e5))
     began = time.monotonic()
@@ -74,7 +91,9 @@ def test_two_senders_share_the_receivers_link() -> None:
     senders = [Paced(below, link) for _ in range(2)]
     began = time.monotonic()
     threads = [
-        threading.Thread(target=one.send, args=(bytes(3000),), kwargs={"sender": k, "receiver": 2, "round": 0})
+        threading.Thread(
+            target=one.send, args=(bytes(3000),), kwargs={"sender": k, "receiver": 2, "round": 0}
+        )
         for k, one in enumerate(senders)
     ]
     for thread in threads:
@@ -91,8 +110,10 @@ def test_the_fit_finds_the_constants() -> None:
     sizes = {size: [2, 4, 8] for size in (1e4, 1e6)}
     points = [
         point(method, n, size, wiremodel.seconds(wire, wiremodel.pattern(method), n, size))
-        for method in ("cwt", "fedavg") for size, counts in sizes.items() for n in counts
-    ]  # fmt: skip
+        for method in ("cwt", "fedavg")
+        for size, counts in sizes.items()
+        for n in counts
+    ]
     found = wiremodel.fit(points, cores=2)
     for one, other in ((found.gossip, wire.gossip), (found.hub, wire.hub)):
         assert (one.a, one.b) == pytest.approx((other.a, other.b), rel=1e-6)
@@ -102,15 +123,24 @@ def test_the_fit_finds_the_constants() -> None:
 
 
 def test_gossip_is_flat_and_the_hub_linear() -> None:
-    """With a machine each, gossip takes as long for 10,000 clients as for two; the hub's time grows with n."""
+    """With a machine each, gossip takes as long for 10,000 clients as for two; the hub's time grows
+    with n."""
     wire = Wire(Processor(1e-4, 1e-9), Processor(1e-4, 1e-9), link=Link(0.01, 12.5e6))
     size = 8e5
-    assert wiremodel.seconds(wire, "gossip", 10_000, size) == wiremodel.seconds(wire, "gossip", 2, size)
-    assert wiremodel.seconds(wire, "gossip", 2, size) == pytest.approx(0.01 + 0.064 + 9e-4, rel=1e-6)
-    ratio = wiremodel.seconds(wire, "hub", 10_001, size) / wiremodel.seconds(wire, "hub", 1001, size)
+    assert wiremodel.seconds(wire, "gossip", 10_000, size) == wiremodel.seconds(
+        wire, "gossip", 2, size
+    )
+    assert wiremodel.seconds(wire, "gossip", 2, size) == pytest.approx(
+        0.01 + 0.064 + 9e-4, rel=1e-6
+    )
+    ratio = wiremodel.seconds(wire, "hub", 10_001, size) / wiremodel.seconds(
+        wire, "hub", 1001, size
+    )
     assert ratio == pytest.approx(10, rel=0.01)
     fast = replace(wire, hub_link=Link(0.01, 1.25e9))
-    assert wiremodel.seconds(fast, "hub", 1000, size) < 0.05 * wiremodel.seconds(wire, "hub", 1000, size)
+    assert wiremodel.seconds(fast, "hub", 1000, size) < 0.05 * wiremodel.seconds(
+        wire, "hub", 1000, size
+    )
     assert wiremodel.bytes_busiest("hub", 1000, size) == 999 * size
     assert wiremodel.bytes_busiest("gossip", 1000, size) == size
 
@@ -125,7 +155,8 @@ def test_the_exact_error_is_the_dense_matrix_products(graph: str, clients: int) 
 
 
 def test_the_simulation_agrees_with_the_exact_error() -> None:
-    """Simulated errors of the exponential graph are the exact ones, up to the chance of the starting values."""
+    """Simulated errors of the exponential graph are the exact ones, up to the chance of the
+    starting values."""
     readings = list(islice(simulate(Setting("exponential", 200), np.random.default_rng(0)), 12))
     exact = [exact_error("exponential", 200, t + 1) for t in range(12)]
     assert [reading.error for reading in readings] == pytest.approx(exact, rel=0.25)
@@ -133,11 +164,17 @@ def test_the_simulation_agrees_with_the_exact_error() -> None:
 
 @hypothesis_settings(derandomize=True, deadline=None, max_examples=30)
 @given(
-    graph=st.sampled_from(mixing.GRAPHS), clients=st.integers(2, 40), self_weight=st.floats(0.1, 0.9),
-    loss=st.floats(0, 0.9), absence=st.floats(0, 0.8),
-)  # fmt: skip
-def test_kept_shares_conserve_mass(graph: str, clients: int, self_weight: float, loss: float, absence: float) -> None:
-    """If senders keep what is lost, no weight ever vanishes and error equals spread, on every graph."""
+    graph=st.sampled_from(mixing.GRAPHS),
+    clients=st.integers(2, 40),
+    self_weight=st.floats(0.1, 0.9),
+    loss=st.floats(0, 0.9),
+    absence=st.floats(0, 0.8),
+)
+def test_kept_shares_conserve_mass(
+    graph: str, clients: int, self_weight: float, loss: float, absence: float
+) -> None:
+    """If senders keep what is lost, no weight ever vanishes and error equals spread, on every
+    graph."""
     setting = Setting(graph, clients, self_weight, loss, keep=True, absence=absence)
     for reading in islice(simulate(setting, np.random.default_rng(1)), 6):
         assert reading.weight == pytest.approx(1.0, abs=1e-9)
@@ -146,7 +183,8 @@ def test_kept_shares_conserve_mass(graph: str, clients: int, self_weight: float,
 
 
 def test_lost_messages_take_weight_and_leave_a_bias() -> None:
-    """Without acknowledgement the weight decays as predicted; clients agree, but not on the mean of all."""
+    """Without acknowledgement the weight decays as predicted; clients agree, but not on the mean of
+    all."""
     setting = Setting("exponential", 1000, loss=0.1)
     last = list(islice(simulate(setting, np.random.default_rng(0)), 60))[-1]
     assert last.weight == pytest.approx(mixing.weight_left(60, 0.1, 0.5), rel=0.1)
@@ -157,7 +195,8 @@ def test_lost_messages_take_weight_and_leave_a_bias() -> None:
 
 
 def test_a_lost_proxy_that_was_passed_on_whole_leaves_nothing() -> None:
-    """With self weight 0 every lost message leaves a client without any model, and averages nothing meanwhile."""
+    """With self weight 0 every lost message leaves a client without any model, and averages nothing
+    meanwhile."""
     setting = Setting("exponential", 500, self_weight=0.0, loss=0.05)
     readings = list(islice(simulate(setting, np.random.default_rng(0)), 10))
     assert 0 < readings[0].bare < 60
@@ -166,7 +205,8 @@ def test_a_lost_proxy_that_was_passed_on_whole_leaves_nothing() -> None:
 
 
 def test_powers_of_two_are_averaged_exactly() -> None:
-    """After log2(n) rounds of the exponential graph with self weight 1/2 all hold the mean; the ring needs n^2."""
+    """After log2(n) rounds of the exponential graph with self weight 1/2 all hold the mean; the
+    ring needs n^2."""
     assert exact_rounds("exponential", 1024, 1e-3) == 10
     assert exact_error("exponential", 1024, 10) < 1e-12
     ring = [exact_rounds("ring", n, 1e-3) or 0 for n in (50, 100)]
@@ -177,7 +217,8 @@ def test_powers_of_two_are_averaged_exactly() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    """An unknown graph names the known ones; a loss that would need n^2 draws says how many clients are possible."""
+    """An unknown graph names the known ones; a loss that would need n^2 draws says how many clients
+    are possible."""
     with pytest.raises(TopologyError, match="exponential, ring, random, complete"):
         Setting("star", 4)
     with pytest.raises(TopologyError, match="at most 3000"):
@@ -197,19 +238,45 @@ def command(*arguments: str) -> int:
     return code
 
 
-def test_the_model_command_reads_points_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From a file of points come the fit, its errors on points it has not seen, predictions, and a figure."""
+def test_the_model_command_reads_points_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a file of points come the fit, its errors on points it has not seen, predictions, and a
+    figure."""
     pytest.importorskip("matplotlib")
     wire, link = Wire(Processor(1e-4, 1e-9), Processor(1e-4, 1e-9), cores=2), Link(0.01, 12.5e6)
     points = [
-        point(method, n, size, wiremodel.seconds(replace(wire, link=given), wiremodel.pattern(method), n, size), given)
-        for method in ("proxyfl", "fml") for n in (2, 8, 32) for size in (1e4, 1e6) for given in (None, link)
-    ]  # fmt: skip
+        point(
+            method,
+            n,
+            size,
+            wiremodel.seconds(replace(wire, link=given), wiremodel.pattern(method), n, size),
+            given,
+        )
+        for method in ("proxyfl", "fml")
+        for n in (2, 8, 32)
+        for size in (1e4, 1e6)
+        for given in (None, link)
+    ]
     (tmp_path / "points.json").write_text(json.dumps({"points": [vars(p) for p in points]}))
     figure = tmp_path / "figures" / "model"
-    assert command("model", str(tmp_path / "points.json"), "--cores", "2", "--json", "--figure", str(figure)) == 0
+    assert (
+        command(
+            "model",
+            str(tmp_path / "points.json"),
+            "--cores",
+            "2",
+            "--json",
+            "--figure",
+            str(figure),
+        )
+        == 0
+    )
     document = json.loads(capsys.readouterr().out)
-    assert {check["points"].split(",")[0] for check in document["checks"]} == {"fitted", "predicted"}
+    assert {check["points"].split(",")[0] for check in document["checks"]} == {
+        "fitted",
+        "predicted",
+    }
     assert all(check["median_error"] < 1e-6 for check in document["checks"])
     last = document["rows"][-1]
     assert last["clients"] == 10_000
@@ -221,10 +288,15 @@ def test_the_model_command_reads_points_and_draws(tmp_path: Path, capsys: pytest
         command("model", str(tmp_path / "broken.json"))
 
 
-def test_the_mix_command_writes_its_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_mix_command_writes_its_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Rounds and bytes per graph go to JSON and CSV; a graph that never averages has no rounds."""
     out = tmp_path / "mixing.json"
-    assert command("mix", "--clients", "8,64", "--failures", "50", "--rounds", "20", "--out", str(out)) == 0
+    assert (
+        command("mix", "--clients", "8,64", "--failures", "50", "--rounds", "20", "--out", str(out))
+        == 0
+    )
     assert "never" in capsys.readouterr().out
     rows = json.loads(out.read_text())["consensus"]
     by = {(row["graph"], row["self_weight"], row["clients"]): row for row in rows}

@@ -27,27 +27,45 @@ def score(correct: int) -> Score:
 def record(client: int, scores: dict, kind: Kind, epsilon: float = 1.5) -> ClientRound:
     cost = epsilon if kind is not Kind.NONE else float("inf")
     return ClientRound(
-        round=9, client=client, name=f"client-{client}", present=3, expected=3, steps=2, losses=Losses(),
-        scores={role: score(n) for role, n in scores.items()}, epsilon=Epsilon(cost + 1, cost, 1e-3, kind),
-        traffic=Traffic(), weight=1.0, seconds={},
-    )  # fmt: skip
+        round=9,
+        client=client,
+        name=f"client-{client}",
+        present=3,
+        expected=3,
+        steps=2,
+        losses=Losses(),
+        scores={role: score(n) for role, n in scores.items()},
+        epsilon=Epsilon(cost + 1, cost, 1e-3, kind),
+        traffic=Traffic(),
+        weight=1.0,
+        seconds={},
+    )
 
 
 def result(
-    alone: list[int], joined: list[int], *, kind: Kind = Kind.END_TO_END, epsilon: float = 1.5, **more
+    alone: list[int],
+    joined: list[int],
+    *,
+    kind: Kind = Kind.END_TO_END,
+    epsilon: float = 1.5,
+    **more,
 ) -> Result:
     """A run in which clients reach so many percent alone and with proxyfl."""
     final = {
         "alone": [record(i, {"private": n}, Kind.NONE) for i, n in enumerate(alone)],
         "proxyfl": [
-            record(i, {"private": n, "proxy": 20, "received": 30}, kind, epsilon) for i, n in enumerate(joined)
+            record(i, {"private": n, "proxy": 20, "received": 30}, kind, epsilon)
+            for i, n in enumerate(joined)
         ],
     } | more
     return Result(Config(), None, final=final, methods={name: METHODS[name] for name in final})
 
 
 def sites(names: list[str]) -> list[Site]:
-    return [Site(name, torch.zeros(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5).numpy()) for name in names]
+    return [
+        Site(name, torch.zeros(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5).numpy())
+        for name in names
+    ]
 
 
 def shown(found: Result, names: list[str] | None = None, width: int = 80, **options) -> str:
@@ -75,14 +93,31 @@ def test_a_pooled_method_is_everybodys() -> None:
 @pytest.mark.parametrize(
     ("alone", "joined", "sentence"),
     [
-        ([50, 60, 70], [60, 65, 80], "3 of 3 clients end above training alone, 0 below; on average they gain 8.3"),
-        ([50, 60, 70], [40, 50, 71], "1 of 3 clients end above training alone, 2 below; on average they lose 6.3"),
-        ([50, 60, 70], [50, 60, 70], "0 of 3 clients end above training alone, 0 below; on average they neither gain"),
-        ([50, 60, 70], [45, 65, 70], "1 of 3 clients end above training alone, 1 below; on average they neither gain"),
+        (
+            [50, 60, 70],
+            [60, 65, 80],
+            "3 of 3 clients end above training alone, 0 below; on average they gain 8.3",
+        ),
+        (
+            [50, 60, 70],
+            [40, 50, 71],
+            "1 of 3 clients end above training alone, 2 below; on average they lose 6.3",
+        ),
+        (
+            [50, 60, 70],
+            [50, 60, 70],
+            "0 of 3 clients end above training alone, 0 below; on average they neither gain",
+        ),
+        (
+            [50, 60, 70],
+            [45, 65, 70],
+            "1 of 3 clients end above training alone, 1 below; on average they neither gain",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_verdict_is_honest(alone, joined, sentence) -> None:
-    """Joining that loses is said to lose, one that changes nothing to do neither, with the range."""
+    """Joining that loses is said to lose, one that changes nothing to do neither, with the
+    range."""
     (verdict,) = verdicts(result(alone, joined))
     assert sentence in verdict
     gains = [b - a for a, b in zip(alone, joined, strict=True)]
@@ -99,7 +134,8 @@ def test_a_loss_is_shown() -> None:
 
 @pytest.mark.parametrize("kind", [Kind.END_TO_END, Kind.CONDITIONAL])
 def test_an_epsilon_is_never_without_its_kind(kind: Kind) -> None:
-    """In 80 columns the table has every epsilon beside its whole kind, and the kind explained below."""
+    """In 80 columns the table has every epsilon beside its whole kind, and the kind explained
+    below."""
     lines = shown(result([50] * 3, [60] * 3, kind=kind)).splitlines()
     rows = [line for line in lines if "1.50" in line]
     assert len(rows) == 3
@@ -109,7 +145,8 @@ def test_an_epsilon_is_never_without_its_kind(kind: Kind) -> None:
 
 
 def test_no_dp_is_said() -> None:
-    """Without DP nothing looks like a guarantee: the proxy's epsilon is infinite, the private model was not shared."""
+    """Without DP nothing looks like a guarantee: the proxy's epsilon is infinite, the private model
+    was not shared."""
     lines = shown(result([50] * 3, [60] * 3, kind=Kind.NONE)).splitlines()
     (proxy,) = [line for line in lines if "proxy " in line and "│" in line]
     assert "inf" in proxy

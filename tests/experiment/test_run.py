@@ -39,7 +39,8 @@ def with_sites(counts: list[int]) -> Dataset:
 
 
 def test_what_lies_in_the_folder(tmp_path: Path) -> None:
-    """Config, environment, a row per method, client and round, ledgers that add up, final models, a summary."""
+    """Config, environment, a row per method, client and round, ledgers that add up, final models, a
+    summary."""
     result = run(tiny(), out=tmp_path / "run", dataset=DIGITS)
     path = tmp_path / "run"
     assert folder.read_config(path) == result.config
@@ -56,7 +57,9 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
     }
     summary = json.loads((path / "summary.json").read_text())
     assert summary["clients"][0]["examples"] == sum(summary["clients"][0]["class_counts"]) == 30
-    assert summary["methods"]["proxyfl"]["clients"][1]["private_accuracy"] == result.accuracy("proxyfl", 1)
+    assert summary["methods"]["proxyfl"]["clients"][1]["private_accuracy"] == result.accuracy(
+        "proxyfl", 1
+    )
 
 
 def test_the_folders_config_runs_again(tmp_path: Path) -> None:
@@ -70,11 +73,14 @@ def test_the_folders_config_runs_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_saved_models_score_as_recorded(residual: bool, tmp_path: Path) -> None:
-    """A private model loaded from its file has the accuracy of the last record; unless the exchange came after."""
+    """A private model loaded from its file has the accuracy of the last record; unless the exchange
+    came after."""
     config = tiny(models={"residual": residual}, methods=["alone", "fml"])
     result = run(config, out=tmp_path / "run", dataset=DIGITS)
     for name in ("alone", "fml"):
-        model, about = folder.load_model(tmp_path / "run" / "models" / name / "001-private.safetensors")
+        model, about = folder.load_model(
+            tmp_path / "run" / "models" / name / "001-private.safetensors"
+        )
         assert (about["client"], about["method"], about["role"]) == ("client-1", name, "private")
         assert ("residual_on" in about) == (residual and name == "fml")
         if not about.get("residual_on"):
@@ -83,7 +89,8 @@ def test_saved_models_score_as_recorded(residual: bool, tmp_path: Path) -> None:
 
 
 def test_a_released_models_file_says_what_it_cost(tmp_path: Path) -> None:
-    """A proxy's file states epsilon with its kind; a private model's says that it was never released."""
+    """A proxy's file states epsilon with its kind; a private model's says that it was never
+    released."""
     run(tiny(learning={"beta": 0.5}, methods=["proxyfl"]), out=tmp_path / "run", dataset=DIGITS)
     models = tmp_path / "run" / "models" / "proxyfl"
     assert "(conditional)" in folder.about_model(models / "000-proxy.safetensors")["epsilon"]
@@ -108,7 +115,14 @@ def test_callbacks_see_everything() -> None:
             seen.append("end")
 
     run(tiny(), dataset=DIGITS, callbacks=[Watch()])
-    assert seen == ["start", "alone", *["alone round"] * 2, "proxyfl", *["proxyfl round"] * 2, "end"]
+    assert seen == [
+        "start",
+        "alone",
+        *["alone round"] * 2,
+        "proxyfl",
+        *["proxyfl round"] * 2,
+        "end",
+    ]
 
 
 class Stop(Callback):
@@ -124,7 +138,8 @@ class Stop(Callback):
 
 
 def test_an_interrupted_run_leaves_readable_records(tmp_path: Path) -> None:
-    """Cut off in the middle: every round that ended is on record, and the summary says what there is."""
+    """Cut off in the middle: every round that ended is on record, and the summary says what there
+    is."""
     with pytest.raises(KeyboardInterrupt):
         run(tiny(rounds=3), out=tmp_path / "run", dataset=DIGITS, callbacks=[Stop(after=5)])
     rows = list(folder.read_metrics(tmp_path / "run"))
@@ -147,10 +162,12 @@ def write_models(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> str:
     (path / f"{name}.py").write_text(
         "from torch import nn\n"
         "def private(shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5),\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), "
+        "nn.Dropout(0.5),\n"
         "                         nn.Linear(12, classes))\n"
         "def proxy(shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, classes))\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, "
+        "classes))\n"
     )
     monkeypatch.chdir(path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -159,9 +176,12 @@ def write_models(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> str:
 
 @pytest.mark.parametrize("name", ["proxyfl", "fml"])
 def test_own_models(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Private model and proxy by module:factory, with BatchNorm and dropout in the private one; twice the same bits."""
+    """Private model and proxy by module:factory, with BatchNorm and dropout in the private one;
+    twice the same bits."""
     module = write_models(tmp_path, monkeypatch, f"own_run_models_{name}")
-    config = tiny(methods=[name], models={"private": [f"{module}:private", "mlp"], "proxy": f"{module}:proxy"})
+    config = tiny(
+        methods=[name], models={"private": [f"{module}:private", "mlp"], "proxy": f"{module}:proxy"}
+    )
     first = run(config, out=tmp_path / "a", dataset=DIGITS)
     second = run(config, dataset=DIGITS)
     assert [r.losses for r in first.final[name]] == [r.losses for r in second.final[name]]
@@ -186,7 +206,9 @@ def test_per_client_settings_reach_their_client() -> None:
 def test_partition_by_site(tmp_path: Path) -> None:
     """Each site is a client, with its own size and name."""
     config = tiny(methods=["proxyfl"], partition={"kind": "site", "clients": 3, "examples": 30})
-    config = dataclasses.replace(config, partition=dataclasses.replace(config.partition, examples=None))
+    config = dataclasses.replace(
+        config, partition=dataclasses.replace(config.partition, examples=None)
+    )
     result = run(config, out=tmp_path / "run", dataset=with_sites([30, 45, 60]))
     assert [r.name for r in result.final["proxyfl"]] == ["site 0", "site 1", "site 2"]
     assert [r.steps for r in result.final["proxyfl"]] == [2, 3, 4]
@@ -200,8 +222,11 @@ def no_examples(**partition):
 
 
 def test_sites_count_not_the_clients_setting(tmp_path: Path) -> None:
-    """With sites, lists have one value per site, whatever partition.clients says; the run saves its models."""
-    config = no_examples(kind="site", clients=8, sections={"models": {"private": ["mlp", "linear"]}})
+    """With sites, lists have one value per site, whatever partition.clients says; the run saves its
+    models."""
+    config = no_examples(
+        kind="site", clients=8, sections={"models": {"private": ["mlp", "linear"]}}
+    )
     run(config, out=tmp_path / "run", dataset=with_sites([30, 45]))
     assert (tmp_path / "run" / "models" / "proxyfl" / "001-private.safetensors").exists()
 
@@ -209,7 +234,9 @@ def test_sites_count_not_the_clients_setting(tmp_path: Path) -> None:
 def test_a_list_of_sizes_that_does_not_fit_the_sites() -> None:
     """A list of examples of another length than there are sites is an error of the input."""
     with pytest.raises(InputError):
-        prepare(no_examples(kind="site", clients=3, examples=(5, 5, 5)), dataset=with_sites([30, 45]))
+        prepare(
+            no_examples(kind="site", clients=3, examples=(5, 5, 5)), dataset=with_sites([30, 45])
+        )
 
 
 def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> None:
@@ -225,13 +252,37 @@ def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> No
     [
         ({"methods": ["fedprox"]}, ConfigError, "Unknown method 'fedprox'. Known: alone"),
         ({"device": "abacus"}, ConfigError, "Cannot use device='abacus'"),
-        ({"learning": {"batch_size": 31}}, ConfigError, "batch_size=31 is larger than the 30 examples of client 0"),
-        ({"learning": {"batch_size": [1, 2, 3]}}, ConfigError, "one value or 2 values .*batch_size, got 3"),
-        ({"models": {"private": ["mlp"] * 3}}, ConfigError, "one value or 2 values .* models.private, got 3"),
-        ({"privacy": {"delta": [0.1] * 3}}, ConfigError, "one value or 2 values .* privacy.delta, got 3"),
-        ({"partition": {"examples": [30] * 3}}, ConfigError, "one value or 2 for partition.examples, got 3"),
+        (
+            {"learning": {"batch_size": 31}},
+            ConfigError,
+            "batch_size=31 is larger than the 30 examples of client 0",
+        ),
+        (
+            {"learning": {"batch_size": [1, 2, 3]}},
+            ConfigError,
+            "one value or 2 values .*batch_size, got 3",
+        ),
+        (
+            {"models": {"private": ["mlp"] * 3}},
+            ConfigError,
+            "one value or 2 values .* models.private, got 3",
+        ),
+        (
+            {"privacy": {"delta": [0.1] * 3}},
+            ConfigError,
+            "one value or 2 values .* privacy.delta, got 3",
+        ),
+        (
+            {"partition": {"examples": [30] * 3}},
+            ConfigError,
+            "one value or 2 for partition.examples, got 3",
+        ),
         ({"partition": {"examples": 10**6}}, DataError, "there are 1438"),
-        ({"partition": {"examples": 300, "p_major": 1.0}}, DataError, "asks for 300 examples of a majority class"),
+        (
+            {"partition": {"examples": 300, "p_major": 1.0}},
+            DataError,
+            "asks for 300 examples of a majority class",
+        ),
         ({"partition": {"kind": "site", "examples": "none"}}, DataError, "needs a site column"),
         ({"models": {"private": "vgg"}}, ModelError, "vgg expects images of at least 32x32"),
         ({"models": {"proxy": "perceptron"}}, ModelError, "Unknown model 'perceptron'"),
@@ -239,8 +290,11 @@ def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> No
         ({"exchange": {"topology": "cycle"}}, TopologyError, "takes no self_weight"),
     ],
 )
-def test_what_is_wrong_is_found_before_the_folder_is_made(sections, error, message, tmp_path: Path) -> None:
-    """Settings that do not fit the data or each other raise with their names; nothing is written."""
+def test_what_is_wrong_is_found_before_the_folder_is_made(
+    sections, error, message, tmp_path: Path
+) -> None:
+    """Settings that do not fit the data or each other raise with their names; nothing is
+    written."""
     with pytest.raises(error, match=message):
         run(tiny(**sections), out=tmp_path / "run", dataset=DIGITS)
     assert list(tmp_path.iterdir()) == []
@@ -248,7 +302,8 @@ def test_what_is_wrong_is_found_before_the_folder_is_made(sections, error, messa
 
 @pytest.mark.parametrize("kind", ["dirichlet", "site"])
 def test_examples_are_not_ignored(kind: str) -> None:
-    """A number of examples is honoured or refused by every kind of partition, never passed over in silence."""
+    """A number of examples is honoured or refused by every kind of partition, never passed over in
+    silence."""
     config = no_examples(kind=kind, clients=2, examples=25)
     try:
         sizes = [len(site.y) for site in prepare(config, dataset=with_sites([30, 45])).sites]

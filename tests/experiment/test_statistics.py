@@ -1,4 +1,5 @@
-"""Means, spreads and paired tests: by hand, against scipy and by enumeration, and whether they mean what they say."""
+"""Means, spreads and paired tests: by hand, against scipy and by enumeration, and whether they mean
+what they say."""
 
 import itertools
 import math
@@ -32,7 +33,8 @@ def test_no_values_are_refused() -> None:
 
 
 def test_t_test_by_hand() -> None:
-    """Differences 1, 2, 3: t = 2 sqrt(3) with 2 degrees of freedom, whose tail is 1 - t / sqrt(2 + t^2)."""
+    """Differences 1, 2, 3: t = 2 sqrt(3) with 2 degrees of freedom, whose tail is 1 - t / sqrt(2 +
+    t^2)."""
     t = 2 * math.sqrt(3)
     assert paired_test([1, 2, 3]).t_test == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
 
@@ -46,23 +48,33 @@ def test_agrees_with_scipy(pairs: list[tuple[float, float]]) -> None:
     assert found.difference == pytest.approx(float((ours - theirs).mean()), abs=1e-9)
     if np.std(np.round(ours - theirs, 12)) > 1e-9:
         assert found.std == pytest.approx(float((ours - theirs).std(ddof=1)), abs=1e-9)
-        assert found.t_test == pytest.approx(float(scipy.stats.ttest_rel(ours, theirs).pvalue), rel=1e-6)
+        assert found.t_test == pytest.approx(
+            float(scipy.stats.ttest_rel(ours, theirs).pvalue), rel=1e-6
+        )
 
 
 def test_signed_ranks_by_enumeration() -> None:
-    """Without ties, the signed-rank p-value is the share of sign patterns whose rank sum is as far out."""
+    """Without ties, the signed-rank p-value is the share of sign patterns whose rank sum is as far
+    out."""
     found = [0.3, -0.1, 0.4, 0.2, -0.5, 0.6, 0.7]
     ranks = scipy.stats.rankdata(np.abs(found))
     centre = ranks.sum() / 2
     seen = abs(ranks[np.array(found) > 0].sum() - centre)
-    sums = [sum(r for r, up in zip(ranks, signs, strict=True) if up) for signs in itertools.product((0, 1), repeat=7)]
-    assert paired_test(found).wilcoxon == pytest.approx(np.mean([abs(s - centre) >= seen for s in sums]))
+    sums = [
+        sum(r for r, up in zip(ranks, signs, strict=True) if up)
+        for signs in itertools.product((0, 1), repeat=7)
+    ]
+    assert paired_test(found).wilcoxon == pytest.approx(
+        np.mean([abs(s - centre) >= seen for s in sums])
+    )
 
 
 @pytest.mark.parametrize("n", [3, 5, 8])
 def test_smallest_signed_rank_p_value(n: int) -> None:
     """All differences of one sign give the smallest p-value that there is for their number."""
-    assert paired_test([0.01 * k for k in range(1, n + 1)]).wilcoxon == statistics.smallest_wilcoxon(n)
+    assert paired_test(
+        [0.01 * k for k in range(1, n + 1)]
+    ).wilcoxon == statistics.smallest_wilcoxon(n)
 
 
 def test_no_differences_are_no_evidence() -> None:
@@ -72,7 +84,8 @@ def test_no_differences_are_no_evidence() -> None:
 
 
 def test_what_cannot_be_tested_has_no_p_value() -> None:
-    """One difference has no p-value, and equal differences have no t-test: the spread is unknown, not zero."""
+    """One difference has no p-value, and equal differences have no t-test: the spread is unknown,
+    not zero."""
     one = paired_test([0.1])
     assert (one.t_test, one.wilcoxon, one.std) == (None, None, None)
     assert paired_test([0.8 - 0.7, 0.3 - 0.2, 0.6 - 0.5]).t_test is None
@@ -97,8 +110,14 @@ def test_pairs_share_seed_and_client() -> None:
 def test_a_pooled_method_is_paired_with_each_client() -> None:
     """One model for everybody stands against every client of its seed, on either side."""
     joint, alone = {(0, 0): 0.9, (1, 0): 0.8}, {(0, 0): 0.5, (0, 1): 0.6, (1, 1): 0.7}
-    assert differences(joint, alone, ours_pooled=True) == {0: pytest.approx([0.4, 0.3]), 1: pytest.approx([0.1])}
-    assert differences(alone, joint, theirs_pooled=True) == {0: pytest.approx([-0.4, -0.3]), 1: pytest.approx([-0.1])}
+    assert differences(joint, alone, ours_pooled=True) == {
+        0: pytest.approx([0.4, 0.3]),
+        1: pytest.approx([0.1]),
+    }
+    assert differences(alone, joint, theirs_pooled=True) == {
+        0: pytest.approx([-0.4, -0.3]),
+        1: pytest.approx([-0.1]),
+    }
     both = differences(joint, {(0, 0): 0.5}, ours_pooled=True, theirs_pooled=True)
     assert both == {0: [pytest.approx(0.4)]}
 
@@ -113,7 +132,8 @@ def test_seeds_are_tested_from_three_on() -> None:
 
 
 def test_only_the_test_over_seeds_keeps_its_promise() -> None:
-    """Without an effect, but with luck shared within seeds, 5 % of tests over seeds err, and far more over clients."""
+    """Without an effect, but with luck shared within seeds, 5 % of tests over seeds err, and far
+    more over clients."""
     generator = np.random.default_rng(7)
     wrong_clients = wrong_seeds = 0
     for _ in range(400):

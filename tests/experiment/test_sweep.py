@@ -1,4 +1,5 @@
-"""Sweeps: what a file means, what it is refused for, and how its runs are carried out, stopped and taken up again."""
+"""Sweeps: what a file means, what it is refused for, and how its runs are carried out, stopped and
+taken up again."""
 
 import os
 import signal
@@ -44,7 +45,12 @@ def attempts(run: Run) -> list[str]:
 def test_every_combination_once(tmp_path: Path) -> None:
     """A grid is the product of its lists; names say what varies, and folders are called by them."""
     runs = planned(tmp_path, TWO_BY_TWO)
-    assert [run.name for run in runs] == ["alone,seed=0", "alone,seed=1", "proxyfl,seed=0", "proxyfl,seed=1"]
+    assert [run.name for run in runs] == [
+        "alone,seed=0",
+        "alone,seed=1",
+        "proxyfl,seed=0",
+        "proxyfl,seed=1",
+    ]
     assert [(run.config.methods, run.config.seed, run.config.rounds) for run in runs[1:3]] == [
         (("alone",), 1, 2),
         (("proxyfl",), 0, 2),
@@ -60,16 +66,22 @@ def test_nothing_is_written_by_planning(tmp_path: Path) -> None:
 
 
 def test_base_lies_beside_the_sweep(tmp_path: Path) -> None:
-    """The base is found beside the sweep's file, and what the sweep does not mention is the base's."""
-    (tmp_path / "base.toml").write_text('rounds = 7\n[learning]\nalpha = 0.25\n[exchange]\nself_weight = "none"\n')
+    """The base is found beside the sweep's file, and what the sweep does not mention is the
+    base's."""
+    (tmp_path / "base.toml").write_text(
+        'rounds = 7\n[learning]\nalpha = 0.25\n[exchange]\nself_weight = "none"\n'
+    )
     runs = planned(tmp_path, 'base = "base.toml"\n[set]\nlearning.beta = 0.1\n[grid]\nseed = [4]\n')
     assert runs[0].config == config.load(tmp_path / "base.toml", ["learning.beta=0.1", "seed=4"])
 
 
 def test_three_ways_to_write_a_key(tmp_path: Path) -> None:
     """Quoted, dotted and as tables, a setting is the same setting."""
-    texts = ('[grid]\n"learning.beta" = [0.0, 0.5]\n', "[grid]\nlearning.beta = [0.0, 0.5]\n",
-             "[grid.learning]\nbeta = [0.0, 0.5]\n")  # fmt: skip
+    texts = (
+        '[grid]\n"learning.beta" = [0.0, 0.5]\n',
+        "[grid]\nlearning.beta = [0.0, 0.5]\n",
+        "[grid.learning]\nbeta = [0.0, 0.5]\n",
+    )
     found = [planned(tmp_path, text) for text in texts]
     assert found[0] == found[1] == found[2]
     assert [run.config.learning.beta for run in found[0]] == [0.0, 0.5]
@@ -79,17 +91,28 @@ def test_variants_vary_together(tmp_path: Path) -> None:
     """A variant's settings go together under its name, and combine with the grid."""
     runs = planned(
         tmp_path,
-        '[grid]\nseed = [0, 1]\n[[variant]]\nname = "honest"\nlearning.beta = 0.0\nmodels.residual = true\n'
+        '[grid]\nseed = [0, 1]\n[[variant]]\nname = "honest"\nlearning.beta = '
+        "0.0\nmodels.residual = true\n"
         '[[variant]]\nname = "the paper\'s"\nlearning.beta = 0.5\nmodels.residual = false\n',
     )
-    assert [run.name for run in runs] == ["honest,seed=0", "honest,seed=1", "the-paper-s,seed=0", "the-paper-s,seed=1"]
-    assert [(r.config.learning.beta, r.config.models.residual) for r in runs[1:3]] == [(0.0, True), (0.5, False)]
+    assert [run.name for run in runs] == [
+        "honest,seed=0",
+        "honest,seed=1",
+        "the-paper-s,seed=0",
+        "the-paper-s,seed=1",
+    ]
+    assert [(r.config.learning.beta, r.config.models.residual) for r in runs[1:3]] == [
+        (0.0, True),
+        (0.5, False),
+    ]
 
 
 def test_names_tell_settings_of_one_kind_apart(tmp_path: Path) -> None:
     """Where the last part of two keys is the same, the whole key stands in the name."""
     runs = planned(
-        tmp_path, "[grid]\nprivate_optimizer.learning_rate = [0.1]\nproxy_optimizer.learning_rate = [0.2, 0.3]\n"
+        tmp_path,
+        "[grid]\nprivate_optimizer.learning_rate = [0.1]\nproxy_optimizer.learning_rate = [0.2, "
+        "0.3]\n",
     )
     assert runs[0].name == "private_optimizer.learning_rate=0.1,proxy_optimizer.learning_rate=0.2"
 
@@ -104,27 +127,53 @@ def test_names_are_short_and_differ(tmp_path: Path) -> None:
 
 
 BAD: list[tuple[str, str]] = [
-    ("[grid]\nlearning.betta = [0.1]\n", r"sweep.toml: Unknown setting 'learning.betta'. Did you mean 'learning.beta'"),
-    ("[grid]\nlearning.beta = [0.1, 1.5]\n", r"In the run beta=1.5: Expected 0 <= learning.beta <= 1, got .*1.5"),
-    ("[grid]\nseed = []\n", r"Expected a list of one or more values for 'seed' in \[grid\], got \[\]"),
+    (
+        "[grid]\nlearning.betta = [0.1]\n",
+        r"sweep.toml: Unknown setting 'learning.betta'. Did you mean 'learning.beta'",
+    ),
+    (
+        "[grid]\nlearning.beta = [0.1, 1.5]\n",
+        r"In the run beta=1.5: Expected 0 <= learning.beta <= 1, got .*1.5",
+    ),
+    (
+        "[grid]\nseed = []\n",
+        r"Expected a list of one or more values for 'seed' in \[grid\], got \[\]",
+    ),
     ("[grid]\nseed = 3\n", r"Expected a list .* got 3. A value for all runs goes below \[set\]"),
-    ('[grid]\nmethods = ["alone", "fedprox"]\n', r"In the run fedprox: Unknown method 'fedprox'. Known: alone"),
-    ('[grid]\nseed = [0, "one"]\n', r"In the run seed=one: Expected a whole number for seed, got 'one'"),
-    ("rounds = 3\n[grid]\nseed = [0]\n", r"Unknown key in .*sweep.toml: 'rounds'. Known: base, set, grid, variant"),
+    (
+        '[grid]\nmethods = ["alone", "fedprox"]\n',
+        r"In the run fedprox: Unknown method 'fedprox'. Known: alone",
+    ),
+    (
+        '[grid]\nseed = [0, "one"]\n',
+        r"In the run seed=one: Expected a whole number for seed, got 'one'",
+    ),
+    (
+        "rounds = 3\n[grid]\nseed = [0]\n",
+        r"Unknown key in .*sweep.toml: 'rounds'. Known: base, set, grid, variant",
+    ),
     ("[set]\nseed = 1\n[grid]\nseed = [0]\n", r"'seed' is given more than once"),
     ("[set]\nrounds = 5\n", r"Nothing varies"),
     ("[grid]\nprivacy.noise_multiplier = [1, 1.0]\n", r"are the same run"),
     ("[[variant]]\nlearning.beta = 0.1\n", r"Expected a name for each \[\[variant\]\]"),
     ('[variant]\nname = "a"\n', r"Mind the double brackets"),
-    ('[[variant]]\nname = "a"\nseed = 0\n[[variant]]\nname = "a"\nseed = 1\n', r"2 variants are called 'a'"),
+    (
+        '[[variant]]\nname = "a"\nseed = 0\n[[variant]]\nname = "a"\nseed = 1\n',
+        r"2 variants are called 'a'",
+    ),
     ("[grid]\nseed = [0\n", r"is not valid TOML"),
     ("grid = 3\n", r"expected a table for 'grid', got 3"),
     ('base = "nowhere.toml"\n[grid]\nseed = [0]\n', r"Cannot read the config file .*nowhere.toml"),
-    (f"[grid]\nseed = {list(range(200))}\nrounds = {list(range(1, 101))}\n", r"at most 10000 runs, got 20000"),
+    (
+        f"[grid]\nseed = {list(range(200))}\nrounds = {list(range(1, 101))}\n",
+        r"at most 10000 runs, got 20000",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), BAD, ids=[text.split("\n")[-2][:30] for text, _ in BAD])
+@pytest.mark.parametrize(
+    ("text", "message"), BAD, ids=[text.split("\n")[-2][:30] for text, _ in BAD]
+)
 def test_bad_sweeps_are_refused(tmp_path: Path, text: str, message: str) -> None:
     """What cannot be run is refused before any work, with what was found and what to do."""
     with pytest.raises(ConfigError, match=message):
@@ -137,7 +186,9 @@ def test_other_settings_in_the_folder_are_refused(tmp_path: Path) -> None:
     run = planned(tmp_path, "[set]\nrounds = 5\n[grid]\nseed = [0]\n")[0]
     begin(run)
     assert planned(tmp_path, "[set]\nrounds = 5\n[grid]\nseed = [0, 1]\n")[0] == run
-    with pytest.raises(RunError, match=r"seed=0 holds a run with other settings: rounds is 5 there and 9 here"):
+    with pytest.raises(
+        RunError, match=r"seed=0 holds a run with other settings: rounds is 5 there and 9 here"
+    ):
         planned(tmp_path, "[set]\nrounds = 9\n[grid]\nseed = [0]\n")
 
 
@@ -155,10 +206,15 @@ def test_only_finished_is_finished(tmp_path: Path, summary: str) -> None:
 
 
 def test_runs_are_run_once_and_failures_stay_alone(tmp_path: Path) -> None:
-    """All runs end, with one thread and one worker each; one that fails says why, and it alone is tried again."""
+    """All runs end, with one thread and one worker each; one that fails says why, and it alone is
+    tried again."""
     runs = planned(tmp_path, "[set]\nrounds = 2\n[grid]\nseed = [0, 13, 2]\n")
     outcomes = {o.run.name: o for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)}
-    assert {name: o.error is None for name, o in outcomes.items()} == {"seed=0": True, "seed=13": False, "seed=2": True}
+    assert {name: o.error is None for name, o in outcomes.items()} == {
+        "seed=0": True,
+        "seed=13": False,
+        "seed=2": True,
+    }
     error = outcomes["seed=13"].error
     assert error is not None
     assert error.startswith("a line before\nno luck with seed 13\n(exit code 3; all it said: ")
@@ -170,7 +226,8 @@ def test_runs_are_run_once_and_failures_stay_alone(tmp_path: Path) -> None:
 
 
 def test_success_without_a_finished_run_is_a_failure(tmp_path: Path) -> None:
-    """A process that ends with 0 but leaves no finished run has failed, and so has one that was killed."""
+    """A process that ends with 0 but leaves no finished run has failed, and so has one that was
+    killed."""
     runs = planned(tmp_path, "[grid]\nseed = [0]\n")
     nothing = execute(runs, parallel=1, command=(sys.executable, "-S", "-c", "pass"), poll=0.01)
     assert "(exit code 0" in str(nothing[0].error)
@@ -183,8 +240,13 @@ def test_never_more_than_asked_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
     """At most ``parallel`` runs are at work, and as many as that while enough are waiting."""
     monkeypatch.setenv("STANDIN_PACE", "0.02")
     seen: list[Status] = []
-    execute(planned(tmp_path, "[set]\nrounds = 3\n[grid]\nseed = [0, 1, 2, 3, 4]\n"), parallel=2, command=STANDIN,
-            tell=seen.append, poll=0.01)  # fmt: skip
+    execute(
+        planned(tmp_path, "[set]\nrounds = 3\n[grid]\nseed = [0, 1, 2, 3, 4]\n"),
+        parallel=2,
+        command=STANDIN,
+        tell=seen.append,
+        poll=0.01,
+    )
     assert max(len(status.running) for status in seen) == 2
     assert all(len(status.running) == 2 for status in seen if status.waiting)
     assert [status.part_done for status in seen] == sorted(status.part_done for status in seen)
@@ -192,7 +254,8 @@ def test_never_more_than_asked_at_a_time(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_time_remaining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time left is guessed from the rounds done since the start, not from those of an earlier attempt."""
+    """The time left is guessed from the rounds done since the start, not from those of an earlier
+    attempt."""
     runs = planned(tmp_path, "[set]\nrounds = 10\n[grid]\nseed = [0, 1]\n")
     begin(runs[0])
     rows: list[dict[str, Any]] = [{"method": "alone", "round": n} for n in range(5)]
@@ -211,8 +274,11 @@ def test_time_remaining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupt stops the processes; the next time finished runs are skipped, begun ones resumed, others run."""
-    runs = planned(tmp_path, '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1, 2, 3]\n')
+    """An interrupt stops the processes; the next time finished runs are skipped, begun ones
+    resumed, others run."""
+    runs = planned(
+        tmp_path, '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1, 2, 3]\n'
+    )
     assert len(execute(runs[:1], parallel=1, command=STANDIN, poll=0.01)) == 1
     monkeypatch.setenv("STANDIN_PACE", "30")
 
@@ -227,7 +293,11 @@ def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [state(run.folder) for run in runs] == ["finished", "resumable", "resumable", "new"]
     assert "interrupted" in runs[1].beside(".log").read_text()
     monkeypatch.setenv("STANDIN_PACE", "0")
-    assert [o.error for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)] == [None, None, None]
+    assert [o.error for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)] == [
+        None,
+        None,
+        None,
+    ]
     assert [len(attempts(run)) for run in runs] == [1, 2, 2, 1]
     assert attempts(runs[1])[1].startswith("resume ")
 
@@ -257,7 +327,8 @@ def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_one_sweep_at_a_time_in_a_folder(tmp_path: Path) -> None:
-    """A second sweep in the same folder is refused while the first is at work, and welcome after."""
+    """A second sweep in the same folder is refused while the first is at work, and welcome
+    after."""
     runs = planned(tmp_path, "[grid]\nseed = [0]\n")
     with processes._alone_in(folder.subfolder(tmp_path / "out")):
         with pytest.raises(RunError, match="Another sweep"):
@@ -270,7 +341,9 @@ def test_an_orphan_keeps_its_folder(tmp_path: Path) -> None:
     """While a process that a killed sweep left behind lives, its folder is not taken from it."""
     out = folder.subfolder(tmp_path / "out")
     with processes._alone_in(out) as lock:
-        orphan = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,))
+        orphan = subprocess.Popen(
+            [sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,)
+        )
     try:
         with pytest.raises(RunError, match="left behind"), processes._alone_in(out):
             pass
@@ -307,7 +380,8 @@ seed = [0, 1]
 
 @pytest.mark.slow
 def test_a_real_sweep_interrupted_and_continued(tmp_path: Path) -> None:
-    """Two methods and two seeds, for real: stopped in the middle and continued, every run ends finished and whole."""
+    """Two methods and two seeds, for real: stopped in the middle and continued, every run ends
+    finished and whole."""
     runs = planned(tmp_path, TINY)
 
     def tell(status: Status) -> None:
@@ -328,9 +402,13 @@ def test_a_real_sweep_interrupted_and_continued(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_real_run_that_fails_and_one_that_does_not(tmp_path: Path) -> None:
-    """A setting that only the data can refuse fails its own run alone, in the words of the real program."""
-    runs = planned(tmp_path, TINY.replace("[0, 1]", "[0]").replace('["alone", "proxyfl"]', '["alone"]')
-                   + "learning.batch_size = [20, 5000]\n")  # fmt: skip
+    """A setting that only the data can refuse fails its own run alone, in the words of the real
+    program."""
+    runs = planned(
+        tmp_path,
+        TINY.replace("[0, 1]", "[0]").replace('["alone", "proxyfl"]', '["alone"]')
+        + "learning.batch_size = [20, 5000]\n",
+    )
     good, bad = sorted(execute(runs, parallel=2), key=lambda outcome: outcome.run.name)
     assert good.error is None
     assert state(good.run.folder) == "finished"
@@ -355,12 +433,18 @@ partition.clients = 4
 
 
 def test_the_quick_variant(tmp_path: Path) -> None:
-    """A list replaces the grid's, another value is set in every run; without --quick nothing of it counts."""
+    """A list replaces the grid's, another value is set in every run; without --quick nothing of it
+    counts."""
     (tmp_path / "sweep.toml").write_text(QUICK)
-    full, quick = (plan(tmp_path / "sweep.toml", tmp_path / "out", quick=quick) for quick in (False, True))
+    full, quick = (
+        plan(tmp_path / "sweep.toml", tmp_path / "out", quick=quick) for quick in (False, True)
+    )
     assert len(full) == 6
     assert {(run.config.rounds, run.config.partition.clients) for run in full} == {(300, 8)}
-    assert [run.name for run in quick] == ["honest,seed=7,batch_size=50", "honest,seed=7,batch_size=60"]
+    assert [run.name for run in quick] == [
+        "honest,seed=7,batch_size=50",
+        "honest,seed=7,batch_size=60",
+    ]
     assert {(run.config.rounds, run.config.partition.clients) for run in quick} == {(2, 4)}
 
 

@@ -1,4 +1,5 @@
-"""Tracking: what is told to TensorBoard and MLflow, read back with their own readers where they are installed."""
+"""Tracking: what is told to TensorBoard and MLflow, read back with their own readers where they are
+installed."""
 
 import csv
 import importlib
@@ -29,8 +30,14 @@ def score(accuracy: float) -> Score:
     return Score(torch.tensor([[100 * accuracy, 100 - 100 * accuracy], [0, 0]]))
 
 
-def record(client: int, *, round: int = 0, accuracy: float | None = 0.5, kind: Kind = Kind.CONDITIONAL) -> ClientRound:
-    epsilon = Epsilon(math.inf, math.inf, 1e-3, kind) if kind is Kind.NONE else Epsilon(3.0 + client, 4.0, 1e-3, kind)
+def record(
+    client: int, *, round: int = 0, accuracy: float | None = 0.5, kind: Kind = Kind.CONDITIONAL
+) -> ClientRound:
+    epsilon = (
+        Epsilon(math.inf, math.inf, 1e-3, kind)
+        if kind is Kind.NONE
+        else Epsilon(3.0 + client, 4.0, 1e-3, kind)
+    )
     return ClientRound(
         round=round,
         client=client,
@@ -48,7 +55,8 @@ def record(client: int, *, round: int = 0, accuracy: float | None = 0.5, kind: K
 
 
 def test_means_and_clients() -> None:
-    """A quantity is tracked as its mean over clients and for each client, under a name that both trackers take."""
+    """A quantity is tracked as its mean over clients and for each client, under a name that both
+    trackers take."""
     found = dict(scalars("proxyfl", [record(0, accuracy=0.5), record(1, accuracy=0.75)]))
     assert found["proxyfl/private_accuracy"] == 0.625
     assert found["proxyfl/private_accuracy/Klinik S_d 1"] == 0.75
@@ -58,7 +66,8 @@ def test_means_and_clients() -> None:
 
 
 def test_epsilon_carries_its_kind() -> None:
-    """Epsilon is tracked under a name that says its kind; for all clients together it is the largest."""
+    """Epsilon is tracked under a name that says its kind; for all clients together it is the
+    largest."""
     found = dict(scalars("proxyfl", [record(0), record(1)]))
     assert found["proxyfl/epsilon_conditional"] == 4.0
     assert found["proxyfl/epsilon_conditional/Klinik S_d 0"] == 3.0
@@ -66,7 +75,8 @@ def test_epsilon_carries_its_kind() -> None:
 
 
 def test_rounds_without_evaluation() -> None:
-    """Where a round was not evaluated there is no accuracy; where nobody was present there is nothing."""
+    """Where a round was not evaluated there is no accuracy; where nobody was present there is
+    nothing."""
     assert not any("accuracy" in name for name, _ in scalars("proxyfl", [record(0, accuracy=None)]))
     assert list(scalars("proxyfl", [])) == []
 
@@ -74,9 +84,14 @@ def test_rounds_without_evaluation() -> None:
 def test_clients_with_names_that_read_alike() -> None:
     """Clients whose names become the same tag are told apart by their number."""
     twins = [record(0, accuracy=0.25), record(1, accuracy=0.75)]
-    twins = [ClientRound(**{**twin.__dict__, "name": f"Süd{'!?'[n]}"}) for n, twin in enumerate(twins)]
+    twins = [
+        ClientRound(**{**twin.__dict__, "name": f"Süd{'!?'[n]}"}) for n, twin in enumerate(twins)
+    ]
     found = dict(scalars("proxyfl", twins))
-    assert (found["proxyfl/private_accuracy/S_d_"], found["proxyfl/private_accuracy/S_d_-1"]) == (0.25, 0.75)
+    assert (found["proxyfl/private_accuracy/S_d_"], found["proxyfl/private_accuracy/S_d_-1"]) == (
+        0.25,
+        0.75,
+    )
 
 
 def test_unknown_tracker() -> None:
@@ -86,8 +101,11 @@ def test_unknown_tracker() -> None:
 
 
 @pytest.mark.parametrize(("tracker", "extra"), [(TensorBoard, "tensorboard"), (MLflow, "mlflow")])
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tracker: Any, extra: str) -> None:
-    """Without its package a tracker is refused when it is made, before any work, and says what to install."""
+def test_a_missing_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, tracker: Any, extra: str
+) -> None:
+    """Without its package a tracker is refused when it is made, before any work, and says what to
+    install."""
 
     def missing(module: str) -> Any:
         raise ModuleNotFoundError(f"No module named {module!r}")
@@ -98,15 +116,21 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tracker: Any,
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
-    """TensorBoard's own reader finds every round's values at the number of rounds done, without a proper end."""
+    """TensorBoard's own reader finds every round's values at the number of rounds done, without a
+    proper end."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     (tracker,) = from_names(["tensorboard"], tmp_path / "run")
     tracker.started(CONFIG, tmp_path / "run", [])
     for round, accuracy in enumerate((0.25, 0.5)):
         tracker.round_ended("proxyfl", round, [record(0, round=round, accuracy=accuracy)])
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
-    assert [(e.step, e.value) for e in events.Scalars("proxyfl/private_accuracy")] == [(1, 0.25), (2, 0.5)]
-    assert "rounds = 2" in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert [(e.step, e.value) for e in events.Scalars("proxyfl/private_accuracy")] == [
+        (1, 0.25),
+        (2, 0.5),
+    ]
+    assert (
+        "rounds = 2" in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    )
     tracker.finished(Result(CONFIG, tmp_path / "run"))
 
 
@@ -139,26 +163,37 @@ class Recorder:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """An MLflow whose client is a recorder; the test with the real one is below."""
     client = Recorder()
-    fake = type("Fake", (), {
-        "MlflowClient": lambda tracking_uri=None: client, "MlflowException": OSError,
-        "Param": lambda key, value: (key, value), "Metric": lambda *values: values,
-    })  # fmt: skip
+    fake = type(
+        "Fake",
+        (),
+        {
+            "MlflowClient": lambda tracking_uri=None: client,
+            "MlflowException": OSError,
+            "Param": lambda key, value: (key, value),
+            "Metric": lambda *values: values,
+        },
+    )
     monkeypatch.setattr(tracking, "_optional", lambda module, extra: fake)
     return client
 
 
 def test_mlflow_goes_on_in_the_run_it_began(tmp_path: Path, recorded: Recorder) -> None:
-    """A run's folder remembers its MLflow run; a resumed run is logged to that one and not to a new one."""
+    """A run's folder remembers its MLflow run; a resumed run is logged to that one and not to a new
+    one."""
     MLflow("study").started(CONFIG, tmp_path, [])
     MLflow("study").started(CONFIG, tmp_path, [])
     names = [name for name, _, _ in recorded.calls]
     assert names.count("create_run") == 1
     assert names[-1] == "update_run"
-    assert json.loads((tmp_path / "mlflow.json").read_text()) == {"run_id": "run-1", "experiment": "study"}
+    assert json.loads((tmp_path / "mlflow.json").read_text()) == {
+        "run_id": "run-1",
+        "experiment": "study",
+    }
 
 
 def test_mlflow_gets_large_rounds_in_parts(recorded: Recorder) -> None:
-    """A round of many clients is logged in batches below MLflow's limit of a thousand, and all of it."""
+    """A round of many clients is logged in batches below MLflow's limit of a thousand, and all of
+    it."""
     tracker = MLflow()
     tracker.started(CONFIG, None, [])
     recorded.calls.clear()
@@ -171,18 +206,24 @@ def test_mlflow_gets_large_rounds_in_parts(recorded: Recorder) -> None:
 
 
 def test_mlflow_that_fails_stops_the_run_with_a_way_on(tmp_path: Path, recorded: Recorder) -> None:
-    """What MLflow refuses is not dropped in silence: the error says that the records are intact and how to go on."""
+    """What MLflow refuses is not dropped in silence: the error says that the records are intact and
+    how to go on."""
     tracker = MLflow()
     (tmp_path / "run").mkdir()
     tracker.started(CONFIG, tmp_path / "run", [])
     recorded.fails = True
-    with pytest.raises(ProxyFLError, match=r"the server is gone. Its own records are intact. `proxyfl resume .*run`"):
+    with pytest.raises(
+        ProxyFLError,
+        match=r"the server is gone. Its own records are intact. `proxyfl resume .*run`",
+    ):
         tracker.round_ended("proxyfl", 0, [record(0)])
 
 
 def test_the_real_mlflow(tmp_path: Path) -> None:
     """MLflow's own client finds the settings, every round's values and the end."""
-    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: its tracker is tested with a recorder only")
+    mlflow = pytest.importorskip(
+        "mlflow", reason="MLflow is not installed: its tracker is tested with a recorder only"
+    )
     pytest.importorskip("sqlalchemy", reason="MLflow's database store is not installed")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     tracker = MLflow("study", uri)

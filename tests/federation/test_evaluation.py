@@ -24,7 +24,9 @@ class Says(nn.Module):
 
 def test_counts() -> None:
     """confusion[i, j] counts examples of class i taken for j; accuracies follow from it."""
-    score = evaluate(Says(3), torch.tensor([[0.0], [1], [1], [0], [0], [0]]), torch.tensor([0, 0, 1, 0, 0, 1]), 3)
+    score = evaluate(
+        Says(3), torch.tensor([[0.0], [1], [1], [0], [0], [0]]), torch.tensor([0, 0, 1, 0, 0, 1]), 3
+    )
     assert score.confusion.tolist() == [[3, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert score.accuracy == pytest.approx(4 / 6)
     assert score.per_class == [3 / 4, 1 / 2, None]

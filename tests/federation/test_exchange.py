@@ -28,7 +28,10 @@ def masses(clients, seed: int = 0) -> dict[int, Mass]:
     generator = np.random.default_rng(seed)
     found = {}
     for client in clients:
-        theta, w = torch.from_numpy(generator.normal(size=SIZE).astype(np.float32)), generator.uniform(0.5, 2)
+        theta, w = (
+            torch.from_numpy(generator.normal(size=SIZE).astype(np.float32)),
+            generator.uniform(0.5, 2),
+        )
         found[client] = Mass.of(theta, w)
     return found
 
@@ -67,16 +70,24 @@ def test_equals_the_matrix_product(name: str, clients: int) -> None:
 
 
 def test_exponential_with_half_by_hand() -> None:
-    """K = 4, round 1: everyone keeps half and gets half of what the client two places behind had."""
+    """K = 4, round 1: everyone keeps half and gets half of what the client two places behind
+    had."""
     held, _ = mix("pushsum", {i: Mass(torch.full((SIZE,), float(i))) for i in range(4)}, round=1)
     assert [float(held[i].m[0]) for i in range(4)] == [1.0, 2.0, 1.0, 2.0]
 
 
 @settings(derandomize=True, deadline=None, max_examples=30)
-@given(name=st.sampled_from(NAMES), clients=st.integers(1, 9), round=st.integers(0, 6), data=st.data())
+@given(
+    name=st.sampled_from(NAMES), clients=st.integers(1, 9), round=st.integers(0, 6), data=st.data()
+)
 def test_mass_is_conserved_when_clients_leave(name: str, clients: int, round: int, data) -> None:
-    """Whoever leaves hands on: total mass and weight stay, and those who stay are exactly those who hold them."""
-    leaving = data.draw(st.sets(st.integers(0, clients - 1), max_size=clients - 1)) if name != "none" else set()
+    """Whoever leaves hands on: total mass and weight stay, and those who stay are exactly those who
+    hold them."""
+    leaving = (
+        data.draw(st.sets(st.integers(0, clients - 1), max_size=clients - 1))
+        if name != "none"
+        else set()
+    )
     before = masses(range(clients), seed=clients)
     after, _ = mix(name, before, round=round, leaving=leaving)
     assert set(after) == set(range(clients)) - leaving
@@ -108,19 +119,38 @@ def frame() -> int:
 
 @pytest.mark.parametrize(
     ("name", "clients", "messages"),
-    [("none", 4, 0), ("mean", 1, 0), ("mean", 4, 6), ("cycle", 1, 0), ("cycle", 2, 2), ("cycle", 4, 4),
-     ("pushsum", 1, 0), ("pushsum", 2, 2), ("pushsum", 5, 5)],
-)  # fmt: skip
+    [
+        ("none", 4, 0),
+        ("mean", 1, 0),
+        ("mean", 4, 6),
+        ("cycle", 1, 0),
+        ("cycle", 2, 2),
+        ("cycle", 4, 4),
+        ("pushsum", 1, 0),
+        ("pushsum", 2, 2),
+        ("pushsum", 5, 5),
+    ],
+)
 def test_every_byte_is_counted(name: str, clients: int, messages: int) -> None:
-    """Messages are those that the method needs, what is sent is received, and bytes are those of the frames."""
+    """Messages are those that the method needs, what is sent is received, and bytes are those of
+    the frames."""
     _, post = mix(name, {i: Mass(torch.zeros(SIZE)) for i in range(clients)})
     counted = [post.of(i) for i in range(clients)]
-    assert sum(t.messages_sent for t in counted) == sum(t.messages_received for t in counted) == messages
-    assert sum(t.bytes_sent for t in counted) == sum(t.bytes_received for t in counted) == messages * frame()
+    assert (
+        sum(t.messages_sent for t in counted)
+        == sum(t.messages_received for t in counted)
+        == messages
+    )
+    assert (
+        sum(t.bytes_sent for t in counted)
+        == sum(t.bytes_received for t in counted)
+        == messages * frame()
+    )
 
 
 def test_the_hub_carries_the_traffic() -> None:
-    """In the mean the first client that stays is the hub: it gets from all and sends to those who stay."""
+    """In the mean the first client that stays is the hub: it gets from all and sends to those who
+    stay."""
     _, post = mix("mean", masses(range(5)), leaving={0, 3})
     sent = [post.of(i).messages_sent for i in range(5)]
     received = [post.of(i).messages_received for i in range(5)]
@@ -145,14 +175,17 @@ def test_a_hand_over_is_bit_exact() -> None:
 
 @pytest.mark.parametrize("name", ["mean", "cycle", "pushsum"])
 def test_the_result_does_not_depend_on_who_hosts_whom(name: str) -> None:
-    """Clients of three processes that share a transport end with the bits of one process that hosts all."""
+    """Clients of three processes that share a transport end with the bits of one process that hosts
+    all."""
     held = masses(range(6))
     together, _ = mix(name, held)
     transport, apart = MemoryTransport(), {}
 
     def host(mine: list[int]) -> None:
         post = Post(transport, 0, "f" * 16, SIZE, timeout=10.0)
-        apart.update(exchange.make(name, HALF)({i: held[i] for i in mine}, range(6), frozenset(), post))
+        apart.update(
+            exchange.make(name, HALF)({i: held[i] for i in mine}, range(6), frozenset(), post)
+        )
 
     threads = [threading.Thread(target=host, args=(mine,)) for mine in ([5, 0], [1, 4], [3, 2])]
     for thread in threads:
@@ -183,7 +216,8 @@ def test_another_architecture_is_refused(model: str, size: int) -> None:
 
 
 def test_gossip_finds_the_average() -> None:
-    """With unequal weights and a P that is only column-stochastic, every client ends at sum(m) / sum(w)."""
+    """With unequal weights and a P that is only column-stochastic, every client ends at sum(m) /
+    sum(w)."""
     P = np.array([[0.5, 0.3, 0.0], [0.5, 0.4, 0.6], [0.0, 0.3, 0.4]])
     held = masses(range(3))
     total = rows(held).sum(0)

@@ -53,21 +53,46 @@ def sgd(of: nn.Module) -> torch.optim.Optimizer:
 def plain(proxy: nn.Module, beta: float, batches=None) -> PlainSGD:
     source = batches or Seeded(0, "batches", 0)
     return PlainSGD(
-        proxy, sgd(proxy), X, Y, classes=10, batch_size=N // 2, teacher_weight=beta, ledger=ledger(), batches=source
+        proxy,
+        sgd(proxy),
+        X,
+        Y,
+        classes=10,
+        batch_size=N // 2,
+        teacher_weight=beta,
+        ledger=ledger(),
+        batches=source,
     )
 
 
 def private_proxy(proxy: nn.Module, beta: float, batches=None) -> DPSGD:
     return DPSGD(
-        proxy, sgd(proxy), X, Y, classes=10, batch_size=N // 2, teacher_weight=beta, clip_norm=1.0,
-        noise_multiplier=1.0, ledger=ledger(Kind.CONDITIONAL if beta else Kind.END_TO_END),
-        batches=batches or Seeded(0, "batches", 0), noise=Seeded(0, "noise", 0),
-    )  # fmt: skip
+        proxy,
+        sgd(proxy),
+        X,
+        Y,
+        classes=10,
+        batch_size=N // 2,
+        teacher_weight=beta,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        ledger=ledger(Kind.CONDITIONAL if beta else Kind.END_TO_END),
+        batches=batches or Seeded(0, "batches", 0),
+        noise=Seeded(0, "noise", 0),
+    )
 
 
 def mutual(trainer=plain, *, private=None, alpha=0.3, beta=0.4, batches=None, **options) -> Mutual:
     private, proxy = private or model("mlp", 1), model("linear", 2)
-    return Mutual(private, sgd(private), proxy, trainer(proxy, beta, batches), classes=10, alpha=alpha, **options)
+    return Mutual(
+        private,
+        sgd(private),
+        proxy,
+        trainer(proxy, beta, batches),
+        classes=10,
+        alpha=alpha,
+        **options,
+    )
 
 
 def descend(of: nn.Module, loss: Tensor) -> None:
@@ -77,33 +102,47 @@ def descend(of: nn.Module, loss: Tensor) -> None:
             parameter -= RATE * gradient
 
 
-def by_hand(private: nn.Module, proxy: nn.Module, *, alpha: float, beta: float, received: bool, steps: int) -> None:
-    """The paper's alternation, written out: first the proxy learns from the private model, then the other way."""
+def by_hand(
+    private: nn.Module, proxy: nn.Module, *, alpha: float, beta: float, received: bool, steps: int
+) -> None:
+    """The paper's alternation, written out: first the proxy learns from the private model, then the
+    other way."""
     frozen, batches = copy.deepcopy(proxy), Seeded(0, "batches", 0)
     ce = nn.functional.cross_entropy
     for _ in range(steps):
         chosen = batches.uniform(N) < 0.5
         x, y = X[chosen], Y[chosen]
         teacher = private(x).detach()
-        descend(proxy, (1 - beta) * ce(proxy(x), y) + beta * kl_divergence(teacher, proxy(x)).mean())
+        descend(
+            proxy, (1 - beta) * ce(proxy(x), y) + beta * kl_divergence(teacher, proxy(x)).mean()
+        )
         teacher = (frozen if received else proxy)(x).detach()
-        descend(private, (1 - alpha) * ce(private(x), y) + alpha * kl_divergence(teacher, private(x)).mean())
+        descend(
+            private,
+            (1 - alpha) * ce(private(x), y) + alpha * kl_divergence(teacher, private(x)).mean(),
+        )
 
 
 @pytest.mark.parametrize("teacher", ["current", "received"])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.3, 0.4), (0.5, 0.0), (0.0, 1.0), (1.0, 0.5)])
 def test_mutual_steps(alpha: float, beta: float, teacher: str) -> None:
-    """Three steps equal the alternation by hand, for both teachers and at the ends of alpha and beta."""
+    """Three steps equal the alternation by hand, for both teachers and at the ends of alpha and
+    beta."""
     learner = mutual(alpha=alpha, beta=beta, teacher=teacher)
     private, proxy = copy.deepcopy(learner.own), copy.deepcopy(learner.proxy)
     learner.train(0, 3)
     by_hand(private, proxy, alpha=alpha, beta=beta, received=teacher == "received", steps=3)
-    torch.testing.assert_close(params.flatten(learner.proxy), params.flatten(proxy), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(params.flatten(learner.own), params.flatten(private), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        params.flatten(learner.proxy), params.flatten(proxy), rtol=1e-4, atol=1e-6
+    )
+    torch.testing.assert_close(
+        params.flatten(learner.own), params.flatten(private), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_teachers_differ() -> None:
-    """The received and the current proxy teach differently from the second step on, so the test above can fail."""
+    """The received and the current proxy teach differently from the second step on, so the test
+    above can fail."""
     ends = []
     for teacher in ("current", "received"):
         learner = mutual(teacher=teacher)
@@ -113,7 +152,8 @@ def test_teachers_differ() -> None:
 
 
 def test_the_received_teacher_is_renewed_by_the_exchange() -> None:
-    """``adopt`` sets both the proxy and the frozen copy that teaches; training moves only the proxy."""
+    """``adopt`` sets both the proxy and the frozen copy that teaches; training moves only the
+    proxy."""
     learner = mutual(teacher="received")
     theta = torch.linspace(-1, 1, params.size(learner.proxy))
     learner.adopt(theta)
@@ -125,7 +165,8 @@ def test_the_received_teacher_is_renewed_by_the_exchange() -> None:
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_at_beta_zero_the_proxy_never_sees_the_private_model(residual: bool) -> None:
-    """Another private model, of another architecture even, changes no bit of the DP-trained proxy."""
+    """Another private model, of another architecture even, changes no bit of the DP-trained
+    proxy."""
     ends = []
     for private in (model("mlp", 1), model("mlp", 99), model("lenet5", 1)):
         learner = mutual(private_proxy, private=private, beta=0.0, residual=residual)
@@ -138,7 +179,8 @@ def test_at_beta_zero_the_proxy_never_sees_the_private_model(residual: bool) -> 
 
 
 def test_at_beta_above_zero_it_does() -> None:
-    """The counterpart, so that the test above can fail: with beta > 0 the private model reaches the proxy."""
+    """The counterpart, so that the test above can fail: with beta > 0 the private model reaches the
+    proxy."""
     ends = []
     for seed in (1, 99):
         learner = mutual(private_proxy, private=model("mlp", seed), beta=0.5)
@@ -158,7 +200,8 @@ def test_residual_adds_logits() -> None:
 
 
 def test_residual_follows_the_exchange() -> None:
-    """An exchange leaves the private model as it was trained; the next round stands it on the new proxy."""
+    """An exchange leaves the private model as it was trained; the next round stands it on the new
+    proxy."""
     learner = mutual(residual=True)
     own, before = params.flatten(learner.own), learner.private(X)
     learner.adopt(torch.linspace(-1, 1, params.size(learner.proxy)))
@@ -174,12 +217,17 @@ def test_residual_learns_what_is_left_open() -> None:
     own, received = copy.deepcopy(learner.own), copy.deepcopy(learner.received)
     learner.train(0, 1)
     chosen = Seeded(0, "batches", 0).uniform(N) < 0.5
-    descend(own, nn.functional.cross_entropy(own(X[chosen]) + received(X[chosen]).detach(), Y[chosen]))
-    torch.testing.assert_close(params.flatten(learner.own), params.flatten(own), rtol=1e-4, atol=1e-6)
+    descend(
+        own, nn.functional.cross_entropy(own(X[chosen]) + received(X[chosen]).detach(), Y[chosen])
+    )
+    torch.testing.assert_close(
+        params.flatten(learner.own), params.flatten(own), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_the_received_proxy_stays_in_evaluation_mode() -> None:
-    """Evaluating a residual model, or training it, never switches dropout on in the frozen proxy."""
+    """Evaluating a residual model, or training it, never switches dropout on in the frozen
+    proxy."""
     frozen = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10))
     both = Residual(model("mlp"), frozen.eval())
     evaluate(both.train(), X, Y, 10)
@@ -190,14 +238,21 @@ def test_the_received_proxy_stays_in_evaluation_mode() -> None:
 
 def with_batch_norm() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10)
+    )
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_batches_too_small_for_batch_norm(beta: float) -> None:
-    """With BatchNorm a private model sits out batches of 0 and 1; the proxy steps on every batch; statistics stay."""
+    """With BatchNorm a private model sits out batches of 0 and 1; the proxy steps on every batch;
+    statistics stay."""
     learner = mutual(private_proxy, private=with_batch_norm(), beta=beta, batches=Counts(0, 1))
-    own, mean, proxy = params.flatten(learner.own), learner.own[2].running_mean.clone(), params.flatten(learner.proxy)
+    own, mean, proxy = (
+        params.flatten(learner.own),
+        learner.own[2].running_mean.clone(),
+        params.flatten(learner.proxy),
+    )
     losses = learner.train(0, 2)
     assert torch.equal(params.flatten(learner.own), own)
     assert torch.equal(learner.own[2].running_mean, mean)
@@ -211,12 +266,15 @@ def test_batches_too_small_for_batch_norm(beta: float) -> None:
 
 
 def test_a_single_example_is_taught_by_what_the_private_model_says() -> None:
-    """A batch of one that BatchNorm cannot train on still gets the private model's prediction as teacher."""
+    """A batch of one that BatchNorm cannot train on still gets the private model's prediction as
+    teacher."""
     learner = mutual(private=with_batch_norm(), beta=1.0, batches=Counts(1))
     private, proxy = copy.deepcopy(learner.own).eval(), copy.deepcopy(learner.proxy)
     learner.train(0, 1)
     descend(proxy, kl_divergence(private(X[:1]).detach(), proxy(X[:1])).mean())
-    torch.testing.assert_close(params.flatten(learner.proxy), params.flatten(proxy), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        params.flatten(learner.proxy), params.flatten(proxy), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_single_with_batch_norm() -> None:
@@ -233,7 +291,8 @@ def test_single_with_batch_norm() -> None:
 
 
 def test_empty_batches_do_not_dilute_the_loss() -> None:
-    """The mean loss is over batches that have one: an empty batch between two equal ones changes nothing."""
+    """The mean loss is over batches that have one: an empty batch between two equal ones changes
+    nothing."""
     found = []
     for sizes in ((5,), (0, 5)):
         proxy = model("linear", 2)
@@ -243,7 +302,8 @@ def test_empty_batches_do_not_dilute_the_loss() -> None:
 
 
 def test_dropout_is_reproducible() -> None:
-    """Dropout in the private model draws from the global generator: the same seed gives the same bits."""
+    """Dropout in the private model draws from the global generator: the same seed gives the same
+    bits."""
     ends = []
     for seed in (4, 4, 5):
         torch.manual_seed(0)
@@ -258,7 +318,8 @@ def test_dropout_is_reproducible() -> None:
 
 @pytest.mark.parametrize("private", [True, False])
 def test_single_is_its_trainer(private: bool) -> None:
-    """One model, its own trainer, and the role it was given; the exchange's parameters are taken as they are."""
+    """One model, its own trainer, and the role it was given; the exchange's parameters are taken as
+    they are."""
     own = model("linear")
     learner = Single(own, plain(own, 0.0), role="private" if private else "proxy")
     losses = learner.train(0, 2)
@@ -270,7 +331,8 @@ def test_single_is_its_trainer(private: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["single", "mutual", "residual"])
 def test_stop_and_go_on(kind: str) -> None:
-    """State taken between rounds and restored into a new learner gives the bits of an uninterrupted one."""
+    """State taken between rounds and restored into a new learner gives the bits of an uninterrupted
+    one."""
 
     def fresh():
         if kind != "single":
@@ -293,15 +355,29 @@ def test_stop_and_go_on(kind: str) -> None:
 
 
 def test_plain_training_claims_nothing() -> None:
-    """Training without DP refuses a ledger that claims a guarantee, batches larger than the data, and a bad beta."""
+    """Training without DP refuses a ledger that claims a guarantee, batches larger than the data,
+    and a bad beta."""
     proxy = model("linear")
     common = {"classes": 10, "batches": Seeded(0, "batches")}
     with pytest.raises(PrivacyError, match=r"Kind\.NONE, not end-to-end"):
-        PlainSGD(proxy, sgd(proxy), X, Y, batch_size=5, teacher_weight=0.0, ledger=ledger(Kind.END_TO_END), **common)
+        PlainSGD(
+            proxy,
+            sgd(proxy),
+            X,
+            Y,
+            batch_size=5,
+            teacher_weight=0.0,
+            ledger=ledger(Kind.END_TO_END),
+            **common,
+        )
     with pytest.raises(ConfigError, match="at most the client's 40 examples, got batch_size=41"):
-        PlainSGD(proxy, sgd(proxy), X, Y, batch_size=41, teacher_weight=0.0, ledger=ledger(), **common)
+        PlainSGD(
+            proxy, sgd(proxy), X, Y, batch_size=41, teacher_weight=0.0, ledger=ledger(), **common
+        )
     with pytest.raises(ConfigError, match="0 <= beta <= 1, got beta=-1"):
-        PlainSGD(proxy, sgd(proxy), X, Y, batch_size=5, teacher_weight=-1, ledger=ledger(), **common)
+        PlainSGD(
+            proxy, sgd(proxy), X, Y, batch_size=5, teacher_weight=-1, ledger=ledger(), **common
+        )
 
 
 def test_optimizers() -> None:

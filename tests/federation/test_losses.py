@@ -12,7 +12,10 @@ from proxyfl.losses import blended_targets, cross_entropy, kl_divergence
 
 
 def logits(seed: int, n: int = 5, classes: int = 4, scale: float = 3.0) -> Tensor:
-    return torch.randn(n, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * scale
+    return (
+        torch.randn(n, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        * scale
+    )
 
 
 Y = torch.tensor([0, 3, 1, 1, 2])
@@ -31,19 +34,25 @@ def test_kl_divergence() -> None:
     teacher, student = logits(1), logits(2)
     expected = F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="none").sum(1)
     torch.testing.assert_close(kl_divergence(teacher, student), expected)
-    torch.testing.assert_close(kl_divergence(teacher, teacher + 7), torch.zeros(5, dtype=torch.float64))
+    torch.testing.assert_close(
+        kl_divergence(teacher, teacher + 7), torch.zeros(5, dtype=torch.float64)
+    )
     assert not torch.allclose(kl_divergence(teacher, student), kl_divergence(student, teacher))
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(weight=st.floats(0, 1), seed=st.integers(0, 1000))
 def test_blended_targets_are_the_papers_objective(weight: float, seed: int) -> None:
-    """Cross-entropy on blended targets has the gradient of (1 - w) CE + w KL, whatever the weight."""
+    """Cross-entropy on blended targets has the gradient of (1 - w) CE + w KL, whatever the
+    weight."""
     teacher, student = logits(seed), logits(seed + 1)
     gradients = []
     for loss in (
         lambda z: cross_entropy(z, blended_targets(Y, 4, teacher, weight)),
-        lambda z: (1 - weight) * F.cross_entropy(z, Y, reduction="none") + weight * kl_divergence(teacher, z),
+        lambda z: (
+            (1 - weight) * F.cross_entropy(z, Y, reduction="none")
+            + weight * kl_divergence(teacher, z)
+        ),
     ):
         z = student.clone().requires_grad_()
         loss(z).sum().backward()
@@ -87,7 +96,9 @@ def test_rows_do_not_mix() -> None:
 def test_extreme_logits_stay_finite() -> None:
     """Logits of a thousand give a finite loss and a finite gradient."""
     z = torch.tensor([[1000.0, -1000.0]], requires_grad=True)
-    loss = cross_entropy(z, blended_targets(torch.tensor([1]), 2, torch.tensor([[-1000.0, 1000.0]]), 0.5)).sum()
+    loss = cross_entropy(
+        z, blended_targets(torch.tensor([1]), 2, torch.tensor([[-1000.0, 1000.0]]), 0.5)
+    ).sum()
     loss.backward()
     assert float(loss.detach()) == pytest.approx(2000)
     assert bool(z.grad.isfinite().all())

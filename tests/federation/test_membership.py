@@ -28,7 +28,13 @@ def test_joining_leaving_and_being_away() -> None:
 
 @pytest.mark.parametrize(
     ("in_all", "steps"),
-    [(None, [4, 4, 4, 4]), (16, [4, 4, 4, 4]), (10, [4, 4, 2, 0]), (8, [4, 4, 0, 0]), (1, [1, 0, 0, 0])],
+    [
+        (None, [4, 4, 4, 4]),
+        (16, [4, 4, 4, 4]),
+        (10, [4, 4, 2, 0]),
+        (8, [4, 4, 0, 0]),
+        (1, [1, 0, 0, 0]),
+    ],
 )
 def test_a_budget_is_used_to_its_last_step(in_all: int | None, steps: list[int]) -> None:
     """A client takes what its budget allows, fewer in its last round, and leaves in that round."""
@@ -43,7 +49,8 @@ def test_a_budget_is_used_to_its_last_step(in_all: int | None, steps: list[int])
 
 
 def test_when_all_leave_nobody_hands_over() -> None:
-    """Equal budgets end in the same round: the last exchange is an ordinary one, and then nobody is there."""
+    """Equal budgets end in the same round: the last exchange is an ordinary one, and then nobody is
+    there."""
     presences = plan(2, 3, allowances=dict.fromkeys(range(2), Allowance(2, 3)))
     assert presences[1].leaving.keys() == {0, 1}
     assert presences[1].handing_over == frozenset()
@@ -53,7 +60,8 @@ def test_when_all_leave_nobody_hands_over() -> None:
 @settings(derandomize=True, deadline=None, max_examples=50)
 @given(st.integers(1, 12), st.floats(0, 0.9), st.integers(0, 1000))
 def test_absences_are_random_and_agreed(clients: int, absence: float, seed: int) -> None:
-    """The same settings give the same absences everywhere; their share is the probability asked for."""
+    """The same settings give the same absences everywhere; their share is the probability asked
+    for."""
     presences = plan(clients, 60, absence=absence, seed=seed)
     assert presences == plan(clients, 60, absence=absence, seed=seed)
     missing = sum(clients - len(p.present) for p in presences) / (60 * clients)

@@ -21,7 +21,8 @@ def cnn() -> nn.Module:
 
 
 def test_logits_are_close_and_float32() -> None:
-    """What comes out is float32 and near what float32 arithmetic gives, and not the same: it did compute otherwise."""
+    """What comes out is float32 and near what float32 arithmetic gives, and not the same: it did
+    compute otherwise."""
     x = torch.randn(64, 1, 28, 28)
     exact, lowered = cnn()(x), computing_in("bfloat16", cnn())(x)
     assert lowered.dtype == torch.float32
@@ -49,8 +50,11 @@ def test_an_unknown_precision_is_refused() -> None:
 
 
 def test_dp_training_stays_in_float32(tmp_path: Path) -> None:
-    """The setting reaches the private model and not the proxy, on whose gradients the guarantee rests."""
-    config = from_tree({"precision": "bfloat16", "models": {"private": "cnn1", "proxy": "cnn1", "residual": False}})
+    """The setting reaches the private model and not the proxy, on whose gradients the guarantee
+    rests."""
+    config = from_tree(
+        {"precision": "bfloat16", "models": {"private": "cnn1", "proxy": "cnn1", "residual": False}}
+    )
     dataset = build.load_data(config)
     sites = build.deal(config, dataset)
     (client,) = build.clients_for(config, METHODS["proxyfl"], dataset, sites, [0])

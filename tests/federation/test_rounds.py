@@ -1,4 +1,5 @@
-"""The one round loop: every method end to end, repeatable, independent of what is watched, and never unpaid."""
+"""The one round loop: every method end to end, repeatable, independent of what is watched, and
+never unpaid."""
 
 import dataclasses
 import math
@@ -55,7 +56,8 @@ def rows(config, **options) -> list[dict]:
 @pytest.mark.parametrize("enabled", [True, False], ids=["dp", "no-dp"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_runs_and_repeats(name: str, enabled: bool) -> None:
-    """End to end, twice, with and without DP: complete records, and every number the same to the last bit."""
+    """End to end, twice, with and without DP: complete records, and every number the same to the
+    last bit."""
     config = tiny(name, privacy={"enabled": enabled})
     found = rows(config)
     assert found == rows(config)
@@ -76,12 +78,36 @@ def test_every_method_runs_and_repeats(name: str, enabled: bool) -> None:
 
 
 def test_records_are_complete() -> None:
-    """A record names round, client, presence, steps, losses, scores, cost with its kind, traffic and seconds."""
+    """A record names round, client, presence, steps, losses, scores, cost with its kind, traffic
+    and seconds."""
     (row, *_) = runner.run(tiny("proxyfl"), dataset=DIGITS).metrics
-    expected = {"method", "round", "client", "name", "present", "expected", "steps", "private_loss", "proxy_loss",
-                "epsilon_rdp", "epsilon_pld", "delta", "epsilon_kind", "weight", "bytes_sent", "bytes_received",
-                "messages_sent", "messages_received", "left", *TIMES}  # fmt: skip
-    scores = {f"{role}_{kind}" for role in ("private", "proxy", "received") for kind in ("accuracy", "macro_accuracy")}
+    expected = {
+        "method",
+        "round",
+        "client",
+        "name",
+        "present",
+        "expected",
+        "steps",
+        "private_loss",
+        "proxy_loss",
+        "epsilon_rdp",
+        "epsilon_pld",
+        "delta",
+        "epsilon_kind",
+        "weight",
+        "bytes_sent",
+        "bytes_received",
+        "messages_sent",
+        "messages_received",
+        "left",
+        *TIMES,
+    }
+    scores = {
+        f"{role}_{kind}"
+        for role in ("private", "proxy", "received")
+        for kind in ("accuracy", "macro_accuracy")
+    }
     assert set(row) >= expected | scores
     assert row["delta"] == pytest.approx(1 / 30)
     assert row["bytes_sent"] > 4 * 650
@@ -100,7 +126,11 @@ def test_a_private_teacher_makes_it_conditional(name: str, beta: float, kind: st
 def test_watching_changes_nothing(name: str) -> None:
     """How often models are evaluated changes no loss, no score of the last round and no cost."""
     often, seldom = (
-        [row for row in rows(dataclasses.replace(tiny(name, rounds=3), evaluate_every=n)) if row["round"] == 2]
+        [
+            row
+            for row in rows(dataclasses.replace(tiny(name, rounds=3), evaluate_every=n))
+            if row["round"] == 2
+        ]
         for n in (1, 3)
     )
     assert often == seldom
@@ -111,12 +141,17 @@ def small(method: Method, config, hosted: list[int], evaluator) -> tuple[list[Cl
     prepared = runner.prepare(config, dataset=DIGITS, table={"mine": method})
     clients = clients_for(config, method, DIGITS, prepared.sites, hosted)
     loop = run_rounds(
-        clients, rounds=config.rounds, exchange=exchange.make(method.exchange, prepared.mixing),
-        shares=method.exchange != "none", transport=MemoryTransport(),
-        presence=membership.everyone(config.partition.clients) if len(hosted) == config.partition.clients
+        clients,
+        rounds=config.rounds,
+        exchange=exchange.make(method.exchange, prepared.mixing),
+        shares=method.exchange != "none",
+        transport=MemoryTransport(),
+        presence=membership.everyone(config.partition.clients)
+        if len(hosted) == config.partition.clients
         else lambda _round: Presence(tuple(hosted), len(hosted)),
-        evaluate=evaluator, evaluate_now=lambda _round: True,
-    )  # fmt: skip
+        evaluate=evaluator,
+        evaluate_now=lambda _round: True,
+    )
     return clients, list(loop)
 
 
@@ -135,11 +170,14 @@ def weights(client: Client) -> Tensor:
 
 
 def test_clients_do_not_touch_each_other() -> None:
-    """Without an exchange a client's bits do not depend on who else is there, nor on the order they are hosted in."""
+    """Without an exchange a client's bits do not depend on who else is there, nor on the order they
+    are hosted in."""
     config = tiny("mine", rounds=2)
     method = dataclasses.replace(METHODS["proxyfl"], exchange="none")
     together = {client.id: weights(client) for client in small(method, config, [0, 1, 2], score)[0]}
-    reversed_ = {client.id: weights(client) for client in small(method, config, [2, 1, 0], score)[0]}
+    reversed_ = {
+        client.id: weights(client) for client in small(method, config, [2, 1, 0], score)[0]
+    }
     (alone,) = small(method, config, [1], score)[0]
     assert all(torch.equal(together[i], reversed_[i]) for i in range(3))
     assert torch.equal(together[1], weights(alone))
@@ -147,17 +185,25 @@ def test_clients_do_not_touch_each_other() -> None:
 
 
 def test_order_does_not_matter_with_an_exchange() -> None:
-    """Hosted in any order, clients that mix end with the same bits; an evaluation that draws numbers moves none."""
+    """Hosted in any order, clients that mix end with the same bits; an evaluation that draws
+    numbers moves none."""
     config = tiny("mine", rounds=3)
-    forward = {client.id: weights(client) for client in small(METHODS["proxyfl"], config, [0, 1, 2], score)[0]}
-    backward = {client.id: weights(client) for client in small(METHODS["proxyfl"], config, [2, 0, 1], drawing)[0]}
+    forward = {
+        client.id: weights(client)
+        for client in small(METHODS["proxyfl"], config, [0, 1, 2], score)[0]
+    }
+    backward = {
+        client.id: weights(client)
+        for client in small(METHODS["proxyfl"], config, [2, 0, 1], drawing)[0]
+    }
     assert all(torch.equal(forward[i], backward[i]) for i in range(3))
 
 
 @pytest.mark.parametrize("private", [["mlp", "mlp", "mlp"], ["lenet5", "mlp", "cnn1"], "tabular"])
 @pytest.mark.parametrize("name", ["proxyfl", "fml"])
 def test_at_beta_zero_no_private_model_reaches_any_proxy(name: str, private) -> None:
-    """Over rounds and through the exchange, every proxy's bits are the same whatever the private models are."""
+    """Over rounds and through the exchange, every proxy's bits are the same whatever the private
+    models are."""
     proxies = []
     for models in ("linear", private):
         config = tiny("mine", models={"private": models, "proxy": "linear"})
@@ -167,7 +213,8 @@ def test_at_beta_zero_no_private_model_reaches_any_proxy(name: str, private) -> 
 
 
 def test_clients_draw_their_own_batches_and_noise() -> None:
-    """Clients with the same data and the same start train differently: each stream is a client's own."""
+    """Clients with the same data and the same start train differently: each stream is a client's
+    own."""
     config = tiny("mine", rounds=1)
     sites = deal(config, DIGITS)
     same = [dataclasses.replace(site, x=sites[0].x, y=sites[0].y) for site in sites]
@@ -178,7 +225,10 @@ def test_clients_draw_their_own_batches_and_noise() -> None:
     assert torch.equal(starts[0], starts[1])
     assert len({weights(client).sum().item() for client in clients}) == 3
     trainers = [client.learner.trainer for client in clients]
-    for draws in ([t._batches.uniform(4) for t in trainers], [t._noise.normal(4) for t in trainers]):
+    for draws in (
+        [t._batches.uniform(4) for t in trainers],
+        [t._noise.normal(4) for t in trainers],
+    ):
         assert len({tuple(draw.tolist()) for draw in draws}) == 3
 
 
@@ -205,32 +255,70 @@ def client(i: int, learner_of=None, **options) -> Client:
     x, y = DIGITS.train_x[i * 20 : i * 20 + 20], DIGITS.train_y[i * 20 : i * 20 + 20]
     ledger = Ledger(f"c{i}", delta=0.01, kind=Kind.END_TO_END, simulated=True)
     trainer = DPSGD(
-        proxy, torch.optim.SGD(proxy.parameters(), lr=0.1), x, y, classes=10, batch_size=10, clip_norm=1.0,
-        noise_multiplier=2.0, teacher_weight=0.0, ledger=ledger, batches=Seeded(0, "batches", i),
+        proxy,
+        torch.optim.SGD(proxy.parameters(), lr=0.1),
+        x,
+        y,
+        classes=10,
+        batch_size=10,
+        clip_norm=1.0,
+        noise_multiplier=2.0,
+        teacher_weight=0.0,
+        ledger=ledger,
+        batches=Seeded(0, "batches", i),
         noise=Seeded(0, "noise", i),
-    )  # fmt: skip
+    )
     private = build("linear", shape=(1, 8, 8), classes=10, seed=i + 1)
-    learner = learner_of(trainer) if learner_of else Mutual(
-        private, torch.optim.SGD(private.parameters(), lr=0.1), proxy, trainer, classes=10, alpha=0.5
-    )  # fmt: skip
-    return Client(id=i, name=f"c{i}", learner=learner, ledger=ledger, steps=2, global_seed=lambda r: 10 * r + i)
+    learner = (
+        learner_of(trainer)
+        if learner_of
+        else Mutual(
+            private,
+            torch.optim.SGD(private.parameters(), lr=0.1),
+            proxy,
+            trainer,
+            classes=10,
+            alpha=0.5,
+        )
+    )
+    return Client(
+        id=i,
+        name=f"c{i}",
+        learner=learner,
+        ledger=ledger,
+        steps=2,
+        global_seed=lambda r: 10 * r + i,
+    )
 
 
 def loop(clients: list[Client], presence, rounds: int = 1, name: str = "pushsum"):
     return run_rounds(
-        clients, rounds=rounds, exchange=exchange.make(name, topology.exponential(0.5)), shares=True,
-        transport=MemoryTransport(), presence=presence, evaluate=score, evaluate_now=lambda _round: False, timeout=1.0,
-    )  # fmt: skip
+        clients,
+        rounds=rounds,
+        exchange=exchange.make(name, topology.exponential(0.5)),
+        shares=True,
+        transport=MemoryTransport(),
+        presence=presence,
+        evaluate=score,
+        evaluate_now=lambda _round: False,
+        timeout=1.0,
+    )
 
 
 def test_an_unpaid_proxy_does_not_leave() -> None:
-    """A round that is not on the ledger is refused before any client's mass is sent, with client and round named."""
+    """A round that is not on the ledger is refused before any client's mass is sent, with client
+    and round named."""
     transport = MemoryTransport()
     rounds = run_rounds(
-        [client(0), client(1, Unpaid)], rounds=1, exchange=exchange.make("pushsum", topology.exponential()),
-        shares=True, transport=transport, presence=membership.everyone(2), evaluate=score,
+        [client(0), client(1, Unpaid)],
+        rounds=1,
+        exchange=exchange.make("pushsum", topology.exponential()),
+        shares=True,
+        transport=transport,
+        presence=membership.everyone(2),
+        evaluate=score,
         evaluate_now=lambda _round: False,
-    )  # fmt: skip
+    )
     with pytest.raises(PrivacyError, match="client c1 must not leave: round 0"):
         next(rounds)
     assert not transport._frames
@@ -253,7 +341,8 @@ def test_the_cost_is_on_record_before_the_first_step() -> None:
 
 @pytest.mark.parametrize("name", ["mean", "cycle", "pushsum"])
 def test_leaving_hands_on(name: str) -> None:
-    """The mass of who leaves goes to the others; later rounds go on without it, and its record says why."""
+    """The mass of who leaves goes to the others; later rounds go on without it, and its record says
+    why."""
     clients = [client(i) for i in range(3)]
     presences = [
         Presence((0, 1, 2), 3, leaving={1: "budget spent"}),
@@ -268,7 +357,8 @@ def test_leaving_hands_on(name: str) -> None:
 
 
 def test_who_is_away_keeps_everything() -> None:
-    """A client that is away trains nothing, sends nothing, pays nothing, and has the same bits afterwards."""
+    """A client that is away trains nothing, sends nothing, pays nothing, and has the same bits
+    afterwards."""
     clients = [client(i) for i in range(3)]
     before = weights(clients[1])
     (records,) = list(loop(clients, lambda _round: Presence((0, 2), 3)))
@@ -302,20 +392,25 @@ def test_private_architectures_may_differ() -> None:
     clients, records = small(METHODS["proxyfl"], config, [0, 1, 2], score)
     sizes = [params.size(c.learner.own) for c in clients]
     assert len(set(sizes)) == 3
-    assert {params.fingerprint(c.learner.shared) for c in clients} == {params.fingerprint(clients[0].learner.shared)}
+    assert {params.fingerprint(c.learner.shared) for c in clients} == {
+        params.fingerprint(clients[0].learner.shared)
+    }
     assert all(record.scores["private"].accuracy >= 0 for record in records[-1])
 
 
 def test_a_new_method_is_a_new_row() -> None:
     """A row that is in no table of ours runs as its columns say."""
-    table = METHODS | {"ring": Method("private models that travel", "mutual", "cycle", keeps="private")}
+    table = METHODS | {
+        "ring": Method("private models that travel", "mutual", "cycle", keeps="private")
+    }
     found = runner.run(tiny("ring"), dataset=DIGITS, table=table)
     assert found.metrics[0]["messages_sent"] == 1
     assert found.accuracy("ring", 2) == found.final["ring"][2].scores["private"].accuracy
 
 
 def test_dropout_repeats() -> None:
-    """Dropout in private models draws from a stream per client and round: a run repeats to the last bit."""
+    """Dropout in private models draws from a stream per client and round: a run repeats to the last
+    bit."""
     config = tiny("proxyfl", models={"private": "mlp", "proxy": "linear"})
 
     def run_once(before: int) -> list[Tensor]:

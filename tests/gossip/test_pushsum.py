@@ -16,7 +16,8 @@ from proxyfl.gossip.pushsum import Mass, add
 
 
 def exchange(masses: dict[int, Mass], plan: routing.Routes) -> dict[int, Mass]:
-    """One round, as the clients do it: split by the own column, then add own and received parts by sender."""
+    """One round, as the clients do it: split by the own column, then add own and received parts by
+    sender."""
     parts = {client: masses[client].split(plan.shares(client)) for client in plan.present}
     arriving = {k: sorted({*plan.senders(k)} | ({k} & plan.shares(k).keys())) for k in plan.present}
     return {k: add([parts[j][k] for j in senders]) for k, senders in arriving.items() if senders}
@@ -24,7 +25,9 @@ def exchange(masses: dict[int, Mass], plan: routing.Routes) -> dict[int, Mass]:
 
 def random_schedule(generator: np.random.Generator, n: int, rounds: int) -> gossip.Topology:
     """Column-stochastic matrices, neither doubly stochastic nor full, with a positive diagonal."""
-    P = generator.random((rounds, n, n)) * (generator.random((rounds, n, n)) < 0.4) + 0.1 * np.eye(n)
+    P = generator.random((rounds, n, n)) * (generator.random((rounds, n, n)) < 0.4) + 0.1 * np.eye(
+        n
+    )
     return gossip.from_matrices(P / P.sum(axis=1, keepdims=True))
 
 
@@ -34,13 +37,16 @@ def starts(n: int, size: int, dtype: torch.dtype, seed: int = 0) -> dict[int, Ma
 
 
 def total(masses: dict[int, Mass]) -> tuple[Tensor, float]:
-    return torch.stack([mass.m.double() for mass in masses.values()]).sum(0), math.fsum(m.w for m in masses.values())
+    return torch.stack([mass.m.double() for mass in masses.values()]).sum(0), math.fsum(
+        m.w for m in masses.values()
+    )
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 12))
 def test_gossip_equals_the_dense_matrix_product(seed: int, n: int, rounds: int) -> None:
-    """Splitting and adding between clients is m <- P m and w <- P w, for any column-stochastic time-varying P."""
+    """Splitting and adding between clients is m <- P m and w <- P w, for any column-stochastic
+    time-varying P."""
     schedule = random_schedule(np.random.default_rng(seed), n, rounds)
     masses = starts(n, 5, torch.float64, seed)
     M, w = torch.stack([masses[k].m for k in range(n)]).numpy(), np.ones(n)
@@ -57,7 +63,8 @@ def test_gossip_equals_the_dense_matrix_product(seed: int, n: int, rounds: int) 
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9))
 def test_total_mass_is_conserved(seed: int, n: int) -> None:
-    """The sums of m and of w over all clients stay what they were, to float32 rounding, after thirty rounds."""
+    """The sums of m and of w over all clients stay what they were, to float32 rounding, after
+    thirty rounds."""
     schedule = random_schedule(np.random.default_rng(seed), n, 30)
     masses = starts(n, 50, torch.float32, seed)
     before, weight = total(masses)
@@ -71,19 +78,22 @@ def test_total_mass_is_conserved(seed: int, n: int) -> None:
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9))
 def test_consensus_is_a_fixed_point(seed: int, n: int) -> None:
-    """Equal parameters stay equal under random column-stochastic, time-varying P, to float32 rounding."""
+    """Equal parameters stay equal under random column-stochastic, time-varying P, to float32
+    rounding."""
     schedule = random_schedule(np.random.default_rng(seed), n, 30)
     theta = torch.randn(50, generator=torch.Generator().manual_seed(seed))
     masses = {k: Mass.of(theta) for k in range(n)}
     for round in range(30):
         masses = exchange(masses, routing.routes(schedule, round, range(n)))
     for mass in masses.values():
-        # One rounding per split and one per sum, each at most 2^-24 of the value: 60 in 30 rounds, if all conspired.
+        # One rounding per split and one per sum, each at most 2^-24 of the value: 60 in 30 rounds,
+        # if all conspired.
         assert ((mass.theta - theta).abs() <= 62 * 2**-24 * theta.abs()).all()
 
 
 def test_consensus_does_not_drift_under_shares_that_are_no_binary_fraction() -> None:
-    """A thousand rounds with share 1/3 move a consensus by rounding noise, not by a bias that adds up each round."""
+    """A thousand rounds with share 1/3 move a consensus by rounding noise, not by a bias that adds
+    up each round."""
     theta = torch.randn(500, generator=torch.Generator().manual_seed(1))
     masses = {k: Mass.of(theta) for k in range(3)}
     for round in range(1000):
@@ -93,11 +103,12 @@ def test_consensus_does_not_drift_under_shares_that_are_no_binary_fraction() -> 
 
 
 def test_algorithm_1_as_printed_moves_a_consensus() -> None:
-    """Sending theta / w in place of mass de-biases twice, so equal parameters drift apart; in mass form they stay.
+    """Sending theta / w in place of mass de-biases twice, so equal parameters drift apart; in mass
+    form they stay.
 
-    Algorithm 1, lines 9 to 11: theta <- sum P theta; w <- sum P w; theta <- theta / w, and theta is what the next round
-    sends. For a doubly stochastic P, w stays 1 and nothing shows; for this one it does in the second round.
-    """
+    Algorithm 1, lines 9 to 11: theta <- sum P theta; w <- sum P w; theta <- theta / w, and theta is
+    what the next round sends. For a doubly stochastic P, w stays 1 and nothing shows; for this one
+    it does in the second round."""
     P = np.array([[0.9, 0.5], [0.1, 0.5]])
     theta, w = np.ones(2), np.ones(2)
     for _ in range(3):
@@ -113,7 +124,8 @@ def test_algorithm_1_as_printed_moves_a_consensus() -> None:
 
 
 def test_exponential_graph_with_half_kept_finds_the_mean() -> None:
-    """On 8 clients, self weight 1/2 gives all of them the mean of the starting parameters after three rounds."""
+    """On 8 clients, self weight 1/2 gives all of them the mean of the starting parameters after
+    three rounds."""
     masses = starts(8, 100, torch.float64)
     mean = torch.stack([mass.theta for mass in masses.values()]).mean(0)
     for round in range(3):
@@ -123,9 +135,12 @@ def test_exponential_graph_with_half_kept_finds_the_mean() -> None:
         torch.testing.assert_close(mass.theta, mean, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("topology", [gossip.exponential(0.5), gossip.random_out(2, seed=1), gossip.ring(0.3)])
+@pytest.mark.parametrize(
+    "topology", [gossip.exponential(0.5), gossip.random_out(2, seed=1), gossip.ring(0.3)]
+)
 def test_gossip_converges_to_the_mean(topology: gossip.Topology) -> None:
-    """Any mixing topology takes every client to the mean of the starting parameters, doubly stochastic or not."""
+    """Any mixing topology takes every client to the mean of the starting parameters, doubly
+    stochastic or not."""
     masses = starts(6, 40, torch.float64)
     mean = torch.stack([mass.theta for mass in masses.values()]).mean(0)
     for round in range(300):
@@ -136,7 +151,8 @@ def test_gossip_converges_to_the_mean(topology: gossip.Topology) -> None:
 
 @pytest.mark.parametrize("topology", [gossip.exponential(), gossip.cycle()])
 def test_a_permutation_moves_parameters_bit_for_bit(topology: gossip.Topology) -> None:
-    """With self weight 0 parameters change hands and not a bit, subnormal numbers and negative zero included."""
+    """With self weight 0 parameters change hands and not a bit, subnormal numbers and negative zero
+    included."""
     masses = starts(7, 20, torch.float32)
     masses[3] = Mass.of(torch.tensor([1e-45, -0.0, 3.4e38, 1 / 3] * 5))
     where = list(range(7))
@@ -154,7 +170,9 @@ def test_a_permutation_moves_parameters_bit_for_bit(topology: gossip.Topology) -
 @given(st.data())
 def test_joining_and_leaving_account_for_all_mass(data: st.DataObject) -> None:
     """A joiner adds exactly its own mass with weight 1, and a leaver takes nothing with it."""
-    topology = data.draw(st.sampled_from([gossip.exponential(), gossip.exponential(0.5), gossip.random_out(2)]))
+    topology = data.draw(
+        st.sampled_from([gossip.exponential(), gossip.exponential(0.5), gossip.random_out(2)])
+    )
     masses = starts(4, 10, torch.float64)
     joiners = starts(10, 10, torch.float64, seed=1)
     expected, weight = total(masses)
@@ -172,7 +190,8 @@ def test_joining_and_leaving_account_for_all_mass(data: st.DataObject) -> None:
 
 
 def test_a_leaver_parts_in_the_mean() -> None:
-    """After a client left, the others agree on the mean of all who ever took part, itself included."""
+    """After a client left, the others agree on the mean of all who ever took part, itself
+    included."""
     masses = starts(4, 30, torch.float64)
     mean = torch.stack([mass.theta for mass in masses.values()]).mean(0)
     masses = exchange(masses, routing.routes(gossip.exponential(0.5), 0, range(4), leaving={2}))
@@ -184,7 +203,8 @@ def test_a_leaver_parts_in_the_mean() -> None:
 
 @pytest.mark.parametrize("factor", [0.5, 0.25, 2.0, 1 / 3, 0.7])
 def test_products_are_rounded_once(factor: float) -> None:
-    """m = w * theta and theta = m / w are the float64 results rounded to float32, by whichever way they are taken."""
+    """m = w * theta and theta = m / w are the float64 results rounded to float32, by whichever way
+    they are taken."""
     theta = torch.randn(1000, generator=torch.Generator().manual_seed(2))
     mass = Mass.of(theta, factor)
     assert torch.equal(mass.m, (theta.double() * factor).float())
@@ -195,7 +215,9 @@ def test_products_are_rounded_once(factor: float) -> None:
 def test_sums_are_rounded_once(count: int) -> None:
     """A sum of float32 masses is the float64 sum, rounded."""
     masses = list(starts(count, 1000, torch.float32).values())
-    expected = sum((mass.m.double() for mass in masses), torch.zeros(1000, dtype=torch.float64)).float()
+    expected = sum(
+        (mass.m.double() for mass in masses), torch.zeros(1000, dtype=torch.float64)
+    ).float()
     assert torch.equal(add(masses).m, expected)
     assert add(masses).w == count
 
@@ -227,7 +249,9 @@ def test_shares_must_add_up(shares: dict[int, float]) -> None:
         Mass.of(torch.ones(2)).split(shares)
 
 
-@pytest.mark.parametrize("other", [torch.ones(1), torch.ones(3), torch.ones(2, dtype=torch.float64)])
+@pytest.mark.parametrize(
+    "other", [torch.ones(1), torch.ones(3), torch.ones(2, dtype=torch.float64)]
+)
 def test_masses_of_other_models_are_refused(other: Tensor) -> None:
     """Masses of another size or type are refused rather than broadcast."""
     with pytest.raises(ModelError, match="one proxy architecture"):

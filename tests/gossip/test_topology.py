@@ -36,7 +36,8 @@ def dense(topology: gossip.Topology, round: int, n: int) -> np.ndarray:
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 33])
 def test_every_topology_is_column_stochastic(name: str, n: int) -> None:
-    """Each column of each built-in schedule sums to 1, for one client, two, and any other number."""
+    """Each column of each built-in schedule sums to 1, for one client, two, and any other
+    number."""
     for round in range(8):
         columns = EVERY[name](round, n)
         gossip.check_columns(columns, n)
@@ -50,7 +51,8 @@ def test_one_client_keeps_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "hops"), [(2, [1, 1]), (3, [1, 2, 1]), (5, [1, 2, 4, 1]), (8, [1, 2, 4, 1]), (9, [1, 2, 4, 8, 1])]
+    ("n", "hops"),
+    [(2, [1, 1]), (3, [1, 2, 1]), (5, [1, 2, 4, 1]), (8, [1, 2, 4, 1]), (9, [1, 2, 4, 8, 1])],
 )
 def test_exponential_hops_are_the_papers(n: int, hops: list[int]) -> None:
     """Client j sends to j + 2^0, 2^1, ..., 2^floor(log2(n-1)) in turn and starts over."""
@@ -65,7 +67,8 @@ def test_self_weight_is_kept() -> None:
 
 
 def test_random_receivers_are_distinct_agreed_and_uniform() -> None:
-    """Receivers are distinct others, equal for equal (seed, round), new each round, and each other is as likely."""
+    """Receivers are distinct others, equal for equal (seed, round), new each round, and each other
+    is as likely."""
     topology = gossip.random_out(3, seed=11)
     counts = np.zeros(9)
     for round in range(400):
@@ -78,7 +81,8 @@ def test_random_receivers_are_distinct_agreed_and_uniform() -> None:
     assert topology(0, 10) != topology(1, 10)
     assert topology(0, 10) != gossip.random_out(3, seed=12)(0, 10)
     expected = 400 * 10 * 3 / 9
-    # 9 bins with sd of about sqrt(4000 * (1/3) * (2/3)) = 30 each: five sd hold for a fair draw, not for a skewed one.
+    # 9 bins with sd of about sqrt(4000 * (1/3) * (2/3)) = 30 each: five sd hold for a fair draw,
+    # not for a skewed one.
     assert np.abs(counts - expected).max() < 150
 
 
@@ -114,8 +118,11 @@ def test_random_without_self_weight_is_refused() -> None:
         (({0: 1.0},), "Expected 2 columns"),
     ],
 )
-def test_what_is_not_column_stochastic_is_refused(columns: tuple[dict[int, float], ...], reason: str) -> None:
-    """A matrix that is not column-stochastic is refused with the column and what is wrong with it."""
+def test_what_is_not_column_stochastic_is_refused(
+    columns: tuple[dict[int, float], ...], reason: str
+) -> None:
+    """A matrix that is not column-stochastic is refused with the column and what is wrong with
+    it."""
     with pytest.raises(TopologyError, match=reason):
         gossip.check_columns(columns, 2)
 
@@ -128,7 +135,8 @@ def test_column_sums_may_differ_from_one_by_rounding_only() -> None:
 
 
 def test_matrices_repeat_in_order() -> None:
-    """A schedule of matrices is used in order and starts over; entry [k, j] is what j sends to k."""
+    """A schedule of matrices is used in order and starts over; entry [k, j] is what j sends to
+    k."""
     first, second = [[0.0, 0.3], [1.0, 0.7]], [[1.0, 0.0], [0.0, 1.0]]
     topology = gossip.from_matrices([first, second])
     for round, P in enumerate([first, second, first]):
@@ -149,7 +157,8 @@ def test_matrices_repeat_in_order() -> None:
     ],
 )
 def test_bad_matrices_are_refused(matrices: object, reason: str) -> None:
-    """A matrix of the wrong shape, of no numbers, or with a wrong column sum is refused with the reason."""
+    """A matrix of the wrong shape, of no numbers, or with a wrong column sum is refused with the
+    reason."""
     with pytest.raises(TopologyError, match=reason):
         gossip.from_matrices(matrices)  # type: ignore[arg-type]
 
@@ -160,7 +169,9 @@ def test_matrices_for_another_number_of_clients_are_refused() -> None:
         gossip.from_matrices(np.eye(3))(4, 2)
 
 
-def test_make_finds_names_files_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_make_finds_names_files_and_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A topology can be a registered name, a .json or .npy file, or the user's own function."""
     assert gossip.make("exponential", self_weight=0.5)(1, 4) == gossip.exponential(0.5)(1, 4)
     assert gossip.make("random", degree=2, seed=5)(1, 6) == gossip.random_out(2, 5)(1, 6)
@@ -174,10 +185,16 @@ def test_make_finds_names_files_and_functions(tmp_path: Path, monkeypatch: pytes
     module.leaky = lambda _round, n: [{0: 0.5}] * n  # type: ignore[attr-defined]
     module.odd = lambda _round, _n: 3  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "someones_graph", module)
-    assert gossip.make("someones_graph:star")(0, 3) == ({0: 1.0}, {0: 0.5, 1: 0.5}, {0: 0.5, 2: 0.5})
+    assert gossip.make("someones_graph:star")(0, 3) == (
+        {0: 1.0},
+        {0: 0.5, 1: 0.5},
+        {0: 0.5, 2: 0.5},
+    )
     with pytest.raises(TopologyError, match=r"Column 0 .* sums to 0\.5"):
         gossip.make("someones_graph:leaky")(0, 3)
-    with pytest.raises(TopologyError, match="returned 3 for round 0 and 4 clients; expected 4 dicts"):
+    with pytest.raises(
+        TopologyError, match="returned 3 for round 0 and 4 clients; expected 4 dicts"
+    ):
         gossip.make("someones_graph:odd")(0, 4)
 
 
@@ -195,13 +212,18 @@ def test_make_finds_names_files_and_functions(tmp_path: Path, monkeypatch: pytes
         ("random", {"degree": 0}, "degree >= 1"),
     ],
 )
-def test_make_refuses_what_it_cannot_use(name: str, settings_: dict[str, float], reason: str) -> None:
-    """Unknown names, missing files, and settings that a topology does not take are errors that say what to do."""
+def test_make_refuses_what_it_cannot_use(
+    name: str, settings_: dict[str, float], reason: str
+) -> None:
+    """Unknown names, missing files, and settings that a topology does not take are errors that say
+    what to do."""
     with pytest.raises(TopologyError, match=reason):
         gossip.make(name, **settings_)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("content", [b"", b"[[1, 0]", b"[" * 5000, b"\x93NUMPY\x01\x00", b"\xff\xfe", b"{}", b"null"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[[1, 0]", b"[" * 5000, b"\x93NUMPY\x01\x00", b"\xff\xfe", b"{}", b"null"]
+)
 @pytest.mark.parametrize("suffix", ["json", "npy"])
 def test_corrupt_files_are_refused(tmp_path: Path, content: bytes, suffix: str) -> None:
     """A file that holds no matrices is a TopologyError that names it, whatever its bytes."""
@@ -247,13 +269,15 @@ def test_routes_list_senders_sorted() -> None:
     ],
 )
 def test_impossible_rounds_are_refused(present: list[int], leaving: set[int], reason: str) -> None:
-    """Nobody present, one client twice, an absent client leaving and everybody leaving are errors."""
+    """Nobody present, one client twice, an absent client leaving and everybody leaving are
+    errors."""
     with pytest.raises(TopologyError, match=reason):
         routing.routes(gossip.ring(), 0, present, leaving=leaving)
 
 
 def test_a_client_left_with_nothing_is_refused() -> None:
-    """A matrix under which a client keeps nothing and is sent nothing is refused with the client and the round."""
+    """A matrix under which a client keeps nothing and is sent nothing is refused with the client
+    and the round."""
     with pytest.raises(TopologyError, match=r"In round 3 nobody sends to clients \[6\]"):
         routing.routes(gossip.from_matrices([[1.0, 1.0], [0.0, 0.0]]), 3, [5, 6])
 
@@ -265,7 +289,8 @@ def test_asking_for_an_absent_client_is_refused() -> None:
 
 
 def test_a_leaving_client_hands_everything_over() -> None:
-    """It keeps nothing, nobody sends to it, and what it would have been sent stays with the sender."""
+    """It keeps nothing, nobody sends to it, and what it would have been sent stays with the
+    sender."""
     plan = routing.routes(gossip.exponential(0.25), 0, [0, 1, 2, 3], leaving={1})
     assert plan.shares(1) == {2: 1.0}
     assert plan.shares(0) == {0: 1.0}
@@ -274,17 +299,21 @@ def test_a_leaving_client_hands_everything_over() -> None:
 
 
 def test_a_leaving_client_whose_receiver_leaves_too_hands_on_to_the_next() -> None:
-    """When nobody that stays is in its column, all goes to the next client that stays, around the end of the list."""
+    """When nobody that stays is in its column, all goes to the next client that stays, around the
+    end of the list."""
     plan = routing.routes(gossip.ring(0.5), 0, [0, 1, 2, 3], leaving={2, 3})
     assert plan.shares(2) == {0: 1.0}
     assert plan.shares(3) == {0: 1.0}
-    assert routing.routes(gossip.from_matrices(np.eye(3)), 0, [4, 5, 6], leaving={4}).shares(4) == {5: 1.0}
+    assert routing.routes(gossip.from_matrices(np.eye(3)), 0, [4, 5, 6], leaving={4}).shares(4) == {
+        5: 1.0
+    }
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(st.data())
 def test_leaving_keeps_columns_whole(data: st.DataObject) -> None:
-    """Whoever leaves, every column still sums to 1, no leaver is a receiver, and nobody who stays is left bare."""
+    """Whoever leaves, every column still sums to 1, no leaver is a receiver, and nobody who stays
+    is left bare."""
     topology = EVERY[data.draw(st.sampled_from(sorted(EVERY)))]
     present = data.draw(st.lists(st.integers(0, 99), min_size=2, max_size=12, unique=True))
     leaving = data.draw(st.sets(st.sampled_from(present), max_size=len(present) - 1))
@@ -307,26 +336,34 @@ def test_reach_is_the_boolean_product(name: str, n: int) -> None:
 
 @pytest.mark.parametrize("weight", [0.5, 0.1])
 def test_exponential_reaches_all_in_log2_rounds(weight: float) -> None:
-    """With a self weight above 0 all have heard from all after ceil(log2 K) rounds and not before, K = 2 to 64."""
+    """With a self weight above 0 all have heard from all after ceil(log2 K) rounds and not before,
+    K = 2 to 64."""
     for clients in range(2, 65):
-        assert spreading.rounds_to_all_heard(gossip.exponential(weight), clients, 20) == math.ceil(math.log2(clients))
+        assert spreading.rounds_to_all_heard(gossip.exponential(weight), clients, 20) == math.ceil(
+            math.log2(clients)
+        )
 
 
 def test_the_permutation_never_reaches_all() -> None:
-    """Passed on whole, a client's mass is with one client only, for ever: the figure's claim needs a self weight."""
+    """Passed on whole, a client's mass is with one client only, for ever: the figure's claim needs
+    a self weight."""
     for clients in (2, 3, 8, 13, 64):
         assert spreading.rounds_to_all_heard(gossip.exponential(), clients, 4 * clients) is None
         assert (spreading.reach(gossip.exponential(), clients, 10) == 1).all()
 
 
 def test_a_passed_on_proxy_has_been_with_one_more_client_per_round() -> None:
-    """With self weight 0 and K = 2^p, a proxy has been with 1 + t clients after t rounds, 1 + log2 K after log2 K."""
+    """With self weight 0 and K = 2^p, a proxy has been with 1 + t clients after t rounds, 1 + log2
+    K after log2 K."""
     for power in range(1, 9):
-        assert spreading.visits(gossip.exponential(), 2**power, power) == [2 + t for t in range(power)]
+        assert spreading.visits(gossip.exponential(), 2**power, power) == [
+            2 + t for t in range(power)
+        ]
 
 
 def test_visits_follow_the_walk_of_a_proxy() -> None:
-    """Visits of a permutation equal the distinct stops of a proxy that is walked by hand, for any K."""
+    """Visits of a permutation equal the distinct stops of a proxy that is walked by hand, for any
+    K."""
     for clients in (3, 5, 8, 12):
         stop, stops, expected = 0, {0}, []
         for round in range(30):
@@ -337,7 +374,8 @@ def test_visits_follow_the_walk_of_a_proxy() -> None:
 
 
 def test_ring_and_complete_reach_as_they_must() -> None:
-    """A ring that keeps a share needs K - 1 rounds, the mean one, a lone client none; a limit below gives None."""
+    """A ring that keeps a share needs K - 1 rounds, the mean one, a lone client none; a limit below
+    gives None."""
     assert spreading.rounds_to_all_heard(gossip.ring(0.5), 9, 20) == 8
     assert spreading.rounds_to_all_heard(gossip.ring(0.5), 9, 7) is None
     assert spreading.rounds_to_all_heard(gossip.complete(), 9, 20) == 1
@@ -345,7 +383,8 @@ def test_ring_and_complete_reach_as_they_must() -> None:
 
 
 def test_consensus_error_measures_the_distance_from_the_mean() -> None:
-    """The error is the root mean square distance over random starts: sampled, it comes out the same."""
+    """The error is the root mean square distance over random starts: sampled, it comes out the
+    same."""
     topology, n = gossip.random_out(2, seed=4), 12
     x = np.random.default_rng(0).standard_normal((n, 20_000))
     w, start = np.ones((n, 1)), np.sqrt(((x - x.mean(axis=0)) ** 2).mean())
@@ -357,13 +396,17 @@ def test_consensus_error_measures_the_distance_from_the_mean() -> None:
 
 
 def test_consensus_error_of_the_exponential_graph() -> None:
-    """For K = 8, self weight 1/2 gives the exact mean after three rounds; the permutation never comes nearer."""
-    assert spreading.consensus_error(gossip.exponential(0.5), 8, 3)[-1] == pytest.approx(0, abs=1e-15)
+    """For K = 8, self weight 1/2 gives the exact mean after three rounds; the permutation never
+    comes nearer."""
+    assert spreading.consensus_error(gossip.exponential(0.5), 8, 3)[-1] == pytest.approx(
+        0, abs=1e-15
+    )
     assert spreading.consensus_error(gossip.exponential(0.0), 8, 3) == pytest.approx([1, 1, 1])
     assert spreading.consensus_error(gossip.exponential(0.5), 1, 2) == [0, 0]
 
 
 def test_thousands_of_clients_are_no_trouble() -> None:
-    """For 4096 clients the exponential graph is built, routed and followed to the end within seconds."""
+    """For 4096 clients the exponential graph is built, routed and followed to the end within
+    seconds."""
     assert spreading.rounds_to_all_heard(gossip.exponential(0.5), 4096, 20) == 12
     assert len(routing.routes(gossip.exponential(0.5), 3, range(4096)).senders(7)) == 1

@@ -23,7 +23,8 @@ SMALL = [name for name in MODELS if name not in ("vgg", "resnet18")]
         ("cnn1", (3, 32, 32), 10, 168 + 880 + 16 * 6 * 6 * 64 + 64 + 64 * 10 + 10),
         ("cnn2", (3, 32, 32), 10, 3584 + 147584 + 128 * 6 * 6 * 10 + 10),
         ("tabular", (30,), 2, 30 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2),
-        # torchvision's resnet18 has 11,689,512 parameters at 1000 classes; GroupNorm has as many as BatchNorm.
+        # torchvision's resnet18 has 11,689,512 parameters at 1000 classes; GroupNorm has as many as
+        # BatchNorm.
         ("resnet18", (3, 64, 64), 1000, 11_689_512),
     ],
 )
@@ -35,7 +36,8 @@ def test_parameter_counts(name, shape, classes, expected):
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (4, 9, 31)])
 @pytest.mark.parametrize("name", SMALL)
 def test_small_models_fit_every_image(name, shape):
-    """From 8x8 digits to 32x32 colour, also oblong and with odd channels, logits have one column a class."""
+    """From 8x8 digits to 32x32 colour, also oblong and with odd channels, logits have one column a
+    class."""
     model = build(name, shape=shape, classes=7, seed=0)
     assert model(torch.rand(3, *shape)).shape == (3, 7)
 
@@ -59,10 +61,16 @@ def test_paper_sizes_are_unpadded():
     """At 28x28 and 32x32 no convolution of the paper's three models pads; at 8x8 each does."""
     for name in ("lenet5", "cnn1", "cnn2"):
         paddings = {
-            side: {m.padding for m in build(name, shape=(1, side, side), classes=10, seed=0) if hasattr(m, "padding")}
+            side: {
+                m.padding
+                for m in build(name, shape=(1, side, side), classes=10, seed=0)
+                if hasattr(m, "padding")
+            }
             for side in (28, 32, 8)
         }
-        convolutions = {side: {p for p in found if isinstance(p, tuple)} for side, found in paddings.items()}
+        convolutions = {
+            side: {p for p in found if isinstance(p, tuple)} for side, found in paddings.items()
+        }
         assert convolutions[28] == convolutions[32] == {(0, 0)}
         assert convolutions[8] in ({(1, 1)}, {(2, 2)})
 
@@ -85,15 +93,23 @@ def test_too_small_images(name, shape, smallest):
 @pytest.mark.parametrize("name", ["lenet5", "cnn1", "cnn2", "vgg", "resnet18"])
 def test_tables_do_not_fit_image_models(name):
     """An image model asked for a table says what it expects and which models fit."""
-    with pytest.raises(ModelError, match=r"\(channels, height, width\), got shape \(30,\).*tabular"):
+    with pytest.raises(
+        ModelError, match=r"\(channels, height, width\), got shape \(30,\).*tabular"
+    ):
         build(name, shape=(30,), classes=2, seed=0)
 
 
 def test_the_smallest_images_fit():
     """The sizes that the errors name as smallest do fit."""
     for name in ("lenet5", "cnn1", "cnn2"):
-        assert build(name, shape=(1, 4, 4), classes=2, seed=0)(torch.zeros(1, 1, 4, 4)).shape == (1, 2)
-    assert build("vgg", shape=(1, 32, 32), classes=2, seed=0)(torch.zeros(1, 1, 32, 32)).shape == (1, 2)
+        assert build(name, shape=(1, 4, 4), classes=2, seed=0)(torch.zeros(1, 1, 4, 4)).shape == (
+            1,
+            2,
+        )
+    assert build("vgg", shape=(1, 32, 32), classes=2, seed=0)(torch.zeros(1, 1, 32, 32)).shape == (
+        1,
+        2,
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -101,14 +117,17 @@ def test_every_model_can_be_a_proxy(name):
     """No built-in model mixes examples, works in place, or draws random numbers while it learns."""
     shape = (3, 32, 32)
     model = build(name, shape=shape, classes=3, seed=1)
-    assert not any(isinstance(m, nn.modules.batchnorm._BatchNorm | nn.Dropout) for m in model.modules())
+    assert not any(
+        isinstance(m, nn.modules.batchnorm._BatchNorm | nn.Dropout) for m in model.modules()
+    )
     assert not any(getattr(m, "inplace", False) for m in model.modules())
     x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-4, atol=1e-5)
 
 
 def test_vgg_learns_at_once():
-    """From its initial weights the VGG tells two kinds of images apart within a few steps: no plateau at chance."""
+    """From its initial weights the VGG tells two kinds of images apart within a few steps: no
+    plateau at chance."""
     x = torch.rand(16, 1, 32, 32, generator=torch.Generator().manual_seed(0))
     y = torch.arange(16) % 2
     x[y == 1, :, :16] += 1
@@ -124,7 +143,8 @@ def test_vgg_learns_at_once():
 
 @pytest.mark.parametrize("name", ["lenet5", "cnn1", "cnn2"])
 def test_pooling_before_relu_is_the_papers_function(name: str) -> None:
-    """ReLU then pooling, as the paper lists them, gives the same logits and gradients bit for bit."""
+    """ReLU then pooling, as the paper lists them, gives the same logits and gradients bit for
+    bit."""
     ours = build(name, shape=(1, 28, 28), classes=10, seed=0)
     layers = list(ours.children())
     for i in (1, 4):
@@ -136,5 +156,7 @@ def test_pooling_before_relu_is_the_papers_function(name: str) -> None:
         model.zero_grad()
         logits = model(x)
         logits.square().sum().backward()
-        found.append([logits.detach(), *(p.grad.clone() for p in ours.parameters() if p.grad is not None)])
+        found.append(
+            [logits.detach(), *(p.grad.clone() for p in ours.parameters() if p.grad is not None)]
+        )
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

@@ -57,7 +57,9 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_broken.py").write_text("1 / 0\n")
     (tmp_path / "own_needs.py").write_text("import a_module_nobody_has\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    monkeypatch.setattr(
+        sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))]
+    )
     yield tmp_path
     for name in ("own_models", "own_broken", "own_needs"):
         sys.modules.pop(name, None)
@@ -75,7 +77,9 @@ def test_weights_depend_on_the_seed_alone(seed, state):
     first = weights(build("linear", shape=(5,), classes=3, seed=seed))
     torch.rand(state % 7)
     assert torch.equal(first, weights(build("linear", shape=(5,), classes=3, seed=seed)))
-    assert not torch.equal(first, weights(build("linear", shape=(5,), classes=3, seed=(seed + 1) % 2**63)))
+    assert not torch.equal(
+        first, weights(build("linear", shape=(5,), classes=3, seed=(seed + 1) % 2**63))
+    )
 
 
 def test_global_state_stays(own):
@@ -92,8 +96,11 @@ def test_global_state_stays(own):
 
 
 def test_own_model_in_the_current_directory(own):
-    """A file beside the user is importable, lazy layers are ready, and the seed governs their weights too."""
-    one, same, other = (build("own_models:good", shape=(2, 2), classes=3, seed=seed) for seed in (1, 1, 2))
+    """A file beside the user is importable, lazy layers are ready, and the seed governs their
+    weights too."""
+    one, same, other = (
+        build("own_models:good", shape=(2, 2), classes=3, seed=seed) for seed in (1, 1, 2)
+    )
     assert parameter_count(one) == 4 * 3 + 3
     assert torch.equal(weights(one), weights(same))
     assert not torch.equal(weights(one), weights(other))
@@ -105,7 +112,8 @@ def test_nested_names(own):
 
 
 def test_the_trial_leaves_running_statistics(own):
-    """Trying the model on zeros moves no BatchNorm statistics, and the model comes back in training mode."""
+    """Trying the model on zeros moves no BatchNorm statistics, and the model comes back in training
+    mode."""
     model = build("own_models:normalised", shape=(4,), classes=2, seed=0)
     assert model.training
     assert model[2].num_batches_tracked == 0
@@ -122,9 +130,15 @@ def test_the_trial_leaves_running_statistics(own):
         ("own_models:CONSTANT", "expected a function or a class, found int"),
         ("own_models:", "Expected package.module:factory, got 'own_models:'"),
         ("own_broken:f", "importing own_broken raised ZeroDivisionError"),
-        ("own_needs:f", "importing own_needs raised ModuleNotFoundError: No module named 'a_module_nobody_has'"),
+        (
+            "own_needs:f",
+            "importing own_needs raised ModuleNotFoundError: No module named 'a_module_nobody_has'",
+        ),
         ("own_models:broken", r"shape \(4,\) and 2 classes: it raised KeyError: 'depth'"),
-        ("own_models:nothing", "Expected a torch.nn.Module from 'own_models:nothing', got NoneType"),
+        (
+            "own_models:nothing",
+            "Expected a torch.nn.Module from 'own_models:nothing', got NoneType",
+        ),
         ("own_models:wrong_output", r"to \(2, 3\), expected logits of shape \(2, 2\)"),
         ("own_models:no_tensor", r"to tuple, expected logits of shape \(2, 2\)"),
         ("own_models:wrong_input", r"does not accept a batch of shape \(2, 4\)"),

@@ -1,4 +1,5 @@
-"""Both accountants, against the paper's numbers, each other, other libraries, exact formulas and quadrature."""
+"""Both accountants, against the paper's numbers, each other, other libraries, exact formulas and
+quadrature."""
 
 import math
 import warnings
@@ -30,8 +31,9 @@ from proxyfl.privacy.accounting import (
     rdp_of,
 )
 
-# The paper's histopathology table (sigma = 1.4, B = 32, 30 epochs, delta = 1e-5): examples, RDP, PLD. The paper prints
-# 2.36, 2.17, 2.08, 2.12, 1.00; these three decimals were computed with dp-accounting 0.6.0.
+# The paper's histopathology table (sigma = 1.4, B = 32, 30 epochs, delta = 1e-5): examples, RDP,
+# PLD. The paper prints 2.36, 2.17, 2.08, 2.12, 1.00; these three decimals were computed with
+# dp-accounting 0.6.0.
 HISTOPATHOLOGY = [
     (2338, 2.377, 2.174),
     (2726, 2.175, 1.989),
@@ -39,7 +41,16 @@ HISTOPATHOLOGY = [
     (2841, 2.117, 1.935),
     (10842, 1.001, 0.912),
 ]
-SETTINGS = [(32 / 2338, 1.4), (0.25, 1.0), (0.25, 4.0), (0.9, 1.0), (0.999, 0.5), (1e-4, 0.3), (0.01, 0.06), (1e-3, 20)]
+SETTINGS = [
+    (32 / 2338, 1.4),
+    (0.25, 1.0),
+    (0.25, 4.0),
+    (0.9, 1.0),
+    (0.999, 0.5),
+    (1e-4, 0.3),
+    (0.01, 0.06),
+    (1e-3, 20),
+]
 
 
 def exact_gaussian(noise: float, steps: int, delta: float) -> float:
@@ -47,7 +58,11 @@ def exact_gaussian(noise: float, steps: int, delta: float) -> float:
     mu = math.sqrt(steps) / noise
 
     def excess(e: float) -> float:
-        return float(stats.norm.cdf(mu / 2 - e / mu) - np.exp(e + stats.norm.logcdf(-mu / 2 - e / mu)) - delta)
+        return float(
+            stats.norm.cdf(mu / 2 - e / mu)
+            - np.exp(e + stats.norm.logcdf(-mu / 2 - e / mu))
+            - delta
+        )
 
     return float(optimize.brentq(excess, 0, 500)) if excess(0) > 0 else 0.0
 
@@ -56,8 +71,20 @@ def exact_gaussian(noise: float, steps: int, delta: float) -> float:
 def test_the_papers_privacy_table(examples: int, by_rdp: float, by_pld: float) -> None:
     """The ten numbers of the histopathology table come out to three decimals."""
     steps = 30 * (examples // 32)
-    assert round(rdp_epsilon(sampling_rate=32 / examples, noise_multiplier=1.4, steps=steps, delta=1e-5), 3) == by_rdp
-    assert round(pld_epsilon(sampling_rate=32 / examples, noise_multiplier=1.4, steps=steps, delta=1e-5), 3) == by_pld
+    assert (
+        round(
+            rdp_epsilon(sampling_rate=32 / examples, noise_multiplier=1.4, steps=steps, delta=1e-5),
+            3,
+        )
+        == by_rdp
+    )
+    assert (
+        round(
+            pld_epsilon(sampling_rate=32 / examples, noise_multiplier=1.4, steps=steps, delta=1e-5),
+            3,
+        )
+        == by_pld
+    )
 
 
 def test_the_papers_mnist_setting() -> None:
@@ -72,19 +99,24 @@ class TestRdp:
 
     @pytest.mark.parametrize(("q", "s"), SETTINGS)
     def test_dp_accounting_at_whole_orders(self, q: float, s: float) -> None:
-        """At whole orders, where dp-accounting's sum is finite and exact, the integral agrees with it."""
+        """At whole orders, where dp-accounting's sum is finite and exact, the integral agrees with
+        it."""
         orders = (2.0, 3.0, 5.0, 12.0, 40.0, 63.0)
         found = rdp.per_step(q, s, orders)
         for order, value in zip(orders, found, strict=True):
-            accountant = library_rdp.RdpAccountant([order]).compose(PoissonSampledDpEvent(q, GaussianDpEvent(s)))
-            # At one order, epsilon is RDP plus a constant that depends on delta; this delta makes the sum positive.
+            accountant = library_rdp.RdpAccountant([order]).compose(
+                PoissonSampledDpEvent(q, GaussianDpEvent(s))
+            )
+            # At one order, epsilon is RDP plus a constant that depends on delta; this delta makes
+            # the sum positive.
             constant = math.log1p(-1 / order) - math.log(1e-9 * order) / (order - 1)
             assert value + constant == pytest.approx(accountant.get_epsilon(1e-9), rel=1e-10)
 
     @pytest.mark.filterwarnings("ignore")
     @pytest.mark.parametrize(("q", "s"), SETTINGS)
     def test_opacus_at_fractional_orders(self, q: float, s: float) -> None:
-        """At fractional orders, also those that dp-accounting drops, the integral agrees with Opacus's series."""
+        """At fractional orders, also those that dp-accounting drops, the integral agrees with
+        Opacus's series."""
         orders = [1.1, 1.3, 1.7, 2.5, 4.9, 10.9]
         expected = opacus_rdp.compute_rdp(q=q, noise_multiplier=s, steps=1, orders=orders)
         np.testing.assert_allclose(rdp.per_step(q, s, tuple(orders)), expected, rtol=1e-5)
@@ -99,13 +131,18 @@ class TestRdp:
             return float(stats.norm.pdf(z, scale=s)) * ratio**order
 
         ends = (-12 * s, order + 12 * s)
-        value, _ = integrate.quad(integrand, *ends, epsabs=1e-15, epsrel=1e-13, limit=500, points=[0, order])
-        assert rdp.per_step(q, s, (order,))[0] == pytest.approx(math.log(value) / (order - 1), rel=1e-7)
+        value, _ = integrate.quad(
+            integrand, *ends, epsabs=1e-15, epsrel=1e-13, limit=500, points=[0, order]
+        )
+        assert rdp.per_step(q, s, (order,))[0] == pytest.approx(
+            math.log(value) / (order - 1), rel=1e-7
+        )
 
     @pytest.mark.parametrize("q", [1e-9, 1e-4, 0.5])
     @pytest.mark.parametrize("order", [1.1, 2.5, 63.0])
     def test_integrand_against_many_digits(self, q: float, order: float) -> None:
-        """The integrand keeps nine digits wherever it is tiny, huge, or the difference of nearly equal numbers."""
+        """The integrand keeps nine digits wherever it is tiny, huge, or the difference of nearly
+        equal numbers."""
         x = np.array([-50.0, -1.0, -1e-3, 1e-3, 1.0, 9.0, 20.0, 50.0, 3000.0])
         with mpmath.workdps(80):
             u = [mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(float(v))) for v in x]
@@ -142,15 +179,25 @@ class TestPld:
         ("q", "s", "steps", "delta"),
         [(0.25, 1.0, 40, 1e-3), (0.02, 0.8, 500, 1e-5), (1.0, 10.0, 50, 1e-6), (0.5, 3.0, 1, 1e-5)],
     )
-    def test_dp_accounting_composes_to_the_same(self, q: float, s: float, steps: int, delta: float) -> None:
+    def test_dp_accounting_composes_to_the_same(
+        self, q: float, s: float, steps: int, delta: float
+    ) -> None:
         """On the same grid, epsilon is the library's own to a hundred-thousandth."""
-        one = privacy_loss_distribution.from_gaussian_mechanism(s, value_discretization_interval=1e-3, sampling_prob=q)
+        one = privacy_loss_distribution.from_gaussian_mechanism(
+            s, value_discretization_interval=1e-3, sampling_prob=q
+        )
         expected = one.self_compose(steps).get_epsilon_for_delta(delta)
         assert pld.epsilon(((q, s, steps),), delta, 1e-3) == pytest.approx(expected, rel=1e-5)
 
     @pytest.mark.parametrize(
         ("s", "steps", "delta"),
-        [(10.0, 1, 1e-5), (10.0, 100, 1e-5), (50.0, 10_000, 1e-6), (100.0, 100_000, 1e-6), (0.5, 3, 1e-5)],
+        [
+            (10.0, 1, 1e-5),
+            (10.0, 100, 1e-5),
+            (50.0, 10_000, 1e-6),
+            (100.0, 100_000, 1e-6),
+            (0.5, 3, 1e-5),
+        ],
     )
     def test_never_below_the_exact_gaussian(self, s: float, steps: int, delta: float) -> None:
         """Without sampling, epsilon is at least the exact one and at most a thousandth above it."""
@@ -166,7 +213,8 @@ class TestPld:
         assert found[-1] < found[0] * 1.01
 
     def test_small_losses_get_a_finer_grid(self) -> None:
-        """Where each step loses next to nothing, epsilon is within a hundredth of what a much finer grid gives."""
+        """Where each step loses next to nothing, epsilon is within a hundredth of what a much finer
+        grid gives."""
         found = pld_epsilon(sampling_rate=0.01, noise_multiplier=72.24, steps=10_000, delta=1e-6)
         finer = pld.epsilon(((0.01, 72.24, 10_000),), 1e-6, 1e-4 / 32)
         assert finer <= found <= finer * 1.01
@@ -181,17 +229,23 @@ class TestPld:
                 s, value_discretization_interval=1e-3, sampling_prob=q
             )
             total = total.compose(one.self_compose(n))
-        assert pld.epsilon(tuple(parts), 1e-5, 1e-3) == pytest.approx(total.get_epsilon_for_delta(1e-5), rel=1e-5)
+        assert pld.epsilon(tuple(parts), 1e-5, 1e-3) == pytest.approx(
+            total.get_epsilon_for_delta(1e-5), rel=1e-5
+        )
 
     def test_tiny_delta_falls_back_and_says_so(self) -> None:
-        """A delta below what double precision can carry gives the RDP value, with a sentence that says why."""
+        """A delta below what double precision can carry gives the RDP value, with a sentence that
+        says why."""
         setting = {"sampling_rate": 0.01, "noise_multiplier": 2.0, "steps": 1000, "delta": 1e-13}
         with pytest.warns(AccountingWarning, match="delta=1e-13 is too small .* RDP accountant's"):
             found = pld_epsilon(**setting)
         assert found == rdp_epsilon(**setting)
 
-    def test_failing_distribution_falls_back_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """If the distributions do not fit, the RDP value is given, with a sentence that says why."""
+    def test_failing_distribution_falls_back_and_says_so(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """If the distributions do not fit, the RDP value is given, with a sentence that says
+        why."""
         monkeypatch.setattr(pld, "_LARGEST_WINDOW", 1000)
         setting = {"sampling_rate": 0.123, "noise_multiplier": 1.1, "steps": 7, "delta": 1e-5}
         with pytest.warns(AccountingWarning, match="too large to tabulate"):
@@ -200,10 +254,13 @@ class TestPld:
 
     @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
     def test_little_noise(self, noise: float) -> None:
-        """Almost no noise still gives a finite epsilon, below RDP's and above that of twice the noise."""
+        """Almost no noise still gives a finite epsilon, below RDP's and above that of twice the
+        noise."""
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found, twice = (epsilon([Segment(0.1, s, 10)], 1e-5, Kind.END_TO_END) for s in (noise, 2 * noise))
+            found, twice = (
+                epsilon([Segment(0.1, s, 10)], 1e-5, Kind.END_TO_END) for s in (noise, 2 * noise)
+            )
         assert twice.pld < found.pld < found.rdp < math.inf
 
 
@@ -236,7 +293,12 @@ class TestBoth:
 
     def test_merged(self) -> None:
         """Equal settings are added up in order of appearance, and empty segments vanish."""
-        segments = [Segment(0.1, 1.0, 2), Segment(0.2, 1.0, 0), Segment(0.3, 1.0, 1), Segment(0.1, 1.0, 5)]
+        segments = [
+            Segment(0.1, 1.0, 2),
+            Segment(0.2, 1.0, 0),
+            Segment(0.3, 1.0, 1),
+            Segment(0.1, 1.0, 5),
+        ]
         assert merged(segments) == (Segment(0.1, 1.0, 7), Segment(0.3, 1.0, 1))
 
     def test_pld_is_the_tighter(self) -> None:
@@ -261,7 +323,10 @@ class TestStatement:
 
     def test_text(self) -> None:
         """The text gives the smaller epsilon, delta and the kind."""
-        assert str(Epsilon(2.377, 2.174, 1e-5, Kind.CONDITIONAL)) == "epsilon 2.174 at delta 1e-05 (conditional)"
+        assert (
+            str(Epsilon(2.377, 2.174, 1e-5, Kind.CONDITIONAL))
+            == "epsilon 2.174 at delta 1e-05 (conditional)"
+        )
 
     def test_without_dp_epsilon_is_infinite(self) -> None:
         """Kind none is an infinite epsilon, whatever the steps."""
@@ -280,9 +345,16 @@ class TestStatement:
         ],
     )
     @pytest.mark.parametrize("accountant", [rdp_epsilon, pld_epsilon])
-    def test_bad_values_are_named(self, accountant: object, change: dict[str, float], message: str) -> None:
+    def test_bad_values_are_named(
+        self, accountant: object, change: dict[str, float], message: str
+    ) -> None:
         """A value out of range is refused with its range, by both accountants."""
-        setting = {"sampling_rate": 0.1, "noise_multiplier": 1.0, "steps": 5, "delta": 1e-5} | change
+        setting = {
+            "sampling_rate": 0.1,
+            "noise_multiplier": 1.0,
+            "steps": 5,
+            "delta": 1e-5,
+        } | change
         with pytest.raises(ConfigError) as caught:
             accountant(**setting)  # type: ignore[operator]
         assert message in str(caught.value)

@@ -11,9 +11,12 @@ from proxyfl.privacy.calibration import _smallest, most, noise_for, steps_for
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize(
-    ("target", "rate", "steps", "delta"), [(1.5, 0.05, 300, 1e-4), (1.0, 1.0, 20, 1e-5), (60.0, 0.25, 400, 1e-3)]
+    ("target", "rate", "steps", "delta"),
+    [(1.5, 0.05, 300, 1e-4), (1.0, 1.0, 20, 1e-5), (60.0, 0.25, 400, 1e-3)],
 )
-def test_noise_is_the_smallest(accountant: str, target: float, rate: float, steps: int, delta: float) -> None:
+def test_noise_is_the_smallest(
+    accountant: str, target: float, rate: float, steps: int, delta: float
+) -> None:
     """The noise found keeps within the target; a thousandth less would not."""
     noise = noise_for(target, sampling_rate=rate, steps=steps, delta=delta, accountant=accountant)
     assert epsilon_of([Segment(rate, noise, steps)], delta, accountant) <= target
@@ -23,7 +26,8 @@ def test_noise_is_the_smallest(accountant: str, target: float, rate: float, step
 @settings(derandomize=True, deadline=None, max_examples=8)
 @given(target=st.floats(0.5, 20.0), rate=st.floats(0.01, 1.0), steps=st.integers(1, 2000))
 def test_noise_by_rdp_anywhere(target: float, rate: float, steps: int) -> None:
-    """Over a wide range of settings the noise found is within the target and tight, and has four digits."""
+    """Over a wide range of settings the noise found is within the target and tight, and has four
+    digits."""
     noise = noise_for(target, sampling_rate=rate, steps=steps, delta=1e-5, accountant="rdp")
     assert epsilon_of([Segment(rate, noise, steps)], 1e-5, "rdp") <= target
     assert epsilon_of([Segment(rate, noise * (1 - 1e-3), steps)], 1e-5, "rdp") > target
@@ -31,7 +35,8 @@ def test_noise_by_rdp_anywhere(target: float, rate: float, steps: int) -> None:
 
 
 def test_the_papers_noise() -> None:
-    """Asked for the paper's first epsilon, RDP answers with the paper's noise, and PLD with less."""
+    """Asked for the paper's first epsilon, RDP answers with the paper's noise, and PLD with
+    less."""
     setting = {"sampling_rate": 32 / 2338, "steps": 2190, "delta": 1e-5}
     assert noise_for(2.3773, accountant="rdp", **setting) == 1.4
     assert noise_for(2.3773, **setting) < 1.33
@@ -40,7 +45,9 @@ def test_the_papers_noise() -> None:
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_steps_are_the_most(accountant: str) -> None:
     """The number of steps found keeps within the target; one more would not."""
-    steps = steps_for(4.0, sampling_rate=0.05, noise_multiplier=2.0, delta=1e-3, accountant=accountant)
+    steps = steps_for(
+        4.0, sampling_rate=0.05, noise_multiplier=2.0, delta=1e-3, accountant=accountant
+    )
     assert steps > 1000
     assert epsilon_of([Segment(0.05, 2.0, steps)], 1e-3, accountant) <= 4.0
     assert epsilon_of([Segment(0.05, 2.0, steps + 1)], 1e-3, accountant) > 4.0
@@ -76,11 +83,18 @@ def test_impossible_target_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "found"), [({"epsilon": 0.0}, "epsilon=0"), ({"steps": 0}, "steps=0"), ({"accountant": "x"}, "'x'")]
+    ("change", "found"),
+    [({"epsilon": 0.0}, "epsilon=0"), ({"steps": 0}, "steps=0"), ({"accountant": "x"}, "'x'")],
 )
 def test_bad_values_are_named(change: dict[str, object], found: str) -> None:
     """A value out of range is refused by name."""
-    setting = {"epsilon": 1.0, "steps": 10, "sampling_rate": 0.1, "delta": 1e-5, "accountant": "rdp"} | change
+    setting = {
+        "epsilon": 1.0,
+        "steps": 10,
+        "sampling_rate": 0.1,
+        "delta": 1e-5,
+        "accountant": "rdp",
+    } | change
     with pytest.raises(ConfigError, match=found):
         noise_for(**setting)  # type: ignore[arg-type]
 

@@ -28,7 +28,9 @@ def plain_loop(model: nn.Module, x: Tensor, y: Tensor, clip_norm: float) -> Tens
     total = torch.zeros_like(params.flatten(model))
     for i in range(len(x)):
         grads = torch.autograd.grad(
-            loss(model(x[i : i + 1]), y[i : i + 1]).sum(), params.trainable(model), materialize_grads=True
+            loss(model(x[i : i + 1]), y[i : i + 1]).sum(),
+            params.trainable(model),
+            materialize_grads=True,
         )
         flat = torch.cat([g.reshape(-1) for g in grads])
         total += flat * min(1.0, clip_norm / float(flat.norm()))
@@ -111,7 +113,10 @@ IMAGE, VECTOR, SEQUENCE, IDS = (2, 8, 8), (6,), (5, 6), (5,)
 MODELS = {
     "linear": (lambda: nn.Linear(6, 3), VECTOR),
     "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)), VECTOR),
-    "sequence": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), Pooled()), SEQUENCE),
+    "sequence": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), Pooled()),
+        SEQUENCE,
+    ),
     "conv2d": (
         lambda: nn.Sequential(
             nn.Conv2d(2, 4, 3),
@@ -125,30 +130,47 @@ MODELS = {
     ),
     "conv2d-strange": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)), nn.Flatten(), nn.LazyLinear(3)
+            nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
+            nn.Flatten(),
+            nn.LazyLinear(3),
         ),
         IMAGE,
     ),
     "conv2d-grouped": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2, padding="same"), nn.Flatten(), nn.Linear(256, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, groups=2, padding="same"), nn.Flatten(), nn.Linear(256, 3)
+        ),
         IMAGE,
     ),
     "conv2d-circular": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(256, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(256, 3)
+        ),
         IMAGE,
     ),
-    "conv1d": (lambda: nn.Sequential(nn.Conv1d(5, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)), SEQUENCE),
+    "conv1d": (
+        lambda: nn.Sequential(nn.Conv1d(5, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)),
+        SEQUENCE,
+    ),
     "conv3d": (
         lambda: nn.Sequential(nn.Conv3d(1, 2, 2, stride=2), nn.Flatten(), nn.Linear(16, 3)),
         (1, 4, 4, 4),
     ),
     "group-norm": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)),
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
+        ),
         IMAGE,
     ),
-    "layer-norm": (lambda: nn.Sequential(nn.LayerNorm([5, 6]), nn.LayerNorm(6), nn.Linear(6, 3), Pooled()), SEQUENCE),
+    "layer-norm": (
+        lambda: nn.Sequential(nn.LayerNorm([5, 6]), nn.LayerNorm(6), nn.Linear(6, 3), Pooled()),
+        SEQUENCE,
+    ),
     "embedding": (lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3), Pooled()), IDS),
-    "embedding-padded": (lambda: nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3), Pooled()), IDS),
+    "embedding-padded": (
+        lambda: nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3), Pooled()),
+        IDS,
+    ),
     "tied": (Tied, VECTOR),
     "tied-embedding": (TiedEmbedding, IDS),
     "frozen": (frozen_first, VECTOR),
@@ -165,9 +187,15 @@ MODELS = {
 def build(name: str, n: int, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
     torch.manual_seed(seed)
     factory, shape = MODELS[name]
-    x = torch.randint(7, (n, *shape)) if shape == IDS else torch.randn(n, *shape, dtype=torch.float64)
+    x = (
+        torch.randint(7, (n, *shape))
+        if shape == IDS
+        else torch.randn(n, *shape, dtype=torch.float64)
+    )
     model = factory()
-    model(torch.zeros(2, *shape, dtype=torch.long if shape == IDS else torch.float32))  # lazy layers take their shape
+    model(
+        torch.zeros(2, *shape, dtype=torch.long if shape == IDS else torch.float32)
+    )  # lazy layers take their shape
     return model.double(), x, torch.randint(3, (n,))
 
 
@@ -204,12 +232,15 @@ def test_equals_opacus(name: str) -> None:
     loss(oracle(x), y).sum().backward()
     samples = torch.cat([p.grad_sample.flatten(1) for p in oracle.parameters()], dim=1)
     expected = ((0.3 / samples.norm(dim=1)).clamp(max=1).unsqueeze(1) * samples).sum(0)
-    torch.testing.assert_close(Clipper(model).clip(x, y, loss, 0.3).total, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        Clipper(model).clip(x, y, loss, 0.3).total, expected, rtol=1e-9, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("way", ["gram", "kept", "formed twice"])
 def test_every_way_to_a_norm_agrees(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gram matrices, kept gradients and gradients formed in pieces give the same sum for a convolution."""
+    """Gram matrices, kept gradients and gradients formed in pieces give the same sum for a
+    convolution."""
     monkeypatch.setattr(layers, "TRAFFIC", math.inf if way == "gram" else 0)
     monkeypatch.setattr(layers, "KEPT_AT_MOST", 2**26 if way == "kept" else 0)
     monkeypatch.setattr(layers, "PIECE", 300)
@@ -221,12 +252,21 @@ def test_every_way_to_a_norm_agrees(way: str, monkeypatch: pytest.MonkeyPatch) -
 
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(
-    st.integers(0, 2**31), st.floats(0.01, 10), st.sampled_from(["mlp", "conv2d", "group-norm", "embedding", "tied"])
+    st.integers(0, 2**31),
+    st.floats(0.01, 10),
+    st.sampled_from(["mlp", "conv2d", "group-norm", "embedding", "tied"]),
 )
-def test_a_neighbouring_dataset_differs_by_at_most_c(seed: int, clip_norm: float, name: str) -> None:
-    """Adding one record, however extreme, moves the sum by at most C; so does a whole clipped gradient alone."""
+def test_a_neighbouring_dataset_differs_by_at_most_c(
+    seed: int, clip_norm: float, name: str
+) -> None:
+    """Adding one record, however extreme, moves the sum by at most C; so does a whole clipped
+    gradient alone."""
     model, x, y = build(name, 6, seed)
-    x = x if name == "embedding" else x * torch.logspace(-3, 3, 6, dtype=torch.float64).view(-1, *[1] * (x.dim() - 1))
+    x = (
+        x
+        if name == "embedding"
+        else x * torch.logspace(-3, 3, 6, dtype=torch.float64).view(-1, *[1] * (x.dim() - 1))
+    )
     clipper = Clipper(model)
     with_all = clipper.clip(x, y, loss, clip_norm).total.clone()
     for i in range(6):
@@ -247,11 +287,14 @@ def test_a_gradient_that_is_not_finite_contributes_nothing() -> None:
     model, x, y = build("mlp", 5)
     expected = plain_loop(model, x[1:], y[1:], 1.0)
     x[0] = math.inf
-    torch.testing.assert_close(Clipper(model).clip(x, y, loss, 1.0).total, expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        Clipper(model).clip(x, y, loss, 1.0).total, expected, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_parameters_used_behind_a_layers_back_are_found() -> None:
-    """A weight that is also used outside of its layer's call is noticed, and the slow but right way is taken."""
+    """A weight that is also used outside of its layer's call is noticed, and the slow but right way
+    is taken."""
     torch.manual_seed(0)
     model, x, y = Functional(), torch.randn(5, 6), torch.randint(3, (5,))
     with pytest.warns(UserWarning, match="one example after the other"):
@@ -278,7 +321,8 @@ def test_a_layer_with_several_outputs_takes_the_slow_way() -> None:
 
 
 def test_input_changed_in_place_is_refused() -> None:
-    """A layer's input that is overwritten afterwards would falsify its gradient: a clear error instead."""
+    """A layer's input that is overwritten afterwards would falsify its gradient: a clear error
+    instead."""
 
     class Overwrites(nn.Module):
         def __init__(self) -> None:
@@ -305,8 +349,14 @@ class Centred(nn.Module):
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        (nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), r"layer '1' is a BatchNorm1d.*GroupNorm"),
-        (nn.Sequential(nn.Linear(6, 4), Centred(), nn.Linear(4, 3)), r"layer '1' \(Centred\) mixes"),
+        (
+            nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)),
+            r"layer '1' is a BatchNorm1d.*GroupNorm",
+        ),
+        (
+            nn.Sequential(nn.Linear(6, 4), Centred(), nn.Linear(4, 3)),
+            r"layer '1' \(Centred\) mixes",
+        ),
         (nn.Sequential(nn.Flatten()), "no trainable"),
     ],
 )
@@ -318,4 +368,6 @@ def test_models_that_mix_examples_are_refused_by_name(model: nn.Module, named: s
 
 def test_dropout_is_allowed() -> None:
     """Dropout draws per example and is no mixing."""
-    check_private_trainable(nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3)), (6,))
+    check_private_trainable(
+        nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3)), (6,)
+    )

@@ -28,7 +28,9 @@ def digits(n: int) -> tuple[Tensor, Tensor]:
     return DIGITS.train_x[:n], DIGITS.train_y[:n]
 
 
-def ledger(kind: Kind = Kind.END_TO_END, *, simulated: bool = True, budget: Budget | None = None) -> Ledger:
+def ledger(
+    kind: Kind = Kind.END_TO_END, *, simulated: bool = True, budget: Budget | None = None
+) -> Ledger:
     return Ledger("a", delta=1e-5, kind=kind, simulated=simulated, budget=budget)
 
 
@@ -43,7 +45,9 @@ def trainer(x: Tensor, y: Tensor, *, batch_size: int, beta: float = 0.0, **chang
         "clip_norm": C,
     } | changes
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return DPSGD(model, optimizer, x, y, classes=10, batch_size=batch_size, teacher_weight=beta, **given)
+    return DPSGD(
+        model, optimizer, x, y, classes=10, batch_size=batch_size, teacher_weight=beta, **given
+    )
 
 
 def noisy_sum(private: DPSGD, teacher_logits: Tensor | None = None) -> Tensor:
@@ -54,23 +58,34 @@ def noisy_sum(private: DPSGD, teacher_logits: Tensor | None = None) -> Tensor:
 
 
 @settings(derandomize=True, deadline=None, max_examples=15)
-@given(added=st.integers(50, 1400), scale=st.sampled_from([1.0, 30.0, -1.0]), clip_norm=st.sampled_from([0.1, 1.0]))
+@given(
+    added=st.integers(50, 1400),
+    scale=st.sampled_from([1.0, 30.0, -1.0]),
+    clip_norm=st.sampled_from([0.1, 1.0]),
+)
 def test_one_record_moves_a_step_by_at_most_c(added: int, scale: float, clip_norm: float) -> None:
-    """At beta = 0 one record more changes each step's sum by at most C: same weights, same noise, everyone drawn."""
+    """At beta = 0 one record more changes each step's sum by at most C: same weights, same noise,
+    everyone drawn."""
     x, y = digits(40)
-    more_x, more_y = torch.cat([x, DIGITS.train_x[added, None] * scale]), torch.cat([y, DIGITS.train_y[added, None]])
+    more_x, more_y = (
+        torch.cat([x, DIGITS.train_x[added, None] * scale]),
+        torch.cat([y, DIGITS.train_y[added, None]]),
+    )
     one = trainer(x, y, batch_size=40, clip_norm=clip_norm)
     other = trainer(more_x, more_y, batch_size=41, clip_norm=clip_norm)
     one.begin_round(0, 4)
     other.begin_round(0, 4)
     for _ in range(4):
-        params.load_flat(other.model, params.flatten(one.model))  # a step's guarantee is for given weights
+        params.load_flat(
+            other.model, params.flatten(one.model)
+        )  # a step's guarantee is for given weights
         difference = float((noisy_sum(one) - noisy_sum(other)).norm())
         assert difference <= clip_norm * (1 + 1e-3)
 
 
 def test_one_record_moves_a_step_by_c() -> None:
-    """The bound is reached, so that the test above could fail: a far-off record is clipped to exactly C."""
+    """The bound is reached, so that the test above could fail: a far-off record is clipped to
+    exactly C."""
     x, y = digits(40)
     one = trainer(x, y, batch_size=40)
     other = trainer(torch.cat([x, x[:1] * 30]), torch.cat([y, (y[:1] + 1) % 10]), batch_size=41)
@@ -91,7 +106,8 @@ def retrained(x: Tensor, y: Tensor, learning_rate: float) -> nn.Module:
 
 
 def difference_at(beta: float, *, learning_rate: float = 0.1) -> float:
-    """How far one record more moves the proxy's clipped sum, if the private model is trained with it as well."""
+    """How far one record more moves the proxy's clipped sum, if the private model is trained with
+    it as well."""
     x, y = digits(201)
     sums = []
     for n in (200, 201):
@@ -103,7 +119,8 @@ def difference_at(beta: float, *, learning_rate: float = 0.1) -> float:
 
 
 def test_a_private_teacher_breaks_the_sensitivity() -> None:
-    """Why beta > 0 is only conditional: one record retrains the private model, and *every* gradient moves."""
+    """Why beta > 0 is only conditional: one record retrains the private model, and *every* gradient
+    moves."""
     measured = {beta: difference_at(beta) for beta in (0.0, 0.5, 0.9)}
     print({beta: f"{value:.2f} C" for beta, value in measured.items()})
     assert measured[0.0] <= C * (1 + 1e-3)
@@ -125,7 +142,8 @@ def step_noise(multiplier: float, steps: int = 4) -> list[float]:
 
 
 def test_the_noise_of_a_step() -> None:
-    """A step adds N(0, (sigma C)^2) to the sum: Kolmogorov-Smirnov accepts sigma and rejects 2/3 and 3/2 of it."""
+    """A step adds N(0, (sigma C)^2) to the sum: Kolmogorov-Smirnov accepts sigma and rejects 2/3
+    and 3/2 of it."""
     noise = step_noise(2.0)
     assert stats.kstest(noise, "norm", args=(0, 2.0)).pvalue > 0.01
     for wrong in (2 / 3, 3 / 2):
@@ -142,7 +160,8 @@ class Nobody:
 
 
 def test_an_empty_batch_is_a_step() -> None:
-    """Nobody drawn: the noise is added all the same, the loss is None, and the ledger has the step."""
+    """Nobody drawn: the noise is added all the same, the loss is None, and the ledger has the
+    step."""
     x, y = digits(100)
     private = trainer(x, y, batch_size=50, batches=Nobody(), noise_multiplier=3.0)
     private.begin_round(0, 1)
@@ -156,7 +175,8 @@ def test_an_empty_batch_is_a_step() -> None:
 
 
 def test_the_divisor_is_the_expected_batch_size() -> None:
-    """Whatever the drawn size, the sum is divided by batch_size: the step equals the clipped sum over the batch / B."""
+    """Whatever the drawn size, the sum is divided by batch_size: the step equals the clipped sum
+    over the batch / B."""
     x, y = digits(100)
     private = trainer(x, y, batch_size=30, noise_multiplier=1e-6)
     private.begin_round(0, 3)
@@ -166,9 +186,13 @@ def test_the_divisor_is_the_expected_batch_size() -> None:
         batch = private.draw()
         sizes.add(len(batch))
         targets = nn.functional.one_hot(batch.y, 10).float()
-        expected = Clipper(private.model).clip(batch.x, targets, cross_entropy, C).total.clone() / 30
+        expected = (
+            Clipper(private.model).clip(batch.x, targets, cross_entropy, C).total.clone() / 30
+        )
         private.step(batch)
-        torch.testing.assert_close(before - params.flatten(private.model), expected, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(
+            before - params.flatten(private.model), expected, atol=1e-5, rtol=1e-3
+        )
     assert sizes - {30}, "every batch happened to have the expected size: the test shows nothing"
 
 
@@ -186,7 +210,8 @@ def test_the_ledger_is_charged_first() -> None:
 
 
 def test_a_spent_budget_stops_the_round() -> None:
-    """A round that the budget does not allow raises before anything is drawn, with nothing on record."""
+    """A round that the budget does not allow raises before anything is drawn, with nothing on
+    record."""
     x, y = digits(50)
     private = trainer(x, y, batch_size=10, ledger=ledger(budget=Budget(0.1, "rdp")))
     with pytest.raises(BudgetExhausted, match="above the budget"):
@@ -195,7 +220,8 @@ def test_a_spent_budget_stops_the_round() -> None:
 
 
 def test_a_batch_serves_one_step() -> None:
-    """A batch used twice, one that is not the last drawn, and another client's of the same number are refused."""
+    """A batch used twice, one that is not the last drawn, and another client's of the same number
+    are refused."""
     x, y = digits(50)
     private, other = trainer(x, y, batch_size=10), trainer(x, y, batch_size=10)
     private.begin_round(0, 9)
@@ -214,7 +240,8 @@ def test_a_batch_serves_one_step() -> None:
 
 
 def test_a_round_is_begun_once() -> None:
-    """New noise under an old round, which a simulated ledger would not charge, is refused; a restored round is not."""
+    """New noise under an old round, which a simulated ledger would not charge, is refused; a
+    restored round is not."""
     x, y = digits(50)
     private = trainer(x, y, batch_size=10)
     state = private.state()
@@ -227,7 +254,8 @@ def test_a_round_is_begun_once() -> None:
 
 
 def test_kinds_of_guarantee() -> None:
-    """With beta > 0 a ledger that claims end-to-end is refused; conditional is accepted, and allowed at beta = 0."""
+    """With beta > 0 a ledger that claims end-to-end is refused; conditional is accepted, and
+    allowed at beta = 0."""
     x, y = digits(20)
     with pytest.raises(PrivacyError, match=r"beta=0.5 .* conditional"):
         trainer(x, y, batch_size=5, beta=0.5, ledger=ledger(Kind.END_TO_END))
@@ -237,7 +265,8 @@ def test_kinds_of_guarantee() -> None:
 
 @pytest.mark.parametrize(("beta", "given"), [(0.0, True), (0.5, False)])
 def test_the_teacher_is_there_exactly_if_beta_says_so(beta: float, given: bool) -> None:
-    """A teacher's logits at beta = 0 would break the guarantee; none at beta > 0 would change the loss."""
+    """A teacher's logits at beta = 0 would break the guarantee; none at beta > 0 would change the
+    loss."""
     x, y = digits(20)
     private = trainer(x, y, batch_size=20, beta=beta)
     private.begin_round(0, 1)
@@ -254,7 +283,8 @@ def test_seeded_sources_need_a_simulated_ledger() -> None:
 
 
 def test_real_noise_needs_a_real_ledger() -> None:
-    """Noise from the operating system under a simulated ledger, which would not charge a repetition, is refused."""
+    """Noise from the operating system under a simulated ledger, which would not charge a
+    repetition, is refused."""
     x, y = digits(20)
     with pytest.raises(PrivacyError, match="simulated=False"):
         trainer(x, y, batch_size=5, batches=System(), noise=System())
@@ -265,7 +295,9 @@ def test_the_operating_systems_entropy() -> None:
     x, y = digits(50)
     ends = []
     for _ in range(2):
-        private = trainer(x, y, batch_size=10, ledger=ledger(simulated=False), batches=System(), noise=System())
+        private = trainer(
+            x, y, batch_size=10, ledger=ledger(simulated=False), batches=System(), noise=System()
+        )
         private.begin_round(0, 2)
         for _ in range(2):
             private.step(private.draw())
@@ -322,10 +354,13 @@ def test_settings_out_of_range(changes, message) -> None:
     ],
 )
 def test_the_packages_models_are_clipped_exactly(name: str, shape: tuple[int, ...]) -> None:
-    """For each architecture the sum of clipped gradients is that of a plain loop, in float64, clipped and not."""
+    """For each architecture the sum of clipped gradients is that of a plain loop, in float64,
+    clipped and not."""
     model = build(name, shape=shape, classes=4, seed=1).double()
     x = torch.linspace(-1, 1, 3 * math.prod(shape), dtype=torch.float64).sin_().view(3, *shape)
-    targets = torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
+    targets = torch.tensor(
+        [[1.0, 0, 0, 0], [0, 0, 1, 0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64
+    )
     gradients = []
     for i in range(3):
         losses = cross_entropy(model(x[i : i + 1]), targets[i : i + 1])
@@ -340,18 +375,29 @@ def test_the_packages_models_are_clipped_exactly(name: str, shape: tuple[int, ..
 
 
 def test_a_model_in_another_memory_layout_trains_alike() -> None:
-    """Weights that lie channels last are laid out as the gradients are: fused Adam gives the same steps."""
+    """Weights that lie channels last are laid out as the gradients are: fused Adam gives the same
+    steps."""
     trained = []
     for layout in (torch.contiguous_format, torch.channels_last):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).to(memory_format=layout)
+        model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).to(
+            memory_format=layout
+        )
         ledger = Ledger("a", delta=0.1, kind=Kind.END_TO_END, simulated=True)
         trainer = DPSGD(
-            model, torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
-            torch.randn(9, 2, 6, 6, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 3, classes=3,
-            batch_size=5, clip_norm=1.0, noise_multiplier=1.0, teacher_weight=0.0, ledger=ledger,
-            batches=Seeded(0, "batches"), noise=Seeded(0, "noise"),
-        )  # fmt: skip
+            model,
+            torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
+            torch.randn(9, 2, 6, 6, generator=torch.Generator().manual_seed(1)),
+            torch.arange(9) % 3,
+            classes=3,
+            batch_size=5,
+            clip_norm=1.0,
+            noise_multiplier=1.0,
+            teacher_weight=0.0,
+            ledger=ledger,
+            batches=Seeded(0, "batches"),
+            noise=Seeded(0, "noise"),
+        )
         trainer.begin_round(0, 3)
         for _ in range(3):
             trainer.step(trainer.draw())

@@ -1,4 +1,5 @@
-"""The ledger: nothing is spent that is not on record, and the record survives whatever stops the program."""
+"""The ledger: nothing is spent that is not on record, and the record survives whatever stops the
+program."""
 
 import errno
 import json
@@ -16,7 +17,12 @@ from proxyfl.privacy.accounting import AccountingWarning, Kind, Segment, epsilon
 from proxyfl.privacy.ledger import Budget, Charge, Ledger
 
 CHARGES = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(0, 6), st.sampled_from([1 / 3, 1.0]), st.sampled_from([1.0, 2.0])),
+    st.tuples(
+        st.integers(0, 9),
+        st.integers(0, 6),
+        st.sampled_from([1 / 3, 1.0]),
+        st.sampled_from([1.0, 2.0]),
+    ),
     max_size=6,
 )
 
@@ -66,15 +72,20 @@ class TestAuthority:
             ledger.check_release(4)
 
     def test_without_dp(self) -> None:
-        """A client without DP has an infinite epsilon, nothing to charge, and no release to check."""
+        """A client without DP has an infinite epsilon, nothing to charge, and no release to
+        check."""
         ledger = opened(kind=Kind.NONE)
         assert ledger.epsilon().best == math.inf
         ledger.check_release(0)
         with pytest.raises(PrivacyError, match="without DP"):
             ledger.charge(0, 1, 0.1, 1.0)
 
-    @pytest.mark.parametrize("charge", [(-1, 1, 0.1, 1.0), (1, -1, 0.1, 1.0), (1, 1, 0.0, 1.0), (1, 1, 0.1, 0.0)])
-    def test_bad_charges_are_refused(self, charge: tuple[int, int, float, float], path: Path) -> None:
+    @pytest.mark.parametrize(
+        "charge", [(-1, 1, 0.1, 1.0), (1, -1, 0.1, 1.0), (1, 1, 0.0, 1.0), (1, 1, 0.1, 0.0)]
+    )
+    def test_bad_charges_are_refused(
+        self, charge: tuple[int, int, float, float], path: Path
+    ) -> None:
         """A charge with a value out of range is refused and leaves no trace."""
         ledger = opened(path)
         before = path.read_bytes()
@@ -93,7 +104,9 @@ class TestCost:
         ledger.charge(2, 4, 0.1, 1.0)
         ledger.charge(3, 2, 0.2, 2.0)
         assert ledger.segments() == (Segment(0.1, 1.0, 8), Segment(0.2, 2.0, 2))
-        assert ledger.epsilon() == epsilon([Segment(0.1, 1.0, 8), Segment(0.2, 2.0, 2)], 1e-5, Kind.CONDITIONAL)
+        assert ledger.epsilon() == epsilon(
+            [Segment(0.1, 1.0, 8), Segment(0.2, 2.0, 2)], 1e-5, Kind.CONDITIONAL
+        )
 
     def test_real_ledgers_charge_repeats(self) -> None:
         """A repeated round has fresh noise and is charged again."""
@@ -103,7 +116,8 @@ class TestCost:
         assert ledger.steps == 8
 
     def test_simulations_replay_for_free(self, path: Path) -> None:
-        """A resumed simulation repeats its noise: the same charge is recorded once, and its steps can be taken."""
+        """A resumed simulation repeats its noise: the same charge is recorded once, and its steps
+        can be taken."""
         opened(path, simulated=True).charge(1, 4, 0.1, 1.0)
         before = path.read_bytes()
         ledger = Ledger.read(path)
@@ -150,13 +164,15 @@ class TestBudget:
         assert ledger.affordable_steps(0.1, 1.5, 1000) == 0
 
     def test_limits(self) -> None:
-        """Without a budget, or with a generous one, the limit is affordable; with a spent one nothing is."""
+        """Without a budget, or with a generous one, the limit is affordable; with a spent one
+        nothing is."""
         assert opened().affordable_steps(1.0, 0.1, 7) == 7
         assert opened(budget=Budget(50.0)).affordable_steps(0.1, 5.0, 7) == 7
         assert opened(budget=Budget(0.01)).affordable_steps(1.0, 0.5, 7) == 0
 
     def test_a_spent_budget_counts_after_a_restart(self, path: Path) -> None:
-        """A ledger read with a smaller budget than was spent allows no step, but still lets others' proxies pass."""
+        """A ledger read with a smaller budget than was spent allows no step, but still lets others'
+        proxies pass."""
         opened(path).charge(1, 50, 0.1, 1.0)
         ledger = Ledger.read(path, budget=Budget(0.5))
         assert ledger.affordable_steps(0.1, 1.0, 10) == 0
@@ -165,7 +181,9 @@ class TestBudget:
         ledger.charge(2, 0, 0.1, 1.0)
         ledger.check_release(2)
 
-    @pytest.mark.parametrize(("value", "accountant"), [(0.0, "pld"), (math.inf, "pld"), (1.0, "moments")])
+    @pytest.mark.parametrize(
+        ("value", "accountant"), [(0.0, "pld"), (math.inf, "pld"), (1.0, "moments")]
+    )
     def test_bad_budgets_are_refused(self, value: float, accountant: str) -> None:
         """A budget that is none is refused."""
         with pytest.raises(ConfigError):
@@ -178,7 +196,10 @@ class TestFile:
     @settings(derandomize=True, deadline=None, max_examples=30)
     @given(charges=CHARGES, simulated=st.booleans())
     def test_replay_equals_memory(
-        self, charges: list[tuple[int, int, float, float]], simulated: bool, tmp_path_factory: pytest.TempPathFactory
+        self,
+        charges: list[tuple[int, int, float, float]],
+        simulated: bool,
+        tmp_path_factory: pytest.TempPathFactory,
     ) -> None:
         """A ledger read from its file is the ledger that wrote it, after every charge."""
         path = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
@@ -188,7 +209,12 @@ class TestFile:
             again = Ledger.read(path)
             assert again.charges == ledger.charges
         again = Ledger.read(path)
-        assert (again.client, again.delta, again.kind, again.simulated) == ("north", 1e-5, Kind.CONDITIONAL, simulated)
+        assert (again.client, again.delta, again.kind, again.simulated) == (
+            "north",
+            1e-5,
+            Kind.CONDITIONAL,
+            simulated,
+        )
 
     def test_charge_is_in_the_file_before_the_first_step(self, path: Path) -> None:
         """When ``charge`` returns, another reader finds it; the lines are plain JSON."""
@@ -210,7 +236,8 @@ class TestFile:
 
     @pytest.mark.filterwarnings("ignore::proxyfl.privacy.accounting.AccountingWarning")
     def test_stop_at_any_byte_of_a_charge(self, path: Path) -> None:
-        """Wherever a write stops, the file says at least what was spent, and the ledger goes on from there."""
+        """Wherever a write stops, the file says at least what was spent, and the ledger goes on
+        from there."""
         ledger = opened(path)
         ledger.charge(1, 4, 0.1, 1.0)
         start = path.stat().st_size
@@ -220,7 +247,8 @@ class TestFile:
         for cut in range(start, len(data) + 1):
             path.write_bytes(data[:cut])
             again = Ledger.read(path)
-            # Before the last byte of the line was written, charge had not returned, so its 3 steps were not taken.
+            # Before the last byte of the line was written, charge had not returned, so its 3 steps
+            # were not taken.
             spent = 7 if cut == len(data) else 4
             assert again.steps >= spent
             assert again.steps == (7 if cut >= len(data) - 1 else 4)
@@ -230,7 +258,8 @@ class TestFile:
             assert path.read_bytes().endswith(b"}\n")
 
     def test_unfinished_line_is_reported_and_reading_changes_nothing(self, path: Path) -> None:
-        """An unfinished line gives a warning that says what it means, and stays until the next charge."""
+        """An unfinished line gives a warning that says what it means, and stays until the next
+        charge."""
         opened(path).charge(1, 4, 0.1, 1.0)
         torn = path.read_bytes()[:-5]
         path.write_bytes(torn)
@@ -246,9 +275,20 @@ class TestFile:
         data = path.read_bytes()
         lines = data.splitlines(keepends=True)
         damaged = [b"".join(lines[:i] + lines[i + 1 :]) for i in range(3)]
-        damaged += [b"".join([*lines, lines[-1]]), b"".join([lines[0], lines[2], lines[1], lines[3]]), data + b"\n"]
-        damaged += [data.replace(b'"steps": 4', b'"steps": 1', 1), data.replace(b"end-to-end", b"conditional")]
-        damaged += [data[:i] + b"9" + data[i + 1 :] for i in range(0, len(data), 7) if data[i : i + 1] not in b"9 "]
+        damaged += [
+            b"".join([*lines, lines[-1]]),
+            b"".join([lines[0], lines[2], lines[1], lines[3]]),
+            data + b"\n",
+        ]
+        damaged += [
+            data.replace(b'"steps": 4', b'"steps": 1', 1),
+            data.replace(b"end-to-end", b"conditional"),
+        ]
+        damaged += [
+            data[:i] + b"9" + data[i + 1 :]
+            for i in range(0, len(data), 7)
+            if data[i : i + 1] not in b"9 "
+        ]
         for content in damaged:
             path.write_bytes(content)
             with pytest.raises(PrivacyError):
@@ -263,7 +303,8 @@ class TestFile:
         assert path.read_bytes() == before
 
     def test_two_writers_are_found(self, path: Path) -> None:
-        """Of two programs with the same ledger, the second to charge is stopped, and the file stays whole."""
+        """Of two programs with the same ledger, the second to charge is stopped, and the file stays
+        whole."""
         one = opened(path)
         other = Ledger.read(path)
         one.charge(1, 4, 0.1, 1.0)
@@ -274,7 +315,8 @@ class TestFile:
         assert Ledger.read(path).steps == 4
 
     def test_full_disk(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A charge that cannot be written authorises nothing, leaves no rest, and can be tried again."""
+        """A charge that cannot be written authorises nothing, leaves no rest, and can be tried
+        again."""
         ledger = opened(path)
         before = path.read_bytes()
         write = os.write
@@ -304,13 +346,24 @@ class TestFile:
     @pytest.mark.parametrize(
         ("header", "message"),
         [
-            ({"version": 99, "client": "a", "delta": 0.1, "kind": "none", "simulated": True}, "version 99"),
-            ({"version": 1, "client": "a", "delta": 0.1, "kind": "maybe", "simulated": True}, "maybe"),
-            ({"version": 1, "client": "a", "delta": 7, "kind": "none", "simulated": True}, "delta=7"),
+            (
+                {"version": 99, "client": "a", "delta": 0.1, "kind": "none", "simulated": True},
+                "version 99",
+            ),
+            (
+                {"version": 1, "client": "a", "delta": 0.1, "kind": "maybe", "simulated": True},
+                "maybe",
+            ),
+            (
+                {"version": 1, "client": "a", "delta": 7, "kind": "none", "simulated": True},
+                "delta=7",
+            ),
             ({"version": 1}, "kind"),
         ],
     )
-    def test_foreign_headers_are_refused(self, path: Path, header: dict[str, object], message: str) -> None:
+    def test_foreign_headers_are_refused(
+        self, path: Path, header: dict[str, object], message: str
+    ) -> None:
         """A header of another version, or with values that make no sense, is refused."""
         journal.create(path, header, durable=False)
         with pytest.raises(PrivacyError, match=message):

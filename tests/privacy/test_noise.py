@@ -48,7 +48,9 @@ def test_adds_in_place_to_what_is_there() -> None:
     assert 0.8 < float(flat.std()) < 1.2
 
 
-@pytest.mark.parametrize(("multiplier", "norm"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)])
+@pytest.mark.parametrize(
+    ("multiplier", "norm"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)]
+)
 def test_no_noise_is_refused(multiplier: float, norm: float) -> None:
     """A noise that is none is refused and leaves the sum as it was."""
     flat = torch.zeros(3)
@@ -60,4 +62,6 @@ def test_no_noise_is_refused(multiplier: float, norm: float) -> None:
 def test_integers_are_refused() -> None:
     """A sum that cannot hold noise is refused by its type."""
     with pytest.raises(PrivacyError, match="int64"):
-        add_noise(torch.zeros(3, dtype=torch.int64), noise_multiplier=1.0, clip_norm=1.0, source=System())
+        add_noise(
+            torch.zeros(3, dtype=torch.int64), noise_multiplier=1.0, clip_norm=1.0, source=System()
+        )

@@ -11,7 +11,9 @@ from proxyfl.seeds import Randomness, Seeded, System
 SOURCES = [Seeded(7, "batches", 0), System()]
 
 
-def drawn(source: Randomness, *, rate: float = 0.2, examples: int = 1000, batches: int = 200) -> torch.Tensor:
+def drawn(
+    source: Randomness, *, rate: float = 0.2, examples: int = 1000, batches: int = 200
+) -> torch.Tensor:
     """One row per batch, one column per example: whether it was drawn."""
     taken = torch.zeros(batches, examples, dtype=torch.bool)
     for row in taken:
@@ -21,7 +23,8 @@ def drawn(source: Randomness, *, rate: float = 0.2, examples: int = 1000, batche
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_inclusion_rate(source: Randomness) -> None:
-    """Examples are drawn at the rate asked for: a binomial test accepts it and rejects a rate one tenth off."""
+    """Examples are drawn at the rate asked for: a binomial test accepts it and rejects a rate one
+    tenth off."""
     taken = drawn(source)
     count, total = int(taken.sum()), taken.numel()
     assert stats.binomtest(count, total, 0.2).pvalue > 1e-6
@@ -34,7 +37,8 @@ def test_batch_sizes_are_binomial(source: Randomness) -> None:
     """Batch sizes vary as independent draws do, neither fixed nor more spread out."""
     sizes = drawn(source, batches=2000, examples=200).sum(dim=1).double()
     expected = 200 * 0.2 * 0.8
-    # (n - 1) s^2 / variance is chi-squared with n - 1 degrees of freedom, nearly, for near-normal sizes.
+    # (n - 1) s^2 / variance is chi-squared with n - 1 degrees of freedom, nearly, for near-normal
+    # sizes.
     statistic = 1999 * float(sizes.var()) / expected
     assert 1e-6 < stats.chi2(1999).cdf(statistic) < 1 - 1e-6
 
@@ -72,7 +76,9 @@ def test_shape_order_and_extremes() -> None:
     assert torch.equal(poisson(10, 1.0, Seeded(0, "batches")), torch.arange(10))
 
 
-@pytest.mark.parametrize(("examples", "rate", "found"), [(0, 0.5, "examples=0"), (5, 0.0, "=0"), (5, 1.5, "=1.5")])
+@pytest.mark.parametrize(
+    ("examples", "rate", "found"), [(0, 0.5, "examples=0"), (5, 0.0, "=0"), (5, 1.5, "=1.5")]
+)
 def test_bad_input_is_named(examples: int, rate: float, found: str) -> None:
     """Values outside their range are refused by name."""
     with pytest.raises(ConfigError, match=found):

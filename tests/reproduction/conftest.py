@@ -15,5 +15,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Results:
         runs = sweep.plan(experiment.file, out / name, quick=True)
         for run in runs:
             runner.run(run.config, out=run.folder)
-        records.write(records.condense(name, runs, yardstick=0.01), out / "results" / f"{name}.jsonl")
+        records.write(
+            records.condense(name, runs, yardstick=0.01), out / "results" / f"{name}.jsonl"
+        )
     return Results(out / "results")

@@ -13,7 +13,9 @@ def group(method: str, role: str, scores: Sequence[Sequence[float]], **settings:
     """A group with the given scores (seed, client) after ten rounds."""
     nested = [[list(clients)] for clients in scores]
     named = {key.replace("__", "."): value for key, value in settings.items()}
-    return Group(named, method, role, list(range(len(nested))), [10], nested, nested, [2.0], "end-to-end")
+    return Group(
+        named, method, role, list(range(len(nested))), [10], nested, nested, [2.0], "end-to-end"
+    )
 
 
 def record(name: str, groups: Sequence[Group], **base: Any) -> Record:

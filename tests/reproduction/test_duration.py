@@ -1,4 +1,5 @@
-"""How long an experiment will take: from recorded seconds, the ratio of the machines, and what is done already."""
+"""How long an experiment will take: from recorded seconds, the ratio of the machines, and what is
+done already."""
 
 import json
 from pathlib import Path

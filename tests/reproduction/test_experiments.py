@@ -1,4 +1,5 @@
-"""The sweep files: each loads, is about what it says, and its quick variant runs and is recorded."""
+"""The sweep files: each loads, is about what it says, and its quick variant runs and is
+recorded."""
 
 import subprocess
 import sys
@@ -28,8 +29,12 @@ def test_every_file_is_in_the_catalogue() -> None:
 def test_each_file_loads(name: str, tmp_path: Path) -> None:
     """Every run's settings are valid, on the data and for the seeds that the page speaks of."""
     runs = planned(name, tmp_path)
-    assert {run.config.data.source for run in runs} == {name if name in ("fashion-mnist", "cifar10") else "mnist"}
-    assert {run.config.seed for run in runs} == (set(range(5)) if "mnist" in name or name == "cifar10" else {0, 1, 2})
+    assert {run.config.data.source for run in runs} == {
+        name if name in ("fashion-mnist", "cifar10") else "mnist"
+    }
+    assert {run.config.seed for run in runs} == (
+        set(range(5)) if "mnist" in name or name == "cifar10" else {0, 1, 2}
+    )
     assert all(run.config.partition.clients == 8 for run in runs)
 
 
@@ -64,11 +69,23 @@ def test_the_papers_settings(tmp_path: Path) -> None:
         for run in planned(name, tmp_path):
             config = run.config
             assert (config.models.private, config.models.proxy) == models
-            assert (config.partition.examples, config.partition.p_major, config.rounds) == (examples, p_major, rounds)
-            assert (config.learning.alpha, config.learning.beta, config.learning.batch_size) == (0.5, 0.5, 250)
+            assert (config.partition.examples, config.partition.p_major, config.rounds) == (
+                examples,
+                p_major,
+                rounds,
+            )
+            assert (config.learning.alpha, config.learning.beta, config.learning.batch_size) == (
+                0.5,
+                0.5,
+                250,
+            )
             assert (config.privacy.noise_multiplier, config.privacy.clip_norm) == (1.0, 1.0)
             for settings in (config.private_optimizer, config.proxy_optimizer):
-                assert (settings.name, settings.learning_rate, settings.weight_decay) == ("adam", 0.001, 1e-4)
+                assert (settings.name, settings.learning_rate, settings.weight_decay) == (
+                    "adam",
+                    0.001,
+                    1e-4,
+                )
         assert len({run.config.methods for run in planned(name, tmp_path)}) == 8
 
 
@@ -83,7 +100,9 @@ def test_noise_is_what_epsilon_asks_for(tmp_path: Path) -> None:
         assert isinstance(batch, int)
         assert isinstance(noise, float)
         steps = rounds * (examples // batch)
-        spent = pld_epsilon(sampling_rate=batch / examples, noise_multiplier=noise, steps=steps, delta=1e-3)
+        spent = pld_epsilon(
+            sampling_rate=batch / examples, noise_multiplier=noise, steps=steps, delta=1e-3
+        )
         target = float(str(run.settings["variant"]).split("-")[1])
         assert 0.99 * target < spent <= target
         assert run.config.learning.beta == 0 or run.config.methods == ("joint",)
@@ -91,8 +110,19 @@ def test_noise_is_what_epsilon_asks_for(tmp_path: Path) -> None:
 
 def test_a_quick_experiment_from_the_command_line(tmp_path: Path) -> None:
     """It says how long it will take, runs and records; a second time there is nothing to do."""
-    command = [sys.executable, "-m", "reproduction", "run", "mixing", "--quick", "--out", str(tmp_path / "runs")]
-    first, second = (subprocess.run(command, capture_output=True, text=True, timeout=240) for _ in range(2))
+    command = [
+        sys.executable,
+        "-m",
+        "reproduction",
+        "run",
+        "mixing",
+        "--quick",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, timeout=240) for _ in range(2)
+    )
     assert first.returncode == 0, first.stderr
     assert "1 runs, 1 to do" in first.stdout
     assert "about" in first.stdout
@@ -106,11 +136,24 @@ def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path
     assert "Run it first" in capsys.readouterr().err
 
 
-def test_missing_data_are_said_once_and_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_are_said_once_and_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the dataset, and without a way to fetch it, nothing is started."""
-    command = [sys.executable, "-m", "reproduction", "run", "mnist", "--out", str(tmp_path / "runs")]
+    command = [
+        sys.executable,
+        "-m",
+        "reproduction",
+        "run",
+        "mnist",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
     monkeypatch.setenv("PROXYFL_DATA", str(tmp_path / "nothing"))
-    for proxy in ("https_proxy", "http_proxy"):  # a port that nobody listens on: no network, wherever this runs
+    for proxy in (
+        "https_proxy",
+        "http_proxy",
+    ):  # a port that nobody listens on: no network, wherever this runs
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2

@@ -22,7 +22,9 @@ def test_all_figures_come_out(source: str, tmp_path: Path, request: pytest.Fixtu
     """As PNG and as PDF, from the committed results, and from those of the quick variants."""
     found: Results = RECORDED if source == "recorded" else request.getfixturevalue("quick")
     written = list(figures.draw_all(found.folder, tmp_path))
-    assert sorted(path.name for path in written) == sorted(f"{n}{e}" for n in figures.FIGURES for e in (".png", ".pdf"))
+    assert sorted(path.name for path in written) == sorted(
+        f"{n}{e}" for n in figures.FIGURES for e in (".png", ".pdf")
+    )
     assert all(path.stat().st_size > 5000 for path in written)
 
 
@@ -47,7 +49,9 @@ def test_curves_are_the_recorded_means() -> None:
 
 def test_lines_differ_by_more_than_colour() -> None:
     """For print in grey: no two models share both marker and line style."""
-    looks = [(s["marker"], s["linestyle"], s.get("markerfacecolor")) for s in figures.STYLES.values()]
+    looks = [
+        (s["marker"], s["linestyle"], s.get("markerfacecolor")) for s in figures.STYLES.values()
+    ]
     assert len(set(looks)) == len(MODELS)
 
 
@@ -60,12 +64,22 @@ def test_views_have_every_value(quick: Results) -> None:
 
 
 def test_views_compare_the_same_seeds(tmp_path: Path) -> None:
-    """One experiment has three seeds and the other one: the mean of the first is taken over that one as well."""
+    """One experiment has three seeds and the other one: the mean of the first is taken over that
+    one as well."""
     base = record(
-        "both-mlp", [group(m.method, m.role, [[0.5], [0.1], [0.1]]) for m in MODELS], **{"learning.alpha": 0.5}
+        "both-mlp",
+        [group(m.method, m.role, [[0.5], [0.1], [0.1]]) for m in MODELS],
+        **{"learning.alpha": 0.5},
     )
-    models = [(method, role) for method in ("proxyfl", "fml") for role in ("private", "proxy", "received")]
-    weight = record("weight", [group(method, role, [[0.6]], variant="weight-0.1") for method, role in models])
+    models = [
+        (method, role) for method in ("proxyfl", "fml") for role in ("private", "proxy", "received")
+    ]
+    weight = record(
+        "weight", [group(method, role, [[0.6]], variant="weight-0.1") for method, role in models]
+    )
     view = views.weight(results(tmp_path, base, weight))
-    assert {value: found[PROXYFL] for value, found in view.scores.items()} == {0.1: {(0, 0): 0.6}, 0.5: {(0, 0): 0.5}}
+    assert {value: found[PROXYFL] for value, found in view.scores.items()} == {
+        0.1: {(0, 0): 0.6},
+        0.5: {(0, 0): 0.5},
+    }
     assert view.alone == {(0, 0): 0.5}

@@ -54,12 +54,16 @@ def test_written_and_read_back(done: list[sweep.Run], tmp_path: Path) -> None:
     record = records.condense("small", done, yardstick=0.01)
     records.write(record, tmp_path / "small.jsonl")
     again = records.read(tmp_path / "small.jsonl")
-    assert [dict(vars(g), settings=dict(g.settings)) for g in again.groups] == [vars(g) for g in record.groups]
+    assert [dict(vars(g), settings=dict(g.settings)) for g in again.groups] == [
+        vars(g) for g in record.groups
+    ]
     assert str(tmp_path) not in (tmp_path / "small.jsonl").read_text()
     assert "data.directory" not in again.base
 
 
-def test_unfinished_runs_count_as_far_as_all_have_come(done: list[sweep.Run], tmp_path: Path) -> None:
+def test_unfinished_runs_count_as_far_as_all_have_come(
+    done: list[sweep.Run], tmp_path: Path
+) -> None:
     """One seed has two rounds and the other four: the group has the two that both have."""
     folder = tmp_path / "out"
     runs = [sweep.Run(run.name, run.settings, run.config, folder / run.name) for run in done]
@@ -68,7 +72,9 @@ def test_unfinished_runs_count_as_far_as_all_have_come(done: list[sweep.Run], tm
         (run.folder / "config.toml").write_text((source.folder / "config.toml").read_text())
         lines = (source.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
         late = run.config.seed == 5
-        (run.folder / "metrics.jsonl").write_text("".join(x for x in lines if not late or json.loads(x)["round"] < 3))
+        (run.folder / "metrics.jsonl").write_text(
+            "".join(x for x in lines if not late or json.loads(x)["round"] < 3)
+        )
     record = records.condense("small", runs, yardstick=0.01)
     assert list(record.group("proxyfl", "private", learning__alpha=0.2).rounds) == [2]
     assert common_round(record) == 2

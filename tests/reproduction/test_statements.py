@@ -18,8 +18,12 @@ def benchmark(name: str, **better: float) -> Record:
     groups = []
     for model in MODELS:
         level = better.get(model.name.replace(" ", "_"), 0.5)
-        shift = len(groups) / 1e4  # so that differences are not all the same number, which no test can judge
-        clients = [[level + x * (1 + shift) for x in seed][: 1 if model.pooled else None] for seed in NOISE]
+        shift = (
+            len(groups) / 1e4
+        )  # so that differences are not all the same number, which no test can judge
+        clients = [
+            [level + x * (1 + shift) for x in seed][: 1 if model.pooled else None] for seed in NOISE
+        ]
         groups.append(group(model.method, model.role, clients))
     return record(name, groups)
 
@@ -49,7 +53,10 @@ def test_a_dataset_on_which_it_fails_makes_it_partly(tmp_path: Path) -> None:
     good, bad = benchmark("mnist", AvgPush=0.6), benchmark("fashion-mnist", FedAvg=0.6)
     assert verdict(results(tmp_path / "a", good), "avgpush") == "holds"
     assert verdict(results(tmp_path / "b", good, bad), "avgpush") == "holds partly"
-    assert verdict(results(tmp_path / "c", bad, benchmark("mnist", FedAvg=0.6)), "avgpush") == "does not hold here"
+    assert (
+        verdict(results(tmp_path / "c", bad, benchmark("mnist", FedAvg=0.6)), "avgpush")
+        == "does not hold here"
+    )
 
 
 def both_mlp(**better: float) -> Record:
@@ -61,10 +68,15 @@ def both_mlp(**better: float) -> Record:
 def test_skew_compares_losses_not_levels(tmp_path: Path) -> None:
     """ProxyFL is lower throughout and falls less: it is the more robust."""
     even = [
-        group(g.method, g.role, [[0.2 + x for x in s[0]] for s in g.accuracy], partition__p_major=0.1)
+        group(
+            g.method, g.role, [[0.2 + x for x in s[0]] for s in g.accuracy], partition__p_major=0.1
+        )
         for g in benchmark("x", ProxyFL_private=0.25).groups
     ]
-    assert verdict(results(tmp_path, both_mlp(ProxyFL_private=0.4), record("skew", even)), "skew") == "holds"
+    assert (
+        verdict(results(tmp_path, both_mlp(ProxyFL_private=0.4), record("skew", even)), "skew")
+        == "holds"
+    )
 
 
 def test_batches_must_not_cost_two_points(tmp_path: Path) -> None:
@@ -82,6 +94,14 @@ def test_batches_must_not_cost_two_points(tmp_path: Path) -> None:
 def test_every_statement_can_be_made_of_quick_results(quick: Results) -> None:
     """All seven, each with comparisons and one of the three verdicts."""
     found = statements.all_of(quick)
-    assert [s.name for s in found] == ["best", "fml", "avgpush", "skew", "architectures", "dp", "batches"]
+    assert [s.name for s in found] == [
+        "best",
+        "fml",
+        "avgpush",
+        "skew",
+        "architectures",
+        "dp",
+        "batches",
+    ]
     assert all(s.verdict in ("holds", "holds partly", "does not hold here") for s in found)
     assert [len(s.rows) for s in found] == [21, 11, 3, 8, 9, 7, 1]

@@ -1,9 +1,9 @@
 """The transport contract as tests. docs/transports.md says the same in prose.
 
-A subclass provides ``group`` and adds nothing. A part is what one client does, given the transport of the process that
-hosts it; ``group`` runs all parts at once, part k for client k, and returns what each returned, in order. It may run
-them in threads, in processes or one per MPI rank, so parts are module-level functions, or partials of them, that can be
-pickled and share nothing but frames.
+A subclass provides ``group`` and adds nothing. A part is what one client does, given the transport
+of the process that hosts it; ``group`` runs all parts at once, part k for client k, and returns
+what each returned, in order. It may run them in threads, in processes or one per MPI rank, so parts
+are module-level functions, or partials of them, that can be pickled and share nothing but frames.
 """
 
 import time
@@ -29,14 +29,20 @@ def send_all(transport: Transport, client: int, frames: dict[tuple[int, int], by
 
 def receive_all(transport: Transport, client: int, keys: list[tuple[int, int]]) -> list[bytes]:
     """Receive the frames under (sender, round), in the order asked for."""
-    return [transport.receive(sender=s, receiver=client, round=r, timeout=PATIENCE) for s, r in keys]
+    return [
+        transport.receive(sender=s, receiver=client, round=r, timeout=PATIENCE) for s, r in keys
+    ]
 
 
 def swap(transport: Transport, client: int, clients: int, rounds: int) -> bool:
     """Send to everyone, then receive from everyone, round after round; whether all was as sent."""
     others = [other for other in range(clients) if other != client]
     for round in range(rounds):
-        send_all(transport, client, {(other, round): f"{client}>{other}@{round}".encode() for other in others})
+        send_all(
+            transport,
+            client,
+            {(other, round): f"{client}>{other}@{round}".encode() for other in others},
+        )
         got = receive_all(transport, client, [(other, round) for other in others])
         if got != [f"{other}>{client}@{round}".encode() for other in others]:
             return False
@@ -61,7 +67,9 @@ def wait_in_vain(
 ) -> tuple[str, str, float]:
     """The kind and message of the error that waiting must end in, and the seconds it took."""
     began = time.monotonic()
-    kind, message = refusal(lambda: transport.receive(sender=sender, receiver=receiver, round=round, timeout=timeout))
+    kind, message = refusal(
+        lambda: transport.receive(sender=sender, receiver=receiver, round=round, timeout=timeout)
+    )
     return kind, message, time.monotonic() - began
 
 
@@ -110,7 +118,8 @@ class TransportContract:
     """What docs/transports.md promises. Subclass, provide ``group``, add nothing."""
 
     def group(self, parts: Sequence[Part]) -> list[Any]:
-        """Run part k for client k, all at once, on open transports that reach each other; return their results."""
+        """Run part k for client k, all at once, on open transports that reach each other; return
+        their results."""
         raise NotImplementedError
 
     def test_a_frame_arrives_whole(self) -> None:
@@ -131,19 +140,28 @@ class TransportContract:
         assert self.group(both) == [True, True]
 
     def test_order_of_arrival_does_not_matter(self) -> None:
-        """Frames are matched by sender, receiver and round, in whatever order they are sent and asked for."""
+        """Frames are matched by sender, receiver and round, in whatever order they are sent and
+        asked for."""
         rounds = [3, 0, 2, 1]
-        parts = [partial(send_all, client=k, frames={(2, r): f"{k}@{r}".encode() for r in rounds}) for k in range(2)]
+        parts = [
+            partial(send_all, client=k, frames={(2, r): f"{k}@{r}".encode() for r in rounds})
+            for k in range(2)
+        ]
         keys = [(1, 1), (0, 3), (0, 0), (1, 0), (1, 3), (0, 2), (1, 2), (0, 1)]
         got = self.group([*parts, partial(receive_all, client=2, keys=keys)])[2]
         assert got == [f"{k}@{r}".encode() for k, r in keys]
 
     def test_everyone_may_send_first(self) -> None:
-        """Sending does not wait for the receiver, so many rounds of all-to-all swaps end, each with its own frames."""
-        assert self.group([partial(swap, client=k, clients=4, rounds=50) for k in range(4)]) == [True] * 4
+        """Sending does not wait for the receiver, so many rounds of all-to-all swaps end, each with
+        its own frames."""
+        assert (
+            self.group([partial(swap, client=k, clients=4, rounds=50) for k in range(4)])
+            == [True] * 4
+        )
 
     def test_silent_peer_is_named(self) -> None:
-        """A peer that never sends raises PeerTimeout naming it, the receiver and the round; nothing hangs."""
+        """A peer that never sends raises PeerTimeout naming it, the receiver and the round; nothing
+        hangs."""
         vain = partial(wait_in_vain, sender=0, receiver=1, round=7, timeout=0.2)
         kind, message, seconds = self.group([idle, vain])[1]
         assert kind == PeerTimeout.__name__
@@ -152,8 +170,11 @@ class TransportContract:
         assert 0.15 < seconds < 5
 
     def test_a_frame_for_another_key_is_no_answer(self) -> None:
-        """A frame of another round, or another receiver, is not handed out in place of the one asked for."""
-        sent = partial(send_all, client=0, frames={(1, 1): b"other round", (2, 0): b"other receiver"})
+        """A frame of another round, or another receiver, is not handed out in place of the one
+        asked for."""
+        sent = partial(
+            send_all, client=0, frames={(1, 1): b"other round", (2, 0): b"other receiver"}
+        )
         vain = partial(wait_in_vain, sender=0, receiver=1, round=0, timeout=0.2)
         assert self.group([sent, vain, idle])[1][0] == PeerTimeout.__name__
 
@@ -162,7 +183,8 @@ class TransportContract:
         assert self.group([send_when_asked, time_out_then_receive])[1] == b"late"
 
     def test_duplicates_are_refused(self) -> None:
-        """A second frame under a key not yet received is refused at its sender, and the first one is received, once."""
+        """A second frame under a key not yet received is refused at its sender, and the first one
+        is received, once."""
         (kind, message), (frames, again) = self.group([send_twice, look_once_and_again])
         assert kind == TransportError.__name__
         for part in ("Client 0 ", "client 1 ", "round 0 "):
@@ -171,7 +193,8 @@ class TransportContract:
         assert again == PeerTimeout.__name__
 
     def test_closed_is_closed(self) -> None:
-        """After close, sending and receiving raise TransportError at once, and closing again does nothing."""
+        """After close, sending and receiving raise TransportError at once, and closing again does
+        nothing."""
         refused = self.group([use_after_close])[0]
         assert [kind for kind, _ in refused] == [TransportError.__name__] * 2
         assert all("closed" in message for _, message in refused)

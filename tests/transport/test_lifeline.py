@@ -38,14 +38,17 @@ time.sleep(60)
 def follower(rank: int, address: Address) -> "subprocess.Popen[str]":
     """A process at the other end of a lifeline, which has connected."""
     arguments = [str(rank), str(address.port), address.token]
-    process = subprocess.Popen([sys.executable, "-c", FOLLOWER, *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", FOLLOWER, *arguments], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "there\n"
     return process
 
 
 def test_a_killed_process_is_noticed_at_once() -> None:
-    """Kill -9 of one of two processes is reported within a second, as that one's loss, and the other's is not."""
+    """Kill -9 of one of two processes is reported within a second, as that one's loss, and the
+    other's is not."""
     reports = Reports()
     watch = Watch(3, reports, local=True)
     one, two = follower(1, watch.address), follower(2, watch.address)
@@ -62,7 +65,8 @@ def test_a_killed_process_is_noticed_at_once() -> None:
 
 
 def test_a_stopped_process_is_noticed_after_the_limit() -> None:
-    """A process that is stopped, not dead, is reported as stalled once the limit has passed, and not before."""
+    """A process that is stopped, not dead, is reported as stalled once the limit has passed, and
+    not before."""
     reports = Reports()
     watch = Watch(2, reports, local=True)
     process = follower(1, watch.address)

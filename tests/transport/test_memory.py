@@ -21,13 +21,17 @@ class TestMemory(TransportContract):
         transport: Transport = MemoryTransport()
         try:
             with ThreadPoolExecutor(len(parts)) as threads:
-                return [future.result() for future in [threads.submit(part, transport) for part in parts]]
+                return [
+                    future.result()
+                    for future in [threads.submit(part, transport) for part in parts]
+                ]
         finally:
             transport.close()
 
 
 def test_close_wakes_who_waits() -> None:
-    """A receive that is waiting when the transport closes ends at once with TransportError, not with a timeout."""
+    """A receive that is waiting when the transport closes ends at once with TransportError, not
+    with a timeout."""
     transport = MemoryTransport()
     waiting = threading.Timer(0.1, transport.close)
     waiting.start()

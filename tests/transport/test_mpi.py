@@ -33,7 +33,9 @@ def on_ranks(parts: Sequence[Part]) -> list[Any]:
         (Path(folder) / "parts").write_bytes(pickle.dumps(list(parts)))
         done = ranks.run(len(parts), ["-m", __name__, folder])
         assert done.returncode == 0, done.stderr
-        return [pickle.loads((Path(folder) / f"result-{k}").read_bytes()) for k in range(len(parts))]
+        return [
+            pickle.loads((Path(folder) / f"result-{k}").read_bytes()) for k in range(len(parts))
+        ]
 
 
 def fill_many(transport: Any, client: int, frames: int, size: int) -> bool:
@@ -43,7 +45,10 @@ def fill_many(transport: Any, client: int, frames: int, size: int) -> bool:
             transport.send(bytes([round]) * size, sender=0, receiver=1, round=round)
         return bool(transport.receive(sender=1, receiver=0, round=0, timeout=PATIENCE) == b"all")
     backwards = reversed(range(frames))
-    got = [transport.receive(sender=0, receiver=1, round=r, timeout=PATIENCE) == bytes([r]) * size for r in backwards]
+    got = [
+        transport.receive(sender=0, receiver=1, round=r, timeout=PATIENCE) == bytes([r]) * size
+        for r in backwards
+    ]
     transport.send(b"all", sender=1, receiver=0, round=0)
     return all(got)
 
@@ -63,19 +68,26 @@ def reuse_key(transport: Any, client: int) -> bool:
 
 
 def two_channels(transport: MpiTransport, client: int) -> list[bytes]:
-    """The same key on two channels of one mail, and what is left of one when the other is closed."""
+    """The same key on two channels of one mail, and what is left of one when the other is
+    closed."""
     other = MpiTransport(transport._mail, lambda client: client, channel=1)
     transport.send(b"on 0", sender=client, receiver=1 - client, round=0)
     other.send(b"on 1", sender=client, receiver=1 - client, round=0)
     first = transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)
     transport.close()
-    refusal(lambda: transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE))
+    refusal(
+        lambda: transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)
+    )
     return [first, other.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)]
 
 
 def test_what_nobody_asked_for_yet_waits() -> None:
-    """Thirty megabytes that arrive before they are asked for are kept, and handed out in any order."""
-    assert on_ranks([_Part(fill_many, client, 30, 1_000_000) for client in range(2)]) == [True, True]
+    """Thirty megabytes that arrive before they are asked for are kept, and handed out in any
+    order."""
+    assert on_ranks([_Part(fill_many, client, 30, 1_000_000) for client in range(2)]) == [
+        True,
+        True,
+    ]
 
 
 def test_a_received_key_is_free_again() -> None:
@@ -85,15 +97,26 @@ def test_a_received_key_is_free_again() -> None:
 
 def test_channels_are_kept_apart() -> None:
     """Equal keys on two channels are two frames, and closing one channel leaves the other open."""
-    assert on_ranks([_Part(two_channels, client) for client in range(2)]) == [[b"on 0", b"on 1"]] * 2
+    assert (
+        on_ranks([_Part(two_channels, client) for client in range(2)]) == [[b"on 0", b"on 1"]] * 2
+    )
 
 
 def test_no_launcher_means_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a launcher's variables there is one rank; Open MPI, MPICH and Slurm each say how many there are."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"):
+    """Without a launcher's variables there is one rank; Open MPI, MPICH and Slurm each say how many
+    there are."""
+    for name in (
+        "OMPI_COMM_WORLD_SIZE",
+        "PMI_SIZE",
+        "MV2_COMM_WORLD_SIZE",
+        "PMIX_RANK",
+        "SLURM_STEP_NUM_TASKS",
+    ):
         monkeypatch.delenv(name, raising=False)
     assert launched() == 1
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "5")  # srun without MPI: five programs that know nothing of each other
+    monkeypatch.setenv(
+        "SLURM_STEP_NUM_TASKS", "5"
+    )  # srun without MPI: five programs that know nothing of each other
     assert launched() == 1
     monkeypatch.setenv("PMIX_RANK", "0")
     assert launched() == 5

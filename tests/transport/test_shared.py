@@ -25,7 +25,9 @@ class TestSharedBetweenThreads(TransportContract):
 
     def group(self, parts: Sequence[Part]) -> list[Any]:
         with shared_folder() as folder, ThreadPoolExecutor(len(parts)) as threads:
-            return [future.result() for future in [threads.submit(host, part, folder) for part in parts]]
+            return [
+                future.result() for future in [threads.submit(host, part, folder) for part in parts]
+            ]
 
 
 def test_frames_cross_between_processes() -> None:

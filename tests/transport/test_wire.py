@@ -19,8 +19,12 @@ MESSAGE = Message(round=12, sender=3, weight=1 / 3, values=torch.linspace(-1, 1,
 FRAME = encode(MESSAGE)
 
 
-def read(frame: bytes, *, sender: int = 3, round: int = 12, model: str = MODEL, size: int = 7) -> Message:
-    return decode(frame, expect_sender=sender, expect_round=round, expect_model=model, expect_size=size)
+def read(
+    frame: bytes, *, sender: int = 3, round: int = 12, model: str = MODEL, size: int = 7
+) -> Message:
+    return decode(
+        frame, expect_sender=sender, expect_round=round, expect_model=model, expect_size=size
+    )
 
 
 def forged(header: object, values: bytes = b"", *, version: int = 1) -> bytes:
@@ -57,7 +61,8 @@ def test_messages_come_back_bit_for_bit(
 
 
 def test_the_frame_is_a_safetensors_file() -> None:
-    """After the eight bytes of magic and version, the official reader finds the same values and metadata."""
+    """After the eight bytes of magic and version, the official reader finds the same values and
+    metadata."""
     assert torch.equal(safetensors.torch.load(FRAME[8:])["values"], MESSAGE.values)
     assert header_of(FRAME)["__metadata__"] == {
         "round": "12",
@@ -68,7 +73,8 @@ def test_the_frame_is_a_safetensors_file() -> None:
 
 
 def test_frames_of_the_safetensors_library_are_read() -> None:
-    """What the official writer makes of the same message decodes, so the format is theirs and not a dialect."""
+    """What the official writer makes of the same message decodes, so the format is theirs and not a
+    dialect."""
     metadata = {"round": "12", "sender": "3", "weight": (0.75).hex(), "model": MODEL}
     frame = b"ProxyFL\x01" + safetensors.torch.save({"values": MESSAGE.values}, metadata)
     got = read(frame)
@@ -77,7 +83,8 @@ def test_frames_of_the_safetensors_library_are_read() -> None:
 
 
 def test_equal_messages_give_equal_frames() -> None:
-    """Encoding is a function of the message: strides, gradients and history of the tensor leave no trace."""
+    """Encoding is a function of the message: strides, gradients and history of the tensor leave no
+    trace."""
     strided = torch.stack([MESSAGE.values, torch.zeros(7)], dim=1)[:, 0].requires_grad_()
     assert encode(Message(12, 3, 1 / 3, strided, MODEL)) == FRAME
 
@@ -103,14 +110,18 @@ def test_decoded_values_are_the_receivers_own() -> None:
         (Message(0, 0, math.inf, torch.ones(1), "m"), "finite weight >= 0, got inf"),
         (Message(0, 0, -1.0, torch.ones(1), "m"), "finite weight >= 0, got -1.0"),
         (Message(0, 0, math.nan, torch.ones(1), "m"), "finite weight >= 0, got nan"),
-        (Message(0, 0, 1.0, torch.ones(1, dtype=torch.float64), "m"), "float32 values, got torch.float64"),
+        (
+            Message(0, 0, 1.0, torch.ones(1, dtype=torch.float64), "m"),
+            "float32 values, got torch.float64",
+        ),
         (Message(0, 0, 1.0, torch.ones(1, 1), "m"), r"shape \(1, 1\)"),
         (Message(-1, 0, 1.0, torch.ones(1), "m"), "at least 0"),
         (Message(0, 0, 1.0, torch.ones(1), "m" * 5000), "5000 characters"),
     ],
 )
 def test_what_must_not_travel_is_refused(message: Message, reason: str) -> None:
-    """A diverged proxy, a wrong type and an impossible weight are refused at the sender, with its id and the round."""
+    """A diverged proxy, a wrong type and an impossible weight are refused at the sender, with its
+    id and the round."""
     with pytest.raises(TransportError, match=rf"Client 0, round -?\d: .*{reason}"):
         encode(message)
 
@@ -126,7 +137,8 @@ def test_what_must_not_travel_is_refused(message: Message, reason: str) -> None:
     ],
 )
 def test_the_wrong_message_is_refused(expected: dict[str, object], reason: str) -> None:
-    """A frame of another sender, round, model or size is refused with what it says and what was expected."""
+    """A frame of another sender, round, model or size is refused with what it says and what was
+    expected."""
     with pytest.raises(TransportError, match=reason):
         read(FRAME, **expected)  # type: ignore[arg-type]
 
@@ -177,8 +189,11 @@ def _layout(**changes: object) -> bytes:
     ],
 )
 def test_malformed_frames_are_refused(frame: bytes, reason: str) -> None:
-    """Whatever is wrong with a frame, decode says so, and from whom and for which round it was expected."""
-    with pytest.raises(TransportError, match=f"Frame expected from client 3 for round 12: .*{reason}"):
+    """Whatever is wrong with a frame, decode says so, and from whom and for which round it was
+    expected."""
+    with pytest.raises(
+        TransportError, match=f"Frame expected from client 3 for round 12: .*{reason}"
+    ):
         read(frame)
 
 
@@ -192,7 +207,9 @@ def test_random_bytes_are_refused(noise: bytes, disguised: bool) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -200,7 +217,8 @@ json_values = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.sampled_from(["__metadata__", "values"]), st.data())
 def test_mutated_headers_are_refused_or_harmless(part: str, data: st.DataObject) -> None:
-    """A header with any field replaced by any JSON value is refused, or decodes to what was expected."""
+    """A header with any field replaced by any JSON value is refused, or decodes to what was
+    expected."""
     header = header_of(FRAME)
     field = data.draw(st.sampled_from([None, *sorted(header[part])]))
     value = data.draw(json_values)
@@ -209,9 +227,17 @@ def test_mutated_headers_are_refused_or_harmless(part: str, data: st.DataObject)
 
 
 @settings(derandomize=True, deadline=None, max_examples=500)
-@given(st.lists(st.tuples(st.integers(0, len(FRAME) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.data())
-def test_mutated_frames_are_refused_or_harmless(changes: list[tuple[int, int]], data: st.DataObject) -> None:
-    """A frame with bytes changed, cut or doubled is refused, or decodes to finite values of the expected message."""
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(FRAME) - 1), st.integers(0, 255)), min_size=1, max_size=4
+    ),
+    st.data(),
+)
+def test_mutated_frames_are_refused_or_harmless(
+    changes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """A frame with bytes changed, cut or doubled is refused, or decodes to finite values of the
+    expected message."""
     frame = bytearray(FRAME)
     for position, byte in changes:
         frame[position] = byte

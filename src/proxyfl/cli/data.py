@@ -26,20 +26,34 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "data",
         help="the datasets found here, or what is in one",
-        description="Without SOURCE, list the datasets that have a name and where they were found. With one, load it,\n"
-        "check it as a run would (finite values, labels, shapes) and say what is in it. Values are taken\n"
+        description="Without SOURCE, list the datasets that have a name and where they were "
+        "found. With one, load it,\n"
+        "check it as a run would (finite values, labels, shapes) and say what is in it. Values "
+        "are taken\n"
         "as they are; only 8-bit pixels are scaled, by 1/255.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("source", nargs="?", metavar="SOURCE", help=f"{', '.join(SOURCES)}; {'; '.join(FORMS)}")
     parser.add_argument(
-        "--data-dir", metavar="DIR", help="where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)"
+        "source", nargs="?", metavar="SOURCE", help=f"{', '.join(SOURCES)}; {'; '.join(FORMS)}"
     )
-    parser.add_argument("--label", default="label", metavar="COLUMN", help="label column of a table (default label)")
-    parser.add_argument("--site", metavar="COLUMN", help="site column of a table, or site array of an .npz")
-    parser.add_argument("--offline", action="store_true", help="fetch nothing; say what is missing instead")
-    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)",
+    )
+    parser.add_argument(
+        "--label", default="label", metavar="COLUMN", help="label column of a table (default label)"
+    )
+    parser.add_argument(
+        "--site", metavar="COLUMN", help="site column of a table, or site array of an .npz"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="fetch nothing; say what is missing instead"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
     parser.set_defaults(run=run)
 
 
@@ -74,8 +88,14 @@ def _sources(directory: str | None) -> dict[str, Any]:
 
 
 def _contents(dataset: Dataset) -> dict[str, Any]:
-    train, test = (y.bincount(minlength=dataset.classes).tolist() for y in (dataset.train_y, dataset.test_y))
-    sites = [] if dataset.site is None else dataset.site.bincount(minlength=len(dataset.site_names)).tolist()
+    train, test = (
+        y.bincount(minlength=dataset.classes).tolist() for y in (dataset.train_y, dataset.test_y)
+    )
+    sites = (
+        []
+        if dataset.site is None
+        else dataset.site.bincount(minlength=len(dataset.site_names)).tolist()
+    )
     return {
         "name": dataset.name,
         "shape": list(dataset.shape),
@@ -83,16 +103,22 @@ def _contents(dataset: Dataset) -> dict[str, Any]:
         "test": len(dataset.test_y),
         "range": [float(extreme) for extreme in dataset.train_x.aminmax()],
         "classes": [
-            {"class": i, "name": name, "train": train[i], "test": test[i]} for i, name in enumerate(dataset.class_names)
+            {"class": i, "name": name, "train": train[i], "test": test[i]}
+            for i, name in enumerate(dataset.class_names)
         ],
-        "sites": [{"site": i, "name": name, "train": sites[i]} for i, name in enumerate(dataset.site_names)],
+        "sites": [
+            {"site": i, "name": name, "train": sites[i]}
+            for i, name in enumerate(dataset.site_names)
+        ],
     }
 
 
 def _show_sources(found: dict[str, Any], console: Console) -> None:
     table = Table("source", "description", Column("found", overflow="fold"))
     for row in found["sources"]:
-        table.add_row(row["name"], row["description"], escape(row["found"] or "no; fetched when asked for"))
+        table.add_row(
+            row["name"], row["description"], escape(row["found"] or "no; fetched when asked for")
+        )
     for form, description in found["forms"].items():
         table.add_row(escape(form), description, "yours")
     console.print(table)
@@ -103,13 +129,16 @@ def _show_contents(found: dict[str, Any], console: Console) -> None:
     low, high = found["range"]
     shape = "x".join(map(str, found["shape"]))
     console.print(
-        f"[bold]{escape(found['name'])}[/bold]: {found['train']:,} training and {found['test']:,} test examples "
+        f"[bold]{escape(found['name'])}[/bold]: {found['train']:,} training and {found['test']:,} "
+        f"test examples "
         f"of shape {shape}, {len(found['classes'])} classes, values from {low:.4g} to {high:.4g}",
         soft_wrap=True,
     )
     table = Table("class", "name", "training", "test")
     for row in found["classes"]:
-        table.add_row(str(row["class"]), escape(row["name"]), f"{row['train']:,}", f"{row['test']:,}")
+        table.add_row(
+            str(row["class"]), escape(row["name"]), f"{row['train']:,}", f"{row['test']:,}"
+        )
     console.print(table)
     if found["sites"]:
         table = Table("site", "name", "training")

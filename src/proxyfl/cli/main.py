@@ -1,7 +1,7 @@
 """The command ``proxyfl``: parse, call, print.
 
-Exit codes: 0 done; 1 something failed while running; 2 the input cannot be used; 130 interrupted (Ctrl-C).
-"""
+Exit codes: 0 done; 1 something failed while running; 2 the input cannot be used; 130 interrupted
+(Ctrl-C)."""
 
 import argparse
 import errno
@@ -24,14 +24,16 @@ COMMANDS = {
     "report": "make one self-contained page about one or more runs",
     "watch": "follow a run in the browser while it goes on",
     "predict": "predict with a client's private model from a finished run",
-    "epsilon": "what a training costs in privacy, or which noise or how many steps a target epsilon allows",
+    "epsilon": "what a training costs in privacy, or which noise or how many steps a target "
+    "epsilon allows",
     "methods": "list the methods and what distinguishes them",
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
     "comm": "what communication costs: time, bytes, rounds to consensus",
     "data": "the datasets found here, or what is in one",
 }
-"""A module of this package each. Only the one that is asked for is imported: torch takes seconds."""
+"""A module of this package each. Only the one that is asked for is imported: torch takes
+seconds."""
 
 _EPILOG = """\
 first steps:
@@ -46,7 +48,8 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The whole command line; with ``only``, the options of that command alone."""
     top = argparse.ArgumentParser(
         prog="proxyfl",
-        description="Decentralized federated learning through proxy models: each institution keeps a private model and "
+        description="Decentralized federated learning through proxy models: each institution "
+        "keeps a private model and "
         "shares only a small proxy, trained with differential privacy.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -65,13 +68,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     keep_freed_memory()
     if threading.current_thread() is threading.main_thread():  # others may not set handlers
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill ends like Ctrl-C: records intact
+        signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # a polite kill ends like Ctrl-C: records intact
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # "" stands for no command at all: `proxyfl --help` needs none of them.
-    args = parser(only=next((word for word in arguments if word in COMMANDS), "")).parse_args(arguments)
+    args = parser(only=next((word for word in arguments if word in COMMANDS), "")).parse_args(
+        arguments
+    )
     try:
         code: int = args.run(args)
-        sys.stdout.flush()  # here, where a reader that went away or a full disk can still be answered
+        # here, where a reader that went away or a full disk can still be answered
+        sys.stdout.flush()
     except InputError as error:
         print(f"proxyfl: {error}", file=sys.stderr)
         return 2
@@ -88,7 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         _discard_output()
-        print(f"proxyfl: cannot write: {error.strerror}. Make room and run the command again.", file=sys.stderr)
+        print(
+            f"proxyfl: cannot write: {error.strerror}. Make room and run the command again.",
+            file=sys.stderr,
+        )
         return 1
     return code
 

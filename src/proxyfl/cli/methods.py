@@ -22,7 +22,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "methods",
         help="list the methods and what distinguishes them",
-        description="Every method is one row: what learns locally, with or without DP, and how models mix.",
+        description="Every method is one row: what learns locally, with or without DP, and how "
+        "models mix.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -33,11 +34,22 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def show(args: argparse.Namespace) -> int:
     """Print the table."""
     if args.json:
-        print(json.dumps({name: dataclasses.asdict(method) for name, method in METHODS.items()}, indent=1))
+        print(
+            json.dumps(
+                {name: dataclasses.asdict(method) for name, method in METHODS.items()}, indent=1
+            )
+        )
         return 0
     table = Table("method", "learns", "exchange", "DP", "kept model", "in words", title="Methods")
     for name, method in METHODS.items():
         learns = f"{method.learner}, pooled data" if method.pooled else method.learner
-        table.add_row(name, learns, method.exchange, "yes" if method.private else "no", method.keeps, method.summary)
+        table.add_row(
+            name,
+            learns,
+            method.exchange,
+            "yes" if method.private else "no",
+            method.keeps,
+            method.summary,
+        )
     Console().print(table)
     return 0

@@ -26,16 +26,26 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "models",
         help="the model architectures, their sizes, and which may be a proxy",
-        description="List models by name with the number of parameters they have for your data. Every client may have\n"
-        "another private model; all clients share one proxy architecture. A proxy of few parameters is\n"
+        description="List models by name with the number of parameters they have for your data. "
+        "Every client may have\n"
+        "another private model; all clients share one proxy architecture. A proxy of few "
+        "parameters is\n"
         "cheap to send and suffers less from the noise that protects it.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", metavar="MODEL", help="only these: names, or package.module:factory")
-    parser.add_argument("--shape", default="1x28x28", help="shape of one example, channels first (default 1x28x28)")
-    parser.add_argument("--classes", type=int, default=10, metavar="N", help="number of classes (default 10)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    parser.add_argument(
+        "names", nargs="*", metavar="MODEL", help="only these: names, or package.module:factory"
+    )
+    parser.add_argument(
+        "--shape", default="1x28x28", help="shape of one example, channels first (default 1x28x28)"
+    )
+    parser.add_argument(
+        "--classes", type=int, default=10, metavar="N", help="number of classes (default 10)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
     parser.set_defaults(run=run)
 
 
@@ -55,12 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.lower().split("x")
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ModelError(f"Expected --shape as whole numbers joined by x, such as 3x32x32 or 30, got {text!r}.")
+        raise ModelError(
+            f"Expected --shape as whole numbers joined by x, such as 3x32x32 or 30, got {text!r}."
+        )
     return tuple(map(int, sizes))
 
 
 def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
-    """What is known of one model. A built-in one that does not fit is a row; the user's own that fails is an error."""
+    """What is known of one model. A built-in one that does not fit is a row; the user's own that
+    fails is an error."""
     row: dict[str, Any] = {
         "name": name,
         "description": MODELS[name].description if name in MODELS else "your own",
@@ -83,7 +96,9 @@ def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
     return row | {"proxy": True}
 
 
-def _show(rows: list[dict[str, Any]], shape: tuple[int, ...], classes: int, console: Console) -> None:
+def _show(
+    rows: list[dict[str, Any]], shape: tuple[int, ...], classes: int, console: Console
+) -> None:
     table = Table(
         Column("name", no_wrap=True),
         Column("parameters", justify="right", no_wrap=True),
@@ -105,7 +120,8 @@ def _show(rows: list[dict[str, Any]], shape: tuple[int, ...], classes: int, cons
         )
     console.print(table)
     console.print(
-        "bytes a round: what a client sends to one peer if this is the proxy (4 bytes a parameter).\n"
+        "bytes a round: what a client sends to one peer if this is the proxy (4 bytes a "
+        "parameter).\n"
         "Your own: package.module:factory, called as factory(shape, classes).",
         soft_wrap=True,
     )

@@ -31,12 +31,18 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run's folder")
-    parser.add_argument("input", type=Path, metavar="INPUT", help=".npz, .npy, .csv, .parquet or an image")
+    parser.add_argument(
+        "input", type=Path, metavar="INPUT", help=".npz, .npy, .csv, .parquet or an image"
+    )
     parser.add_argument("--client", required=True, metavar="K", help="number or name of the client")
     parser.add_argument(
-        "--method", metavar="NAME", help="which method's model (default: the last that has such a model)"
+        "--method",
+        metavar="NAME",
+        help="which method's model (default: the last that has such a model)",
     )
-    parser.add_argument("--model", choices=("private", "proxy"), default="private", help="default: private")
+    parser.add_argument(
+        "--model", choices=("private", "proxy"), default="private", help="default: private"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=predict)
 
@@ -52,8 +58,14 @@ def predict(args: argparse.Namespace) -> int:
     best = probabilities.max(1)
     if args.json:
         rows = [
-            {"class": names[c], "probability": round(p, 6), "probabilities": [round(v, 6) for v in all_]}
-            for p, c, all_ in zip(best.values.tolist(), best.indices.tolist(), probabilities.tolist(), strict=True)
+            {
+                "class": names[c],
+                "probability": round(p, 6),
+                "probabilities": [round(v, 6) for v in all_],
+            }
+            for p, c, all_ in zip(
+                best.values.tolist(), best.indices.tolist(), probabilities.tolist(), strict=True
+            )
         ]
         print(json.dumps({"model": about, "predictions": rows}))
         return 0
@@ -74,7 +86,11 @@ def model_file(run: Path, client: str, method: str | None, role: str) -> Path:
     for name in [method] if method else reversed(config.methods):
         paths = sorted((run / "models" / name).glob(f"*-{role}.safetensors"))
         named = [path for path in paths if folder.about_model(path).get("client") == client]
-        numbered = [path for path in paths if client.isdecimal() and path.name.split("-")[0] == f"{int(client):03d}"]
+        numbered = [
+            path
+            for path in paths
+            if client.isdecimal() and path.name.split("-")[0] == f"{int(client):03d}"
+        ]
         if found := (*named, *numbered):
             return found[0]
     there = sorted(str(p.relative_to(run)) for p in (run / "models").glob("*/*.safetensors"))

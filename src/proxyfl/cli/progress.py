@@ -2,7 +2,8 @@
 
 Guarantees:
     * all of it goes to standard error; where that is no terminal, plain lines without escapes;
-    * from 40 columns up no line is longer than the terminal is wide, no name and no guarantee is cut;
+    * from 40 columns up no line is longer than the terminal is wide, no name and no guarantee is
+      cut;
     * an epsilon is never shown without its kind.
 """
 
@@ -29,11 +30,28 @@ from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.accounting import Kind
 
-_WIDTHS = {"present": 8, "private": 5, "proxy": 5, "received": 5, "kept": 5, "epsilon": 5, "kind": 11, "sent": 8}
-"""Room kept for each cell from the beginning, so that the table does not change its form as numbers come in."""
+_WIDTHS = {
+    "present": 8,
+    "private": 5,
+    "proxy": 5,
+    "received": 5,
+    "kept": 5,
+    "epsilon": 5,
+    "kind": 11,
+    "sent": 8,
+}
+"""Room kept for each cell from the beginning, so that the table does not change its form as numbers
+come in."""
 
-_FULL = {"round": "round", "present": "present", "private": "private", "proxy": "proxy", "received": "received",
-         "epsilon": "epsilon", "kind": "kind"}  # fmt: skip
+_FULL = {
+    "round": "round",
+    "present": "present",
+    "private": "private",
+    "proxy": "proxy",
+    "received": "received",
+    "epsilon": "epsilon",
+    "kind": "kind",
+}
 _LAYOUTS: tuple[tuple[Callable[[], Table], dict[str, str]], ...] = (
     (framed, _FULL | {"received": "received proxy", "sent": "sent per client and round"}),
     (framed, _FULL | {"sent": "sent"}),
@@ -42,11 +60,13 @@ _LAYOUTS: tuple[tuple[Callable[[], Table], dict[str, str]], ...] = (
     (tight, {"round": "round", "kept": "acc.", "epsilon": "eps.", "kind": "kind"}),
     (tight, {"done": "round", "kept": "acc.", "epsilon": "eps.", "kind": "kind"}),
 )
-"""Columns and their titles, from wide to narrow. ``kept`` is the accuracy of the model that an institution keeps."""
+"""Columns and their titles, from wide to narrow. ``kept`` is the accuracy of the model that an
+institution keeps."""
 
 
 class Progress(Callback):
-    """Shows, per method, the round, accuracies, epsilon with its kind, bytes, and the time remaining."""
+    """Shows, per method, the round, accuracies, epsilon with its kind, bytes, and the time
+    remaining."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or stderr_console()
@@ -59,12 +79,20 @@ class Progress(Callback):
 
     def __enter__(self) -> Self:
         if not self.quiet and self.console.is_interactive:
-            self._live = Live(get_renderable=self._view, console=self.console, refresh_per_second=4, transient=True)
+            self._live = Live(
+                get_renderable=self._view,
+                console=self.console,
+                refresh_per_second=4,
+                transient=True,
+            )
             self._live.start()
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
     ) -> None:
         if self._live is not None:
             self._live.stop()
@@ -75,7 +103,8 @@ class Progress(Callback):
         self._rows = {name: {"round": f"0/{config.rounds}", "done": "0"} for name in config.methods}
         self._began = time.monotonic()
         self._say(
-            f"{len(sites)} clients, {config.data.source}, {config.rounds} rounds, methods {', '.join(config.methods)}"
+            f"{len(sites)} clients, {config.data.source}, {config.rounds} rounds, methods "
+            f"{', '.join(config.methods)}"
         )
 
     def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
@@ -94,7 +123,9 @@ class Progress(Callback):
         for record in records:
             if record.left:
                 self._note(f"{name}, round {round + 1}: {record.name} leaves ({record.left})")
-        if self._live is None and (time.monotonic() - self._printed > PATIENCE_SECONDS or round + 1 == self._rounds):
+        if self._live is None and (
+            time.monotonic() - self._printed > PATIENCE_SECONDS or round + 1 == self._rounds
+        ):
             self._printed = time.monotonic()
             self._say(self._line(name, row))
 
@@ -112,9 +143,15 @@ class Progress(Callback):
         row["sent"] = _size(sum(r.traffic.bytes_sent for r in records) / len(records))
 
     def _line(self, name: str, row: dict[str, str]) -> str:
-        shown = [f"{key} {row[key]}" for key in ("round", "present", "private", "proxy", "received") if key in row]
+        shown = [
+            f"{key} {row[key]}"
+            for key in ("round", "present", "private", "proxy", "received")
+            if key in row
+        ]
         if "kind" in row:
-            shown.append(f"epsilon {row['epsilon']} {row['kind']}" if row["epsilon"] else row["kind"])
+            shown.append(
+                f"epsilon {row['epsilon']} {row['kind']}" if row["epsilon"] else row["kind"]
+            )
             shown.append(f"sent {row['sent']}")
         return f"{name}: {', '.join(shown)}" + (f", {left}" if (left := self._remaining()) else "")
 
@@ -132,7 +169,9 @@ class Progress(Callback):
     def _view(self) -> Group:
         # Both are changed by the run's thread while rich's thread draws.
         rows = {name: dict(row) for name, row in list(self._rows.items())}
-        table = fitting(self.console, (self._table(rows, frame(), titles) for frame, titles in _LAYOUTS))
+        table = fitting(
+            self.console, (self._table(rows, frame(), titles) for frame, titles in _LAYOUTS)
+        )
         left = Text(self._remaining(), no_wrap=True)
         bar = ProgressBar(
             total=max(1, self._in_all),
@@ -143,10 +182,13 @@ class Progress(Callback):
         line.add_row(bar, left)
         return Group(table, line) if rows else Group(line)
 
-    def _table(self, rows: dict[str, dict[str, str]], table: Table, titles: dict[str, str]) -> Table:
+    def _table(
+        self, rows: dict[str, dict[str, str]], table: Table, titles: dict[str, str]
+    ) -> Table:
         if not any("present" in row for row in rows.values()):
             titles = {key: title for key, title in titles.items() if key != "present"}
-        # Set off, never shortened: a name that is too long even for the narrowest layout goes on in the next line.
+        # Set off, never shortened: a name that is too long even for the narrowest layout goes on in
+        # the next line.
         table.add_column("method", min_width=min(7, self.console.width // 4), overflow="fold")
         widest = {"round": 2 * len(str(self._rounds)) + 1, "done": len(str(self._rounds))} | _WIDTHS
         for key, title in titles.items():

@@ -28,14 +28,26 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "report",
         help="make one self-contained page about one or more runs",
-        description="Make a page that shows what each client gains over training alone, at which epsilon and of which\n"
-        "kind; curves, epsilon over rounds, the communication graph, costs, and class by class results.",
+        description="Make a page that shows what each client gains over training alone, at which "
+        "epsilon and of which\n"
+        "kind; curves, epsilon over rounds, the communication graph, costs, and class by class "
+        "results.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, or a folder that holds runs")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in the first RUN)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, or a folder that holds runs",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page (default: report.html in the first RUN)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
     parser.set_defaults(run=run)
 
 
@@ -49,13 +61,19 @@ def run(arguments: argparse.Namespace) -> int:
             "out": str(out),
             "bytes": size,
             "groups": report_data.grouped(runs),
-            "runs": [{"name": one.name, "finished": one.finished, "methods": report_data.answers(one)} for one in runs],
+            "runs": [
+                {"name": one.name, "finished": one.finished, "methods": report_data.answers(one)}
+                for one in runs
+            ],
         }
         print(json.dumps(told))
     else:
         console = Console(highlight=False)
         if unfinished:
-            console.print(f"Not finished, shown as far as recorded: {escape(', '.join(unfinished))}", soft_wrap=True)
+            console.print(
+                f"Not finished, shown as far as recorded: {escape(', '.join(unfinished))}",
+                soft_wrap=True,
+            )
         console.print(f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)", soft_wrap=True)
     return 0
 
@@ -65,7 +83,9 @@ def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[loadin
     paths = [path for one in given for path in loading.find(one)]
     runs = []
     # Writing takes about as long as reading, however many runs there are.
-    with waiting(f"Reading and drawing {len(paths)} runs", total=2 * len(paths), quiet=quiet) as done:
+    with waiting(
+        f"Reading and drawing {len(paths)} runs", total=2 * len(paths), quiet=quiet
+    ) as done:
         for path in paths:
             runs.append(loading.read(path))
             done(1)

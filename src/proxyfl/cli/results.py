@@ -1,4 +1,5 @@
-"""The end of a run in words and tables: what each model reached, at which price, and who gained by joining."""
+"""The end of a run in words and tables: what each model reached, at which price, and who gained by
+joining."""
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, pstdev
@@ -22,11 +23,13 @@ _COMPARISONS: tuple[tuple[Callable[[str | None], Table], tuple[str, ...]], ...] 
     (airy, ("method", "model", "accuracy", "epsilon", "kind")),
     (tight, ("method", "model", "mean", "epsilon", "kind")),
 )
-"""From wide to narrow. The delta is also said below the table; an epsilon without its whole kind would mislead."""
+"""From wide to narrow. The delta is also said below the table; an epsilon without its whole kind
+would mislead."""
 
 
 def show_result(result: Result, sites: Sequence[Site], console: Console | None = None) -> None:
-    """Print the comparison of methods, then each client's gain or loss against ``alone``, then where it all lies."""
+    """Print the comparison of methods, then each client's gain or loss against ``alone``, then
+    where it all lies."""
     console = console or Console()
     console.print(_comparison(result, console))
     for line in _legend(result):
@@ -39,7 +42,9 @@ def show_result(result: Result, sites: Sequence[Site], console: Console | None =
         for line in verdicts(result):
             console.print(line, highlight=False, markup=False)
     elif "alone" not in result.final:
-        console.print("Not compared with training alone: add `alone` to methods to see what joining is worth.")
+        console.print(
+            "Not compared with training alone: add `alone` to methods to see what joining is worth."
+        )
     for line in _explanations(result):
         console.print(line, style="dim", highlight=False)
     if result.out is not None:
@@ -47,7 +52,8 @@ def show_result(result: Result, sites: Sequence[Site], console: Console | None =
 
 
 def verdicts(result: Result) -> list[str]:
-    """One honest sentence per method that shares: how many clients gain, and how much on average."""
+    """One honest sentence per method that shares: how many clients gain, and how much on
+    average."""
     sentences = []
     for name, method in result.methods.items():
         if method.exchange == "none" or name not in result.final:
@@ -55,7 +61,8 @@ def verdicts(result: Result) -> list[str]:
         gains = [result.gain(name, r.client) or 0.0 for r in result.final[name]]
         better, worse = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
         sentences.append(
-            f"{name}: {better} of {len(gains)} clients end above training alone, {worse} below; on average they "
+            f"{name}: {better} of {len(gains)} clients end above training alone, {worse} below; "
+            f"on average they "
             f"{_on_average(mean(gains))} ({min(gains) * 100:+.1f} to {max(gains) * 100:+.1f})."
         )
     return sentences
@@ -63,12 +70,18 @@ def verdicts(result: Result) -> list[str]:
 
 def _on_average(gain: float) -> str:
     points = f"{abs(gain) * 100:.1f} points"
-    return "neither gain nor lose" if points == "0.0 points" else f"{'gain' if gain > 0 else 'lose'} {points}"
+    return (
+        "neither gain nor lose"
+        if points == "0.0 points"
+        else f"{'gain' if gain > 0 else 'lose'} {points}"
+    )
 
 
 def _comparison(result: Result, console: Console) -> Table:
     title = "Test accuracy, mean over clients (standard deviation)"
-    return fitting(console, (_compared(result, frame(title), columns) for frame, columns in _COMPARISONS))
+    return fitting(
+        console, (_compared(result, frame(title), columns) for frame, columns in _COMPARISONS)
+    )
 
 
 def _compared(result: Result, table: Table, columns: Sequence[str]) -> Table:
@@ -101,16 +114,30 @@ def _cost(records: Sequence[ClientRound], role: Role) -> dict[str, str]:
     worst = max((r.epsilon for r in records), key=lambda e: e.best)
     if worst.kind is Kind.NONE:
         shared = role != "private"
-        return {"epsilon": "inf" if shared else "", "delta": "", "kind": "no DP" if shared else "not shared"}
-    return {"epsilon": short_epsilon(worst.best), "delta": f"{worst.delta:.1e}", "kind": str(worst.kind)}
+        return {
+            "epsilon": "inf" if shared else "",
+            "delta": "",
+            "kind": "no DP" if shared else "not shared",
+        }
+    return {
+        "epsilon": short_epsilon(worst.best),
+        "delta": f"{worst.delta:.1e}",
+        "kind": str(worst.kind),
+    }
 
 
 def _gains(result: Result, sites: Sequence[Site], console: Console) -> list[Table]:
-    """What each client gains, in one table where it fits, else in several with some of the methods each."""
+    """What each client gains, in one table where it fits, else in several with some of the methods
+    each."""
     title = "What each client gains over training alone (accuracy points)"
     others = [name for name in result.final if name != "alone"]
-    whole = [_gained(result, sites, frame(title), ["examples", "alone", *others], console) for frame in FRAMES[:2]]
-    whole += [_gained(result, sites, frame(title), ["alone", *others], console) for frame in (airy, tight)]
+    whole = [
+        _gained(result, sites, frame(title), ["examples", "alone", *others], console)
+        for frame in FRAMES[:2]
+    ]
+    whole += [
+        _gained(result, sites, frame(title), ["alone", *others], console) for frame in (airy, tight)
+    ]
     chosen = fitting(console, whole)
     if natural_width(console, chosen) <= console.width:
         return [chosen]
@@ -120,17 +147,24 @@ def _gains(result: Result, sites: Sequence[Site], console: Console) -> list[Tabl
         if parts[-1] and natural_width(console, wider) > console.width:
             parts.append([])
         parts[-1].append(name)
-    return [_gained(result, sites, tight(None if i else title), part, console) for i, part in enumerate(parts)]
+    return [
+        _gained(result, sites, tight(None if i else title), part, console)
+        for i, part in enumerate(parts)
+    ]
 
 
-def _gained(result: Result, sites: Sequence[Site], table: Table, columns: Sequence[str], console: Console) -> Table:
+def _gained(
+    result: Result, sites: Sequence[Site], table: Table, columns: Sequence[str], console: Console
+) -> Table:
     # A long name goes on in the next line rather than push the numbers out.
     table.add_column("client", overflow="fold", max_width=max(8, console.width // 4))
     for column in columns:
         table.add_column(escape(column), justify="right", no_wrap=True)
     for client, site in enumerate(sites):
         fixed = {"examples": str(len(site.y)), "alone": f"{result.accuracy('alone', client):.3f}"}
-        table.add_row(escape(site.name), *(fixed.get(c) or _signed(result.gain(c, client)) for c in columns))
+        table.add_row(
+            escape(site.name), *(fixed.get(c) or _signed(result.gain(c, client)) for c in columns)
+        )
     return table
 
 
@@ -149,8 +183,10 @@ def _explanations(result: Result) -> Iterable[str]:
         yield "end-to-end: covers everything that left the house, for every record of the client."
     if Kind.CONDITIONAL in kinds:
         yield (
-            "conditional: holds only with the private model taken as fixed; the proxy learns from it (beta > 0), and "
-            "it saw all data without DP. See docs/privacy.md. Set learning.beta=0 for an end-to-end guarantee."
+            "conditional: holds only with the private model taken as fixed; the proxy learns from "
+            "it (beta > 0), and "
+            "it saw all data without DP. See docs/privacy.md. Set learning.beta=0 for an "
+            "end-to-end guarantee."
         )
     weak = [e for e in _epsilons(result) if 10 < e.best < float("inf")]
     if weak:
@@ -159,7 +195,12 @@ def _explanations(result: Result) -> Iterable[str]:
 
 
 def _epsilons(result: Result) -> Iterable[Epsilon]:
-    return (r.epsilon for records in result.final.values() for r in records if r.epsilon.kind is not Kind.NONE)
+    return (
+        r.epsilon
+        for records in result.final.values()
+        for r in records
+        if r.epsilon.kind is not Kind.NONE
+    )
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -32,20 +32,41 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "run",
         help="run one or more methods and compare them",
-        description="Run the methods of a config on the same data, partition and seeds; record everything.",
+        description="Run the methods of a config on the same data, partition and seeds; record "
+        "everything.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="settings; the demo's without it")
     parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE",
+        "config",
+        nargs="?",
+        type=Path,
+        metavar="CONFIG.toml",
+        help="settings; the demo's without it",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
         help="change one setting, for example privacy.noise_multiplier=1.1; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (default: a new one below runs/)")
-    parser.add_argument("--data-dir", metavar="DIR", help="where datasets lie or are downloaded to (or PROXYFL_DATA)")
-    parser.add_argument("--device", metavar="DEVICE", help='a PyTorch device such as "cuda" (default: cpu)')
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one below runs/)"
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="where datasets lie or are downloaded to (or PROXYFL_DATA)",
+    )
+    parser.add_argument(
+        "--device", metavar="DEVICE", help='a PyTorch device such as "cuda" (default: cpu)'
+    )
     add_run_options(parser)
-    parser.add_argument("--print-config", action="store_true", help="print the resolved config as TOML and stop")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the resolved config as TOML and stop"
+    )
     parser.set_defaults(run=lambda args: mpi.led(lambda: start(args)))
 
 
@@ -61,7 +82,9 @@ def start(args: argparse.Namespace) -> int:
         return 0
     out = args.out if args.out is not None else folder.fresh(Path("runs"), config)
     others = followers(args, out)
-    with waiting("Loading the data and building the models", quiet=args.json or will_download(config)):
+    with waiting(
+        "Loading the data and building the models", quiet=args.json or will_download(config)
+    ):
         prepared = runner.prepare(config)
     crew = args.workers if args.workers is not None else physical_cores()
 
@@ -79,13 +102,24 @@ def will_download(config: settings.Config) -> bool:
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that running and resuming share."""
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: the physical cores)")
     parser.add_argument(
-        "--track", action="append", default=[], metavar="NAME",
+        "--workers", type=int, metavar="N", help="processes (default: the physical cores)"
+    )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
         help="also report to tensorboard or mlflow (extras of the same names); may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--live", action="store_true", help="serve a page that follows the run, on this machine only")
-    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, nothing else")
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="serve a page that follows the run, on this machine only",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON object, nothing else"
+    )
 
 
 def followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
@@ -104,7 +138,8 @@ def carry_out(
     out: Path,
     as_json: bool,
 ) -> int:
-    """Do ``action`` with progress shown, then show its result; if it is cut off, say how to go on."""
+    """Do ``action`` with progress shown, then show its result; if it is cut off, say how to go
+    on."""
     try:
         with Progress(quiet=as_json) as progress:
             result = action([progress, *others])
@@ -122,4 +157,8 @@ def carry_out(
 
 
 def _go_on(out: Path) -> str:
-    return f"Go on with: proxyfl resume {out}" if (out / "config.toml").exists() else "Nothing was begun."
+    return (
+        f"Go on with: proxyfl resume {out}"
+        if (out / "config.toml").exists()
+        else "Nothing was begun."
+    )

@@ -51,17 +51,32 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "sweep",
         help="run a grid of settings and seeds over one config",
-        description="Run every combination of the settings that a sweep file lists, each in a process and a folder of\n"
+        description="Run every combination of the settings that a sweep file lists, each in a "
+        "process and a folder of\n"
         "its own. Finished runs are skipped, begun ones resumed; one that fails stops no other.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("sweep", type=Path, metavar="SWEEP.toml", help="what varies, over which base config")
-    parser.add_argument("--quick", action="store_true", help="run the file's quick variant ([quick]), in SWEEP-quick")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the runs' common folder (default: runs/SWEEP)")
-    parser.add_argument("--parallel", type=int, metavar="N", help="runs at a time (default: the physical cores)")
-    parser.add_argument("--dry-run", action="store_true", help="check every run's settings, list the runs and stop")
-    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    parser.add_argument(
+        "sweep", type=Path, metavar="SWEEP.toml", help="what varies, over which base config"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="run the file's quick variant ([quick]), in SWEEP-quick",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the runs' common folder (default: runs/SWEEP)"
+    )
+    parser.add_argument(
+        "--parallel", type=int, metavar="N", help="runs at a time (default: the physical cores)"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check every run's settings, list the runs and stop"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
     parser.set_defaults(run=start)
 
 
@@ -71,20 +86,31 @@ def start(args: argparse.Namespace, *, command: Sequence[str] = processes.COMMAN
         raise ConfigError("A sweep starts its runs itself, in parallel. Start it without mpiexec.")
     out: Path = args.out or Path("runs") / (args.sweep.stem + ("-quick" if args.quick else ""))
     runs = sweeps.plan(args.sweep, out, quick=args.quick)
-    parallel = whole("--parallel", args.parallel) if args.parallel is not None else _default_parallel(runs)
+    parallel = (
+        whole("--parallel", args.parallel) if args.parallel is not None else _default_parallel(runs)
+    )
     before = {run.name: sweeps.state(run.folder) for run in runs}
     if args.dry_run:
         _print_plan(runs, before, out, parallel, as_json=args.json)
         return 0
     try:
-        with Progress(len(runs), list(before.values()).count("finished"), quiet=args.json) as progress:
-            outcomes = processes.execute(runs, parallel=parallel, command=command, tell=progress.tell)
+        with Progress(
+            len(runs), list(before.values()).count("finished"), quiet=args.json
+        ) as progress:
+            outcomes = processes.execute(
+                runs, parallel=parallel, command=command, tell=progress.tell
+            )
     except KeyboardInterrupt:
         print(f"Stopped. To go on: {_again(args, out)}", file=sys.stderr)
         raise
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:
-        print(json.dumps(_document(runs, before, out) | {"failed": len(failed), "outcomes": [*map(_plain, outcomes)]}))
+        print(
+            json.dumps(
+                _document(runs, before, out)
+                | {"failed": len(failed), "outcomes": [*map(_plain, outcomes)]}
+            )
+        )
     else:
         _print_end(runs, outcomes, failed, _again(args, out), out)
     return 1 if failed else 0
@@ -100,9 +126,12 @@ def _default_parallel(runs: Sequence[Run]) -> int:
 
 
 class Progress:
-    """A bar with the time remaining and the running runs; plain lines where standard error is no terminal."""
+    """A bar with the time remaining and the running runs; plain lines where standard error is no
+    terminal."""
 
-    def __init__(self, runs: int, skipped: int, *, quiet: bool = False, console: Console | None = None) -> None:
+    def __init__(
+        self, runs: int, skipped: int, *, quiet: bool = False, console: Console | None = None
+    ) -> None:
         self.console = console or Console(stderr=True)
         self.runs, self.skipped, self.quiet = runs, skipped, quiet
         self._live: Live | None = None
@@ -117,7 +146,10 @@ class Progress:
         return self
 
     def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
     ) -> None:
         if self._live is not None:
             self._live.stop()
@@ -128,7 +160,8 @@ class Progress:
         for outcome in status.outcomes[self._ended :]:
             how = "finished" if outcome.error is None else "FAILED"
             self._say(
-                f"{how} after {_duration(outcome.seconds)}: {outcome.run.name} ({done} of {self.runs} done{left})"
+                f"{how} after {_duration(outcome.seconds)}: {outcome.run.name} ({done} of "
+                f"{self.runs} done{left})"
             )
             if outcome.error is not None:
                 self._say(_indented(outcome.error))
@@ -149,7 +182,9 @@ class Progress:
         table = Table.grid(padding=(0, 1))
         table.add_row(ProgressBar(total=1, completed=status.part_done, width=width), Text(line))
         for name, part in status.running.items():
-            table.add_row(ProgressBar(total=1, completed=part, width=width), Text(name, overflow="ellipsis"))
+            table.add_row(
+                ProgressBar(total=1, completed=part, width=width), Text(name, overflow="ellipsis")
+            )
         return Group(table)
 
 
@@ -200,17 +235,31 @@ def _print_plan(
     console = Console()
     console.print(table)
     todo = sum(state != "finished" for state in before.values())
-    console.print(f"{len(runs)} runs, {todo} to do, {parallel} at a time, below {out}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(runs)} runs, {todo} to do, {parallel} at a time, below {out}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _print_end(
-    runs: Sequence[Run], outcomes: Sequence[Outcome], failed: Sequence[Outcome], again: str, out: Path
+    runs: Sequence[Run],
+    outcomes: Sequence[Outcome],
+    failed: Sequence[Outcome],
+    again: str,
+    out: Path,
 ) -> None:
     console = Console()
     finished = sum(sweeps.state(run.folder) == "finished" for run in runs)
     skipped = len(runs) - len(outcomes)
-    lines = [f"{finished} of {len(runs)} runs are finished ({skipped} were before), {len(failed)} failed."]
-    lines += [f"failed: {outcome.run.name} (what it said: {outcome.run.beside('.log')})" for outcome in failed]
+    lines = [
+        f"{finished} of {len(runs)} runs are finished ({skipped} were before), {len(failed)} "
+        f"failed."
+    ]
+    lines += [
+        f"failed: {outcome.run.name} (what it said: {outcome.run.beside('.log')})"
+        for outcome in failed
+    ]
     if failed:
         lines.append(f"To try them again: {again}")
     lines.append(f"To compare: proxyfl table {out}")

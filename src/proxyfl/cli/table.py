@@ -36,22 +36,46 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "table",
         help="compare runs: mean and spread over clients and seeds, significance",
-        description="One row per method and per setting that differs between the runs: scores, epsilon with its kind,\n"
+        description="One row per method and per setting that differs between the runs: scores, "
+        "epsilon with its kind,\n"
         "and the paired difference to one method (default: alone) with its p-values.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="RUN_OR_SWEEP", help="run folders, or folders of them")
-    parser.add_argument("--by", action="append", metavar="KEY", help="group by this setting only; may be repeated")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="RUN_OR_SWEEP",
+        help="run folders, or folders of them",
+    )
+    parser.add_argument(
+        "--by", action="append", metavar="KEY", help="group by this setting only; may be repeated"
+    )
     parser.add_argument("--metric", choices=("accuracy", "macro_accuracy"), default="accuracy")
     parser.add_argument(
-        "--role", choices=("kept", "private", "proxy", "received"), default="kept",
-        help="which model: the one that an institution keeps under the method (default), or a certain one",
-    )  # fmt: skip
-    parser.add_argument("--round", default="last", metavar="last|N", help="after the last round, or after N rounds")
-    parser.add_argument("--against", metavar="METHOD", help="compare with this method (default: alone, if it is there)")
+        "--role",
+        choices=("kept", "private", "proxy", "received"),
+        default="kept",
+        help="which model: the one that an institution keeps under the method (default), or a "
+        "certain one",
+    )
+    parser.add_argument(
+        "--round", default="last", metavar="last|N", help="after the last round, or after N rounds"
+    )
+    parser.add_argument(
+        "--against",
+        metavar="METHOD",
+        help="compare with this method (default: alone, if it is there)",
+    )
     parser.add_argument("--format", choices=tuple(_FORMATS), default="text", help="default: text")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.add_argument(
+        "--json",
+        action="store_const",
+        const="json",
+        dest="format",
+        help="the same as --format json",
+    )
     parser.set_defaults(run=start)
 
 
@@ -61,8 +85,13 @@ def start(args: argparse.Namespace) -> int:
         raise ConfigError(f"Expected --round last or a number of rounds, got --round {args.round}.")
     after = None if args.round == "last" else whole("--round", int(args.round))
     found = overview(
-        args.paths, metric=args.metric, role=args.role, round=after, by=args.by, against=args.against
-    )  # fmt: skip
+        args.paths,
+        metric=args.metric,
+        role=args.role,
+        round=after,
+        by=args.by,
+        against=args.against,
+    )
     _FORMATS[args.format](found, args.metric)
     return 0
 
@@ -74,17 +103,24 @@ def remarks(found: Overview) -> list[str]:
     if not compared:
         return said
     said.append(
-        "p over clients: the clients of one seed are not independent (they share the exchange, the first proxy and the "
+        "p over clients: the clients of one seed are not independent (they share the exchange, "
+        "the first proxy and the "
         "test set), so these p-values are smaller than they should be."
     )
     seeds = min(comparison.seeds for comparison in compared)
     if seeds < FEWEST_SEEDS:
-        said.append(f"There is no test over seeds: that takes {FEWEST_SEEDS} or more, and some row has {seeds}.")
+        said.append(
+            f"There is no test over seeds: that takes {FEWEST_SEEDS} or more, and some row has "
+            f"{seeds}."
+        )
     if any(comparison.over_seeds is not None for comparison in compared):
-        fewest = min(comparison.seeds for comparison in compared if comparison.over_seeds is not None)
+        fewest = min(
+            comparison.seeds for comparison in compared if comparison.over_seeds is not None
+        )
         said.append(
             "p over seeds: tests the means of the seeds, which are independent. Trust these. "
-            f"With {fewest} seeds the signed-rank test cannot give less than {smallest_wilcoxon(fewest):.2g}."
+            f"With {fewest} seeds the signed-rank test cannot give less than "
+            f"{smallest_wilcoxon(fewest):.2g}."
         )
     return said
 
@@ -102,17 +138,30 @@ def _header(found: Overview, metric: str) -> list[str]:
 def _cells(row: Row, width: int) -> list[str]:
     """A row as text, as wide as the header is."""
     count = f"{row.clients} x {row.seeds}" if row.clients else f"{row.score.n} in {row.seeds} seeds"
-    cells = [row.method, *(_value(value) for value in row.group.values()), _spread(row.score.mean, row.score.std)]
+    cells = [
+        row.method,
+        *(_value(value) for value in row.group.values()),
+        _spread(row.score.mean, row.score.std),
+    ]
     cells += [count, _epsilon(row)]
     if row.comparison is not None:
         over = row.comparison.over_clients
-        cells += [_spread(over.difference * 100, None if over.std is None else over.std * 100, "+.1f"), *_p(over)]
+        cells += [
+            _spread(over.difference * 100, None if over.std is None else over.std * 100, "+.1f"),
+            *_p(over),
+        ]
         cells += _p(row.comparison.over_seeds) if row.comparison.over_seeds is not None else []
     return cells + [""] * (width - len(cells))
 
 
 def _value(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
+    return (
+        ", ".join(map(str, value))
+        if isinstance(value, tuple)
+        else "none"
+        if value is None
+        else str(value)
+    )
 
 
 def _spread(mean: float, std: float | None, form: str = ".3f") -> str:
@@ -124,7 +173,10 @@ def _epsilon(row: Row) -> str:
 
 
 def _p(test: PairedTest) -> list[str]:
-    return ["-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" for p in (test.t_test, test.wilcoxon)]
+    return [
+        "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+        for p in (test.t_test, test.wilcoxon)
+    ]
 
 
 def _print_text(found: Overview, metric: str) -> None:
@@ -140,7 +192,9 @@ def _print_text(found: Overview, metric: str) -> None:
         last = row.group
         table.add_row(*map(escape, _cells(row, len(header))))
     console.print(table)
-    console.print(f"±: standard deviation over clients and seeds. {_legend(found)}", highlight=False)
+    console.print(
+        f"±: standard deviation over clients and seeds. {_legend(found)}", highlight=False
+    )
     for remark in remarks(found):
         console.print(remark, highlight=False, markup=False)
 
@@ -181,10 +235,18 @@ def _flat(row: Row, found: Overview, metric: str) -> dict[str, Any]:
         "clients": comparison.over_clients if comparison else None,
         "seeds": comparison.over_seeds if comparison else None,
     }
-    flat: dict[str, Any] = {"method": row.method, **{key: _value(value) for key, value in row.group.items()}}
+    flat: dict[str, Any] = {
+        "method": row.method,
+        **{key: _value(value) for key, value in row.group.items()},
+    }
     flat |= {"metric": metric, "mean": row.score.mean, "std": row.score.std, "n": row.score.n}
     flat |= {"clients": row.clients, "seeds": row.seeds}
-    flat |= {"epsilon": row.epsilon, "delta": row.delta, "epsilon_kind": row.kind, "against": found.against}
+    flat |= {
+        "epsilon": row.epsilon,
+        "delta": row.delta,
+        "epsilon_kind": row.kind,
+        "against": found.against,
+    }
     flat["difference"] = tests["clients"].difference if tests["clients"] else None
     for over, test in tests.items():
         flat |= {
@@ -195,13 +257,18 @@ def _flat(row: Row, found: Overview, metric: str) -> dict[str, Any]:
 
 
 def _print_json(found: Overview, metric: str) -> None:
-    print(json.dumps({
-        "metric": metric,
-        "by": list(found.by),
-        "against": found.against,
-        "rows": [asdict(row) for row in found.rows],
-        "remarks": remarks(found),
-    }, default=str))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "metric": metric,
+                "by": list(found.by),
+                "against": found.against,
+                "rows": [asdict(row) for row in found.rows],
+                "remarks": remarks(found),
+            },
+            default=str,
+        )
+    )
 
 
 _FORMATS: dict[str, Callable[[Overview, str], None]] = {

@@ -19,8 +19,10 @@ _SHOWN = 8
 _DENSE_LIMIT = 512
 
 _LEGEND = (
-    "heard by: clients that hold some of one client's starting mass; been with: clients that trained the proxy that "
-    "one client holds (both: the fewest). to mean: distance of the de-biased proxies from their mean, 1 at the start. "
+    "heard by: clients that hold some of one client's starting mass; been with: clients that "
+    "trained the proxy that "
+    "one client holds (both: the fewest). to mean: distance of the de-biased proxies from their "
+    "mean, 1 at the start. "
     "sent/got: messages of one client (the most)."
 )
 
@@ -38,7 +40,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "topology",
         help="who sends to whom in each round, and how fast news spreads",
-        description="Print who sends which share of its proxy to whom, after how many rounds everyone has heard from\n"
+        description="Print who sends which share of its proxy to whom, after how many rounds "
+        "everyone has heard from\n"
         "everyone, and what that costs each client. Nothing is trained and nothing is sent.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,16 +49,36 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "name",
         metavar="NAME",
-        help=f"{', '.join(gossip.TOPOLOGIES)}; a .json or .npy file with matrices; or package.module:function",
+        help=f"{', '.join(gossip.TOPOLOGIES)}; a .json or .npy file with matrices; or "
+        f"package.module:function",
     )
-    parser.add_argument("--clients", type=int, default=8, metavar="K", help="number of clients (default 8)")
-    parser.add_argument("--rounds", type=int, metavar="T", help="rounds to show (default ceil(log2 K), at least 1)")
-    parser.add_argument("--self-weight", type=float, metavar="W", help="share a client keeps, 0 <= W < 1")
-    parser.add_argument("--degree", type=int, metavar="D", help="receivers per client and round (random)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random topology (default 0)")
-    parser.add_argument("--parameters", type=int, metavar="N", help="parameters of the proxy, to print bytes as well")
-    parser.add_argument("--limit", type=int, metavar="T", help="give up on 'everyone has heard' after T rounds")
-    parser.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+    parser.add_argument(
+        "--clients", type=int, default=8, metavar="K", help="number of clients (default 8)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, metavar="T", help="rounds to show (default ceil(log2 K), at least 1)"
+    )
+    parser.add_argument(
+        "--self-weight", type=float, metavar="W", help="share a client keeps, 0 <= W < 1"
+    )
+    parser.add_argument(
+        "--degree", type=int, metavar="D", help="receivers per client and round (random)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the random topology (default 0)"
+    )
+    parser.add_argument(
+        "--parameters",
+        type=int,
+        metavar="N",
+        help="parameters of the proxy, to print bytes as well",
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="T", help="give up on 'everyone has heard' after T rounds"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
     parser.set_defaults(run=run)
 
 
@@ -74,13 +97,21 @@ def analyse(arguments: argparse.Namespace) -> dict[str, Any]:
     clients = _validate.whole("--clients", arguments.clients, error=TopologyError)
     rounds = max((clients - 1).bit_length(), 1) if arguments.rounds is None else arguments.rounds
     _validate.whole("--rounds", rounds, error=TopologyError)
-    # A ring of K needs K - 1 rounds, a passed-on proxy more; with thousands of clients the search would take minutes.
-    limit = max(rounds, min(4 * clients, 250_000 // clients)) if arguments.limit is None else arguments.limit
+    # A ring of K needs K - 1 rounds, a passed-on proxy more; with thousands of clients the search
+    # would take minutes.
+    limit = (
+        max(rounds, min(4 * clients, 250_000 // clients))
+        if arguments.limit is None
+        else arguments.limit
+    )
     _validate.whole("--limit", limit, error=TopologyError)
     if arguments.parameters is not None:
         _validate.whole("--parameters", arguments.parameters, error=TopologyError)
     topology = gossip.make(
-        arguments.name, self_weight=arguments.self_weight, degree=arguments.degree, seed=arguments.seed
+        arguments.name,
+        self_weight=arguments.self_weight,
+        degree=arguments.degree,
+        seed=arguments.seed,
     )
     heard_after = spreading.rounds_to_all_heard(topology, clients, limit)
     been_with = spreading.visits(topology, clients, rounds if heard_after is not None else limit)
@@ -91,25 +122,40 @@ def analyse(arguments: argparse.Namespace) -> dict[str, Any]:
         "self_weight": arguments.self_weight,
         "degree": arguments.degree,
         "seed": arguments.seed,
-        "rounds": [_round(topology, round, clients, arguments.parameters) for round in range(rounds)],
+        "rounds": [
+            _round(topology, round, clients, arguments.parameters) for round in range(rounds)
+        ],
         "column_sums_ok": True,  # ``routes`` refuses every other matrix
         "limit": limit,
         "all_heard_after": heard_after,
         "heard_by": spreading.reach(topology, clients, rounds).min(axis=1).tolist(),
         "been_with": been_with[:rounds],
-        "been_with_all_after": next((t for t, count in enumerate(been_with, 1) if count == clients), None),
-        "consensus_error": spreading.consensus_error(topology, clients, rounds) if clients <= _DENSE_LIMIT else None,
+        "been_with_all_after": next(
+            (t for t, count in enumerate(been_with, 1) if count == clients), None
+        ),
+        "consensus_error": spreading.consensus_error(topology, clients, rounds)
+        if clients <= _DENSE_LIMIT
+        else None,
     }
 
 
-def _round(topology: gossip.Topology, round: int, clients: int, parameters: int | None) -> dict[str, Any]:
+def _round(
+    topology: gossip.Topology, round: int, clients: int, parameters: int | None
+) -> dict[str, Any]:
     plan = routing.routes(topology, round, range(clients))
     sent = [len(plan.receivers(client)) for client in range(clients)]
     received = [len(plan.senders(client)) for client in range(clients)]
     most = {"messages_sent": max(sent), "messages_received": max(received)}
     if parameters is not None:
-        most |= {"bytes_sent": 4 * parameters * max(sent), "bytes_received": 4 * parameters * max(received)}
-    return {"round": round, "shares": [plan.shares(client) for client in range(clients)], "most_per_client": most}
+        most |= {
+            "bytes_sent": 4 * parameters * max(sent),
+            "bytes_received": 4 * parameters * max(received),
+        }
+    return {
+        "round": round,
+        "shares": [plan.shares(client) for client in range(clients)],
+        "most_per_client": most,
+    }
 
 
 def _rule(name: str) -> str:
@@ -119,10 +165,15 @@ def _rule(name: str) -> str:
 
 def _show(found: dict[str, Any], console: Console) -> None:
     clients, shown = found["clients"], min(found["clients"], _SHOWN)
-    console.print(f"[bold]{escape(found['topology'])}[/bold], {_count(clients, 'client')}. {escape(found['rule'])}")
+    console.print(
+        f"[bold]{escape(found['topology'])}[/bold], {_count(clients, 'client')}. "
+        f"{escape(found['rule'])}"
+    )
     if clients > shown:
         console.print(f"Shown: the first {shown} of {clients} clients; --json lists all.")
-    table = Table("round", "sender → receivers", "shares", "heard by", "been with", "to mean", "sent/got")
+    table = Table(
+        "round", "sender → receivers", "shares", "heard by", "been with", "to mean", "sent/got"
+    )
     errors = found["consensus_error"] or [None] * len(found["rounds"])
     for row, heard_by, been_with, error in zip(
         found["rounds"], found["heard_by"], found["been_with"], errors, strict=True
@@ -160,7 +211,11 @@ def _span(values: list[float]) -> str:
 
 def _cost(most: dict[str, int]) -> str:
     text = f"{most['messages_sent']} / {most['messages_received']}"
-    return f"{text}\n{most['bytes_sent']:,} B /\n{most['bytes_received']:,} B" if "bytes_sent" in most else text
+    return (
+        f"{text}\n{most['bytes_sent']:,} B /\n{most['bytes_received']:,} B"
+        if "bytes_sent" in most
+        else text
+    )
 
 
 def _verdict(found: dict[str, Any]) -> str:
@@ -170,15 +225,26 @@ def _verdict(found: dict[str, Any]) -> str:
         return f"{sums}\nEveryone has heard from everyone after {_count(found['all_heard_after'], 'round')}."
     lines = [sums, f"Not everyone has heard from everyone within {_count(limit, 'round')}."]
     if all(len(shares) == 1 for row in found["rounds"] for shares in row["shares"]):
-        lines[-1] += " Proxies are passed on whole: each client holds one client's mass, nothing is averaged."
+        lines[-1] += (
+            " Proxies are passed on whole: each client holds one client's mass, nothing is "
+            "averaged."
+        )
     after = found["been_with_all_after"]
     lines.append(
-        f"After {_count(len(shown), 'round')} each proxy has been with {shown[-1]} of {_count(clients, 'client')} or "
+        f"After {_count(len(shown), 'round')} each proxy has been with {shown[-1]} of "
+        f"{_count(clients, 'client')} or "
         "more, who trained it in turn; "
-        + (f"with all {clients} after {_count(after, 'round')}." if after else f"not with all within {limit}.")
+        + (
+            f"with all {clients} after {_count(after, 'round')}."
+            if after
+            else f"not with all within {limit}."
+        )
     )
     if found["topology"] in ("exponential", "ring") and not found["self_weight"]:
-        lines.append("A self weight above 0 (such as --self-weight 0.5) mixes what a client holds with what arrives.")
+        lines.append(
+            "A self weight above 0 (such as --self-weight 0.5) mixes what a client holds with "
+            "what arrives."
+        )
     return "\n".join(lines)
 
 

@@ -22,19 +22,24 @@ PATIENCE_SECONDS = 2.0
 def waiting(
     what: str, *, total: int | None = None, quiet: bool = False, console: Console | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show that ``what`` goes on, if it takes longer than two seconds; yields a function to tell how much is done.
+    """Show that ``what`` goes on, if it takes longer than two seconds; yields a function to tell
+    how much is done.
 
-    With a ``total`` there is a bar with the time remaining, otherwise a clock. Nothing within may show a bar itself.
-    """
+    With a ``total`` there is a bar with the time remaining, otherwise a clock. Nothing within may
+    show a bar itself."""
     console = console or stderr_console()
-    length: bars.ProgressColumn = bars.TimeElapsedColumn() if total is None else bars.TimeRemainingColumn(compact=True)
+    length: bars.ProgressColumn = (
+        bars.TimeElapsedColumn() if total is None else bars.TimeRemainingColumn(compact=True)
+    )
     columns = (
         bars.SpinnerColumn("line"),
         bars.TextColumn("{task.description}", markup=False),
         bars.BarColumn(),
         length,
     )
-    shown = bars.Progress(*columns, console=console, transient=True, disable=quiet or not console.is_interactive)
+    shown = bars.Progress(
+        *columns, console=console, transient=True, disable=quiet or not console.is_interactive
+    )
     task = shown.add_task(what, total=total)
 
     def begin() -> None:
@@ -57,7 +62,8 @@ def waiting(
 
 
 def stderr_console() -> Console:
-    """Standard error. A file or a pipe is none to draw on, even where the environment asks for colour."""
+    """Standard error. A file or a pipe is none to draw on, even where the environment asks for
+    colour."""
     return Console(stderr=True, force_terminal=None if sys.stderr.isatty() else False)
 
 

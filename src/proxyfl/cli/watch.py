@@ -26,17 +26,25 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser(
         "watch",
         help="follow a run in the browser while it goes on",
-        description="Serve a page that shows a run and follows it to its end. Reachable from this machine only,\n"
-        "unless another --host is given: then whoever has the address with its token can look, unencrypted.",
+        description="Serve a page that shows a run and follows it to its end. Reachable from this "
+        "machine only,\n"
+        "unless another --host is given: then whoever has the address with its token can look, "
+        "unencrypted.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
-    parser.add_argument("--host", default=LOOPBACK, help=f"the address to serve on (default: {LOOPBACK})")
+    parser.add_argument(
+        "--host", default=LOOPBACK, help=f"the address to serve on (default: {LOOPBACK})"
+    )
     parser.add_argument("--port", type=int, default=0, help="the port (default: a free one)")
     parser.add_argument("--open", action="store_true", help="open the page in the default browser")
-    parser.add_argument("--until-done", action="store_true", help="stop a few seconds after the run has ended")
-    parser.add_argument("--json", action="store_true", help="print the address as one JSON document, nothing else")
+    parser.add_argument(
+        "--until-done", action="store_true", help="stop a few seconds after the run has ended"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the address as one JSON document, nothing else"
+    )
     parser.set_defaults(run=run)
 
 
@@ -47,9 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps({"url": server.url, "run": str(arguments.folder)}), flush=True)
         else:
             console = Console(highlight=False)
-            console.print(f"Watching {arguments.folder} at {server.url}", soft_wrap=True, markup=False)
+            console.print(
+                f"Watching {arguments.folder} at {server.url}", soft_wrap=True, markup=False
+            )
             if not is_loopback(arguments.host):
-                console.print("Others can look, with this address; the connection is not encrypted.", soft_wrap=True)
+                console.print(
+                    "Others can look, with this address; the connection is not encrypted.",
+                    soft_wrap=True,
+                )
             console.print("Ctrl-C ends this; the run goes on.")
         if arguments.open:
             webbrowser.open(server.url)

@@ -1,4 +1,5 @@
-"""Datasets from built-in sources, files, folders and the user's own code; and who gets which part of them."""
+"""Datasets from built-in sources, files, folders and the user's own code; and who gets which part
+of them."""
 
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.inputs import load_inputs

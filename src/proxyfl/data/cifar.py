@@ -1,10 +1,11 @@
 """CIFAR-10 (Krizhevsky 2009): binary batches, python batches, or either archive as it is published.
 
-A binary batch is a sequence of records: one byte of label, then 3 x 32 x 32 bytes of pixels, channel by channel.
+A binary batch is a sequence of records: one byte of label, then 3 x 32 x 32 bytes of pixels,
+channel by channel.
 
-A python batch is a pickle, and unpickling runs what the file says. ``_Reader`` therefore never reaches a real class:
-the three names of numpy that these files use lead to inert stand-ins here, every other name is refused.
-"""
+A python batch is a pickle, and unpickling runs what the file says. ``_Reader`` therefore never
+reaches a real class: the three names of numpy that these files use lead to inert stand-ins here,
+every other name is refused."""
 
 import io
 import pickle
@@ -21,18 +22,37 @@ from proxyfl.data.dataset import Dataset, pixels
 from proxyfl.data.fetch import Remote, data_folder, fetch_all
 from proxyfl.errors import DataError
 
-CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASS_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
-REMOTE = Remote("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+REMOTE = Remote(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"
+)
 FOLDERS = (".", "cifar10", "cifar-10", "CIFAR10")
 PIXELS = 3 * 32 * 32
 
 
 def find(directory: str | Path | None = None) -> Path | None:
-    """The folder of batches, or the archive, that ``load_cifar10`` would read; None where there is none."""
+    """The folder of batches, or the archive, that ``load_cifar10`` would read; None where there is
+    none."""
     for name in FOLDERS:
         root = data_folder(directory) / name
-        for inner, suffix in (("cifar-10-batches-bin", ".bin"), ("cifar-10-batches-py", ""), ("", ".bin"), ("", "")):
+        for inner, suffix in (
+            ("cifar-10-batches-bin", ".bin"),
+            ("cifar-10-batches-py", ""),
+            ("", ".bin"),
+            ("", ""),
+        ):
             if all((root / inner / f"{batch}{suffix}").is_file() for batch in BATCHES):
                 return root / inner
         for archive in ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"):
@@ -42,14 +62,17 @@ def find(directory: str | Path | None = None) -> Path | None:
 
 
 def load_cifar10(directory: str | Path | None = None, *, download: bool = True) -> Dataset:
-    """The dataset from where it is found, else fetched; three channels of 32x32, pixels in [0, 1]."""
+    """The dataset from where it is found, else fetched; three channels of 32x32, pixels in [0,
+    1]."""
     place = find(directory)
     if place is None:
         folder = data_folder(directory)
         fetch_all("cifar10", [REMOTE], folder, download=download)
         place = folder / REMOTE.name
     read = _from_archive(place) if place.is_file() else _from_folder(place)
-    parts = [(_binary if name.endswith(".bin") else _python)(place / name, raw) for name, raw in read]
+    parts = [
+        (_binary if name.endswith(".bin") else _python)(place / name, raw) for name, raw in read
+    ]
     train_x, train_y = (np.concatenate(columns) for columns in zip(*parts[:5], strict=True))
     test_x, test_y = parts[5]
     return Dataset(
@@ -66,13 +89,17 @@ def load_cifar10(directory: str | Path | None = None, *, download: bool = True) 
 def _from_folder(folder: Path) -> list[tuple[str, bytes]]:
     suffix = ".bin" if (folder / f"{BATCHES[0]}.bin").is_file() else ""
     try:
-        return [(name, (folder / name).read_bytes()) for name in (f"{batch}{suffix}" for batch in BATCHES)]
+        return [
+            (name, (folder / name).read_bytes())
+            for name in (f"{batch}{suffix}" for batch in BATCHES)
+        ]
     except OSError as problem:
         raise DataError(f"{folder}: cannot be read: {problem}.") from problem
 
 
 def _from_archive(path: Path) -> list[tuple[str, bytes]]:
-    """The six batches, read inside the archive: nothing is unpacked, so no path in it can lead anywhere."""
+    """The six batches, read inside the archive: nothing is unpacked, so no path in it can lead
+    anywhere."""
     wanted = {f"{batch}{suffix}" for batch in BATCHES for suffix in ("", ".bin")}
     found = {}
     try:
@@ -83,16 +110,22 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
                 if content is not None:
                     found[name] = content.read()
     except (OSError, EOFError, tarfile.TarError) as problem:
-        raise DataError(f"{path}: not a complete .tar.gz ({problem}). Delete it and fetch it again.") from problem
+        raise DataError(
+            f"{path}: not a complete .tar.gz ({problem}). Delete it and fetch it again."
+        ) from problem
     if sorted(name.removesuffix(".bin") for name in found) != sorted(BATCHES):
-        raise DataError(f"{path}: expected the six batches of CIFAR-10, found {', '.join(sorted(found)) or 'none'}.")
+        raise DataError(
+            f"{path}: expected the six batches of CIFAR-10, found "
+            f"{', '.join(sorted(found)) or 'none'}."
+        )
     return sorted(found.items())  # data_batch_1 .. 5, then test_batch
 
 
 def _binary(path: Path, raw: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     if not raw or len(raw) % (1 + PIXELS):
         raise DataError(
-            f"{path}: expected records of {1 + PIXELS} bytes, got {len(raw)} bytes, which is not a whole number of "
+            f"{path}: expected records of {1 + PIXELS} bytes, got {len(raw)} bytes, which is not "
+            f"a whole number of "
             "records. The file is truncated or not a binary batch of CIFAR-10."
         )
     records = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 1 + PIXELS)
@@ -121,20 +154,27 @@ def _checked(
     if len(x) != len(y) or not len(y) or not 0 <= y.min() <= y.max() < len(CLASS_NAMES):
         seen = f"{y.min()}..{y.max()}" if len(y) else "none"
         raise DataError(
-            f"{path}: expected a label within 0..9 for each of {len(x)} images, got {len(y)} labels within {seen}."
+            f"{path}: expected a label within 0..9 for each of {len(x)} images, got {len(y)} "
+            f"labels within {seen}."
         )
     return x.reshape(-1, 3, 32, 32), y
 
 
 class _Array:
-    """Stands in for numpy's array while a batch is read: bytes and a shape, and nothing that could run."""
+    """Stands in for numpy's array while a batch is read: bytes and a shape, and nothing that could
+    run."""
 
     raw: bytes = b""
     shape: tuple[int, ...] = ()
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, raw = state
-        if not isinstance(dtype, _Dtype) or dtype.code not in (b"u1", "u1") or fortran or not isinstance(raw, bytes):
+        if (
+            not isinstance(dtype, _Dtype)
+            or dtype.code not in (b"u1", "u1")
+            or fortran
+            or not isinstance(raw, bytes)
+        ):
             raise pickle.UnpicklingError("expected an array of unsigned bytes in C order")
         self.raw, self.shape = raw, tuple(int(size) for size in shape)
 
@@ -163,5 +203,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._allowed:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of CIFAR-10 needs")
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which no batch of CIFAR-10 needs"
+            )
         return self._allowed[module, name]

@@ -1,4 +1,5 @@
-"""A dataset in memory: training and test examples, labels, and where each training example comes from."""
+"""A dataset in memory: training and test examples, labels, and where each training example comes
+from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from proxyfl.seeds import numpy_stream
 
 @dataclass(frozen=True)
 class Dataset:
-    """Examples (N, *shape) as float32 with int64 labels; ``site`` says which institution a training example is from.
+    """Examples (N, *shape) as float32 with int64 labels; ``site`` says which institution a training
+    example is from.
 
     Guarantees, checked when one is made:
         * training and test part are non-empty, of one shape, and have a label for each example;
-        * every value is finite, every label within 0 .. classes - 1, every site within ``site_names``.
+        * every value is finite, every label within 0 .. classes - 1, every site within
+          ``site_names``.
     """
 
     name: str
@@ -39,7 +42,10 @@ class Dataset:
                 f"{self.name}: expected one name for each class, got classes={self.classes} "
                 f"and {len(self.class_names)} names."
             )
-        for part, x, y in (("training", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):
+        for part, x, y in (
+            ("training", self.train_x, self.train_y),
+            ("test", self.test_x, self.test_y),
+        ):
             _check_part(f"{self.name}, {part} part", x, y, self.classes)
         if self.test_x.shape[1:] != self.train_x.shape[1:]:
             raise DataError(
@@ -67,15 +73,21 @@ def split(
     site: Tensor | None = None,
     site_names: Sequence[str] = (),
 ) -> Dataset:
-    """A dataset whose test part is drawn uniformly from all examples, by the stream ``split`` of ``seed`` alone.
+    """A dataset whose test part is drawn uniformly from all examples, by the stream ``split`` of
+    ``seed`` alone.
 
     The draw looks at no label: it is the same whatever the examples are.
     """
     number("test_fraction", test_fraction, above=0, below=1, error=DataError)
     if len(x) < 2:
-        raise DataError(f"{name}: expected at least 2 examples, to train on one and test on another, got {len(x)}.")
+        raise DataError(
+            f"{name}: expected at least 2 examples, to train on one and test on another, got "
+            f"{len(x)}."
+        )
     if len(x) != len(y):
-        raise DataError(f"{name}: expected a label for each example, got {len(x)} examples and {len(y)} labels.")
+        raise DataError(
+            f"{name}: expected a label for each example, got {len(x)} examples and {len(y)} labels."
+        )
     tests = min(max(round(test_fraction * len(x)), 1), len(x) - 1)
     order = torch.from_numpy(numpy_stream(seed, "split").permutation(len(x)))
     # Sorted: the examples keep the order of their file, and memory is read forwards.
@@ -94,33 +106,48 @@ def split(
 
 
 def pixels(values: npt.NDArray[np.uint8]) -> Tensor:
-    """Eight-bit pixels as float32 in [0, 1]. The scale is the format's, not the data's: it reveals nothing."""
+    """Eight-bit pixels as float32 in [0, 1]. The scale is the format's, not the data's: it reveals
+    nothing."""
     return torch.from_numpy(np.divide(values, np.float32(255), dtype=np.float32, order="C"))
 
 
 def encoded(name: str, values: npt.NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as int64, and the name of each class.
 
-    Whole numbers stay as they are (classes 0 .. largest); anything else is numbered in the order of its sorted names.
-    """
+    Whole numbers stay as they are (classes 0 .. largest); anything else is numbered in the order of
+    its sorted names."""
     values = np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise DataError(f"{name}: expected one value for each example, got an array of shape {values.shape}.")
+        raise DataError(
+            f"{name}: expected one value for each example, got an array of shape {values.shape}."
+        )
     if len(values) == 0:
         raise DataError(f"{name}: expected at least one example, got none.")
-    if values.dtype.kind == "f" and np.isfinite(values).all() and (values == np.floor(values)).all():
+    if (
+        values.dtype.kind == "f"
+        and np.isfinite(values).all()
+        and (values == np.floor(values)).all()
+    ):
         values = values.astype(np.int64)
     if values.dtype.kind == "f":
-        raise DataError(f"{name}: expected whole numbers or names, got values such as {_strange(values)}.")
+        raise DataError(
+            f"{name}: expected whole numbers or names, got values such as {_strange(values)}."
+        )
     if values.dtype.kind in "iu":
         if values.min() < 0:
             where = int(np.argmax(values < 0))
-            raise DataError(f"{name}: expected numbers from 0, got {values[where]} at index {where}.")
+            raise DataError(
+                f"{name}: expected numbers from 0, got {values[where]} at index {where}."
+            )
         if values.max() >= 1_000_000:
-            raise DataError(f"{name}: expected a class number, got {values.max()}: is this the right column?")
-        return torch.from_numpy(values.astype(np.int64)), tuple(str(i) for i in range(int(values.max()) + 1))
+            raise DataError(
+                f"{name}: expected a class number, got {values.max()}: is this the right column?"
+            )
+        return torch.from_numpy(values.astype(np.int64)), tuple(
+            str(i) for i in range(int(values.max()) + 1)
+        )
     names, ids = np.unique(values.astype(str), return_inverse=True)
     return torch.from_numpy(ids.astype(np.int64)), tuple(map(str, names))
 
@@ -134,7 +161,10 @@ def _check_part(where: str, x: Tensor, y: Tensor, classes: int) -> None:
     if x.dtype != torch.float32:
         raise DataError(f"{where}: expected float32 examples, got {x.dtype}.")
     if x.ndim < 2 or x.numel() == 0:
-        raise DataError(f"{where}: expected examples (N, ...) with N >= 1, got an array of shape {tuple(x.shape)}.")
+        raise DataError(
+            f"{where}: expected examples (N, ...) with N >= 1, got an array of shape "
+            f"{tuple(x.shape)}."
+        )
     # Both extremes are NaN if any value is; this reads the data once and allocates nothing.
     if not all(extreme.isfinite() for extreme in x.aminmax()):
         first = [int(i) for i in (~x.isfinite()).nonzero()[0]]
@@ -147,11 +177,18 @@ def _check_part(where: str, x: Tensor, y: Tensor, classes: int) -> None:
 
 def _check_ids(where: str, what: str, ids: Tensor, length: int, bound: int) -> None:
     if ids.dtype != torch.int64 or ids.ndim != 1:
-        raise DataError(f"{where}: expected each {what} as one int64, got {ids.dtype} of shape {tuple(ids.shape)}.")
+        raise DataError(
+            f"{where}: expected each {what} as one int64, got {ids.dtype} of shape "
+            f"{tuple(ids.shape)}."
+        )
     if len(ids) != length:
-        raise DataError(f"{where}: expected a {what} for each of {length} examples, got {len(ids)}.")
+        raise DataError(
+            f"{where}: expected a {what} for each of {length} examples, got {len(ids)}."
+        )
     bad = (ids < 0) | (ids >= bound)
     if bad.any():
         first = int(bad.nonzero()[0])
         found = int(ids[first])
-        raise DataError(f"{where}: expected every {what} within 0..{bound - 1}, got {found} at index {first}.")
+        raise DataError(
+            f"{where}: expected every {what} within 0..{bound - 1}, got {found} at index {first}."
+        )

@@ -1,8 +1,7 @@
 """Where public datasets lie on this machine, and how they get there.
 
-A download is complete or absent: bytes go to a temporary file next to the target, the checksum is compared, and only
-then does the file take its name.
-"""
+A download is complete or absent: bytes go to a temporary file next to the target, the checksum is
+compared, and only then does the file take its name."""
 
 import hashlib
 import os
@@ -32,7 +31,8 @@ SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Remote:
-    """A public file: its address and the MD5 sum that its publisher states (against damage, not against forgery)."""
+    """A public file: its address and the MD5 sum that its publisher states (against damage, not
+    against forgery)."""
 
     url: str
     md5: str
@@ -51,21 +51,26 @@ def data_folder(directory: str | Path | None = None) -> Path:
 
 
 def fetch_all(dataset: str, remotes: Sequence[Remote], folder: Path, *, download: bool) -> None:
-    """Bring those of ``remotes`` that are not in ``folder`` there; a DataError says which files to put where."""
+    """Bring those of ``remotes`` that are not in ``folder`` there; a DataError says which files to
+    put where."""
     absent = [remote for remote in remotes if not (folder / remote.name).exists()]
     if not download:
-        raise DataError(f"{dataset} is not on this machine, and downloading is off. {_by_hand(absent, folder)}")
+        raise DataError(
+            f"{dataset} is not on this machine, and downloading is off. {_by_hand(absent, folder)}"
+        )
     for remote in absent:
         try:
             fetch(remote, folder)
         except (OSError, HTTPException) as problem:
             raise DataError(
-                f"{dataset} is not on this machine and could not be fetched: {problem}. {_by_hand(absent, folder)}"
+                f"{dataset} is not on this machine and could not be fetched: {problem}. "
+                f"{_by_hand(absent, folder)}"
             ) from problem
 
 
 def fetch(remote: Remote, folder: Path) -> Path:
-    """Download ``remote`` into ``folder`` with a progress bar on stderr; the checksum decides whether it stays."""
+    """Download ``remote`` into ``folder`` with a progress bar on stderr; the checksum decides
+    whether it stays."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{remote.name}.", dir=folder)
     partial = Path(name)
@@ -74,7 +79,8 @@ def fetch(remote: Remote, folder: Path) -> Path:
             found = _copy(remote, out)
         if found != remote.md5:
             raise DataError(
-                f"{remote.url}: expected MD5 {remote.md5}, got {found}. The download is damaged and was discarded: "
+                f"{remote.url}: expected MD5 {remote.md5}, got {found}. The download is damaged "
+                f"and was discarded: "
                 f"try again, or put the right file into {folder}."
             )
         partial.chmod(0o644)  # mkstemp makes it private, but a data folder may be shared
@@ -110,6 +116,7 @@ def _copy(remote: Remote, out: IO[bytes]) -> str:
 def _by_hand(absent: Sequence[Remote], folder: Path) -> str:
     files = "".join(f"\n  {remote.url}" for remote in absent)
     return (
-        f"Put these files into {folder} (or name another folder with --data-dir or PROXYFL_DATA):{files}\n"
+        f"Put these files into {folder} (or name another folder with --data-dir or "
+        f"PROXYFL_DATA):{files}\n"
         "The source 'digits' needs no download."
     )

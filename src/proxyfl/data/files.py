@@ -1,9 +1,9 @@
 """The user's own arrays and tables: ``.npz``, ``.csv``, ``.parquet``.
 
-Values are taken as they are. Standardising a column with its own mean and deviation would be a look at the data that no
-privacy accounting covers: scale with constants known beforehand (an age by 1/100), or account for the statistics.
-The exception is an array of unsigned bytes: those are pixels, scaled by 1/255, whatever they show.
-"""
+Values are taken as they are. Standardising a column with its own mean and deviation would be a look
+at the data that no privacy accounting covers: scale with constants known beforehand (an age by
+1/100), or account for the statistics. The exception is an array of unsigned bytes: those are
+pixels, scaled by 1/255, whatever they show."""
 
 import zipfile
 from pathlib import Path
@@ -20,12 +20,14 @@ from proxyfl.errors import DataError
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def load_npz(path: Path, *, site: str | None = None, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """``x`` and ``y``, of which a part is kept for the test, or ``x_train, y_train, x_test, y_test``.
+def load_npz(
+    path: Path, *, site: str | None = None, test_fraction: float = 0.2, seed: int = 0
+) -> Dataset:
+    """``x`` and ``y``, of which a part is kept for the test, or ``x_train, y_train, x_test,
+    y_test``.
 
-    ``site`` names an array with the site of each example of ``x`` or ``x_train``. Images are (N, C, H, W); unsigned
-    bytes may also come as (N, H, W) or (N, H, W, C) with at most four channels.
-    """
+    ``site`` names an array with the site of each example of ``x`` or ``x_train``. Images are (N, C,
+    H, W); unsigned bytes may also come as (N, H, W) or (N, H, W, C) with at most four channels."""
     arrays = read_npz(path)
     wanted = PARTS if "x_train" in arrays else ("x", "y")
     missing = [key for key in (*wanted, *([site] if site else [])) if key not in arrays]
@@ -38,7 +40,16 @@ def load_npz(path: Path, *, site: str | None = None, test_fraction: float = 0.2,
     x, labels = features(path, wanted[0], arrays[wanted[0]]), arrays[wanted[1]]
     if wanted != PARTS:
         y, names = encoded(f"{path}, y", labels)
-        return split(path.stem, x, y, names, test_fraction=test_fraction, seed=seed, site=sites, site_names=site_names)
+        return split(
+            path.stem,
+            x,
+            y,
+            names,
+            test_fraction=test_fraction,
+            seed=seed,
+            site=sites,
+            site_names=site_names,
+        )
     # Encoded together, so that a class number means the same in both parts.
     train_count = len(labels)
     y, names = encoded(f"{path}, y_train and y_test", np.concatenate([labels, arrays["y_test"]]))
@@ -56,18 +67,30 @@ def load_npz(path: Path, *, site: str | None = None, test_fraction: float = 0.2,
 
 
 def load_table(
-    path: Path, *, label: str = "label", site: str | None = None, test_fraction: float = 0.2, seed: int = 0
+    path: Path,
+    *,
+    label: str = "label",
+    site: str | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
 ) -> Dataset:
-    """A table with one example a row: ``label`` and ``site`` name columns, every other column is a feature."""
+    """A table with one example a row: ``label`` and ``site`` name columns, every other column is a
+    feature."""
     frame = read_table(path)
     for column in (label, *([site] if site else [])):
         if column not in frame.columns:
-            raise DataError(f"{path}: no column {column!r}. Its columns: {', '.join(map(str, frame.columns))}.")
+            raise DataError(
+                f"{path}: no column {column!r}. Its columns: {', '.join(map(str, frame.columns))}."
+            )
         if frame[column].isna().any():
-            raise DataError(f"{path}: column {column!r} is empty in row {int(frame[column].isna().argmax())}.")
+            raise DataError(
+                f"{path}: column {column!r} is empty in row {int(frame[column].isna().argmax())}."
+            )
     features = [column for column in frame.columns if column not in (label, site)]
     if not features or not len(frame):
-        raise DataError(f"{path}: expected rows with features beside {label!r}, got {frame.shape[0]} rows.")
+        raise DataError(
+            f"{path}: expected rows with features beside {label!r}, got {frame.shape[0]} rows."
+        )
     for column in features:
         values = frame[column]
         if values.dtype.kind not in "biuf":
@@ -81,9 +104,20 @@ def load_table(
                 "Fill it or drop the row first."
             )
     y, names = encoded(f"{path}, column {label!r}", frame[label].to_numpy())
-    sites, site_names = encoded(f"{path}, column {site!r}", frame[site].to_numpy()) if site else (None, ())
+    sites, site_names = (
+        encoded(f"{path}, column {site!r}", frame[site].to_numpy()) if site else (None, ())
+    )
     x = torch.from_numpy(frame[features].to_numpy(dtype=np.float32, copy=True))
-    return split(path.stem, x, y, names, test_fraction=test_fraction, seed=seed, site=sites, site_names=site_names)
+    return split(
+        path.stem,
+        x,
+        y,
+        names,
+        test_fraction=test_fraction,
+        seed=seed,
+        site=sites,
+        site_names=site_names,
+    )
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -113,10 +147,14 @@ def read_table(path: Path) -> Any:
     try:
         import pandas as pd
     except ImportError as problem:
-        raise DataError(f"{path}: reading tables needs pandas: pip install 'proxyfl[tables]'.") from problem
+        raise DataError(
+            f"{path}: reading tables needs pandas: pip install 'proxyfl[tables]'."
+        ) from problem
     try:
         return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except ImportError as problem:
-        raise DataError(f"{path}: reading Parquet needs pyarrow: pip install 'proxyfl[tables]'.") from problem
+        raise DataError(
+            f"{path}: reading Parquet needs pyarrow: pip install 'proxyfl[tables]'."
+        ) from problem
     except (OSError, ValueError) as problem:
         raise DataError(f"{path}: not a readable table: {problem}.") from problem

@@ -1,8 +1,9 @@
-"""A folder of images by class: ``CLASS/name.png``, or ``train/CLASS/name.png`` and ``test/CLASS/name.png``.
+"""A folder of images by class: ``CLASS/name.png``, or ``train/CLASS/name.png`` and
+``test/CLASS/name.png``.
 
-All images have one size and one number of channels: cutting or scaling them is the user's decision. Files whose names
-begin with a dot are left alone; any other file among the images that is no image is an error.
-"""
+All images have one size and one number of channels: cutting or scaling them is the user's decision.
+Files whose names begin with a dot are left alone; any other file among the images that is no image
+is an error."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +16,14 @@ import torch
 from proxyfl.data.dataset import Dataset, pixels, split
 from proxyfl.errors import DataError
 
-# How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and would lose something.
+# How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and
+# would lose something.
 MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
 
 
 def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """The images below ``path`` with pixels in [0, 1]; classes are numbered in the order of their sorted names."""
+    """The images below ``path`` with pixels in [0, 1]; classes are numbered in the order of their
+    sorted names."""
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     roots = [path / "train", path / "test"] if divided else [path]
     names = sorted({child.name for root in roots for child in _visible(root) if child.is_dir()})
@@ -29,7 +32,9 @@ def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dat
     parts = [_listing(root, names) for root in roots]
     for root, (files, _) in zip(roots, parts, strict=True):
         if not files:
-            raise DataError(f"{root}: expected images in the folders {', '.join(names)}, found none.")
+            raise DataError(
+                f"{root}: expected images in the folders {', '.join(names)}, found none."
+            )
     stacked = _stack([file for files, _ in parts for file in files])
     x, y = pixels(stacked), torch.tensor([label for _, labels in parts for label in labels])
     name = path.resolve().name
@@ -86,7 +91,9 @@ def read_image(file: Path) -> npt.NDArray[np.uint8]:
             mode = image.mode
             values = np.asarray(image.convert(MODES[mode]) if mode in MODES else [], dtype=np.uint8)
     except Exception as problem:  # Pillow's decoders raise whatever their format makes them
-        raise DataError(f"{file}: not a readable image ({type(problem).__name__}: {problem}).") from problem
+        raise DataError(
+            f"{file}: not a readable image ({type(problem).__name__}: {problem})."
+        ) from problem
     if mode not in MODES:
         raise DataError(
             f"{file}: expected 8 bits a channel, grey or RGB, got Pillow's mode {mode!r}. "
@@ -99,7 +106,9 @@ def _pillow(file: Path) -> Any:
     try:
         from PIL import Image
     except ImportError as problem:
-        raise DataError(f"{file}: reading images needs Pillow: pip install 'proxyfl[images]'.") from problem
+        raise DataError(
+            f"{file}: reading images needs Pillow: pip install 'proxyfl[images]'."
+        ) from problem
     return Image
 
 

@@ -19,7 +19,12 @@ from proxyfl.data.dataset import Dataset, pixels
 from proxyfl.data.fetch import Remote, data_folder, fetch_all
 from proxyfl.errors import DataError
 
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,18 @@ class Published:
     name: str
     url: str
     md5: tuple[str, str, str, str]
-    labels_md5: str  # of the uncompressed test labels: tells datasets apart whose files have the same names
+    labels_md5: (
+        str  # of the uncompressed test labels: tells datasets apart whose files have the same names
+    )
     folders: tuple[str, ...]  # below the data folder; the first is where downloads go
     class_names: tuple[str, ...]
 
     @property
     def remotes(self) -> tuple[Remote, ...]:
         """The four compressed files on the net."""
-        return tuple(Remote(f"{self.url}/{file}.gz", md5) for file, md5 in zip(FILES, self.md5, strict=True))
+        return tuple(
+            Remote(f"{self.url}/{file}.gz", md5) for file, md5 in zip(FILES, self.md5, strict=True)
+        )
 
 
 MNIST = Published(
@@ -72,7 +81,18 @@ FASHION_MNIST = Published(
         ".",
         "/usr/share/datasets/fashion-mnist",
     ),
-    class_names=("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    class_names=(
+        "T-shirt",
+        "trouser",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ),
 )
 
 
@@ -85,7 +105,9 @@ def find(published: Published, directory: str | Path | None = None) -> Path | No
     return None
 
 
-def load_idx(published: Published, directory: str | Path | None = None, *, download: bool = True) -> Dataset:
+def load_idx(
+    published: Published, directory: str | Path | None = None, *, download: bool = True
+) -> Dataset:
     """The dataset from where it is found, else fetched; one grey channel, pixels in [0, 1]."""
     folder = find(published, directory)
     if folder is None:
@@ -108,14 +130,16 @@ def load_idx(published: Published, directory: str | Path | None = None, *, downl
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """The array in an idx file of unsigned bytes, plain or gzip; a DataError names the file and what is wrong."""
+    """The array in an idx file of unsigned bytes, plain or gzip; a DataError names the file and
+    what is wrong."""
     try:
         raw = path.read_bytes()
         if path.suffix == ".gz":
             raw = gzip.decompress(raw)
     except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
         raise DataError(
-            f"{path}: not a complete gzip file ({problem}). It is truncated or damaged: delete it and fetch it again."
+            f"{path}: not a complete gzip file ({problem}). It is truncated or damaged: delete it "
+            f"and fetch it again."
         ) from problem
     except OSError as problem:
         raise DataError(f"{path}: cannot be read: {problem.strerror or problem}.") from problem
@@ -127,12 +151,16 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         )
     start = 4 + 4 * dimensions
     if len(raw) < start:
-        raise DataError(f"{path}: truncated in its header: expected at least {start} bytes, got {len(raw)}.")
+        raise DataError(
+            f"{path}: truncated in its header: expected at least {start} bytes, got {len(raw)}."
+        )
     sizes = tuple(int(size) for size in np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4))
     if len(raw) != start + math.prod(sizes):
         raise DataError(
-            f"{path}: {'truncated' if len(raw) < start + math.prod(sizes) else 'too long'}: its header states "
-            f"{' x '.join(map(str, sizes))}, which takes {start + math.prod(sizes)} bytes, got {len(raw)}."
+            f"{path}: {'truncated' if len(raw) < start + math.prod(sizes) else 'too long'}: its "
+            f"header states "
+            f"{' x '.join(map(str, sizes))}, which takes {start + math.prod(sizes)} bytes, got "
+            f"{len(raw)}."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes)
 
@@ -142,12 +170,14 @@ def _file(folder: Path, file: str) -> Path | None:
 
 
 def _same_dataset(published: Published, test_y: npt.NDArray[np.uint8], path: Path) -> None:
-    """MNIST's and Fashion-MNIST's files have the same names: in a folder without a name, one passes for the other."""
+    """MNIST's and Fashion-MNIST's files have the same names: in a folder without a name, one passes
+    for the other."""
     header = bytes((0, 0, 8, 1)) + len(test_y).to_bytes(4, "big")
     found = hashlib.md5(header + test_y.tobytes(), usedforsecurity=False).hexdigest()
     for other in (MNIST, FASHION_MNIST):
         if other.name != published.name and found == other.labels_md5:
             raise DataError(
                 f"{path}: expected {published.name}, but this is {other.name}. "
-                f"Ask for {other.name}, or put the files of {published.name} into a folder {published.folders[0]}."
+                f"Ask for {other.name}, or put the files of {published.name} into a folder "
+                f"{published.folders[0]}."
             )

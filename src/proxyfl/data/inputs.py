@@ -1,4 +1,5 @@
-"""New examples, without labels, to predict from: read as the training data was, and checked against its shape."""
+"""New examples, without labels, to predict from: read as the training data was, and checked against
+its shape."""
 
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from proxyfl.errors import DataError
 
 
 def load_inputs(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """The examples in ``path`` as (n, *shape): an .npz with x, an .npy, a table without label, or one image."""
+    """The examples in ``path`` as (n, *shape): an .npz with x, an .npy, a table without label, or
+    one image."""
     if not path.is_file():
         raise DataError(f"There is no file {path}.")
     x = _read(path, shape)
@@ -34,14 +36,21 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor:
         arrays = files.read_npz(path)
         key = next((k for k in ("x", "x_test") if k in arrays), None)
         if key is None:
-            raise DataError(f"{path}: expected an array x of shape (n, *{shape}), it holds: {', '.join(arrays)}.")
+            raise DataError(
+                f"{path}: expected an array x of shape (n, *{shape}), it holds: "
+                f"{', '.join(arrays)}."
+            )
         return files.features(path, key, arrays[key])
     if path.suffix == ".npy":
         try:
             return files.features(path, "the array", np.load(path, allow_pickle=False))
         except (ValueError, EOFError, OSError) as problem:
-            raise DataError(f"{path}: not a readable .npy of plain numbers: {problem}.") from problem
+            raise DataError(
+                f"{path}: not a readable .npy of plain numbers: {problem}."
+            ) from problem
     if path.suffix in (".csv", ".parquet"):
-        numbers = files.read_table(path).select_dtypes("number").to_numpy(dtype=np.float32, copy=True)
+        numbers = (
+            files.read_table(path).select_dtypes("number").to_numpy(dtype=np.float32, copy=True)
+        )
         return torch.from_numpy(numbers)
     return pixels(read_image(path).transpose(2, 0, 1)[None])

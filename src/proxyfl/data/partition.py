@@ -3,7 +3,8 @@
 Guarantees of every function here:
     * the parts, one sorted int64 array for each client, do not overlap;
     * equal arguments and an equal generator give equal parts;
-    * a division that cannot be made is a DataError that says what is short; no part is silently smaller than asked.
+    * a division that cannot be made is a DataError that says what is short; no part is silently
+      smaller than asked.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,8 +19,11 @@ Indices = npt.NDArray[np.int64]
 TRIES = 1000
 
 
-def iid(labels: Indices, *, clients: int, examples: int | None = None, generator: np.random.Generator) -> list[Indices]:
-    """``examples`` for each client, drawn uniformly without replacement; as many as there are for None."""
+def iid(
+    labels: Indices, *, clients: int, examples: int | None = None, generator: np.random.Generator
+) -> list[Indices]:
+    """``examples`` for each client, drawn uniformly without replacement; as many as there are for
+    None."""
     labels = _labels(labels)
     size = _size(len(labels), clients, examples)
     order = generator.permutation(len(labels))[: clients * size]
@@ -27,17 +31,23 @@ def iid(labels: Indices, *, clients: int, examples: int | None = None, generator
 
 
 def majority(
-    labels: Indices, *, clients: int, examples: int | None = None, p_major: float, generator: np.random.Generator
+    labels: Indices,
+    *,
+    clients: int,
+    examples: int | None = None,
+    p_major: float,
+    generator: np.random.Generator,
 ) -> list[Indices]:
-    """The paper's non-IID division: each client has one majority class and a little of everything else.
+    """The paper's non-IID division: each client has one majority class and a little of everything
+    else.
 
-    Each client gets a randomly chosen class, round(p_major * examples) examples of it, and the rest uniformly from the
-    other classes. Classes are drawn with replacement, among those that still have enough examples for one more client:
-    where classes are large that is the uniform choice of the paper, where they are small it is what makes it fit.
+    Each client gets a randomly chosen class, round(p_major * examples) examples of it, and the rest
+    uniformly from the other classes. Classes are drawn with replacement, among those that still
+    have enough examples for one more client: where classes are large that is the uniform choice of
+    the paper, where they are small it is what makes it fit.
 
-    ``examples=None`` takes as many for each client as fit: at most len(labels) // clients, fewer where that asks more
-    of the majority classes than there are.
-    """
+    ``examples=None`` takes as many for each client as fit: at most len(labels) // clients, fewer
+    where that asks more of the majority classes than there are."""
     labels = _labels(labels)
     number("p_major", p_major, at_least=0, at_most=1, error=DataError)
     most = _size(len(labels), clients, examples)
@@ -53,13 +63,19 @@ def majority(
 
 
 def dirichlet(
-    labels: Indices, *, clients: int, concentration: float, generator: np.random.Generator, minimum: int = 1
+    labels: Indices,
+    *,
+    clients: int,
+    concentration: float,
+    generator: np.random.Generator,
+    minimum: int = 1,
 ) -> list[Indices]:
-    """Every example goes to someone: each class is cut by proportions drawn from Dirichlet(concentration) over clients.
+    """Every example goes to someone: each class is cut by proportions drawn from
+    Dirichlet(concentration) over clients.
 
-    As in Yurochkin et al. (2019, arXiv:1905.12022v1). Small concentrations give each class to few clients. Proportions
-    are drawn again until each client has at least ``minimum`` examples, at most 1000 times.
-    """
+    As in Yurochkin et al. (2019, arXiv:1905.12022v1). Small concentrations give each class to few
+    clients. Proportions are drawn again until each client has at least ``minimum`` examples, at
+    most 1000 times."""
     labels = _labels(labels)
     whole("clients", clients, error=DataError)
     whole("minimum", minimum, at_least=0, error=DataError)
@@ -67,17 +83,21 @@ def dirichlet(
     counts = np.bincount(labels)
     if clients * minimum > len(labels):
         raise DataError(
-            f"{clients} clients with at least {minimum} examples need {clients * minimum}, there are {len(labels)}."
+            f"{clients} clients with at least {minimum} examples need {clients * minimum}, there "
+            f"are {len(labels)}."
         )
     for _ in range(TRIES):
         proportions = generator.dirichlet(np.full(clients, concentration), size=len(counts))
         cuts = np.floor(proportions.cumsum(axis=1) * counts[:, None]).astype(np.int64)
-        cuts[:, -1] = counts  # a sum of proportions that rounds below 1 must not count one example less
+        cuts[:, -1] = (
+            counts  # a sum of proportions that rounds below 1 must not count one example less
+        )
         if np.diff(cuts, prepend=0, axis=1).sum(axis=0).min() >= minimum:
             break
     else:
         raise DataError(
-            f"No division in {TRIES} draws gives each of {clients} clients at least {minimum} examples at "
+            f"No division in {TRIES} draws gives each of {clients} clients at least {minimum} "
+            f"examples at "
             f"concentration={concentration}. Raise concentration, or lower minimum or clients."
         )
     parts: list[list[Indices]] = [[] for _ in range(clients)]
@@ -94,21 +114,29 @@ def by_site(site: Indices) -> list[Indices]:
     parts = [np.flatnonzero(site == i) for i in range(int(site.max()) + 1)]
     for i, part in enumerate(parts):
         if not len(part):
-            raise DataError(f"Site {i} has no training example: leave it out, or keep fewer examples for the test.")
+            raise DataError(
+                f"Site {i} has no training example: leave it out, or keep fewer examples for the "
+                f"test."
+            )
     return _sorted(parts)
 
 
 def class_counts(labels: Indices, parts: Sequence[Indices], classes: int) -> Indices:
     """How many examples of each class each client has: an array (clients, classes)."""
     labels = np.asarray(labels)
-    return np.array([np.bincount(labels[part], minlength=classes) for part in parts], dtype=np.int64)
+    return np.array(
+        [np.bincount(labels[part], minlength=classes) for part in parts], dtype=np.int64
+    )
 
 
-def _majority_classes(counts: Indices, clients: int, major: int, generator: np.random.Generator) -> list[int]:
-    """A class for each client, among those with ``major`` examples left; fewer than ``clients`` where they run out.
+def _majority_classes(
+    counts: Indices, clients: int, major: int, generator: np.random.Generator
+) -> list[int]:
+    """A class for each client, among those with ``major`` examples left; fewer than ``clients``
+    where they run out.
 
-    Each draw uses up one of a class's counts // major places, so the order of draws never decides whether all fit.
-    """
+    Each draw uses up one of a class's counts // major places, so the order of draws never decides
+    whether all fit."""
     left = counts.copy()
     left[counts == 0] = -1  # a number without examples is no class, even where no majority is asked
     chosen: list[int] = []
@@ -122,19 +150,23 @@ def _majority_classes(counts: Indices, clients: int, major: int, generator: np.r
 
 
 def _shortage(counts: Indices, chosen: Sequence[int], clients: int, size: int, major: int) -> str:
-    """Why ``size`` examples with ``major`` of the ``chosen`` class cannot be dealt; empty if they can."""
+    """Why ``size`` examples with ``major`` of the ``chosen`` class cannot be dealt; empty if they
+    can."""
     left = counts - major * np.bincount(chosen, minlength=len(counts))
     if len(chosen) < clients:
         best = int(left.argmax())
         return (
-            f"Client {len(chosen)} of {clients} asks for {major} examples of a majority class, but class {best}, which "
-            f"has the most left, has {left[best]} of its {counts[best]}. Lower examples={size}, p_major or clients."
+            f"Client {len(chosen)} of {clients} asks for {major} examples of a majority class, "
+            f"but class {best}, which "
+            f"has the most left, has {left[best]} of its {counts[best]}. Lower examples={size}, "
+            f"p_major or clients."
         )
     for label in sorted(set(chosen)):
         asked, available = (size - major) * chosen.count(label), int(left.sum() - left[label])
         if asked > available:
             return (
-                f"The clients with majority class {label} ask for {asked} examples of other classes, "
+                f"The clients with majority class {label} ask for {asked} examples of other "
+                f"classes, "
                 f"there are {available} left. Lower examples={size} or clients, or raise p_major."
             )
     return ""
@@ -143,8 +175,12 @@ def _shortage(counts: Indices, chosen: Sequence[int], clients: int, size: int, m
 def _deal(
     labels: Indices, chosen: Sequence[int], size: int, major: int, generator: np.random.Generator
 ) -> list[Indices]:
-    """The majority parts, then the rest: shuffled over all clients, and own-class examples traded away."""
-    stock = {label: generator.permutation(np.flatnonzero(labels == label)) for label in sorted(set(chosen))}
+    """The majority parts, then the rest: shuffled over all clients, and own-class examples traded
+    away."""
+    stock = {
+        label: generator.permutation(np.flatnonzero(labels == label))
+        for label in sorted(set(chosen))
+    }
     own: list[Indices] = []
     for label in chosen:
         own.append(stock[label][:major])
@@ -156,24 +192,30 @@ def _deal(
     owner_class = np.full(len(pool), -1)  # -1: nobody's
     owner_class[: len(chosen) * rest] = np.repeat(chosen, rest)
     for label in sorted(set(chosen)):
-        # Trade with places whose owner may have this class and which hold another. _shortage saw that there are enough.
+        # Trade with places whose owner may have this class and which hold another. _shortage saw
+        # that there are enough.
         unwanted = np.flatnonzero((owner_class == label) & (labels[pool] == label))
         partners = np.flatnonzero((owner_class != label) & (labels[pool] != label))
         partners = generator.choice(partners, size=len(unwanted), replace=False)
         pool[unwanted], pool[partners] = pool[partners], pool[unwanted]
-    return _sorted(np.concatenate([mine, pool[k * rest : (k + 1) * rest]]) for k, mine in enumerate(own))
+    return _sorted(
+        np.concatenate([mine, pool[k * rest : (k + 1) * rest]]) for k, mine in enumerate(own)
+    )
 
 
 def _size(available: int, clients: int, examples: int | None) -> int:
     whole("clients", clients, error=DataError)
     if examples is None:
         if available < clients:
-            raise DataError(f"{clients} clients need at least {clients} examples, there are {available}.")
+            raise DataError(
+                f"{clients} clients need at least {clients} examples, there are {available}."
+            )
         return available // clients
     whole("examples", examples, error=DataError)
     if clients * examples > available:
         raise DataError(
-            f"{clients} clients with {examples} examples each need {clients * examples}, there are {available}. "
+            f"{clients} clients with {examples} examples each need {clients * examples}, there "
+            f"are {available}. "
             f"Lower examples to {available // clients} or less, or lower clients."
         )
     return examples

@@ -19,7 +19,8 @@ Directory = str | Path | None
 
 @dataclass(frozen=True)
 class Source:
-    """A named dataset: how to load it (directory, test_fraction, seed, download), and where it was found."""
+    """A named dataset: how to load it (directory, test_fraction, seed, download), and where it was
+    found."""
 
     load: Callable[[Directory, float, int, bool], Dataset]
     find: Callable[[Directory], str | None]
@@ -27,8 +28,11 @@ class Source:
 
 
 def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """scikit-learn's handwritten digits: 1797 grey images of 8x8 with 17 levels, scaled to [0, 1]."""
-    from sklearn.datasets import load_digits  # here, since it takes longer to import than most commands to run
+    """scikit-learn's handwritten digits: 1797 grey images of 8x8 with 17 levels, scaled to [0,
+    1]."""
+    from sklearn.datasets import (
+        load_digits,
+    )  # here, since it takes longer to import than most commands to run
 
     found = load_digits()
     x = torch.from_numpy(found.images[:, None].astype(np.float32)) / 16
@@ -38,7 +42,9 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
 
 def _published(published: idx.Published, description: str) -> Source:
     return Source(
-        load=lambda directory, _fraction, _seed, download: idx.load_idx(published, directory, download=download),
+        load=lambda directory, _fraction, _seed, download: idx.load_idx(
+            published, directory, download=download
+        ),
         find=lambda directory: _text(idx.find(published, directory)),
         description=description,
     )
@@ -57,7 +63,9 @@ SOURCES = {
     "mnist": _published(idx.MNIST, "70,000 handwritten digits, 28x28 grey"),
     "fashion-mnist": _published(idx.FASHION_MNIST, "70,000 pieces of clothing, 28x28 grey"),
     "cifar10": Source(
-        load=lambda directory, _fraction, _seed, download: cifar.load_cifar10(directory, download=download),
+        load=lambda directory, _fraction, _seed, download: cifar.load_cifar10(
+            directory, download=download
+        ),
         find=lambda directory: _text(cifar.find(directory)),
         description="60,000 photographs of ten kinds, 32x32 colour",
     ),
@@ -65,9 +73,11 @@ SOURCES = {
 
 FORMS = {
     "FILE.npz": "arrays x and y, or x_train, y_train, x_test, y_test",
-    "FILE.csv, FILE.parquet": "a table with a label column, numeric features, and a site column if there are sites",
+    "FILE.csv, FILE.parquet": "a table with a label column, numeric features, and a site column "
+    "if there are sites",
     "FOLDER": "images by class: CLASS/name.png, or train/CLASS/name.png and test/CLASS/name.png",
-    "package.module:factory": "your own function without arguments that returns a proxyfl.data.Dataset",
+    "package.module:factory": "your own function without arguments that returns a "
+    "proxyfl.data.Dataset",
 }
 
 
@@ -81,21 +91,27 @@ def load(
     seed: int = 0,
     download: bool = True,
 ) -> Dataset:
-    """The dataset that ``source`` names: one of ``SOURCES``, a file or folder, or ``package.module:factory``.
+    """The dataset that ``source`` names: one of ``SOURCES``, a file or folder, or
+    ``package.module:factory``.
 
-    ``directory`` is where the named ones are looked for and downloaded to. ``label`` is the label column of a table;
-    ``site`` the column of a table, or the array of an .npz, that says which institution an example is from. Where the
-    source has no test part of its own, ``test_fraction`` of its examples become one, drawn by ``seed``.
+    ``directory`` is where the named ones are looked for and downloaded to. ``label`` is the label
+    column of a table; ``site`` the column of a table, or the array of an .npz, that says which
+    institution an example is from. Where the source has no test part of its own, ``test_fraction``
+    of its examples become one, drawn by ``seed``.
 
-    Guarantees: the same arguments give the same dataset; a file is never half-read; every failure is a DataError.
-    """
+    Guarantees: the same arguments give the same dataset; a file is never half-read; every failure
+    is a DataError."""
     path = Path(source).expanduser()
     if path.suffix in (".csv", ".parquet"):
-        return load_table(_existing(path), label=label, site=site, test_fraction=test_fraction, seed=seed)
+        return load_table(
+            _existing(path), label=label, site=site, test_fraction=test_fraction, seed=seed
+        )
     if path.suffix == ".npz":
         return load_npz(_existing(path), site=site, test_fraction=test_fraction, seed=seed)
     if site is not None:
-        raise DataError(f"Only tables and .npz files have sites, got site={site!r} for the source {source!r}.")
+        raise DataError(
+            f"Only tables and .npz files have sites, got site={site!r} for the source {source!r}."
+        )
     if source in SOURCES:
         return SOURCES[source].load(directory, test_fraction, seed, download)
     if path.is_dir():
@@ -122,5 +138,7 @@ def _made(source: str) -> Dataset:
     except Exception as problem:
         raise DataError(f"{source!r} raised {type(problem).__name__}: {problem}") from problem
     if not isinstance(made, Dataset):
-        raise DataError(f"Expected a proxyfl.data.Dataset from {source!r}, got {type(made).__name__}.")
+        raise DataError(
+            f"Expected a proxyfl.data.Dataset from {source!r}, got {type(made).__name__}."
+        )
     return made

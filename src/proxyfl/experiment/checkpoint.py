@@ -3,12 +3,11 @@
     RUN/checkpoints/METHOD/000017/003.safetensors     client 3 after round 17: models, optimizers, streams, weight
     RUN/checkpoints/METHOD/000017/manifest.json       written last: which files belong to it, with their checksums
 
-A file per client means that a run can go on with another number of workers or ranks. The last two are kept, so that
-there is one to fall back to when the newest is damaged.
+A file per client means that a run can go on with another number of workers or ranks. The last two
+are kept, so that there is one to fall back to when the newest is damaged.
 
-Guarantees: a manifest names only files that were whole when it was written; ``newest`` checks every checksum again and
-passes over, with a warning that says why, whatever does not fit.
-"""
+Guarantees: a manifest names only files that were whole when it was written; ``newest`` checks every
+checksum again and passes over, with a warning that says why, whatever does not fit."""
 
 import json
 import shutil
@@ -36,7 +35,8 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: after ``round``, with ``metrics_bytes`` of metrics written and these records by then."""
+    """A complete checkpoint: after ``round``, with ``metrics_bytes`` of metrics written and these
+    records by then."""
 
     path: Path
     round: int
@@ -59,7 +59,8 @@ class Checkpoint:
 
 
 def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
-    """Write one client's file of round ``round`` below ``folder``; return its name and checksum for the manifest."""
+    """Write one client's file of round ``round`` below ``folder``; return its name and checksum for
+    the manifest."""
     below, name = folder / _round(round), _name(client.id)
     about = {"client": client.name, "round": str(round), "weight": float(client.weight).hex()}
     content = save(client.learner.state(), metadata=about)
@@ -81,7 +82,8 @@ def commit(
     final: Sequence[Mapping[str, Any]],
     departures: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Declare the files of round ``round`` a checkpoint of the run ``identity``; drop all but the last two."""
+    """Declare the files of round ``round`` a checkpoint of the run ``identity``; drop all but the
+    last two."""
     manifest = {
         "version": VERSION,
         "identity": identity,
@@ -96,7 +98,8 @@ def commit(
         scratch = path.with_name(".manifest.new")
         scratch.write_text(json.dumps(finite(manifest)))
         scratch.replace(path)
-    # Workers may be some rounds ahead: what they have written beyond this round is not complete yet, and stays.
+    # Workers may be some rounds ahead: what they have written beyond this round is not complete
+    # yet, and stays.
     for old in sorted(path for path in folder.iterdir() if path.name <= _round(round))[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -107,7 +110,8 @@ def clear(folder: Path) -> None:
 
 
 def newest(folder: Path, *, identity: str) -> Checkpoint | None:
-    """The newest checkpoint below ``folder`` that is whole and belongs to the run ``identity``, if there is one."""
+    """The newest checkpoint below ``folder`` that is whole and belongs to the run ``identity``, if
+    there is one."""
     if not folder.is_dir():
         return None
     for path in sorted(folder.iterdir(), reverse=True):
@@ -116,7 +120,11 @@ def newest(folder: Path, *, identity: str) -> Checkpoint | None:
         try:
             return _checked(path, identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+            reason = (
+                f"{type(error).__name__}: {error}"
+                if not isinstance(error, ValueError)
+                else str(error)
+            )
             warnings.warn(
                 f"The checkpoint {path} cannot be used ({reason}). Going back to the one before it.",
                 CheckpointWarning,

@@ -1,9 +1,11 @@
-"""Runs side by side: one row per method and group of settings, with its price, against one of the methods.
+"""Runs side by side: one row per method and group of settings, with its price, against one of the
+methods.
 
 Guarantees:
     * a row never mixes runs whose settings differ without a remark that says so;
     * nothing is left out (an unfinished run, a pair without its counterpart) without a remark;
-    * every epsilon is the largest over the row's clients and seeds, beside the weakest kind among them.
+    * every epsilon is the largest over the row's clients and seeds, beside the weakest kind among
+      them.
 """
 
 import json
@@ -24,8 +26,14 @@ Which = Literal["kept", "private", "proxy", "received"]
 
 _APART = ("seed", "methods")
 _INCIDENTAL = (
-    "device", "threads", "evaluate_every", "checkpoint_every", "data.directory", "data.download", "exchange.timeout",
-)  # fmt: skip
+    "device",
+    "threads",
+    "evaluate_every",
+    "checkpoint_every",
+    "data.directory",
+    "data.download",
+    "exchange.timeout",
+)
 """Settings that results do not depend on, but for rounding."""
 
 _KINDS = ("end-to-end", "conditional", "none")
@@ -48,7 +56,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """One method in one group. ``clients`` is None where seeds have different numbers of them; no DP: epsilon None."""
+    """One method in one group. ``clients`` is None where seeds have different numbers of them; no
+    DP: epsilon None."""
 
     method: str
     group: Mapping[str, Any]
@@ -63,7 +72,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Overview:
-    """The rows, what distinguishes their groups, whom they are compared with, and what a reader must know."""
+    """The rows, what distinguishes their groups, whom they are compared with, and what a reader
+    must know."""
 
     rows: Sequence[Row]
     by: Sequence[str]
@@ -80,11 +90,11 @@ def overview(
     by: Sequence[str] | None = None,
     against: str | None = None,
 ) -> Overview:
-    """Compare the runs in ``paths`` (runs, or folders of runs) after their last round, or after ``round`` rounds.
+    """Compare the runs in ``paths`` (runs, or folders of runs) after their last round, or after
+    ``round`` rounds.
 
-    ``by`` are the settings that rows are grouped by, if not all that differ; ``against`` is the method to compare with,
-    if not `alone` where that is there.
-    """
+    ``by`` are the settings that rows are grouped by, if not all that differ; ``against`` is the
+    method to compare with, if not `alone` where that is there."""
     remarks: list[str] = []
     samples = [s for run in runs_below(paths) for s in read(run, metric, role, round, remarks)]
     if not samples:
@@ -97,7 +107,9 @@ def overview(
     rest = [key for key in differing if key not in grouped_by]
     methods = list(dict.fromkeys(s.method for s in samples))
     if against is not None and against not in methods:
-        raise ConfigError(f"There is no method {against!r} in these runs. There are: {', '.join(methods)}.")
+        raise ConfigError(
+            f"There is no method {against!r} in these runs. There are: {', '.join(methods)}."
+        )
     against = against or ("alone" if "alone" in methods else None)
     rows = []
     for group, found in groups.items():
@@ -105,7 +117,9 @@ def overview(
             _check_once(found[method], rest)
             theirs = _counterpart(against, method, group, groups, grouped_by, remarks)
             comparison = _compare(found[method], theirs, rest, remarks) if theirs else None
-            rows.append(_row(method, dict(zip(grouped_by, group, strict=True)), found[method], comparison))
+            rows.append(
+                _row(method, dict(zip(grouped_by, group, strict=True)), found[method], comparison)
+            )
             mixed = [key for key in rest if len({s.settings[key] for s in found[method]}) > 1]
             if mixed:
                 remarks.append(f"{method}: taken together although {', '.join(mixed)} differ.")
@@ -120,15 +134,22 @@ def runs_below(paths: Sequence[Path]) -> list[Path]:
         here = (
             [path]
             if path in below
-            else [p for p in below if not any(n.startswith(".") for n in p.parts[len(path.parts) :])]
+            else [
+                p for p in below if not any(n.startswith(".") for n in p.parts[len(path.parts) :])
+            ]
         )
         if not here:
-            raise RunError(f"{path} holds no run: expected a run's folder, or one of runs as `proxyfl sweep` makes it.")
+            raise RunError(
+                f"{path} holds no run: expected a run's folder, or one of runs as `proxyfl sweep` "
+                f"makes it."
+            )
         found |= {run.resolve(): run for run in here if run.resolve() not in found}
     return list(found.values())
 
 
-def read(run: Path, metric: Metric, role: Which, round: int | None, remarks: list[str]) -> list[Sample]:
+def read(
+    run: Path, metric: Metric, role: Which, round: int | None, remarks: list[str]
+) -> list[Sample]:
     """The scores in one run's folder; what cannot be read of it, and why, goes to ``remarks``."""
     config = folder.read_config(run)
     finished = sweep.state(run) == "finished"
@@ -139,19 +160,31 @@ def read(run: Path, metric: Metric, role: Which, round: int | None, remarks: lis
     records, keeps = _records(run, round)
     for method in config.methods:
         wanted = keeps.get(method, "private") if role == "kept" else role
-        found = [(record, _score(record, wanted, metric, role)) for record in records.get(method, [])]
+        found = [
+            (record, _score(record, wanted, metric, role)) for record in records.get(method, [])
+        ]
         scored = [(record, value) for record, value in found if value is not None]
         if not scored and any(key.endswith("_accuracy") for record, _ in found for key in record):
             remarks.append(f"Left out: {method} has no {wanted} model to score.")
         elif not scored and finished:
-            raise RunError(f"{method} was not evaluated after round {round} in {run}. {_evaluated(run, method)}")
+            raise RunError(
+                f"{method} was not evaluated after round {round} in {run}. "
+                f"{_evaluated(run, method)}"
+            )
         elif not scored:
-            remarks.append(f"Left out: {method} in {run} has not come to round {round}, or was not evaluated there.")
-        samples += [Sample(run, method, settings, r["client"], value, *_price(r)) for r, value in scored]
+            remarks.append(
+                f"Left out: {method} in {run} has not come to round {round}, or was not evaluated "
+                f"there."
+            )
+        samples += [
+            Sample(run, method, settings, r["client"], value, *_price(r)) for r, value in scored
+        ]
     return samples
 
 
-def _records(run: Path, round: int | None) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+def _records(
+    run: Path, round: int | None
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """Each method's records, one per client, and which model it keeps."""
     keeps = {name: str(method.keeps) for name, method in METHODS.items()}
     try:
@@ -161,10 +194,14 @@ def _records(run: Path, round: int | None) -> tuple[dict[str, list[dict[str, Any
             return {name: entry["clients"] for name, entry in about.items()}, keeps
     except (OSError, ValueError, KeyError, TypeError) as error:
         if round is None:
-            raise RunError(f"{run / 'summary.json'} cannot be read: {type(error).__name__} {error}.") from error
+            raise RunError(
+                f"{run / 'summary.json'} cannot be read: {type(error).__name__} {error}."
+            ) from error
     records: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in folder.read_metrics(run):
-        if row["round"] == round - 1:  # records count rounds from 0, people count those that are done
+        if (
+            row["round"] == round - 1
+        ):  # records count rounds from 0, people count those that are done
             records[row["method"]].append(row)
     return records, keeps
 
@@ -172,7 +209,8 @@ def _records(run: Path, round: int | None) -> tuple[dict[str, list[dict[str, Any
 def _score(record: Mapping[str, Any], wanted: str, metric: str, role: str) -> float | None:
     value: float | None = record.get(f"{wanted}_{metric}")
     if value is None and role == "kept" and wanted == "received":
-        # A client that left before the exchange has received nothing in it: it keeps the proxy it had.
+        # A client that left before the exchange has received nothing in it: it keeps the proxy it
+        # had.
         value = record.get(f"proxy_{metric}")
     return value
 
@@ -183,7 +221,11 @@ def _price(record: Mapping[str, Any]) -> tuple[float | None, float, str]:
 
 
 def _evaluated(run: Path, method: str) -> str:
-    rows = [r for r in folder.read_metrics(run) if r["method"] == method and any(k.endswith("_accuracy") for k in r)]
+    rows = [
+        r
+        for r in folder.read_metrics(run)
+        if r["method"] == method and any(k.endswith("_accuracy") for k in r)
+    ]
     return f"Evaluated: after {', '.join(str(n + 1) for n in sorted({r['round'] for r in rows}))}."
 
 
@@ -195,9 +237,13 @@ def _differing(samples: Sequence[Sample]) -> list[str]:
 def _setting(key: str) -> str:
     """The setting called ``key``, or the only one that ends in it."""
     known = keys()
-    matching = [name for name in known if name == key] or [n for n in known if n.endswith(f".{key}")]
+    matching = [name for name in known if name == key] or [
+        n for n in known if n.endswith(f".{key}")
+    ]
     if len(matching) != 1:
-        raise ConfigError(f"Unknown setting {key!r} to group by. Known: {', '.join(matching or known)}.")
+        raise ConfigError(
+            f"Unknown setting {key!r} to group by. Known: {', '.join(matching or known)}."
+        )
     return matching[0]
 
 
@@ -206,7 +252,8 @@ def _rank(method: str) -> tuple[int, str]:
 
 
 def _seed(sample: Sample, rest: Sequence[str]) -> tuple[Hashable, ...]:
-    """What pairs must share besides the client: the seed, and whatever else differs within the row."""
+    """What pairs must share besides the client: the seed, and whatever else differs within the
+    row."""
     return sample.settings["seed"], *(sample.settings[key] for key in rest)
 
 
@@ -216,7 +263,8 @@ def _check_once(samples: Sequence[Sample], rest: Sequence[str]) -> None:
         first = seen.setdefault((_seed(sample, rest), sample.client), sample.run)
         if first != sample.run:
             raise RunError(
-                f"{first} and {sample.run} hold the same method ({sample.method}), settings and seed. Name one of them."
+                f"{first} and {sample.run} hold the same method ({sample.method}), settings and "
+                f"seed. Name one of them."
             )
 
 
@@ -228,7 +276,8 @@ def _counterpart(
     by: Sequence[str],
     remarks: list[str],
 ) -> list[Sample]:
-    """The samples to compare with: those of the same group, else those of the only group that has any."""
+    """The samples to compare with: those of the same group, else those of the only group that has
+    any."""
     if against is None or method == against:
         return []
     if against in groups[group]:
@@ -236,7 +285,9 @@ def _counterpart(
     having = [other for other, found in groups.items() if against in found]
     shown = ", ".join(f"{key}={value}" for key, value in zip(by, group, strict=True))
     if len(having) > 1:
-        remarks.append(f"{method} ({shown}) is not compared: {against} was not run with these settings.")
+        remarks.append(
+            f"{method} ({shown}) is not compared: {against} was not run with these settings."
+        )
         return []
     only = ", ".join(f"{key}={value}" for key, value in zip(by, having[0], strict=True))
     remarks.append(f"{method} ({shown}) is compared with the only {against} there is, at {only}.")
@@ -246,7 +297,10 @@ def _counterpart(
 def _compare(
     ours: Sequence[Sample], theirs: Sequence[Sample], rest: Sequence[str], remarks: list[str]
 ) -> Comparison | None:
-    pooled = [bool(METHODS[s.method].pooled) if s.method in METHODS else False for s in (ours[0], theirs[0])]
+    pooled = [
+        bool(METHODS[s.method].pooled) if s.method in METHODS else False
+        for s in (ours[0], theirs[0])
+    ]
     found = differences(
         *({(_seed(s, rest), s.client): s.value for s in side} for side in (ours, theirs)),
         ours_pooled=pooled[0],
@@ -255,14 +309,19 @@ def _compare(
     pairs, expected = sum(map(len, found.values())), len(theirs if pooled[0] else ours)
     if pairs < expected:
         names = f"{ours[0].method} and {theirs[0].method}"
-        remarks.append(f"{names}: {pairs} of {expected} scores have a counterpart with the same seed and client.")
+        remarks.append(
+            f"{names}: {pairs} of {expected} scores have a counterpart with the same seed and "
+            f"client."
+        )
     by_seed: dict[Hashable, list[float]] = defaultdict(list)
     for (seed, *_), some in found.items():
         by_seed[seed] += some
     return compare(by_seed) if pairs else None
 
 
-def _row(method: str, group: Mapping[str, Any], samples: Sequence[Sample], comparison: Comparison | None) -> Row:
+def _row(
+    method: str, group: Mapping[str, Any], samples: Sequence[Sample], comparison: Comparison | None
+) -> Row:
     per_seed: dict[int, set[int]] = defaultdict(set)
     for sample in samples:
         per_seed[sample.settings["seed"]].add(sample.client)

@@ -1,7 +1,9 @@
-"""A run's settings: one tree of frozen dataclasses, read from TOML, changed with ``--set key=value``.
+"""A run's settings: one tree of frozen dataclasses, read from TOML, changed with ``--set
+key=value``.
 
-The defaults are the demo's: eight clients with 179 handwritten digits each, three fifths of them of one class, and a
-proxy of 650 parameters, so that the noise that hides a record does not drown what the proxy has learnt.
+The defaults are the demo's: eight clients with 179 handwritten digits each, three fifths of them of
+one class, and a proxy of 650 parameters, so that the noise that hides a record does not drown what
+the proxy has learnt.
 
 A value marked *per client* is one value for all or a list with one for each.
 """
@@ -49,7 +51,8 @@ class Data:
 
 @dataclass(frozen=True)
 class Partition:
-    """How the training examples are dealt out. ``examples`` per client; absent means as many as there are."""
+    """How the training examples are dealt out. ``examples`` per client; absent means as many as
+    there are."""
 
     kind: str = "majority"
     clients: int = 8
@@ -68,7 +71,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class Models:
-    """Architectures: see ``proxyfl models``. ``private`` is per client; all clients share one proxy architecture."""
+    """Architectures: see ``proxyfl models``. ``private`` is per client; all clients share one proxy
+    architecture."""
 
     private: PerClientStr = "mlp"
     proxy: str = "linear"
@@ -82,7 +86,8 @@ class Models:
 
 @dataclass(frozen=True)
 class Learning:
-    """The losses of mutual learning, and how long a round is (absent: one pass, n // batch_size steps)."""
+    """The losses of mutual learning, and how long a round is (absent: one pass, n // batch_size
+    steps)."""
 
     alpha: float = 0.6
     beta: float = 0.0
@@ -115,16 +120,19 @@ class Optimizer:
         number("weight_decay", self.weight_decay, at_least=0)
         number("momentum", self.momentum, at_least=0, below=1)
         if self.momentum and self.name != "sgd":
-            raise ConfigError(f"momentum={self.momentum} is for sgd; {self.name} has its own. Set it to 0 or use sgd.")
+            raise ConfigError(
+                f"momentum={self.momentum} is for sgd; {self.name} has its own. Set it to 0 or "
+                f"use sgd."
+            )
 
 
 @dataclass(frozen=True)
 class Privacy:
-    """DP-SGD of what is shared. ``enabled = false`` trains every method without DP, for ablations only.
+    """DP-SGD of what is shared. ``enabled = false`` trains every method without DP, for ablations
+    only.
 
-    ``delta`` absent means 1/n. A client whose next step would exceed its ``budget`` (epsilon, by ``accountant``)
-    leaves.
-    """
+    ``delta`` absent means 1/n. A client whose next step would exceed its ``budget`` (epsilon, by
+    ``accountant``) leaves."""
 
     enabled: bool = True
     noise_multiplier: PerClientFloat = 4.0
@@ -164,7 +172,8 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Membership:
-    """Who is there when. ``absence``: probability that a client misses a round. ``schedule``: one entry per client."""
+    """Who is there when. ``absence``: probability that a client misses a round. ``schedule``: one
+    entry per client."""
 
     absence: float = 0.0
     schedule: tuple[Stay, ...] = ()
@@ -203,9 +212,15 @@ class Config:
         whole("threads", self.threads)
         choice("precision", self.precision, PRECISIONS)
         if not self.methods:
-            raise ConfigError("Expected at least one method in methods, got none. See `proxyfl methods`.")
-        if repeated := [name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1]:
-            raise ConfigError(f"Expected each method once in methods, got {', '.join(repeated)} more than once.")
+            raise ConfigError(
+                "Expected at least one method in methods, got none. See `proxyfl methods`."
+            )
+        if repeated := [
+            name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1
+        ]:
+            raise ConfigError(
+                f"Expected each method once in methods, got {', '.join(repeated)} more than once."
+            )
 
 
 def values(setting: Any) -> tuple[Any, ...]:
@@ -218,12 +233,16 @@ def per_client(name: str, setting: T | tuple[T, ...], client: int, clients: int)
     if not isinstance(setting, tuple):
         return setting
     if len(setting) != clients:
-        raise ConfigError(f"Expected one value or {clients} values (one per client) for {name}, got {len(setting)}.")
+        raise ConfigError(
+            f"Expected one value or {clients} values (one per client) for {name}, got "
+            f"{len(setting)}."
+        )
     return setting[client]
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """The config in the TOML file at ``path`` (the defaults without one), changed by ``key=value`` overrides."""
+    """The config in the TOML file at ``path`` (the defaults without one), changed by ``key=value``
+    overrides."""
     tree = {} if path is None else read_toml(path, "config")
     for override in overrides:
         _apply(tree, override)
@@ -235,7 +254,9 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"Cannot read the {what} file {path}: {error.strerror or error}.") from error
+        raise ConfigError(
+            f"Cannot read the {what} file {path}: {error.strerror or error}."
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"The {what} file {path} is not valid TOML: {error}.") from error
 
@@ -255,7 +276,8 @@ def to_toml(config: Config) -> str:
             lines = [
                 f"{f.name} = {_toml(getattr(value, f.name))}"
                 for f in dataclasses.fields(value)
-                # TOML has no null: what is nothing by default is left out, what could be something is _NOTHING.
+                # TOML has no null: what is nothing by default is left out, what could be something
+                # is _NOTHING.
                 if getattr(value, f.name) is not None or f.default is not None
             ]
             tables.append("\n".join([f"[{item.name}]", *lines]))
@@ -278,7 +300,8 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals:
         raise ConfigError(
-            f"Expected --set key=value, got {override!r}. For example --set privacy.noise_multiplier=1.1."
+            f"Expected --set key=value, got {override!r}. For example --set "
+            f"privacy.noise_multiplier=1.1."
         )
     *parents, last = key.strip().split(".")
     for parent in parents:
@@ -289,7 +312,8 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _parsed(text: str) -> Any:
-    """``text`` as a TOML value; as a plain string, or comma-separated list of them, where it is none."""
+    """``text`` as a TOML value; as a plain string, or comma-separated list of them, where it is
+    none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -311,7 +335,11 @@ def _changed(default: Any, tree: Any, path: str) -> Any:
     given = {}
     for key, value in tree.items():
         name, old = f"{path}.{key}" if path else key, getattr(default, key)
-        given[key] = _changed(old, value, name) if dataclasses.is_dataclass(old) else _convert(hints[key], value, name)
+        given[key] = (
+            _changed(old, value, name)
+            if dataclasses.is_dataclass(old)
+            else _convert(hints[key], value, name)
+        )
     try:
         return dataclasses.replace(default, **given)
     except ConfigError as error:
@@ -325,23 +353,48 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
     if value == _NOTHING and type(None) in options and str not in options:
         return None
     for option in options:
-        if typing.get_origin(option) is tuple and (isinstance(value, list | tuple) or len(options) == 1):
+        if typing.get_origin(option) is tuple and (
+            isinstance(value, list | tuple) or len(options) == 1
+        ):
             inner = typing.get_args(option)[0]
-            return tuple(_convert(inner, v, path) for v in (value if isinstance(value, list | tuple) else [value]))
+            return tuple(
+                _convert(inner, v, path)
+                for v in (value if isinstance(value, list | tuple) else [value])
+            )
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        if isinstance(option, type) and dataclasses.is_dataclass(option) and isinstance(value, Mapping):
+        if (
+            isinstance(option, type)
+            and dataclasses.is_dataclass(option)
+            and isinstance(value, Mapping)
+        ):
             return _changed(option(), value, path)
-        if isinstance(option, type) and isinstance(value, option) and isinstance(value, bool) == (option is bool):
+        if (
+            isinstance(option, type)
+            and isinstance(value, option)
+            and isinstance(value, bool) == (option is bool)
+        ):
             return value
-    raise ConfigError(f"Expected {' or '.join(_named(o) for o in options)} for {path}, got {value!r}.")
+    raise ConfigError(
+        f"Expected {' or '.join(_named(o) for o in options)} for {path}, got {value!r}."
+    )
 
 
 def _named(option: Any) -> str:
     """A type as a user knows it."""
     if typing.get_origin(option) is tuple:
-        return "a list with one such value per client" if option != tuple[str, ...] else "a list of names"
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "nothing"}
+        return (
+            "a list with one such value per client"
+            if option != tuple[str, ...]
+            else "a list of names"
+        )
+    names = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        type(None): "nothing",
+    }
     return names.get(option, "a table such as {client = 3, joins = 20}")
 
 
@@ -357,5 +410,9 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(_toml(v) for v in value)}]"
     if dataclasses.is_dataclass(value):
         inner = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return "{" + ", ".join(f"{key} = {_toml(v)}" for key, v in inner.items() if v is not None) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key} = {_toml(v)}" for key, v in inner.items() if v is not None)
+            + "}"
+        )
     return repr(value)

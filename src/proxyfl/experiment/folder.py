@@ -9,9 +9,8 @@
     ended/METHOD.json    that a method is over, with its final records
     summary.json         final scores and costs, per method and client
 
-The folder comes into being with its config already in it, or not at all. Metrics are flushed line by line, so an
-interrupted run leaves readable records.
-"""
+The folder comes into being with its config already in it, or not at all. Metrics are flushed line
+by line, so an interrupted run leaves readable records."""
 
 import datetime
 import fcntl
@@ -51,7 +50,9 @@ def create(path: Path, config: Config, identity: str, data: int) -> Path:
             new = Path(scratch) / "run"
             new.mkdir()
             (new / "config.toml").write_text(to_toml(config), encoding="utf-8")
-            (new / "environment.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+            (new / "environment.json").write_text(
+                json.dumps(about, indent=2) + "\n", encoding="utf-8"
+            )
             (new / "metrics.jsonl").touch()
             new.rename(path)
     except OSError as error:
@@ -85,15 +86,20 @@ def environment() -> dict[str, Any]:
 
 
 def check_environment(path: Path, identity: str) -> None:
-    """Raise ``RunError`` unless the run can go on as it began: the same settings, the same releases."""
+    """Raise ``RunError`` unless the run can go on as it began: the same settings, the same
+    releases."""
     began = _read_json(existing(path) / "environment.json")
     if began.get("identity") != identity:
-        raise RunError(f"{path}/config.toml was changed after the run began. Put it back, or start a new run with it.")
+        raise RunError(
+            f"{path}/config.toml was changed after the run began. Put it back, or start a new run "
+            f"with it."
+        )
     before, now = began.get("packages", {}), environment()["packages"]
     for name in ("proxyfl", "torch", "numpy"):
         if before.get(name) != now[name]:
             raise RunError(
-                f"{path} was begun with {name} {before.get(name)}, this is {name} {now[name]}: the end would not be "
+                f"{path} was begun with {name} {before.get(name)}, this is {name} {now[name]}: "
+                f"the end would not be "
                 "that of an uninterrupted run. Install that release, or start a new run."
             )
 
@@ -101,7 +107,9 @@ def check_environment(path: Path, identity: str) -> None:
 def check_data(path: Path, data: int) -> None:
     """Raise ``RunError`` unless the data is what the run began with."""
     if _read_json(path / "environment.json").get("data") != data:
-        raise RunError(f"The data has changed since the run in {path} began. Put it back, or start a new run.")
+        raise RunError(
+            f"The data has changed since the run in {path} began. Put it back, or start a new run."
+        )
 
 
 def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -118,7 +126,8 @@ def metrics_size(path: Path) -> int:
 
 
 def cut_metrics(path: Path, size: int) -> None:
-    """Drop what was written to ``metrics.jsonl`` after its first ``size`` bytes: those rounds are done again."""
+    """Drop what was written to ``metrics.jsonl`` after its first ``size`` bytes: those rounds are
+    done again."""
     with writing(path / "metrics.jsonl"), (path / "metrics.jsonl").open("r+b") as file:
         file.truncate(size)
 
@@ -130,14 +139,17 @@ def write_method(path: Path, name: str, content: Mapping[str, Any]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from running the same run: two writers would spoil each other's records."""
+    """Keep other processes from running the same run: two writers would spoil each other's
+    records."""
     with writing(path):
         file = (path / ".lock").open("w")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunError(f"Another process is at work on the run in {path}. Wait for it or stop it.") from None
+            raise RunError(
+                f"Another process is at work on the run in {path}. Wait for it or stop it."
+            ) from None
         yield  # the operating system lifts the lock when this process ends, however it ends
 
 
@@ -153,7 +165,8 @@ def read_method(path: Path, name: str) -> dict[str, Any] | None:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of ``metrics.jsonl``; a torn last line (the run was killed while writing it) is passed over."""
+    """The lines of ``metrics.jsonl``; a torn last line (the run was killed while writing it) is
+    passed over."""
     file = existing(path) / "metrics.jsonl"
     lines = file.read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines, 1):
@@ -184,7 +197,9 @@ def write_json(path: Path, content: Any) -> None:
 def existing(path: Path) -> Path:
     """``path`` if it holds a run."""
     if not (path / "config.toml").is_file():
-        raise RunError(f"{path} holds no run: expected a config.toml in it. `proxyfl run` makes such folders.")
+        raise RunError(
+            f"{path} holds no run: expected a config.toml in it. `proxyfl run` makes such folders."
+        )
     return path
 
 
@@ -194,11 +209,15 @@ def read_config(path: Path) -> Config:
 
 
 def save_model(path: Path, model: nn.Module, about: Mapping[str, str]) -> None:
-    """Write a model's weights with ``about``: architecture, shape, classes and whatever a reader should know."""
+    """Write a model's weights with ``about``: architecture, shape, classes and whatever a reader
+    should know."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    tensors = {
+        name: tensor.detach().cpu().clone().contiguous()
+        for name, tensor in model.state_dict().items()
+    }
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _whole(path) as scratch:
@@ -218,7 +237,9 @@ def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:
         classes = int(about["classes"])
         model = models.build(about["architecture"], shape=shape, classes=classes, seed=0)
         if "residual_on" in about:
-            model = Residual(model, models.build(about["residual_on"], shape=shape, classes=classes, seed=0))
+            model = Residual(
+                model, models.build(about["residual_on"], shape=shape, classes=classes, seed=0)
+            )
         model.load_state_dict(tensors)
     except ModelError:
         raise  # says already what cannot be read or built
@@ -259,14 +280,16 @@ class writing:  # noqa: N801  # reads as a statement: with writing(path)
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, OSError):
             raise RunError(
-                f"Cannot write {self.path}: {error.strerror or error}. What was recorded before is intact. "
+                f"Cannot write {self.path}: {error.strerror or error}. What was recorded before "
+                f"is intact. "
                 "Make room, or give another folder with --out."
             ) from error
 
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """A place to write what is to become ``path``: it does if all goes well, and is removed if not."""
+    """A place to write what is to become ``path``: it does if all goes well, and is removed if
+    not."""
     scratch = path.with_name(f".{path.name}.new")
     try:
         yield scratch
@@ -302,12 +325,25 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that this package runs from; None where it is installed from elsewhere."""
+    """The commit of the source tree that this package runs from; None where it is installed from
+    elsewhere."""
     try:
         found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True, text=True, timeout=5, check=True, env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
+            [
+                "git",
+                "-C",
+                str(Path(__file__).parent),
+                "describe",
+                "--always",
+                "--dirty",
+                "--abbrev=12",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None

@@ -1,4 +1,5 @@
-"""What one process does with the clients it hosts. The same code runs alone, in a worker, and on an MPI rank."""
+"""What one process does with the clients it hosts. The same code runs alone, in a worker, and on an
+MPI rank."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Done:
-    """One round as a host did it: its clients' records, and the checkpoint files it wrote (name -> checksum).
+    """One round as a host did it: its clients' records, and the checkpoint files it wrote (name ->
+    checksum).
 
     After the last round, and once the models are saved, comes one with ``ended`` and no records.
     """
@@ -68,20 +70,30 @@ class Done:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "Done":
         """What ``as_dict`` made plain."""
-        return cls(**{**content, "records": [ClientRound.from_dict(record) for record in content["records"]]})
+        return cls(
+            **{
+                **content,
+                "records": [ClientRound.from_dict(record) for record in content["records"]],
+            }
+        )
 
 
 def merged(parts: Sequence[Done]) -> Done:
     """One round as all hosts did it, the records in the order of the clients."""
-    records = sorted((record for part in parts for record in part.records), key=lambda record: record.client)
+    records = sorted(
+        (record for part in parts for record in part.records), key=lambda record: record.client
+    )
     files = {name: checksum for part in parts for name, checksum in part.files.items()}
-    return Done(parts[0].method, parts[0].round, records, files, ended=all(part.ended for part in parts))
+    return Done(
+        parts[0].method, parts[0].round, records, files, ended=all(part.ended for part in parts)
+    )
 
 
 def rounds_of(
     prepared: Prepared, task: Task, hosted: Sequence[int], transport: Transport, out: Path | None
 ) -> Iterator[Done]:
-    """Run one method's rounds for the clients hosted here; checkpoint as configured; save the models at the end."""
+    """Run one method's rounds for the clients hosted here; checkpoint as configured; save the
+    models at the end."""
     config, name = prepared.config, task.method
     method, sites = prepared.table[name], prepared.sites_of(name)
     hosted = [i for i in hosted if i < len(sites)]
@@ -106,7 +118,11 @@ def rounds_of(
         start=task.first_round,
     ):
         due = (number + 1) % config.checkpoint_every == 0 or number == config.rounds - 1
-        files = _checkpoint(out / "checkpoints" / name, number, clients) if out is not None and due else {}
+        files = (
+            _checkpoint(out / "checkpoints" / name, number, clients)
+            if out is not None and due
+            else {}
+        )
         yield Done(name, number, records, files)
     if out is not None:
         _save_models(out / "models" / name, prepared, name, clients)
@@ -126,5 +142,9 @@ def _save_models(path: Path, prepared: Prepared, name: str, clients: Sequence[Cl
     everyone = len(prepared.sites_of(name))
     for client in clients:
         for role, model in client.learner.models().items():
-            about = build.about_model(prepared.config, prepared.table[name], prepared.dataset, everyone, client, role)
-            folder.save_model(path / f"{client.id:03d}-{role}.safetensors", model, {"method": name, **about})
+            about = build.about_model(
+                prepared.config, prepared.table[name], prepared.dataset, everyone, client, role
+            )
+            folder.save_model(
+                path / f"{client.id:03d}-{role}.safetensors", model, {"method": name, **about}
+            )

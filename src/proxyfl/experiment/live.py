@@ -1,10 +1,14 @@
 """The report's page, served while the run goes on: `proxyfl run --live` and `proxyfl watch RUN`.
 
 Guarantees:
-    * reads the run's folder and nothing else, and only answers GET and HEAD; whoever looks changes nothing;
-    * on loopback unless another address is asked for; then every request needs the token that is in the address;
-    * a request that was meant for another host name is refused, so no web page can read it through a name of its own;
-    * keeps no memory of its readers: a page that was paused, or lost the connection, goes on where it was.
+    * reads the run's folder and nothing else, and only answers GET and HEAD; whoever looks changes
+      nothing;
+    * on loopback unless another address is asked for; then every request needs the token that is in
+      the address;
+    * a request that was meant for another host name is refused, so no web page can read it through
+      a name of its own;
+    * keeps no memory of its readers: a page that was paused, or lost the connection, goes on where
+      it was.
 
 A run without it imports nothing of it.
 """
@@ -36,20 +40,22 @@ from proxyfl.experiment.report_graph import graph
 from proxyfl.experiment.runner import Callback, Result
 
 POLL_SECONDS = 1.0
-"""How often a page hears news at most. It asks again at once; the server holds the answer back, so that the end of the
-run is heard when it comes and not a second later."""
+"""How often a page hears news at most. It asks again at once; the server holds the answer back, so
+that the end of the run is heard when it comes and not a second later."""
 
 HOLD_SECONDS = 5.0
 """How long a question waits for an answer when there is no news."""
 
 LOOPBACK = "127.0.0.1"
 _SEEN = 4096
-"""How many bytes before the cursor are compared: a run that was resumed may have cut off and rewritten the end."""
+"""How many bytes before the cursor are compared: a run that was resumed may have cut off and
+rewritten the end."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """The complete rounds after a cursor; with ``reset`` the file is not the one that the cursor was for."""
+    """The complete rounds after a cursor; with ``reset`` the file is not the one that the cursor
+    was for."""
 
     rows: list[Row]
     cursor: str
@@ -57,7 +63,8 @@ class Tail:
 
 
 def tail(path: Path, since: str = "") -> Tail:
-    """What ``metrics.jsonl`` has after ``since``. A round counts once the lines of all who were present are there."""
+    """What ``metrics.jsonl`` has after ``since``. A round counts once the lines of all who were
+    present are there."""
     offset, reset = 0, False
     with (path / "metrics.jsonl").open("rb") as file:
         if since:
@@ -81,9 +88,12 @@ def tail(path: Path, since: str = "") -> Tail:
 
 
 def over(path: Path) -> bool:
-    """Whether the run has ended: its summary is written last. A resumed run writes metrics after an older summary."""
+    """Whether the run has ended: its summary is written last. A resumed run writes metrics after an
+    older summary."""
     try:
-        return (path / "summary.json").stat().st_mtime_ns >= (path / "metrics.jsonl").stat().st_mtime_ns
+        return (path / "summary.json").stat().st_mtime_ns >= (
+            path / "metrics.jsonl"
+        ).stat().st_mtime_ns
     except FileNotFoundError:
         return False
 
@@ -112,23 +122,29 @@ def increment(path: Path, since: str) -> dict[str, Any]:
 
 
 def await_news(path: Path, since: str, closing: threading.Event) -> None:
-    """Return when the run is over, when there is news but not too soon, when it has been long enough, or on closing."""
+    """Return when the run is over, when there is news but not too soon, when it has been long
+    enough, or on closing."""
     asked = time.monotonic()
     known = int(offset) if (offset := since.partition("-")[0]).isdecimal() else -1
     while not over(path):
         waited = time.monotonic() - asked
-        if waited > HOLD_SECONDS or (waited > POLL_SECONDS and (path / "metrics.jsonl").stat().st_size != known):
+        if waited > HOLD_SECONDS or (
+            waited > POLL_SECONDS and (path / "metrics.jsonl").stat().st_size != known
+        ):
             return
         if closing.wait(0.1):
             return
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves one run's folder. ``url`` is what to open; use it as a context manager, or ``close`` it."""
+    """Serves one run's folder. ``url`` is what to open; use it as a context manager, or ``close``
+    it."""
 
     daemon_threads = True
 
-    def __init__(self, path: Path, *, host: str = LOOPBACK, port: int = 0, token: str | None = None) -> None:
+    def __init__(
+        self, path: Path, *, host: str = LOOPBACK, port: int = 0, token: str | None = None
+    ) -> None:
         folder.existing(path)
         report.plotly_script()  # complain now if it is missing, not when the page is opened
         whole("port", port, at_least=0)
@@ -150,7 +166,9 @@ class LiveServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The page's address, with its token if there is one."""
         host, port = self.server_address[:2]
-        name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(str(host), str(host))
+        name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
+            str(host), str(host)
+        )
         name = f"[{name}]" if ":" in name else name
         return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
 
@@ -169,7 +187,8 @@ class LiveServer(ThreadingHTTPServer):
 
 
 class LivePage(Callback):
-    """Serves the page from within a run. At the end it waits for a page that is open to fetch the rest."""
+    """Serves the page from within a run. At the end it waits for a page that is open to fetch the
+    rest."""
 
     def __init__(self, *, host: str = LOOPBACK, port: int = 0, patience: float = 3.0) -> None:
         self.host, self.port, self.patience = host, port, patience
@@ -178,7 +197,10 @@ class LivePage(Callback):
     def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
         """Begin to serve."""
         if out is None:
-            raise ConfigError("The live page reads the run's folder, and this run has none. Give it one with out=...")
+            raise ConfigError(
+                "The live page reads the run's folder, and this run has none. Give it one with "
+                "out=..."
+            )
         self.server = LiveServer(out, host=self.host, port=self.port)
         self.announce(self.server.url)
 
@@ -193,7 +215,9 @@ class LivePage(Callback):
         if self.server is None:
             return
         limit = time.monotonic() + self.patience
-        while not self.server.done_told and time.monotonic() < min(limit, self.server.asked + HOLD_SECONDS + 1):
+        while not self.server.done_told and time.monotonic() < min(
+            limit, self.server.asked + HOLD_SECONDS + 1
+        ):
             time.sleep(0.05)
         self.server.close()
         self.server = None
@@ -243,7 +267,10 @@ class _Handler(BaseHTTPRequestHandler):
             given = query.get("token", [""])[-1]
             if hmac.compare_digest(given.encode(), self.server.token.encode()):
                 return True
-            self.send_error(HTTPStatus.FORBIDDEN, "Use the address with its token, as printed where this was started")
+            self.send_error(
+                HTTPStatus.FORBIDDEN,
+                "Use the address with its token, as printed where this was started",
+            )
             return False
         host = urlsplit("//" + self.headers.get("Host", "")).hostname or ""
         if is_loopback(host):
@@ -253,18 +280,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """A folder that is gone or being rewritten is the reader's to hear about; it must not disturb the run."""
+        """A folder that is gone or being rewritten is the reader's to hear about; it must not
+        disturb the run."""
         try:
             yield
         except (ProxyFLError, OSError, ValueError) as error:
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "The run cannot be read just now", str(error))
+            self.send_error(
+                HTTPStatus.SERVICE_UNAVAILABLE, "The run cannot be read just now", str(error)
+            )
 
     def _send(self, text: str, kind: str) -> None:
         content = text.encode()
         self.send_response(HTTPStatus.OK)
-        headers = {"Content-Type": kind, "Content-Length": str(len(content)), "Cache-Control": "no-store",
-                   "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-                   "X-Frame-Options": "DENY"}  # fmt: skip
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "X-Frame-Options": "DENY",
+        }
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
@@ -273,7 +308,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _check(file: Any, offset: int) -> str:
-    """A short check value over the bytes before ``offset``; of what is there, if the file is shorter."""
+    """A short check value over the bytes before ``offset``; of what is there, if the file is
+    shorter."""
     start = max(0, offset - _SEEN)
     file.seek(start)
     found: bytes = file.read(offset - start)

@@ -5,9 +5,12 @@
     runs.plot("accuracy")                       # a plotly figure
 
 Guarantees:
-    * reading changes nothing in a run's folder, and works while the run goes on or after it was interrupted;
-    * settings are taken as they stand in ``config.toml``, so a run of a newer or older release can still be read;
-    * no data frame has an epsilon without its kind beside it; where there is no bound it is infinite, not absent.
+    * reading changes nothing in a run's folder, and works while the run goes on or after it was
+      interrupted;
+    * settings are taken as they stand in ``config.toml``, so a run of a newer or older release can
+      still be read;
+    * no data frame has an epsilon without its kind beside it; where there is no bound it is
+      infinite, not absent.
 """
 
 import json
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 ROLES: tuple[Role, ...] = ("private", "received", "proxy")
-"""Which model an institution keeps, if its method does not say: the first of these that there is."""
+"""Which model an institution keeps, if its method does not say: the first of these that there
+is."""
 
 ADDITIONS = {"certificate": "privacy_certificate.json", "audit": "audit.json"}
 """What other commands may have added to a run's folder."""
@@ -80,7 +84,11 @@ class Run:
     @property
     def methods(self) -> tuple[str, ...]:
         """The methods asked for, in order; those recorded besides come after."""
-        return tuple(dict.fromkeys([*self.settings.get("methods", ()), *(row["method"] for row in self.rows)]))
+        return tuple(
+            dict.fromkeys(
+                [*self.settings.get("methods", ()), *(row["method"] for row in self.rows)]
+            )
+        )
 
     @cached_property
     def progress(self) -> dict[str, int]:
@@ -95,18 +103,26 @@ class Run:
         """Whether every method went through all its rounds, or ended because everyone had left."""
         if self.summary is not None and "finished" in self.summary:
             return bool(self.summary["finished"])
-        return all(done >= self.rounds or self._all_left(name, done) for name, done in self.progress.items())
+        return all(
+            done >= self.rounds or self._all_left(name, done)
+            for name, done in self.progress.items()
+        )
 
     def method(self, name: str) -> Method:
-        """The method's row in the table; for a user's own method, what can be told from the records."""
+        """The method's row in the table; for a user's own method, what can be told from the
+        records."""
         if name in METHODS:
             return METHODS[name]
         rows = [row for row in self.rows if row["method"] == name]
         keeps = ((self.summary or {}).get("methods", {}).get(name) or {}).get("keeps")
         roles: list[Role] = [r for r in ROLES if any(f"{r}_accuracy" in row for row in rows)]
         shares = any(row.get("bytes_sent") for row in rows)
-        return Method("not in the table of this release", "single", "pushsum" if shares else "none",
-                      keeps=keeps or (roles[0] if roles else "proxy"))  # fmt: skip
+        return Method(
+            "not in the table of this release",
+            "single",
+            "pushsum" if shares else "none",
+            keeps=keeps or (roles[0] if roles else "proxy"),
+        )
 
     @cached_property
     def finals(self) -> dict[str, dict[int, Final]]:
@@ -115,28 +131,38 @@ class Run:
         for row in self.rows:
             if any(key.endswith("_accuracy") for key in row):
                 client = row["client"]
-                found.setdefault(row["method"], {})[client] = Final(row["method"], client, row["name"], row)
+                found.setdefault(row["method"], {})[client] = Final(
+                    row["method"], client, row["name"], row
+                )
         return found
 
     def kept(self, name: str, client: int, measure: str = "accuracy") -> float | None:
-        """The last score of the model that ``client`` keeps under method ``name``; None if there is none yet."""
+        """The last score of the model that ``client`` keeps under method ``name``; None if there is
+        none yet."""
         method, finals = self.method(name), self.finals.get(name, {})
         final = next(iter(finals.values()), None) if method.pooled else finals.get(client)
         return None if final is None else final.score(method.keeps, measure)
 
-    def gain(self, name: str, client: int, *, over: str = "alone", measure: str = "accuracy") -> float | None:
+    def gain(
+        self, name: str, client: int, *, over: str = "alone", measure: str = "accuracy"
+    ) -> float | None:
         """What ``client`` gains from method ``name``; None if either of the two has no score."""
         here, there = self.kept(name, client, measure), self.kept(over, client, measure)
         return None if here is None or there is None else here - there
 
     def clients(self) -> dict[int, str]:
         """Client id -> name, the pooled method's left out."""
-        names = {row["client"]: row["name"] for row in self.rows if not self.method(row["method"]).pooled}
-        listed = {i: client["name"] for i, client in enumerate((self.summary or {}).get("clients", []))}
+        names = {
+            row["client"]: row["name"] for row in self.rows if not self.method(row["method"]).pooled
+        }
+        listed = {
+            i: client["name"] for i, client in enumerate((self.summary or {}).get("clients", []))
+        }
         return dict(sorted((listed | names).items()))
 
     def ledgers(self) -> Iterator[tuple[str, int, Row, list[Row]]]:
-        """(method, client, header, charges) of every ledger that can be read; a damaged one raises."""
+        """(method, client, header, charges) of every ledger that can be read; a damaged one
+        raises."""
         for path in sorted(self.path.glob("ledger/*/*.jsonl")):
             header, charges, _ = journal.read(path)
             yield path.parent.name, int(path.stem) if path.stem.isdigit() else -1, header, charges
@@ -148,7 +174,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """One or more runs, as data frames and plots. The frames need pandas, the plots plotly (``proxyfl[report]``)."""
+    """One or more runs, as data frames and plots. The frames need pandas, the plots plotly
+    (``proxyfl[report]``)."""
 
     runs: tuple[Run, ...]
 
@@ -164,24 +191,39 @@ class Runs:
     @cached_property
     def metrics(self) -> "pandas.DataFrame":
         """Every line of every metrics.jsonl, with the columns ``run`` and ``seed`` in front."""
-        return _frame({"run": run.name, "seed": run.seed, **_bounded(row)} for run in self.runs for row in run.rows)
+        return _frame(
+            {"run": run.name, "seed": run.seed, **_bounded(row)}
+            for run in self.runs
+            for row in run.rows
+        )
 
     @cached_property
     def gains(self) -> "pandas.DataFrame":
-        """Per run, method and client: what the kept model reaches, what it gains over ``alone``, and the epsilon."""
+        """Per run, method and client: what the kept model reaches, what it gains over ``alone``,
+        and the epsilon."""
         return _frame(row for run in self.runs for row in _gain_rows(run))
 
     @cached_property
     def ledger(self) -> "pandas.DataFrame":
         """Every charge on every ledger."""
         return _frame(
-            {"run": run.name, "method": method, "client": client, "name": header.get("client"),
-             "kind": header.get("kind"), "delta": header.get("delta"), **charge}
-            for run in self.runs for method, client, header, charges in run.ledgers() for charge in charges
-        )  # fmt: skip
+            {
+                "run": run.name,
+                "method": method,
+                "client": client,
+                "name": header.get("client"),
+                "kind": header.get("kind"),
+                "delta": header.get("delta"),
+                **charge,
+            }
+            for run in self.runs
+            for method, client, header, charges in run.ledgers()
+            for charge in charges
+        )
 
     def plot(self, what: str = "accuracy", *, measure: str = "accuracy") -> "Figure":
-        """A ready figure: ``accuracy`` over rounds, ``gain`` per client, or ``epsilon`` over rounds."""
+        """A ready figure: ``accuracy`` over rounds, ``gain`` per client, or ``epsilon`` over
+        rounds."""
         choice("plot", what, ("accuracy", "gain", "epsilon"))
         choice("measure", measure, ("accuracy", "macro_accuracy"))
         try:
@@ -198,10 +240,15 @@ def load(*paths: Path | str) -> Runs:
 
 
 def find(path: Path) -> list[Path]:
-    """``path`` if it is a run's folder, else the runs up to two levels below it; RunError if there is none."""
+    """``path`` if it is a run's folder, else the runs up to two levels below it; RunError if there
+    is none."""
     if (path / "config.toml").is_file():
         return [path]
-    below = sorted(config.parent for pattern in ("*/config.toml", "*/*/config.toml") for config in path.glob(pattern))
+    below = sorted(
+        config.parent
+        for pattern in ("*/config.toml", "*/*/config.toml")
+        for config in path.glob(pattern)
+    )
     return below or [folder.existing(path)]
 
 
@@ -218,24 +265,36 @@ def read(path: Path, rows: Iterable[Row] | None = None) -> Run:
         rows = folder.read_metrics(path) if (path / "metrics.jsonl").is_file() else ()
     # A resumed run may write a round again: the later line stands, in the earlier one's place.
     kept = {(row["method"], row["round"], row["client"]): row for row in rows}
-    additions = {key: content for key, name in ADDITIONS.items() if (content := _json(path / name)) is not None}
+    additions = {
+        key: content
+        for key, name in ADDITIONS.items()
+        if (content := _json(path / name)) is not None
+    }
     environment = _json(path / "environment.json") or {}
-    return Run(path, settings, environment, list(kept.values()), _json(path / "summary.json"), additions)
+    return Run(
+        path, settings, environment, list(kept.values()), _json(path / "summary.json"), additions
+    )
 
 
 def best_epsilon(row: Mapping[str, Any]) -> float:
     """The smaller of the two accountants' bounds; infinite where the record has none."""
-    return min((row[key] for key in ("epsilon_rdp", "epsilon_pld") if row.get(key) is not None), default=math.inf)
+    return min(
+        (row[key] for key in ("epsilon_rdp", "epsilon_pld") if row.get(key) is not None),
+        default=math.inf,
+    )
 
 
 def _json(path: Path) -> Any:
-    """The content of a JSON file; None if it is not there. One that is there and unreadable is an error."""
+    """The content of a JSON file; None if it is not there. One that is there and unreadable is an
+    error."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} is not readable as JSON: {error}. Remove it, or restore it, and try again.") from error
+        raise RunError(
+            f"{path} is not readable as JSON: {error}. Remove it, or restore it, and try again."
+        ) from error
 
 
 def _bounded(row: Row) -> Row:
@@ -249,13 +308,21 @@ def _gain_rows(run: Run) -> Iterator[Row]:
             final = next(iter(finals.values()), None) if method.pooled else finals.get(client)
             if final is not None:
                 yield {
-                    "run": run.name, "seed": run.seed, "method": name, "client": client, "name": label,
-                    "model": method.keeps, "round": final.row["round"],
-                    "accuracy": run.kept(name, client), "macro_accuracy": run.kept(name, client, "macro_accuracy"),
-                    "gain": run.gain(name, client), "macro_gain": run.gain(name, client, measure="macro_accuracy"),
-                    "epsilon": best_epsilon(final.row), "delta": final.row.get("delta"),
+                    "run": run.name,
+                    "seed": run.seed,
+                    "method": name,
+                    "client": client,
+                    "name": label,
+                    "model": method.keeps,
+                    "round": final.row["round"],
+                    "accuracy": run.kept(name, client),
+                    "macro_accuracy": run.kept(name, client, "macro_accuracy"),
+                    "gain": run.gain(name, client),
+                    "macro_gain": run.gain(name, client, measure="macro_accuracy"),
+                    "epsilon": best_epsilon(final.row),
+                    "delta": final.row.get("delta"),
                     "epsilon_kind": final.row.get("epsilon_kind"),
-                }  # fmt: skip
+                }
 
 
 def _frame(rows: Iterable[Row]) -> "pandas.DataFrame":
@@ -268,6 +335,7 @@ def _frame(rows: Iterable[Row]) -> "pandas.DataFrame":
 
 def _missing(error: ImportError) -> InputError:
     return ConfigError(
-        f"Data frames and plots need {error.name}, which is not installed. Install the extra: pip install "
+        f"Data frames and plots need {error.name}, which is not installed. Install the extra: pip "
+        f"install "
         "'proxyfl[report]'."
     )

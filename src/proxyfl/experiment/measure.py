@@ -1,13 +1,14 @@
-"""What an exchange costs, measured: every client on an MPI rank of its own, nothing trained, random parameters.
+"""What an exchange costs, measured: every client on an MPI rank of its own, nothing trained, random
+parameters.
 
-All clients wait for each other first, as the paper's measurement does; then each one's time runs until its exchange
-returns. The code that encodes, moves, decodes and adds is the one of a real run.
+All clients wait for each other first, as the paper's measurement does; then each one's time runs
+until its exchange returns. The code that encodes, moves, decodes and adds is the one of a real run.
 
-On one machine the ranks share cores and memory instead of a network, which flatters nobody in the same way: gossip,
-whose clients work at the same time, is slowed down by every core that is missing. A ``Link`` therefore gives every rank
-a network card of its own that is emulated by waiting: each carries one message at a time in each direction. Waiting
-needs no core, so many ranks on few cores show what as many machines would, as long as the link is the slower part.
-"""
+On one machine the ranks share cores and memory instead of a network, which flatters nobody in the
+same way: gossip, whose clients work at the same time, is slowed down by every core that is missing.
+A ``Link`` therefore gives every rank a network card of its own that is emulated by waiting: each
+carries one message at a time in each direction. Waiting needs no core, so many ranks on few cores
+show what as many machines would, as long as the link is the slower part."""
 
 import itertools
 import json
@@ -51,7 +52,8 @@ _STAMP = struct.Struct("<d")
 
 @dataclass(frozen=True)
 class Link:
-    """An emulated network card: ``latency`` in seconds, ``bandwidth`` in bytes per second and direction."""
+    """An emulated network card: ``latency`` in seconds, ``bandwidth`` in bytes per second and
+    direction."""
 
     latency: float
     bandwidth: float
@@ -81,11 +83,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured. Seconds are per client and round: the median over rounds of the mean over clients.
+    """What was measured. Seconds are per client and round: the median over rounds of the mean over
+    clients.
 
-    ``low`` and ``high`` are the quartiles over rounds, ``slowest`` the median of the slowest client. Bytes are per
-    round: the mean over clients, and the ``busiest`` client's in its busier direction, which its link must carry.
-    """
+    ``low`` and ``high`` are the quartiles over rounds, ``slowest`` the median of the slowest
+    client. Bytes are per round: the mean over clients, and the ``busiest`` client's in its busier
+    direction, which its link must carry."""
 
     method: str
     model: str
@@ -120,7 +123,9 @@ class Paced:
 
     def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         """The frame, once the card has received it whole and what came before it."""
-        stamped = self._transport.receive(sender=sender, receiver=receiver, round=round, timeout=timeout)
+        stamped = self._transport.receive(
+            sender=sender, receiver=receiver, round=round, timeout=timeout
+        )
         (begins,), frame = _STAMP.unpack_from(stamped), stamped[_STAMP.size :]
         with self._turn:
             self._down = max(begins, self._down) + len(frame) / self._link.bandwidth
@@ -134,7 +139,11 @@ class Paced:
 
 
 def cases(
-    methods: Sequence[str], sizes: Sequence[str], clients: Sequence[int], rounds: int, link: Link | None = None
+    methods: Sequence[str],
+    sizes: Sequence[str],
+    clients: Sequence[int],
+    rounds: int,
+    link: Link | None = None,
 ) -> list[Case]:
     """All combinations, with the parameters of each model counted."""
     counted = {name: parameters(name) for name in sizes}
@@ -151,7 +160,8 @@ def parameters(model: str) -> int:
 
 
 def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
-    """Measure all cases in one MPI job that is started on this machine, however few cores it has."""
+    """Measure all cases in one MPI job that is started on this machine, however few cores it
+    has."""
     if not todo:
         return []
     ranks = max(case.clients for case in todo)
@@ -159,17 +169,25 @@ def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
     content = json.dumps([asdict(case) for case in todo])
     try:
         done = subprocess.run(
-            [*command, content], capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
+            [*command, content],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise TransportError(f"The measurement on {ranks} ranks took longer than {timeout:g} s.") from error
+        raise TransportError(
+            f"The measurement on {ranks} ranks took longer than {timeout:g} s."
+        ) from error
     if done.returncode:
         raise TransportError(f"The measurement on {ranks} ranks failed:\n{done.stderr.strip()}")
     return [Point(**point) for point in json.loads(done.stdout)]
 
 
 def measure_here(mail: Mail, todo: Sequence[Case] | None) -> list[Point]:
-    """Measure on the ranks of this job, whichever machines they are on. Rank 0 gives the cases and gets the points."""
+    """Measure on the ranks of this job, whichever machines they are on. Rank 0 gives the cases and
+    gets the points."""
     if mail.rank == 0:
         content = json.dumps([asdict(case) for case in todo or ()]).encode()
         for rank in range(1, mail.size):
@@ -179,7 +197,9 @@ def measure_here(mail: Mail, todo: Sequence[Case] | None) -> list[Point]:
     points = []
     for index, case in enumerate(todo or ()):
         if case.clients > mail.size:
-            raise ConfigError(f"{case.clients} clients need as many ranks; this job has {mail.size}.")
+            raise ConfigError(
+                f"{case.clients} clients need as many ranks; this job has {mail.size}."
+            )
         if mail.rank < case.clients:
             own = json.dumps(list(_rounds(mail, case, index))).encode()
             mail.post(0, (_RESULTS, mail.rank, 0, index), own)
@@ -205,7 +225,11 @@ def _rounds(mail: Mail, case: Case, index: int) -> Iterator[dict[str, float]]:
         seconds = time.perf_counter() - began
         if round >= _WARM_UP:
             traffic = post.of(mail.rank)
-            yield {"seconds": seconds, "sent": traffic.bytes_sent, "received": traffic.bytes_received}
+            yield {
+                "seconds": seconds,
+                "sent": traffic.bytes_sent,
+                "received": traffic.bytes_received,
+            }
 
 
 def _point(case: Case, answers: Sequence[Sequence[Mapping[str, float]]]) -> Point:
@@ -213,13 +237,22 @@ def _point(case: Case, answers: Sequence[Sequence[Mapping[str, float]]]) -> Poin
     means = [statistics.fmean(one["seconds"] for one in clients) for clients in by_round]
     low, middle, high = statistics.quantiles(means, n=4) if len(means) > 1 else means * 3
     return Point(
-        case.method, case.model, case.parameters, case.clients, case.rounds,
-        None if case.link is None else case.link.latency, None if case.link is None else case.link.bandwidth,
-        seconds=middle, low=low, high=high,
+        case.method,
+        case.model,
+        case.parameters,
+        case.clients,
+        case.rounds,
+        None if case.link is None else case.link.latency,
+        None if case.link is None else case.link.bandwidth,
+        seconds=middle,
+        low=low,
+        high=high,
         slowest=statistics.median(max(one["seconds"] for one in clients) for clients in by_round),
         bytes_sent=statistics.fmean(one["sent"] for clients in by_round for one in clients),
-        bytes_busiest=int(max(max(one["sent"], one["received"]) for clients in by_round for one in clients)),
-    )  # fmt: skip
+        bytes_busiest=int(
+            max(max(one["sent"], one["received"]) for clients in by_round for one in clients)
+        ),
+    )
 
 
 def _case(about: Mapping[str, Any]) -> Case:

@@ -1,15 +1,15 @@
-r"""How fast gossip averages, without training: one vector per client, thousands of clients, lost messages, absences.
+r"""How fast gossip averages, without training: one vector per client, thousands of clients, lost
+messages, absences.
 
-PushSum as in gossip/pushsum.py, m <- P m and w <- P w, for all clients at once. Two distances are followed, both 1 at
-the start (root mean square over clients and coordinates):
+PushSum as in gossip/pushsum.py, m <- P m and w <- P w, for all clients at once. Two distances are
+followed, both 1 at the start (root mean square over clients and coordinates):
 
     error    of the de-biased values m / w from the mean of the starting values, which is what everyone wants
     spread   of the same values from what they are converging to, sum(m) / sum(w)
 
-A message that is lost takes mass and weight with it. The clients still agree in the end (spread goes to 0), on a mean
-in which those whose mass was lost count less (error does not). If the sender hears of the failure and keeps the share,
-nothing is lost but time.
-"""
+A message that is lost takes mass and weight with it. The clients still agree in the end (spread
+goes to 0), on a mean in which those whose mass was lost count less (error does not). If the sender
+hears of the failure and keeps the share, nothing is lost but time."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,11 +35,11 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Setting:
-    """A graph and what goes wrong: ``loss`` of a message and ``absence`` of a client are probabilities per round.
+    """A graph and what goes wrong: ``loss`` of a message and ``absence`` of a client are
+    probabilities per round.
 
-    ``keep``: whether the sender of a lost message keeps its share. ``self_weight`` means nothing for the complete
-    graph, where all shares are equal.
-    """
+    ``keep``: whether the sender of a lost message keeps its share. ``self_weight`` means nothing
+    for the complete graph, where all shares are equal."""
 
     graph: str
     clients: int
@@ -56,14 +56,16 @@ class Setting:
         number("absence", self.absence, at_least=0, below=1, error=TopologyError)
         if self.graph == "complete" and self.loss and self.clients > _DENSE_LIMIT:
             raise TopologyError(
-                f"Lost messages on a complete graph of {self.clients} clients: {self.clients**2:,} to draw in each "
+                f"Lost messages on a complete graph of {self.clients} clients: "
+                f"{self.clients**2:,} to draw in each "
                 f"round. Give at most {_DENSE_LIMIT} clients."
             )
 
 
 @dataclass(frozen=True)
 class Reading:
-    """After one round: the two distances, the weight left of 1 per client, and clients that hold nothing at all.
+    """After one round: the two distances, the weight left of 1 per client, and clients that hold
+    nothing at all.
 
     ``messages`` is what a client has sent by then, on average.
     """
@@ -76,8 +78,8 @@ class Reading:
 
 
 def simulate(setting: Setting, generator: np.random.Generator) -> Iterator[Reading]:
-    """Readings round after round, without end. Clients that hold nothing are left out of the distances, which are
-    infinite once nobody holds anything."""
+    """Readings round after round, without end. Clients that hold nothing are left out of the
+    distances, which are infinite once nobody holds anything."""
     n = setting.clients
     start = generator.standard_normal((n, _COORDINATES))
     start -= start.mean(axis=0)  # so that the wanted mean is 0
@@ -86,7 +88,11 @@ def simulate(setting: Setting, generator: np.random.Generator) -> Iterator[Readi
     mass = np.hstack([start, np.ones((n, 1))])
     messages, round = 0.0, 0
     while True:
-        here = np.flatnonzero(generator.random(n) >= setting.absence) if setting.absence else np.arange(n)
+        here = (
+            np.flatnonzero(generator.random(n) >= setting.absence)
+            if setting.absence
+            else np.arange(n)
+        )
         if len(here) > 1:
             moved, sent = _mixed(setting, mass[here], round, generator)
             mass[here] = moved
@@ -107,7 +113,9 @@ def simulate(setting: Setting, generator: np.random.Generator) -> Iterator[Readi
         )
 
 
-def _mixed(setting: Setting, mass: Values, round: int, generator: np.random.Generator) -> tuple[Values, float]:
+def _mixed(
+    setting: Setting, mass: Values, round: int, generator: np.random.Generator
+) -> tuple[Values, float]:
     """One round between the clients present, and how many messages were sent."""
     n = len(mass)
     if setting.graph == "complete":
@@ -142,9 +150,15 @@ def _complete(setting: Setting, mass: Values, generator: np.random.Generator) ->
 
 
 def rounds_to(
-    setting: Setting, target: float, *, limit: int, generator: np.random.Generator, spread: bool = False
+    setting: Setting,
+    target: float,
+    *,
+    limit: int,
+    generator: np.random.Generator,
+    spread: bool = False,
 ) -> tuple[int, Reading] | None:
-    """How many rounds until the error (or the spread) is at most ``target``, with the reading; None past ``limit``."""
+    """How many rounds until the error (or the spread) is at most ``target``, with the reading; None
+    past ``limit``."""
     for round, reading in enumerate(simulate(setting, generator), 1):
         if (reading.spread if spread else reading.error) <= target and not reading.bare:
             return round, reading
@@ -154,7 +168,8 @@ def rounds_to(
 
 
 def exact_error(graph: str, clients: int, rounds: int, self_weight: float = 0.5) -> float:
-    r"""The expected error after ``rounds`` rounds of the exponential graph or the ring, without simulation.
+    r"""The expected error after ``rounds`` rounds of the exponential graph or the ring, without
+    simulation.
 
     Both are circulant, so the Fourier basis diagonalises every P(t) and the error is
     sqrt(sum_{k=1}^{n-1} prod_t |lambda_k(t)|^2 / (n-1)),  |lambda_k|^2 = s^2 + (1-s)^2 + 2 s (1-s) cos(2 pi k hop / n).
@@ -163,7 +178,11 @@ def exact_error(graph: str, clients: int, rounds: int, self_weight: float = 0.5)
     s, k = self_weight, np.arange(1, clients)
 
     def shrinks(hop: int) -> Values:
-        squared: Values = s**2 + (1 - s) ** 2 + 2 * s * (1 - s) * np.cos(2 * np.pi * ((k * hop) % clients) / clients)
+        squared: Values = (
+            s**2
+            + (1 - s) ** 2
+            + 2 * s * (1 - s) * np.cos(2 * np.pi * ((k * hop) % clients) / clients)
+        )
         return squared
 
     if graph == "ring":
@@ -176,7 +195,8 @@ def exact_error(graph: str, clients: int, rounds: int, self_weight: float = 0.5)
 
 
 def exact_rounds(graph: str, clients: int, target: float, self_weight: float = 0.5) -> int | None:
-    """How many rounds until ``exact_error`` is at most ``target``; None if never, as when all is passed on whole."""
+    """How many rounds until ``exact_error`` is at most ``target``; None if never, as when all is
+    passed on whole."""
     number("target", target, above=0, below=1)
     if self_weight == 0:
         return None
@@ -186,25 +206,38 @@ def exact_rounds(graph: str, clients: int, target: float, self_weight: float = 0
     low = high // 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if exact_error(graph, clients, middle, self_weight) <= target else (middle, high)
+        low, high = (
+            (low, middle)
+            if exact_error(graph, clients, middle, self_weight) <= target
+            else (middle, high)
+        )
     return high
 
 
 def weight_left(rounds: int, loss: float, self_weight: float) -> float:
-    """The share of all weight that lost messages leave, in expectation: (1 - loss (1 - self_weight))^rounds."""
+    """The share of all weight that lost messages leave, in expectation: (1 - loss (1 -
+    self_weight))^rounds."""
     return math.pow(1 - loss * (1 - self_weight), rounds)
 
 
-def consensus_table(clients: Sequence[int], target: float, size: float, *, seed: int = 0) -> list[dict[str, Any]]:
-    """Rounds until the error is at most ``target``, and megabytes that a client of messages of ``size`` bytes has sent.
+def consensus_table(
+    clients: Sequence[int], target: float, size: float, *, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Rounds until the error is at most ``target``, and megabytes that a client of messages of
+    ``size`` bytes has sent.
 
-    The exponential graph and the ring are computed, the random graph is simulated (the median of five), the complete
-    graph needs one round. Passed on whole (self weight 0), proxies are never averaged: rounds is None.
-    """
+    The exponential graph and the ring are computed, the random graph is simulated (the median of
+    five), the complete graph needs one round. Passed on whole (self weight 0), proxies are never
+    averaged: rounds is None."""
     rows = []
     for n in clients:
         random = [
-            rounds_to(Setting("random", n), target, limit=10_000, generator=numpy_stream(seed, "mixing", n, trial))
+            rounds_to(
+                Setting("random", n),
+                target,
+                limit=10_000,
+                generator=numpy_stream(seed, "mixing", n, trial),
+            )
             for trial in range(5)
         ]
         found = {
@@ -217,43 +250,72 @@ def consensus_table(clients: Sequence[int], target: float, size: float, *, seed:
         for (graph, self_weight), rounds in found.items():
             done = None if rounds is None or rounds == math.inf else int(rounds)
             messages = None if done is None else done * (n - 1 if graph == "complete" else 1)
-            rows.append({
-                "graph": graph, "self_weight": self_weight, "clients": n, "rounds": done, "messages": messages,
-                "megabytes": None if messages is None else messages * size / 1e6,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "graph": graph,
+                    "self_weight": self_weight,
+                    "clients": n,
+                    "rounds": done,
+                    "messages": messages,
+                    "megabytes": None if messages is None else messages * size / 1e6,
+                }
+            )
     return rows
 
 
 def loss_table(
     clients: int, losses: Sequence[float], target: float, rounds: int, *, seed: int = 0
 ) -> list[dict[str, Any]]:
-    """What lost messages do to the exponential graph within ``rounds`` rounds: as they are, kept by the sender, or with
-    proxies that are passed on whole (self weight 0), where every loss leaves a client with nothing."""
+    """What lost messages do to the exponential graph within ``rounds`` rounds: as they are, kept by
+    the sender, or with proxies that are passed on whole (self weight 0), where every loss leaves a
+    client with nothing."""
     rows = []
     for loss in losses:
         for self_weight, keep in ((0.5, False), (0.5, True), (0.0, False)):
             setting = Setting("exponential", clients, self_weight, loss, keep)
-            readings = list(islice(simulate(setting, numpy_stream(seed, "mixing", clients)), rounds))
-            agreed = [t for t, reading in enumerate(readings, 1) if reading.spread <= target and not reading.bare]
-            reached = [t for t, reading in enumerate(readings, 1) if reading.error <= target and not reading.bare]
+            readings = list(
+                islice(simulate(setting, numpy_stream(seed, "mixing", clients)), rounds)
+            )
+            agreed = [
+                t
+                for t, reading in enumerate(readings, 1)
+                if reading.spread <= target and not reading.bare
+            ]
+            reached = [
+                t
+                for t, reading in enumerate(readings, 1)
+                if reading.error <= target and not reading.bare
+            ]
             last = readings[-1]
-            rows.append({
-                "loss": loss, "self_weight": self_weight, "kept_by_sender": keep,
-                "rounds_to_agreement": agreed[0] if agreed else None,
-                "rounds_to_mean": reached[0] if reached else None,
-                "error": last.error if math.isfinite(last.error) else None, "weight": last.weight, "bare": last.bare,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "loss": loss,
+                    "self_weight": self_weight,
+                    "kept_by_sender": keep,
+                    "rounds_to_agreement": agreed[0] if agreed else None,
+                    "rounds_to_mean": reached[0] if reached else None,
+                    "error": last.error if math.isfinite(last.error) else None,
+                    "weight": last.weight,
+                    "bare": last.bare,
+                }
+            )
     return rows
 
 
-def absence_table(clients: int, absences: Sequence[float], target: float, *, seed: int = 0) -> list[dict[str, Any]]:
+def absence_table(
+    clients: int, absences: Sequence[float], target: float, *, seed: int = 0
+) -> list[dict[str, Any]]:
     """Rounds until all clients, present or not, are within ``target`` of the mean."""
     rows = []
     for graph in ("exponential", "random", "complete"):
         for absence in absences:
             setting = replace(Setting(graph, clients), absence=absence)
-            found = rounds_to(setting, target, limit=5000, generator=numpy_stream(seed, "mixing", clients))
-            rows.append({"graph": graph, "absence": absence, "rounds": None if found is None else found[0]})
+            found = rounds_to(
+                setting, target, limit=5000, generator=numpy_stream(seed, "mixing", clients)
+            )
+            rows.append(
+                {"graph": graph, "absence": absence, "rounds": None if found is None else found[0]}
+            )
     return rows
 
 

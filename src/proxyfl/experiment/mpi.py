@@ -1,14 +1,16 @@
-"""The clients of a run spread over the ranks of an MPI job, as ``workers`` spreads them over processes.
+"""The clients of a run spread over the ranks of an MPI job, as ``workers`` spreads them over
+processes.
 
-Rank 0 leads: it alone reads the command line, makes the run's folder, records and prints. The others wait for orders.
-An order is a run's config and tasks; every rank keeps only its own clients' data, hosts every N-th client, and goes
-through the same methods and rounds. Proxies go directly from rank to rank, those of the hub methods through the rank of
-the hub client, which is 0 unless client 0 is away. Records come to rank 0 as JSON. A client computes the same bits
-wherever it runs, so the number of ranks changes nothing but the time.
+Rank 0 leads: it alone reads the command line, makes the run's folder, records and prints. The
+others wait for orders. An order is a run's config and tasks; every rank keeps only its own clients'
+data, hosts every N-th client, and goes through the same methods and rounds. Proxies go directly
+from rank to rank, those of the hub methods through the rank of the hub client, which is 0 unless
+client 0 is away. Records come to rank 0 as JSON. A client computes the same bits wherever it runs,
+so the number of ranks changes nothing but the time.
 
-Failure: a rank that raises, dies, or stalls past ``exchange.timeout`` ends the job with one message that names it, its
-clients and the round (experiment/crew.py). What was recorded and checkpointed is intact.
-"""
+Failure: a rank that raises, dies, or stalls past ``exchange.timeout`` ends the job with one message
+that names it, its clients and the round (experiment/crew.py). What was recorded and checkpointed is
+intact."""
 
 import tomllib
 import zlib
@@ -40,14 +42,20 @@ _LOADING = 600.0
 _LOADS = "while it loaded its data"
 
 _crew: Crew | None = None
-"""The ranks that this process leads. A process belongs to one MPI job for life, hence one variable."""
+"""The ranks that this process leads. A process belongs to one MPI job for life, hence one
+variable."""
 
 
-def led(action: Callable[[], int], *, dataset: Dataset | None = None, table: Mapping[str, Method] = METHODS) -> int:
+def led(
+    action: Callable[[], int],
+    *,
+    dataset: Dataset | None = None,
+    table: Mapping[str, Method] = METHODS,
+) -> int:
     """Do ``action`` on rank 0, with all other ranks at its service; return its exit code.
 
-    Without a launcher this is ``action()``. On the other ranks it returns 0 when rank 0 dismisses them.
-    """
+    Without a launcher this is ``action()``. On the other ranks it returns 0 when rank 0 dismisses
+    them."""
     global _crew
     if launched() < 2:
         return action()
@@ -66,16 +74,23 @@ def led(action: Callable[[], int], *, dataset: Dataset | None = None, table: Map
 
 
 def run(
-    config: Config, *, out: Path | str | None = None, dataset: Dataset | None = None,
-    table: Mapping[str, Method] = METHODS, callbacks: "Sequence[Callback]" = (),
-) -> "Result | None":  # fmt: skip
-    """``runner.run`` for a script that is started under mpiexec: the result on rank 0, None on the others."""
+    config: Config,
+    *,
+    out: Path | str | None = None,
+    dataset: Dataset | None = None,
+    table: Mapping[str, Method] = METHODS,
+    callbacks: "Sequence[Callback]" = (),
+) -> "Result | None":
+    """``runner.run`` for a script that is started under mpiexec: the result on rank 0, None on the
+    others."""
     from proxyfl.experiment import runner
 
     results: list[Result] = []
 
     def action() -> int:
-        results.append(runner.run(config, out=out, dataset=dataset, table=table, callbacks=callbacks))
+        results.append(
+            runner.run(config, out=out, dataset=dataset, table=table, callbacks=callbacks)
+        )
         return 0
 
     led(action, dataset=dataset, table=table)
@@ -88,13 +103,19 @@ def leading() -> bool:
 
 
 def rounds(prepared: Prepared, tasks: Sequence[Task], *, out: Path | None) -> Iterator[Done]:
-    """Run ``tasks`` on all ranks; yield each round of each method once all ranks have done it. For rank 0."""
+    """Run ``tasks`` on all ranks; yield each round of each method once all ranks have done it. For
+    rank 0."""
     if _crew is None:
-        raise RunError("This process leads no MPI job. Start with mpiexec, through `led` or `run` of this module.")
+        raise RunError(
+            "This process leads no MPI job. Start with mpiexec, through `led` or `run` of this "
+            "module."
+        )
     crew, config = _crew, prepared.config
     places = Places(tuple(site.name for site in prepared.sites), crew.machines)
     counts = [_clients(prepared.table, places, task.method) for task in tasks]
-    schedule = [_schedule(tasks, counts, config.rounds, places, rank) for rank in range(crew.mail.size)]
+    schedule = [
+        _schedule(tasks, counts, config.rounds, places, rank) for rank in range(crew.mail.size)
+    ]
     channel = crew.channels(len(tasks))
     order = _order(prepared, tasks, places, out, channel)
     crew.begin(places, order, schedule, timeout=config.exchange.timeout, out=out)
@@ -103,8 +124,11 @@ def rounds(prepared: Prepared, tasks: Sequence[Task], *, out: Path | None) -> It
     for number, (task, clients) in enumerate(zip(tasks, counts, strict=True), channel):
         transport = _Blaming(_transport(crew.mail, places, number), places, task.method)
         own = rounds_of(prepared, task, places.hosted(0, clients), transport, out)
-        # Where ranks wait for each other, the one who waits in vain knows better than rank 0 for whom: let it speak.
-        patience = config.exchange.timeout * (1 if prepared.table[task.method].exchange == "none" else 2)
+        # Where ranks wait for each other, the one who waits in vain knows better than rank 0 for
+        # whom: let it speak.
+        patience = config.exchange.timeout * (
+            1 if prepared.table[task.method].exchange == "none" else 2
+        )
         for round in range(task.first_round, config.rounds + 1):
             parts = [_own_part(own, places, _where(task.method, round, config.rounds))]
             others = range(1, min(crew.mail.size, clients))
@@ -114,8 +138,11 @@ def rounds(prepared: Prepared, tasks: Sequence[Task], *, out: Path | None) -> It
     crew.finished()
 
 
-def _schedule(tasks: Sequence[Task], counts: Sequence[int], rounds: int, places: Places, rank: int) -> list[str]:
-    """Where each report of ``rank`` will come from: loading its data, then every round of every method it hosts."""
+def _schedule(
+    tasks: Sequence[Task], counts: Sequence[int], rounds: int, places: Places, rank: int
+) -> list[str]:
+    """Where each report of ``rank`` will come from: loading its data, then every round of every
+    method it hosts."""
     return [_LOADS] + [
         _where(task.method, round, rounds)
         for task, clients in zip(tasks, counts, strict=True)
@@ -133,7 +160,9 @@ def _own_part(own: Iterator[Done], places: Places, where: str) -> Done:
         raise WorkerDied(places.failed(0, where, error)) from error
 
 
-def _order(prepared: Prepared, tasks: Sequence[Task], places: Places, out: Path | None, channel: int) -> dict[str, Any]:
+def _order(
+    prepared: Prepared, tasks: Sequence[Task], places: Places, out: Path | None, channel: int
+) -> dict[str, Any]:
     """All that another rank needs to know, as JSON."""
     return {
         "config": to_toml(prepared.config),
@@ -143,16 +172,24 @@ def _order(prepared: Prepared, tasks: Sequence[Task], places: Places, out: Path 
         "machines": places.machines,
         "checksums": [_checksum(site) for site in prepared.sites],
         "tasks": [
-            {"method": t.method, "path": str(t.checkpoint.path.absolute()), "round": t.checkpoint.round}
+            {
+                "method": t.method,
+                "path": str(t.checkpoint.path.absolute()),
+                "round": t.checkpoint.round,
+            }
             if t.checkpoint is not None
             else {"method": t.method}
             for t in tasks
         ],
-        "presences": {task.method: _runs_of_equals(prepared.presences[task.method]) for task in tasks},
+        "presences": {
+            task.method: _runs_of_equals(prepared.presences[task.method]) for task in tasks
+        },
     }
 
 
-def _follow(follower: Follower, order: Any, dataset: Dataset | None, table: Mapping[str, Method]) -> None:
+def _follow(
+    follower: Follower, order: Any, dataset: Dataset | None, table: Mapping[str, Method]
+) -> None:
     """Carry out one order: what ``rounds`` does, on another rank."""
     config = from_tree(tomllib.loads(order["config"]))
     out = None if order["out"] is None else Path(order["out"])
@@ -160,7 +197,9 @@ def _follow(follower: Follower, order: Any, dataset: Dataset | None, table: Mapp
     follower.begin(places, timeout=config.exchange.timeout, out=out)
     follower.where = _LOADS
     if out is not None and not (out / "config.toml").is_file():
-        raise RunError(f"It does not see the run's folder {out}. Give one that all machines share with --out.")
+        raise RunError(
+            f"It does not see the run's folder {out}. Give one that all machines share with --out."
+        )
     prepared = _prepared(config, order, dataset, table, places, rank)
     follower.report({})
     for number, about in enumerate(order["tasks"], order["channel"]):
@@ -173,16 +212,23 @@ def _follow(follower: Follower, order: Any, dataset: Dataset | None, table: Mapp
             follower.report(done.as_dict())
             follower.where = _where(task.method, done.round + 1, config.rounds)
             if table[task.method].exchange == "none":
-                # No exchange holds ranks together here, and one that runs far ahead would later wait in vain.
+                # No exchange holds ranks together here, and one that runs far ahead would later
+                # wait in vain.
                 behind -= follower.await_go(config.exchange.timeout)
         for _ in range(behind):
             follower.await_go(config.exchange.timeout)
 
 
 def _prepared(
-    config: Config, order: Any, dataset: Dataset | None, table: Mapping[str, Method], places: Places, rank: int
+    config: Config,
+    order: Any,
+    dataset: Dataset | None,
+    table: Mapping[str, Method],
+    places: Places,
+    rank: int,
 ) -> Prepared:
-    """The run as this rank sees it: rank 0 has checked it; of the data only what is hosted here is kept."""
+    """The run as this rank sees it: rank 0 has checked it; of the data only what is hosted here is
+    kept."""
     torch.set_num_threads(config.threads)
     dataset = dataset if dataset is not None else build.load_data(config)
     hosted = places.hosted(rank, len(places.names))
@@ -190,21 +236,34 @@ def _prepared(
     for client in hosted:
         if _checksum(sites[client]) != order["checksums"][client]:
             raise DataError(
-                f"The data of {sites[client].name} is not what rank 0 has for it. Give all machines the same files."
+                f"The data of {sites[client].name} is not what rank 0 has for it. Give all "
+                f"machines the same files."
             )
     settings = config.exchange
     mixing = topology.make(
-        settings.topology, self_weight=settings.self_weight, degree=settings.degree, seed=config.seed
+        settings.topology,
+        self_weight=settings.self_weight,
+        degree=settings.degree,
+        seed=config.seed,
     )
     presences = {name: _unrolled(runs) for name, runs in order["presences"].items()}
-    one = replace(dataset, train_x=dataset.train_x[:1].clone(), train_y=dataset.train_y[:1], site=None, site_names=())
+    one = replace(
+        dataset,
+        train_x=dataset.train_x[:1].clone(),
+        train_y=dataset.train_y[:1],
+        site=None,
+        site_names=(),
+    )
     return Prepared(config, one, sites, table, mixing, presences)
 
 
 def _own_sites(config: Config, dataset: Dataset, hosted: Iterable[int]) -> list[Site]:
-    """All clients by name, with the data of those in ``hosted``. Nobody else's examples are copied."""
+    """All clients by name, with the data of those in ``hosted``. Nobody else's examples are
+    copied."""
     rows_only = replace(
-        dataset, train_x=torch.zeros(len(dataset.train_y), 1), test_x=torch.zeros(len(dataset.test_y), 1)
+        dataset,
+        train_x=torch.zeros(len(dataset.train_y), 1),
+        test_x=torch.zeros(len(dataset.test_y), 1),
     )
     sites = [replace(site, x=site.x[:0], y=site.y[:0]) for site in build.deal(config, rows_only)]
     for client in hosted:
@@ -226,11 +285,14 @@ class _Blaming:
 
     def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         try:
-            return self.transport.receive(sender=sender, receiver=receiver, round=round, timeout=timeout)
+            return self.transport.receive(
+                sender=sender, receiver=receiver, round=round, timeout=timeout
+            )
         except PeerTimeout as error:
             who = self.places.describe(self.places.home(sender))
             raise WorkerDied(
-                f"{who} stalled in {self.method}, round {round}: client {sender} sent nothing to client {receiver} "
+                f"{who} stalled in {self.method}, round {round}: client {sender} sent nothing to "
+                f"client {receiver} "
                 f"within {timeout:g} s. If that is how far ranks are apart, raise exchange.timeout."
             ) from error
 
@@ -239,7 +301,8 @@ class _Blaming:
 
 
 def _transport(mail: Mail, places: Places, channel: int) -> MpiTransport:
-    # A channel for each method: the fastest rank may begin the next before the slowest has ended the last.
+    # A channel for each method: the fastest rank may begin the next before the slowest has ended
+    # the last.
     return MpiTransport(mail, places.home, channel=channel)
 
 
@@ -267,9 +330,11 @@ def _runs_of_equals(presences: Sequence[Presence]) -> list[list[Any]]:
     runs: list[list[Any]] = []
     for presence in presences:
         plain = [
-            list(presence.present), presence.expected, list(presence.leaving.items()),
+            list(presence.present),
+            presence.expected,
+            list(presence.leaving.items()),
             list(presence.fewer_steps.items()),
-        ]  # fmt: skip
+        ]
         if runs and runs[-1][1] == plain:
             runs[-1][0] += 1
         else:

@@ -29,9 +29,8 @@ def prepare(
 ) -> Prepared:
     """Load and check everything that a run needs; raise ``InputError`` if something does not fit.
 
-    A process that hosts only some clients names them in ``hosted``: it keeps their data alone, and leaves the checks,
-    and who is present when, to the process that started it.
-    """
+    A process that hosts only some clients names them in ``hosted``: it keeps their data alone, and
+    leaves the checks, and who is present when, to the process that started it."""
     for name in config.methods:
         choice("method", name, table)
     _check_device(config.device)
@@ -40,10 +39,15 @@ def prepare(
     pools = any(table[name].pooled for name in config.methods) and 0 in (hosted or ())
     sites = build.deal(config, dataset, None if pools else hosted)
     if hosted is not None:
-        dataset = replace(dataset, train_x=dataset.train_x[:1].clone(), train_y=dataset.train_y[:1], site=None)
+        dataset = replace(
+            dataset, train_x=dataset.train_x[:1].clone(), train_y=dataset.train_y[:1], site=None
+        )
     settings = config.exchange
     mixing = topology.make(
-        settings.topology, self_weight=settings.self_weight, degree=settings.degree, seed=config.seed
+        settings.topology,
+        self_weight=settings.self_weight,
+        degree=settings.degree,
+        seed=config.seed,
     )
     if any(table[name].exchange == "pushsum" for name in config.methods):
         topology.check_columns(mixing(0, len(sites)), len(sites))
@@ -71,11 +75,15 @@ def fingerprint(prepared: Prepared) -> int:
     return checksum
 
 
-def _plan(config: Config, method: Method, clients: int, tried: Sequence[Client]) -> Sequence[membership.Presence]:
+def _plan(
+    config: Config, method: Method, clients: int, tried: Sequence[Client]
+) -> Sequence[membership.Presence]:
     """Who is there when. A method without exchange has no federation to leave but by its budget."""
     settings = config.membership
     if method.exchange == "none":
-        return membership.plan(clients, config.rounds, allowances=_allowances(config, clients, tried))
+        return membership.plan(
+            clients, config.rounds, allowances=_allowances(config, clients, tried)
+        )
     return membership.plan(
         clients,
         config.rounds,
@@ -86,7 +94,9 @@ def _plan(config: Config, method: Method, clients: int, tried: Sequence[Client])
     )
 
 
-def _allowances(config: Config, clients: int, tried: Sequence[Client]) -> dict[int, membership.Allowance]:
+def _allowances(
+    config: Config, clients: int, tried: Sequence[Client]
+) -> dict[int, membership.Allowance]:
     if not _capped(config):
         return {}
     allowances = {}
@@ -94,10 +104,13 @@ def _allowances(config: Config, clients: int, tried: Sequence[Client]) -> dict[i
         trainer, in_all = client.learner.trainer, None
         if isinstance(trainer, DPSGD):
             limit = config.rounds * client.steps
-            in_all = client.ledger.affordable_steps(trainer.sampling_rate, trainer.noise_multiplier, limit)
+            in_all = client.ledger.affordable_steps(
+                trainer.sampling_rate, trainer.noise_multiplier, limit
+            )
             if in_all < 1:
                 raise ConfigError(
-                    f"The budget of client {client.id} ({_budget(client)}) does not cover a single step. "
+                    f"The budget of client {client.id} ({_budget(client)}) does not cover a "
+                    f"single step. "
                     "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
                 )
             in_all = None if in_all == limit else in_all
@@ -109,7 +122,11 @@ def _allowances(config: Config, clients: int, tried: Sequence[Client]) -> dict[i
 
 def _budget(client: Client) -> str:
     budget = client.ledger.budget
-    return "none" if budget is None else f"epsilon {budget.epsilon:g} by {budget.accountant}, {client.ledger.kind}"
+    return (
+        "none"
+        if budget is None
+        else f"epsilon {budget.epsilon:g} by {budget.accountant}, {client.ledger.kind}"
+    )
 
 
 def _capped(config: Config) -> bool:
@@ -117,10 +134,19 @@ def _capped(config: Config) -> bool:
 
 
 def _differ(config: Config) -> bool:
-    settings = (config.models.private, config.learning.batch_size, config.learning.steps_per_round,
-                config.partition.examples, config.privacy.noise_multiplier, config.privacy.clip_norm,
-                config.privacy.delta, config.privacy.budget)  # fmt: skip
-    return config.partition.kind in ("dirichlet", "site") or any(len(values(s)) > 1 for s in settings)
+    settings = (
+        config.models.private,
+        config.learning.batch_size,
+        config.learning.steps_per_round,
+        config.partition.examples,
+        config.privacy.noise_multiplier,
+        config.privacy.clip_norm,
+        config.privacy.delta,
+        config.privacy.budget,
+    )
+    return config.partition.kind in ("dirichlet", "site") or any(
+        len(values(s)) > 1 for s in settings
+    )
 
 
 def _check_device(device: str) -> None:
@@ -128,4 +154,6 @@ def _check_device(device: str) -> None:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f'Cannot use device={device!r}: {reason} Use device="cpu" or one that is there.') from error
+        raise ConfigError(
+            f'Cannot use device={device!r}: {reason} Use device="cpu" or one that is there.'
+        ) from error

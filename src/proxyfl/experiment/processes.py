@@ -2,7 +2,8 @@
 
 Guarantees:
     * a finished run is never run again, and a run that was begun is resumed;
-    * one run's failure stops no other; when ``execute`` returns or raises, none of its processes is left;
+    * one run's failure stops no other; when ``execute`` returns or raises, none of its processes is
+      left;
     * at most one sweep is at work in a folder, counting processes that a killed one left behind.
 """
 
@@ -32,7 +33,8 @@ _TAIL = 16_384
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``error`` is None for one that finished, else the last lines that it said."""
+    """How a run ended. ``error`` is None for one that finished, else the last lines that it
+    said."""
 
     run: Run
     seconds: float
@@ -41,7 +43,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a sweep stands. ``running`` gives the part of each running run that is done, from 0 to 1."""
+    """Where a sweep stands. ``running`` gives the part of each running run that is done, from 0 to
+    1."""
 
     outcomes: Sequence[Outcome]
     running: Mapping[str, float]
@@ -58,10 +61,11 @@ def execute(
     tell: Callable[[Status], None] = lambda status: None,
     poll: float = 0.2,
 ) -> list[Outcome]:
-    """Run or resume what is not finished, ``parallel`` at a time; ``tell`` hears of it at every look.
+    """Run or resume what is not finished, ``parallel`` at a time; ``tell`` hears of it at every
+    look.
 
-    Interrupted (or if ``tell`` raises), it stops its processes first; what they have done can be resumed.
-    """
+    Interrupted (or if ``tell`` raises), it stops its processes first; what they have done can be
+    resumed."""
     whole("parallel", parallel)
     waiting = [run for run in runs if state(run.folder) != "finished"]
     if not waiting:
@@ -86,13 +90,19 @@ def execute(
 
 
 def arguments(run: Run) -> list[str]:
-    """What the program is told to do for ``run``: begin it or go on with it, in one process, as others run beside."""
+    """What the program is told to do for ``run``: begin it or go on with it, in one process, as
+    others run beside."""
     begin = ["run", str(run.beside(".toml")), "--out", str(run.folder)]
-    return [*(begin if state(run.folder) == "new" else ["resume", str(run.folder)]), "--workers", "1"]
+    return [
+        *(begin if state(run.folder) == "new" else ["resume", str(run.folder)]),
+        "--workers",
+        "1",
+    ]
 
 
 class _Process:
-    """One run at work. What it says on standard error goes into its log, after what earlier attempts said."""
+    """One run at work. What it says on standard error goes into its log, after what earlier
+    attempts said."""
 
     def __init__(self, run: Run, command: Sequence[str], lock: int) -> None:
         self.run, self.began, config = run, time.monotonic(), run.beside(".toml")
@@ -103,12 +113,17 @@ class _Process:
             self.said_before = log.tell()
             self.child = subprocess.Popen(
                 [*command, *arguments(run)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, env={**os.environ, **one_thread},
-                # Its own process group: a terminal's Ctrl-C reaches us alone, and we pass it on once.
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env={**os.environ, **one_thread},
+                # Its own process group: a terminal's Ctrl-C reaches us alone, and we pass it on
+                # once.
                 process_group=0,
-                # While a child lives it holds the lock, so that an orphan's folder is not taken from it.
+                # While a child lives it holds the lock, so that an orphan's folder is not taken
+                # from it.
                 pass_fds=(lock,),
-            )  # fmt: skip
+            )
 
     def outcome(self) -> Outcome:
         code, seconds = self.child.returncode, time.monotonic() - self.began
@@ -118,11 +133,16 @@ class _Process:
         with self.run.beside(".log").open("rb") as log:
             log.seek(max(self.said_before, log.seek(0, os.SEEK_END) - _TAIL))
             last = log.read().decode(errors="replace").strip().splitlines()[-5:]
-        return Outcome(self.run, seconds, "\n".join([*last, f"({how}; all it said: {self.run.beside('.log')})"]))
+        return Outcome(
+            self.run,
+            seconds,
+            "\n".join([*last, f"({how}; all it said: {self.run.beside('.log')})"]),
+        )
 
 
 def _stop(running: Sequence[_Process]) -> None:
-    """End the processes: politely, so that their records are whole; by force after a while, or if interrupted again."""
+    """End the processes: politely, so that their records are whole; by force after a while, or if
+    interrupted again."""
     for process in running:
         process.child.terminate()
     deadline = time.monotonic() + _GRACE
@@ -140,7 +160,8 @@ def _stop(running: Sequence[_Process]) -> None:
 
 @contextlib.contextmanager
 def _alone_in(path: Path) -> Iterator[int]:
-    """Hold the sweep folder's lock; refuse if another sweep, or a process that one left behind, is at work there."""
+    """Hold the sweep folder's lock; refuse if another sweep, or a process that one left behind, is
+    at work there."""
     import fcntl  # Unix only, as is killing a process group
 
     with folder.writing(path / ".lock"):
@@ -159,14 +180,19 @@ def _alone_in(path: Path) -> Iterator[int]:
 
 
 class _Clock:
-    """Guesses the time remaining from the rounds done since the start; rounds of all methods count alike."""
+    """Guesses the time remaining from the rounds done since the start; rounds of all methods count
+    alike."""
 
     def __init__(self, todo: Sequence[Run]) -> None:
         self.todo, self.began = list(todo), time.monotonic()
         self.at_start = {run.name: _rounds_done(run) for run in todo}
 
-    def status(self, outcomes: Sequence[Outcome], running: Sequence[Run], waiting: Sequence[Run]) -> Status:
-        done = {run.name: _rounds_done(run) for run in running} | {o.run.name: o.run.work for o in outcomes}
+    def status(
+        self, outcomes: Sequence[Outcome], running: Sequence[Run], waiting: Sequence[Run]
+    ) -> Status:
+        done = {run.name: _rounds_done(run) for run in running} | {
+            o.run.name: o.run.work for o in outcomes
+        }
         done = {run.name: done.get(run.name, self.at_start[run.name]) for run in self.todo}
         in_all, now = sum(run.work for run in self.todo), sum(done.values())
         fresh = now - sum(self.at_start.values())

@@ -1,8 +1,9 @@
-"""One self-contained page about one or more runs: it opens from disk, asks the network for nothing, and prints.
+"""One self-contained page about one or more runs: it opens from disk, asks the network for nothing,
+and prints.
 
-The parts lie in ``page/``: a template, a style sheet and plain scripts, which are joined in the order of ``SCRIPTS``.
-Charts are drawn in the browser by plotly.js, which comes out of plotly's own wheel.
-"""
+The parts lie in ``page/``: a template, a style sheet and plain scripts, which are joined in the
+order of ``SCRIPTS``. Charts are drawn in the browser by plotly.js, which comes out of plotly's own
+wheel."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,20 @@ from proxyfl.errors import ConfigError, RunError
 from proxyfl.experiment.loading import Run
 from proxyfl.experiment.report_data import document
 
-SCRIPTS = ("store", "elements", "figure", "answer", "curves", "privacy", "graph", "costs", "classes", "settings",
-           "live", "main")  # fmt: skip
+SCRIPTS = (
+    "store",
+    "elements",
+    "figure",
+    "answer",
+    "curves",
+    "privacy",
+    "graph",
+    "costs",
+    "classes",
+    "settings",
+    "live",
+    "main",
+)
 
 
 def write(runs: Sequence[Run], out: Path) -> int:
@@ -30,14 +43,17 @@ def write(runs: Sequence[Run], out: Path) -> int:
         scratch.replace(out)
     except OSError as error:
         raise RunError(
-            f"Cannot write the report {out}: {error.strerror or error}. Give another file with --out."
+            f"Cannot write the report {out}: {error.strerror or error}. Give another file with "
+            f"--out."
         ) from error
     return len(content)
 
 
 def title(runs: Sequence[Run]) -> str:
     """What the page is called."""
-    return f"ProxyFL report: {runs[0].name}" + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
+    return f"ProxyFL report: {runs[0].name}" + (
+        f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    )
 
 
 def page(content: Mapping[str, Any], *, title: str) -> str:
@@ -51,7 +67,8 @@ def page(content: Mapping[str, Any], *, title: str) -> str:
         "script": scripts,
     }
     out = []
-    # Split rather than replace, one after the other: what is put in is never searched for further marks.
+    # Split rather than replace, one after the other: what is put in is never searched for further
+    # marks.
     for piece in _part("page.html").split("{{"):
         name, mark, rest = piece.partition("}}")
         out.append(parts[name] + rest if mark else piece)
@@ -66,10 +83,12 @@ def plotly_script() -> str:
     for location in locations:
         script = Path(location) / "package_data" / "plotly.min.js"
         if script.is_file():
-            # Ends the element early if it stood in a string; plotly's own pages make the same change.
+            # Ends the element early if it stood in a string; plotly's own pages make the same
+            # change.
             return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
     raise ConfigError(
-        "The report needs plotly, which is not installed. Install the extra: pip install 'proxyfl[report]'."
+        "The report needs plotly, which is not installed. Install the extra: pip install "
+        "'proxyfl[report]'."
     )
 
 

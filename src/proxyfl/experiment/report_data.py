@@ -1,8 +1,9 @@
-"""What the page shows, as one document of plain data: the browser draws from it and from nothing else.
+"""What the page shows, as one document of plain data: the browser draws from it and from nothing
+else.
 
-Numbers are rounded to what a chart can show (scores to 1e-4, epsilons to four digits), which keeps a large comparison
-in a few megabytes. Increments of a live run have the same form and are added at the end (``series``, ``graph``).
-"""
+Numbers are rounded to what a chart can show (scores to 1e-4, epsilons to four digits), which keeps
+a large comparison in a few megabytes. Increments of a live run have the same form and are added at
+the end (``series``, ``graph``)."""
 
 import datetime
 import math
@@ -15,16 +16,27 @@ from proxyfl.experiment.report_graph import graph
 
 ROLES = ("private", "proxy", "received")
 MEASURES = ("accuracy", "macro_accuracy")
-SUMS = ("seconds_training", "seconds_evaluation", "seconds_exchange", "bytes_sent", "bytes_received", "messages_sent")
+SUMS = (
+    "seconds_training",
+    "seconds_evaluation",
+    "seconds_exchange",
+    "bytes_sent",
+    "bytes_received",
+    "messages_sent",
+)
 
 
 def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Everything about ``runs``; ``live`` is what a page that follows a run needs to ask for more."""
+    """Everything about ``runs``; ``live`` is what a page that follows a run needs to ask for
+    more."""
     return {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "live": live,
         "groups": grouped(runs),
-        "runs": [{**about(run), "series": series(run.rows), "graph": graph(run, run.rows)} for run in runs],
+        "runs": [
+            {**about(run), "series": series(run.rows), "graph": graph(run, run.rows)}
+            for run in runs
+        ],
     }
 
 
@@ -54,10 +66,11 @@ def about(run: Run) -> dict[str, Any]:
 
 
 def series(rows: Iterable[Row]) -> dict[str, Any]:
-    """Rounds as columns: per method the rounds, those that were scored, and per client one value for each of them.
+    """Rounds as columns: per method the rounds, those that were scored, and per client one value
+    for each of them.
 
-    A client that was away has null there. Seconds and bytes are only shown as totals, so only those are kept.
-    """
+    A client that was away has null there. Seconds and bytes are only shown as totals, so only those
+    are kept."""
     methods: dict[str, Any] = {}
     for (name, round), group in groupby(rows, key=lambda row: (row["method"], row["round"])):
         method = methods.setdefault(name, {"rounds": [], "scored": [], "clients": {}})
@@ -77,13 +90,19 @@ def series(rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def grouped(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Runs with equal settings but for the seed belong together; the groups are named by the settings that differ."""
+    """Runs with equal settings but for the seed belong together; the groups are named by the
+    settings that differ."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for index, run in enumerate(runs):
         settings = {key: value for key, value in flat(run.settings).items() if key != "seed"}
-        groups.setdefault(tuple(sorted((key, repr(value)) for key, value in settings.items())), []).append(index)
+        groups.setdefault(
+            tuple(sorted((key, repr(value)) for key, value in settings.items())), []
+        ).append(index)
     labels = _labels([flat(runs[members[0]].settings) for members in groups.values()])
-    return [{"label": label, "runs": members} for label, members in zip(labels, groups.values(), strict=True)]
+    return [
+        {"label": label, "runs": members}
+        for label, members in zip(labels, groups.values(), strict=True)
+    ]
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -139,9 +158,18 @@ def _word(value: Any) -> str:
 def _add(method: dict[str, Any], row: Row) -> None:
     client = method["clients"].setdefault(
         str(row["client"]),
-        {"name": row["name"], "kind": "none", "delta": None, "scores": {}, "rdp": [], "pld": [],
-         "sums": dict.fromkeys(SUMS, 0.0), "present": 0, "left": None},
-    )  # fmt: skip
+        {
+            "name": row["name"],
+            "kind": "none",
+            "delta": None,
+            "scores": {},
+            "rdp": [],
+            "pld": [],
+            "sums": dict.fromkeys(SUMS, 0.0),
+            "present": 0,
+            "left": None,
+        },
+    )
     client["kind"], client["delta"] = row.get("epsilon_kind", "none"), row.get("delta")
     client["left"] = row.get("left")
     client["present"] += 1
@@ -157,7 +185,9 @@ def _add(method: dict[str, Any], row: Row) -> None:
     for accountant in ("rdp", "pld"):
         _pad(client[accountant], len(method["rounds"]) - 1)
         value = row.get(f"epsilon_{accountant}")
-        client[accountant].append(None if value is None or not math.isfinite(value) else float(f"{value:.4g}"))
+        client[accountant].append(
+            None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+        )
 
 
 def _pad(values: list[Any], length: int) -> None:
@@ -165,7 +195,8 @@ def _pad(values: list[Any], length: int) -> None:
 
 
 def answers(run: Run) -> list[dict[str, Any]]:
-    """Per method: how many clients gain over ``alone``, by how much, and the largest epsilon with its kind."""
+    """Per method: how many clients gain over ``alone``, by how much, and the largest epsilon with
+    its kind."""
     found = []
     for name in run.methods:
         gains = [gain for client in run.clients() if (gain := run.gain(name, client)) is not None]
@@ -175,9 +206,14 @@ def answers(run: Run) -> list[dict[str, Any]]:
         worst = max(finals, key=best_epsilon)
         epsilon = best_epsilon(worst)
         found.append(
-            {"method": name, "clients": len(gains), "gaining": sum(gain > 0 for gain in gains),
-             "mean_gain": sum(gains) / len(gains) if gains else None,
-             "epsilon": epsilon if math.isfinite(epsilon) else None, "delta": worst.get("delta"),
-             "epsilon_kind": worst.get("epsilon_kind")}
-        )  # fmt: skip
+            {
+                "method": name,
+                "clients": len(gains),
+                "gaining": sum(gain > 0 for gain in gains),
+                "mean_gain": sum(gains) / len(gains) if gains else None,
+                "epsilon": epsilon if math.isfinite(epsilon) else None,
+                "delta": worst.get("delta"),
+                "epsilon_kind": worst.get("epsilon_kind"),
+            }
+        )
     return found

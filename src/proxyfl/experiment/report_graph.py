@@ -1,4 +1,5 @@
-"""Who sent what to whom in each round, worked out again from the settings and from who has a line in the records."""
+"""Who sent what to whom in each round, worked out again from the settings and from who has a line
+in the records."""
 
 import hashlib
 import json
@@ -16,11 +17,11 @@ Edges = list[tuple[int, int, float]]
 
 
 def graph(run: Run, rows: Iterable[Row]) -> dict[str, Any]:
-    """The rounds of ``rows`` as pictures of the graph: per method the round numbers and which picture each shows.
+    """The rounds of ``rows`` as pictures of the graph: per method the round numbers and which
+    picture each shows.
 
-    Pictures are named by their content, so those of later rounds can be added without renaming, and a schedule that
-    repeats costs nothing.
-    """
+    Pictures are named by their content, so those of later rounds can be added without renaming, and
+    a schedule that repeats costs nothing."""
     pictures: dict[str, Any] = {}
     methods: dict[str, dict[str, list[Any]]] = {}
     mixing, note = _topology(run.settings)
@@ -52,7 +53,11 @@ def _topology(settings: Mapping[str, Any]) -> tuple[Topology | None, str | None]
     name = exchange.get("topology", "exponential")
     if ":" in name:
         # A report may be made of somebody else's folder: what its settings name is not run.
-        return None, f"The graph of pushsum methods came from the function {name}, which a report does not call."
+        return (
+            None,
+            f"The graph of pushsum methods came from the function {name}, which a report does not "
+            f"call.",
+        )
     try:
         made = topology.make(
             name,
@@ -66,7 +71,11 @@ def _topology(settings: Mapping[str, Any]) -> tuple[Topology | None, str | None]
 
 
 def _edges(
-    exchange: str, mixing: Topology | None, round: int, present: tuple[int, ...], leaving: frozenset[int]
+    exchange: str,
+    mixing: Topology | None,
+    round: int,
+    present: tuple[int, ...],
+    leaving: frozenset[int],
 ) -> Edges:
     if exchange == "mean":
         return _star(present, leaving)
@@ -83,10 +92,13 @@ def _edges(
 
 
 def _star(present: tuple[int, ...], leaving: frozenset[int]) -> Edges:
-    """Everyone sends all to the first client that stays, and those who stay get an equal share back."""
+    """Everyone sends all to the first client that stays, and those who stay get an equal share
+    back."""
     staying = [client for client in present if client not in leaving]
     hub, share = staying[0], _short(1 / len(staying))
-    return [(c, hub, 1.0) for c in present if c != hub] + [(hub, c, share) for c in staying if c != hub]
+    return [(c, hub, 1.0) for c in present if c != hub] + [
+        (hub, c, share) for c in staying if c != hub
+    ]
 
 
 def _short(share: float) -> float:
@@ -94,4 +106,6 @@ def _short(share: float) -> float:
 
 
 def _number(setting: Any) -> Any:
-    return None if isinstance(setting, str) else setting  # a file says "none" where a setting has no value
+    return (
+        None if isinstance(setting, str) else setting
+    )  # a file says "none" where a setting has no value

@@ -1,4 +1,5 @@
-"""Ready plots for notebooks. The one home of plotly's Python interface; the report draws in the browser instead."""
+"""Ready plots for notebooks. The one home of plotly's Python interface; the report draws in the
+browser instead."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +37,29 @@ def accuracy(runs: "Runs", measure: str) -> go.Figure:
             by_round = rows.dropna(subset=[column]).groupby("round")[column]
             mean, spread = by_round.mean(), by_round.std(ddof=0)
             rounds, colour = [r + 1 for r in mean.index], PALETTE.get(method, "#666666")
-            edge: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+            edge: dict[str, Any] = {
+                "mode": "lines",
+                "line": {"width": 0},
+                "showlegend": False,
+                "hoverinfo": "skip",
+            }
             figure.add_scatter(x=rounds, y=mean + spread, **edge)
-            figure.add_scatter(x=rounds, y=mean - spread, fill="tonexty", fillcolor=_faint(colour), **edge)
             figure.add_scatter(
-                x=rounds, y=mean, mode="lines", name=f"{method}, {role}", line={"color": colour, "dash": dash}
+                x=rounds, y=mean - spread, fill="tonexty", fillcolor=_faint(colour), **edge
             )
-    return _titled(figure, "Mean over clients and seeds; bands: one standard deviation", "round", words(measure))
+            figure.add_scatter(
+                x=rounds,
+                y=mean,
+                mode="lines",
+                name=f"{method}, {role}",
+                line={"color": colour, "dash": dash},
+            )
+    return _titled(
+        figure,
+        "Mean over clients and seeds; bands: one standard deviation",
+        "round",
+        words(measure),
+    )
 
 
 def gain(runs: "Runs", measure: str) -> go.Figure:
@@ -54,27 +71,42 @@ def gain(runs: "Runs", measure: str) -> go.Figure:
         if method == "alone" or rows.empty:
             continue
         hover = [
-            f"epsilon {e:.3g} ({kind})" for e, kind in zip(rows["epsilon"], rows["epsilon_kind"], strict=True)
-        ]  # fmt: skip
+            f"epsilon {e:.3g} ({kind})"
+            for e, kind in zip(rows["epsilon"], rows["epsilon_kind"], strict=True)
+        ]
         figure.add_scatter(
-            x=100 * rows[column], y=rows["name"], mode="markers", name=method, text=hover,
+            x=100 * rows[column],
+            y=rows["name"],
+            mode="markers",
+            name=method,
+            text=hover,
             marker={"color": PALETTE.get(method, "#666666"), "size": 10},
-        )  # fmt: skip
+        )
     figure.add_vline(x=0, annotation_text="alone")
-    return _titled(figure, "What each client gains over training alone", f"points of {words(measure)}", "client")
+    return _titled(
+        figure,
+        "What each client gains over training alone",
+        f"points of {words(measure)}",
+        "client",
+    )
 
 
 def epsilon(runs: "Runs", _measure: str) -> go.Figure:
     """The largest epsilon over clients as rounds go by, per method, with its kind in the name."""
     figure, metrics = go.Figure(), runs.metrics
     best = metrics[["epsilon_rdp", "epsilon_pld"]].min(axis=1)
-    for (method, kind), rows in metrics.assign(best=best).groupby(["method", "epsilon_kind"], sort=False):
+    for (method, kind), rows in metrics.assign(best=best).groupby(
+        ["method", "epsilon_kind"], sort=False
+    ):
         if kind != "none":
             largest = rows.groupby("round")["best"].max()
             figure.add_scatter(
-                x=[r + 1 for r in largest.index], y=largest, mode="lines", name=f"{method} ({kind})",
+                x=[r + 1 for r in largest.index],
+                y=largest,
+                mode="lines",
+                name=f"{method} ({kind})",
                 line={"color": PALETTE.get(method, "#666666")},
-            )  # fmt: skip
+            )
     return _titled(figure, "Epsilon, largest over clients", "round", "epsilon")
 
 

@@ -1,8 +1,9 @@
-"""Run what a config describes: every method on the same data, the same partition and the same seeds.
+"""Run what a config describes: every method on the same data, the same partition and the same
+seeds.
 
-Everything that can be wrong with the input is found (by ``prepare``) before the run's folder comes into being. A run
-that was cut off, at whatever instant, is continued by ``resume`` and ends as if nothing had happened.
-"""
+Everything that can be wrong with the input is found (by ``prepare``) before the run's folder comes
+into being. A run that was cut off, at whatever instant, is continued by ``resume`` and ends as if
+nothing had happened."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -24,13 +25,15 @@ from proxyfl.transport.memory import MemoryTransport
 
 
 class Callback:
-    """Follows a run. Override what you need; what you raise stops the run, with its records intact."""
+    """Follows a run. Override what you need; what you raise stops the run, with its records
+    intact."""
 
     def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
         """Before the first round of the first method."""
 
     def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
-        """Before the records of a method's first round, or of the first that was still to be done."""
+        """Before the records of a method's first round, or of the first that was still to be
+        done."""
 
     def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
         """After every round of a method, with one record for each client that was present."""
@@ -44,7 +47,8 @@ class Callback:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave. ``final`` holds, per method, each client's last record with scores; ``metrics`` all as rows."""
+    """What a run gave. ``final`` holds, per method, each client's last record with scores;
+    ``metrics`` all as rows."""
 
     config: Config
     out: Path | None
@@ -59,12 +63,18 @@ class Result:
         pooled = self.methods[name].pooled
         record = next(r for r in self.final[name] if pooled or r.client == client)
         role = self.methods[name].keeps
-        # A client that left before the last exchange has received nothing in it: it keeps the proxy it had.
+        # A client that left before the last exchange has received nothing in it: it keeps the proxy
+        # it had.
         return record.scores[role if role in record.scores else "proxy"].accuracy
 
     def gain(self, name: str, client: int, *, over: str = "alone") -> float | None:
-        """How much ``client`` gains from method ``name``; None if the other method was not part of the run."""
-        return self.accuracy(name, client) - self.accuracy(over, client) if over in self.final else None
+        """How much ``client`` gains from method ``name``; None if the other method was not part of
+        the run."""
+        return (
+            self.accuracy(name, client) - self.accuracy(over, client)
+            if over in self.final
+            else None
+        )
 
 
 def run(
@@ -95,8 +105,17 @@ def execute(
     """Run what ``prepare`` found to be in order."""
     whole("workers", workers)
     config = prepared.config
-    path = folder.create(Path(out), config, identity(config), fingerprint(prepared)) if out is not None else None
-    result = Result(config, path, prepared.sites, methods={name: prepared.table[name] for name in config.methods})
+    path = (
+        folder.create(Path(out), config, identity(config), fingerprint(prepared))
+        if out is not None
+        else None
+    )
+    result = Result(
+        config,
+        path,
+        prepared.sites,
+        methods={name: prepared.table[name] for name in config.methods},
+    )
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
         return _carry_out(prepared, result, tasks, callbacks, workers, dataset)
@@ -110,7 +129,8 @@ def resume(
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
 ) -> Result:
-    """Go on with the run in ``path``. The end is the same, bit for bit, as that of a run that was never cut off."""
+    """Go on with the run in ``path``. The end is the same, bit for bit, as that of a run that was
+    never cut off."""
     whole("workers", workers)
     path = Path(path)
     config = folder.read_config(path)
@@ -129,7 +149,9 @@ def _resume(
 ) -> Result:
     prepared = prepare(config, dataset=dataset, table=table)
     folder.check_data(path, fingerprint(prepared))
-    result = Result(config, path, prepared.sites, methods={name: table[name] for name in config.methods})
+    result = Result(
+        config, path, prepared.sites, methods={name: table[name] for name in config.methods}
+    )
     tasks: list[Task] = []
     keep = 0
     for name in config.methods:
@@ -139,7 +161,11 @@ def _resume(
             result.departures[name] = [ClientRound.from_dict(r) for r in ended["departures"]]
             keep = ended["metrics_bytes"]
             continue
-        last = checkpoint.newest(path / "checkpoints" / name, identity=identity(config)) if not tasks else None
+        last = (
+            checkpoint.newest(path / "checkpoints" / name, identity=identity(config))
+            if not tasks
+            else None
+        )
         if last is not None:
             keep = last.metrics_bytes
             result.final[name] = [ClientRound.from_dict(r) for r in last.final]
@@ -167,7 +193,9 @@ def _carry_out(
             if done.method in waiting:
                 task, clients = waiting.pop(done.method), len(prepared.sites_of(done.method))
                 for callback in callbacks:
-                    callback.method_started(done.method, result.methods[done.method], clients, task.first_round)
+                    callback.method_started(
+                        done.method, result.methods[done.method], clients, task.first_round
+                    )
             if done.ended:
                 _end_method(result, done.method)
                 continue
@@ -180,7 +208,9 @@ def _carry_out(
         raise
     finally:
         if path is not None:
-            folder.write_json(path / "summary.json", summary(result, prepared, finished=_finished(result)))
+            folder.write_json(
+                path / "summary.json", summary(result, prepared, finished=_finished(result))
+            )
     for callback in callbacks:
         callback.finished(result)
     return result
@@ -189,7 +219,8 @@ def _carry_out(
 def _rounds(
     prepared: Prepared, tasks: Sequence[Task], out: Path | None, crew: int, dataset: Dataset | None
 ) -> Iterator[Done]:
-    """The rounds of all tasks, done in this process, by a crew of workers, or by the ranks of an MPI job."""
+    """The rounds of all tasks, done in this process, by a crew of workers, or by the ranks of an
+    MPI job."""
     if mpi.leading() and tasks:
         yield from mpi.rounds(prepared, tasks, out=out)
         return
@@ -203,11 +234,16 @@ def _rounds(
 
 
 def _record(result: Result, done: Done) -> None:
-    """Take one round into the result and, where there is a folder, onto the disk; then declare its checkpoint."""
+    """Take one round into the result and, where there is a folder, onto the disk; then declare its
+    checkpoint."""
     rows = [{"method": done.method, **record.as_dict()} for record in done.records]
     result.metrics.extend(rows)
     final = {record.client: record for record in result.final.get(done.method, [])}
-    final |= {record.client: record for record in done.records if record.scores or record.client not in final}
+    final |= {
+        record.client: record
+        for record in done.records
+        if record.scores or record.client not in final
+    }
     result.final[done.method] = [final[client] for client in sorted(final)]
     departures = result.departures.setdefault(done.method, [])
     departures.extend(record for record in done.records if record.left)
@@ -235,7 +271,9 @@ def _end_method(result: Result, name: str) -> None:
         name,
         {
             "clients": [record.as_dict(whole=True) for record in result.final.get(name, [])],
-            "departures": [record.as_dict(whole=True) for record in result.departures.get(name, [])],
+            "departures": [
+                record.as_dict(whole=True) for record in result.departures.get(name, [])
+            ],
             "metrics_bytes": folder.metrics_size(result.out),
         },
     )
@@ -250,7 +288,9 @@ def _finished(result: Result) -> bool:
 
 def summary(result: Result, prepared: Prepared, *, finished: bool = True) -> dict[str, Any]:
     """Final scores, costs and confusion counts per method and client, as plain data."""
-    counts = class_counts(prepared.dataset.train_y.numpy(), [s.rows for s in prepared.sites], prepared.dataset.classes)
+    counts = class_counts(
+        prepared.dataset.train_y.numpy(), [s.rows for s in prepared.sites], prepared.dataset.classes
+    )
     return {
         "finished": finished,
         "classes": list(prepared.dataset.class_names),

@@ -1,14 +1,17 @@
 """Means, standard deviations and paired tests over clients and seeds.
 
-Two tests of the same differences d_1 ... d_n, both two-sided: Student's t (are they centred on zero, if normal?) and
-Wilcoxon's signed ranks (are they symmetric about zero, whatever their distribution?). Both take the differences to be
-independent. Those of the clients of one seed are not: the clients share an exchange, an initial proxy and a test set.
-So there are two answers: over clients (many differences, dependent, p too small) and over the means of the seeds (few
-differences, independent).
+Two tests of the same differences d_1 ... d_n, both two-sided: Student's t (are they centred on
+zero, if normal?) and Wilcoxon's signed ranks (are they symmetric about zero, whatever their
+distribution?). Both take the differences to be independent. Those of the clients of one seed are
+not: the clients share an exchange, an initial proxy and a test set. So there are two answers: over
+clients (many differences, dependent, p too small) and over the means of the seeds (few differences,
+independent).
 
 Guarantees:
-    * standard deviations are those of a sample (n - 1), and None for a single value: no spread was seen;
-    * a p-value that the data cannot give (one difference, or equal ones that are not zero) is None, not 0.
+    * standard deviations are those of a sample (n - 1), and None for a single value: no spread was
+      seen;
+    * a p-value that the data cannot give (one difference, or equal ones that are not zero) is None,
+      not 0.
 """
 
 import math
@@ -38,7 +41,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The mean of ``n`` paired differences, their standard deviation, and the p-values of the two tests."""
+    """The mean of ``n`` paired differences, their standard deviation, and the p-values of the two
+    tests."""
 
     difference: float
     std: float | None
@@ -49,7 +53,8 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One method against another: over all pairs of a client and a seed, and over seeds if there are enough."""
+    """One method against another: over all pairs of a client and a seed, and over seeds if there
+    are enough."""
 
     over_clients: PairedTest
     over_seeds: PairedTest | None
@@ -66,7 +71,8 @@ def spread(values: Iterable[float]) -> Spread:
 
 def paired_test(differences: Iterable[float]) -> PairedTest:
     """Test whether paired differences are centred on zero."""
-    # Differences of scores that are equal on paper may differ in the last bit, and would get different ranks.
+    # Differences of scores that are equal on paper may differ in the last bit, and would get
+    # different ranks.
     differences = [round(d, _DECIMALS) for d in differences]
     seen = spread(differences)
     return PairedTest(seen.mean, seen.std, seen.n, _t_test(seen), _wilcoxon(differences))
@@ -82,7 +88,9 @@ def compare(pairs: Mapping[K, Sequence[float]]) -> Comparison:
     by_seed = {seed: differences for seed, differences in pairs.items() if differences}
     over_clients = paired_test(d for differences in by_seed.values() for d in differences)
     enough = len(by_seed) >= FEWEST_SEEDS
-    over_seeds = paired_test(fmean(differences) for differences in by_seed.values()) if enough else None
+    over_seeds = (
+        paired_test(fmean(differences) for differences in by_seed.values()) if enough else None
+    )
     return Comparison(over_clients, over_seeds, len(by_seed))
 
 
@@ -111,7 +119,9 @@ def differences(
 
 
 def _t_test(seen: Spread) -> float | None:
-    from scipy.stats import t  # not at the top: it takes half a second that most commands do not need
+    from scipy.stats import (
+        t,
+    )  # not at the top: it takes half a second that most commands do not need
 
     if seen.std is None:
         return None
@@ -128,6 +138,7 @@ def _wilcoxon(differences: Sequence[float]) -> float | None:
     if not any(differences):
         return 1.0
     with warnings.catch_warnings():
-        # Exact for up to 13 differences, and up to 50 without ties; beyond, scipy approximates, and warns of ties.
+        # Exact for up to 13 differences, and up to 50 without ties; beyond, scipy approximates, and
+        # warns of ties.
         warnings.simplefilter("ignore")
         return float(wilcoxon(differences).pvalue)

@@ -15,8 +15,10 @@
     seed = [0]
 
 Guarantees:
-    * every run's config is built and checked before anything is written and before the first run starts;
-    * a folder that holds a run with other settings is refused: it is neither overwritten nor counted as done.
+    * every run's config is built and checked before anything is written and before the first run
+      starts;
+    * a folder that holds a run with other settings is refused: it is neither overwritten nor
+      counted as done.
 """
 
 import difflib
@@ -69,37 +71,47 @@ class Run:
         return self.config.rounds * len(self.config.methods)
 
     def beside(self, ending: str) -> Path:
-        """A file beside the run's folder that belongs to it: its config (.toml), what it said (.log)."""
+        """A file beside the run's folder that belongs to it: its config (.toml), what it said
+        (.log)."""
         return self.folder.with_name(self.folder.name + ending)
 
 
 def plan(path: Path, out: Path, *, quick: bool = False) -> list[Run]:
-    """The runs of the sweep at ``path``, in folders below ``out``; ``ConfigError`` if any of them cannot be."""
+    """The runs of the sweep at ``path``, in folders below ``out``; ``ConfigError`` if any of them
+    cannot be."""
     tree = _read(path)
     base = configs.load(path.parent / tree["base"] if "base" in tree else None)
     try:
         points = _points(_quickened(tree) if quick else tree)
-        runs = [_run(base, point, name, out / name) for point, name in zip(points, _names(points), strict=True)]
+        runs = [
+            _run(base, point, name, out / name)
+            for point, name in zip(points, _names(points), strict=True)
+        ]
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     seen: dict[Config, str] = {}
     for run in runs:
         if run.config in seen:
-            raise ConfigError(f"{path}: {seen[run.config]} and {run.name} are the same run. Remove one.")
+            raise ConfigError(
+                f"{path}: {seen[run.config]} and {run.name} are the same run. Remove one."
+            )
         seen[run.config] = run.name
         _check_folder(run)
     return runs
 
 
 def state(path: Path) -> State:
-    """What there is of the run in the folder ``path``. Only a run's own summary says that it is finished."""
+    """What there is of the run in the folder ``path``. Only a run's own summary says that it is
+    finished."""
     if not (path / "config.toml").is_file():
         return "new"
     try:
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "resumable"
-    return "finished" if isinstance(summary, dict) and summary.get("finished") is True else "resumable"
+    return (
+        "finished" if isinstance(summary, dict) and summary.get("finished") is True else "resumable"
+    )
 
 
 def settings(config: Config) -> dict[str, Any]:
@@ -117,20 +129,28 @@ def _read(path: Path) -> dict[str, Any]:
     tree = configs.read_toml(path, "sweep")
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
-    kinds: list[tuple[str, type, str]] = [(key, dict, "a table") for key in ("set", "grid", "quick")]
+    kinds: list[tuple[str, type, str]] = [
+        (key, dict, "a table") for key in ("set", "grid", "quick")
+    ]
     for key, kind, what in [("base", str, "a file name"), *kinds]:
         if not isinstance(tree.get(key, kind()), kind):
             raise ConfigError(f"{path}: expected {what} for {key!r}, got {tree[key]!r}.")
     variants = tree.get("variant", [])
     if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants):
-        raise ConfigError(f"{path}: expected [[variant]] tables, got variant = {variants!r}. Mind the double brackets.")
+        raise ConfigError(
+            f"{path}: expected [[variant]] tables, got variant = {variants!r}. Mind the double "
+            f"brackets."
+        )
     return tree
 
 
 def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The sweep's quick variant, as it would be written without [quick]."""
     if not tree.get("quick"):
-        raise ConfigError("There is no quick variant. Say below [quick] what is different in it, or leave out --quick.")
+        raise ConfigError(
+            "There is no quick variant. Say below [quick] what is different in it, or leave out "
+            "--quick."
+        )
     fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
     for key, value in _flat(tree["quick"]).items():
         (grid if key in grid else fixed)[key] = value
@@ -138,7 +158,8 @@ def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _points(tree: Mapping[str, Any]) -> list[_Point]:
-    """The runs in the file's order. In what varies, the name of a variant stands for its settings."""
+    """The runs in the file's order. In what varies, the name of a variant stands for its
+    settings."""
     fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
     variants = [_variant(table) for table in tree.get("variant", [])]
     for name, count in Counter(name for name, _ in variants).items():
@@ -148,7 +169,10 @@ def _points(tree: Mapping[str, Any]) -> list[_Point]:
     for key, count in Counter([*fixed, *grid, *varied]).items():
         _check_key(key)
         if count > 1:
-            raise ConfigError(f"{key!r} is given more than once. Leave it in one of [set], [grid] and [[variant]].")
+            raise ConfigError(
+                f"{key!r} is given more than once. Leave it in one of [set], [grid] and "
+                f"[[variant]]."
+            )
     for key, listed in grid.items():
         if not isinstance(listed, list) or not listed:
             raise ConfigError(
@@ -156,7 +180,9 @@ def _points(tree: Mapping[str, Any]) -> list[_Point]:
                 "A value for all runs goes below [set]."
             )
     if not grid and not variants:
-        raise ConfigError("Nothing varies. Expected a [grid], such as seed = [0, 1, 2], or [[variant]] tables.")
+        raise ConfigError(
+            "Nothing varies. Expected a [grid], such as seed = [0, 1, 2], or [[variant]] tables."
+        )
     count = math.prod(map(len, grid.values())) * max(1, len(variants))
     if count > _MOST_RUNS:
         raise ConfigError(f"Expected at most {_MOST_RUNS} runs, got {count}. Split the sweep.")
@@ -164,22 +190,29 @@ def _points(tree: Mapping[str, Any]) -> list[_Point]:
     for name, together in variants or [("", {})]:
         for chosen in itertools.product(*grid.values()):
             point = dict(zip(grid, chosen, strict=True))
-            points.append(_Point(({"variant": name} if name else {}) | point, fixed | together | point))
+            points.append(
+                _Point(({"variant": name} if name else {}) | point, fixed | together | point)
+            )
     return points
 
 
 def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     name = table.get("name")
     if not isinstance(name, str) or not _plain(name):
-        raise ConfigError(f'Expected a name for each [[variant]], such as name = "honest", got name = {name!r}.')
+        raise ConfigError(
+            f'Expected a name for each [[variant]], such as name = "honest", got name = {name!r}.'
+        )
     return name, _flat({key: value for key, value in table.items() if key != "name"})
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys, whether they were quoted, dotted or written as tables: no setting's value is a table."""
+    """Dotted keys, whether they were quoted, dotted or written as tables: no setting's value is a
+    table."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
     return flat
 
 
@@ -209,7 +242,11 @@ def _check_folder(run: Run) -> None:
     if state(run.folder) == "new":
         return
     there, wanted = settings(folder.read_config(run.folder)), settings(run.config)
-    other = [f"{key} is {there[key]!r} there and {wanted[key]!r} here" for key in wanted if there[key] != wanted[key]]
+    other = [
+        f"{key} is {there[key]!r} there and {wanted[key]!r} here"
+        for key in wanted
+        if there[key] != wanted[key]
+    ]
     if other:
         raise RunError(
             f"{run.folder} holds a run with other settings: {'; '.join(other)}. "
@@ -218,9 +255,13 @@ def _check_folder(run: Run) -> None:
 
 
 def _names(points: Sequence[_Point]) -> list[str]:
-    """A short readable name per point. A hash cuts a long one short, and tells apart those that read the same."""
+    """A short readable name per point. A hash cuts a long one short, and tells apart those that
+    read the same."""
     lasts = Counter(key.rpartition(".")[2] for key in points[0].varies)
-    names = [",".join(_label(key, value, lasts) for key, value in point.varies.items()) for point in points]
+    names = [
+        ",".join(_label(key, value, lasts) for key, value in point.varies.items())
+        for point in points
+    ]
     count = Counter(names)
     return [
         name

@@ -1,12 +1,13 @@
-"""Following a run elsewhere: TensorBoard, MLflow. Both are optional extras, imported when they are asked for.
+"""Following a run elsewhere: TensorBoard, MLflow. Both are optional extras, imported when they are
+asked for.
 
-A run's own records (``metrics.jsonl``) are always written and are the source; what is tracked here is a copy of them.
-``metrics_csv`` gives those records as CSV.
+A run's own records (``metrics.jsonl``) are always written and are the source; what is tracked here
+is a copy of them. ``metrics_csv`` gives those records as CSV.
 
-Names, in both: ``METHOD/QUANTITY`` is the mean over the clients that were present, ``METHOD/QUANTITY/CLIENT`` one
-client's value. The step is the number of rounds done. An epsilon carries its kind in its name
-(``proxyfl/epsilon_end-to-end``), its "mean" is the largest, and where there is no guarantee there is no epsilon.
-"""
+Names, in both: ``METHOD/QUANTITY`` is the mean over the clients that were present,
+``METHOD/QUANTITY/CLIENT`` one client's value. The step is the number of rounds done. An epsilon
+carries its kind in its name (``proxyfl/epsilon_end-to-end``), its "mean" is the largest, and where
+there is no guarantee there is no epsilon."""
 
 import csv
 import importlib
@@ -33,10 +34,13 @@ _LONGEST_PARAM = 500
 
 
 class TensorBoard(Callback):
-    """Writes a run's curves where ``tensorboard --logdir`` finds them: ``log_dir``, or the run's own folder."""
+    """Writes a run's curves where ``tensorboard --logdir`` finds them: ``log_dir``, or the run's
+    own folder."""
 
     def __init__(self, log_dir: Path | str | None = None) -> None:
-        self._open: Callable[..., Any] = _optional("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._open: Callable[..., Any] = _optional(
+            "torch.utils.tensorboard", "tensorboard"
+        ).SummaryWriter
         self.log_dir = Path(log_dir) if log_dir is not None else None
         self._writer: Any = None
 
@@ -44,7 +48,10 @@ class TensorBoard(Callback):
         """Open the log and note the settings."""
         where = self.log_dir or (out / "tensorboard" if out is not None else None)
         if where is None:
-            raise ConfigError("TensorBoard needs a folder to write to: give log_dir, or run with an output folder.")
+            raise ConfigError(
+                "TensorBoard needs a folder to write to: give log_dir, or run with an output "
+                "folder."
+            )
         self._writer = self._open(str(where))
         self._writer.add_text("config", "    " + to_toml(config).replace("\n", "\n    "))
 
@@ -60,11 +67,12 @@ class TensorBoard(Callback):
 
 
 class MLflow(Callback):
-    """Logs a run to MLflow: settings as parameters, curves as metrics, the kind of guarantee in the names.
+    """Logs a run to MLflow: settings as parameters, curves as metrics, the kind of guarantee in the
+    names.
 
-    A resumed run goes on in the MLflow run that it began, which its folder remembers. ``tracking_uri`` is MLflow's own
-    default (the environment's ``MLFLOW_TRACKING_URI``) unless given.
-    """
+    A resumed run goes on in the MLflow run that it began, which its folder remembers.
+    ``tracking_uri`` is MLflow's own default (the environment's ``MLFLOW_TRACKING_URI``) unless
+    given."""
 
     def __init__(self, experiment: str = "proxyfl", tracking_uri: str | None = None) -> None:
         self._mlflow = _optional("mlflow", "mlflow")
@@ -84,20 +92,28 @@ class MLflow(Callback):
             self._ask(self._client.update_run, self._run, "RUNNING")
             return
         found = self._ask(self._client.get_experiment_by_name, self.experiment)
-        where = found.experiment_id if found else self._ask(self._client.create_experiment, self.experiment)
+        where = (
+            found.experiment_id
+            if found
+            else self._ask(self._client.create_experiment, self.experiment)
+        )
         name = out.name if out is not None else None
         self._run = self._ask(self._client.create_run, where, run_name=name).info.run_id
         if remembered is not None:
             folder.write_json(remembered, {"run_id": self._run, "experiment": self.experiment})
         params = [
-            self._entities.Param(key, str(value)[:_LONGEST_PARAM]) for key, value in sweep.settings(config).items()
+            self._entities.Param(key, str(value)[:_LONGEST_PARAM])
+            for key, value in sweep.settings(config).items()
         ]
         self._ask(self._client.log_batch, self._run, params=params)
 
     def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
         """Log the round."""
         now = int(time.time() * 1000)
-        metrics = [self._entities.Metric(tag, value, now, round + 1) for tag, value in scalars(name, records)]
+        metrics = [
+            self._entities.Metric(tag, value, now, round + 1)
+            for tag, value in scalars(name, records)
+        ]
         for first in range(0, len(metrics), _BATCH):
             self._ask(self._client.log_batch, self._run, metrics=metrics[first : first + _BATCH])
 
@@ -122,43 +138,60 @@ TRACKERS: dict[str, Callable[[Path | None], Callback]] = {
 
 
 def from_names(names: Sequence[str], out: Path | None) -> list[Callback]:
-    """The trackers called ``names`` for a run in ``out``; unknown names and missing extras are refused at once."""
+    """The trackers called ``names`` for a run in ``out``; unknown names and missing extras are
+    refused at once."""
     for name in names:
         choice("tracker", name, TRACKERS)
     return [TRACKERS[name](out) for name in dict.fromkeys(names)]
 
 
 def scalars(method: str, records: Sequence[ClientRound]) -> Iterator[tuple[str, float]]:
-    """A round as pairs of a name and a number: first what holds for all clients present, then each client's."""
+    """A round as pairs of a name and a number: first what holds for all clients present, then each
+    client's."""
     each: dict[str, Mapping[str, float]] = {}
     for record in records:
         name = _safe(record.name)
         each[f"{name}-{record.client}" if name in each else name] = _quantities(record)
     for quantity in dict.fromkeys(key for values in each.values() for key in values):
         present = [values[quantity] for values in each.values() if quantity in values]
-        yield f"{method}/{quantity}", max(present) if quantity.startswith("epsilon") else fmean(present)
+        yield (
+            f"{method}/{quantity}",
+            max(present) if quantity.startswith("epsilon") else fmean(present),
+        )
     for client, values in each.items():
         for quantity, value in values.items():
             yield f"{method}/{quantity}/{client}", value
 
 
 def metrics_csv(run: Path) -> str:
-    """A run's metrics as CSV: one line per method, client and round; empty where a round was not evaluated."""
+    """A run's metrics as CSV: one line per method, client and round; empty where a round was not
+    evaluated."""
     rows = list(folder.read_metrics(run))
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+    writer = csv.DictWriter(
+        text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
 
 
 def _quantities(record: ClientRound) -> Mapping[str, float]:
-    found: dict[str, float | None] = {"private_loss": record.losses.private, "proxy_loss": record.losses.proxy}
+    found: dict[str, float | None] = {
+        "private_loss": record.losses.private,
+        "proxy_loss": record.losses.proxy,
+    }
     for role, score in record.scores.items():
-        found |= {f"{role}_accuracy": score.accuracy, f"{role}_macro_accuracy": score.macro_accuracy}
+        found |= {
+            f"{role}_accuracy": score.accuracy,
+            f"{role}_macro_accuracy": score.macro_accuracy,
+        }
     if record.epsilon.kind is not Kind.NONE:
         found[f"epsilon_{record.epsilon.kind}"] = record.epsilon.best
-    found |= {"bytes_sent": record.traffic.bytes_sent, "bytes_received": record.traffic.bytes_received}
+    found |= {
+        "bytes_sent": record.traffic.bytes_sent,
+        "bytes_received": record.traffic.bytes_received,
+    }
     found |= {f"seconds_{what}": seconds for what, seconds in record.seconds.items()}
     return {key: float(value) for key, value in found.items() if value is not None}
 

@@ -1,15 +1,16 @@
 r"""How long an exchange takes: a model of the wire, fitted to what was measured on a machine.
 
-A message of S bytes costs a processor a + b S seconds (encode, copy, decode, add) and each of the two links it crosses
-S / B seconds; L seconds pass on the way. A link carries one message at a time in each direction.
+A message of S bytes costs a processor a + b S seconds (encode, copy, decode, add) and each of the
+two links it crosses S / B seconds; L seconds pass on the way. A link carries one message at a time
+in each direction.
 
     gossip   everyone sends one message and receives one:        T = max(L + S / B + c, c s),  c = a_g + b_g S
     hub      n - 1 messages in, then n - 1 out, one at a time:   T = (2 - 1/n) L + 3/2 (n - 1) max(S / B, a_h + b_h S)
 
-T is the mean over the clients: the hub's n - 1 answers reach the first of them early and the last one late. s = max(1,
-n / C) for n clients on C shared cores, as on a laptop, and 1 where everyone has a machine; cores work while links are
-waited for. So gossip is flat in n, the hub linear. Bytes need no model: gossip S each, the hub (n - 1) S each way.
-"""
+T is the mean over the clients: the hub's n - 1 answers reach the first of them early and the last
+one late. s = max(1, n / C) for n clients on C shared cores, as on a laptop, and 1 where everyone
+has a machine; cores work while links are waited for. So gossip is flat in n, the hub linear. Bytes
+need no model: gossip S each, the hub (n - 1) S each way."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -40,14 +41,16 @@ class Processor:
 
 @dataclass(frozen=True)
 class Wire:
-    """The model's constants. ``cores``: how many all clients share; None where each has its own machine."""
+    """The model's constants. ``cores``: how many all clients share; None where each has its own
+    machine."""
 
     gossip: Processor
     hub: Processor
     cores: int | None = None
     link: Link | None = None
     hub_link: Link | None = field(default=None)
-    """The hub's own link, where it is better than the clients'; its answers still arrive over theirs."""
+    """The hub's own link, where it is better than the clients'; its answers still arrive over
+    theirs."""
 
 
 def pattern(method: str) -> Pattern:
@@ -68,7 +71,9 @@ def seconds(wire: Wire, kind: Pattern, clients: int, size: float) -> float:
     at_hub = size / wire.hub_link.bandwidth if wire.hub_link else on_link
     served = max(at_hub, wire.hub.seconds(size))
     # A client's own link is the bottleneck only while a better hub has few to serve.
-    return (2 - 1 / clients) * latency + max(1.5 * (clients - 1) * served, (2 - 1 / clients) * on_link)
+    return (2 - 1 / clients) * latency + max(
+        1.5 * (clients - 1) * served, (2 - 1 / clients) * on_link
+    )
 
 
 def bytes_busiest(kind: Pattern, clients: int, size: float) -> float:
@@ -77,7 +82,8 @@ def bytes_busiest(kind: Pattern, clients: int, size: float) -> float:
 
 
 def fit(points: Sequence[Point], *, cores: int) -> Wire:
-    """The processor's constants from points measured without an emulated link, least squares of relative errors."""
+    """The processor's constants from points measured without an emulated link, least squares of
+    relative errors."""
     bare = [point for point in points if point.bandwidth is None]
     return Wire(_fitted(bare, "gossip", cores), _fitted(bare, "hub", cores), cores)
 
@@ -86,8 +92,10 @@ def _fitted(points: Sequence[Point], kind: Pattern, cores: int) -> Processor:
     chosen = [point for point in points if pattern(point.method) == kind]
     if len({point.parameters for point in chosen}) < 2:
         raise ConfigError(
-            f"Expected measured points of two or more model sizes for {kind} methods, got {len(chosen)} points: "
-            "one size does not tell the cost of a message from that of a byte. Measure another model."
+            f"Expected measured points of two or more model sizes for {kind} methods, got "
+            f"{len(chosen)} points: "
+            "one size does not tell the cost of a message from that of a byte. Measure another "
+            "model."
         )
     times = np.array([point.seconds for point in chosen])
     factors = np.array([_factor(kind, point.clients, cores) for point in chosen])
@@ -116,5 +124,6 @@ def predicted(wire: Wire, point: Point) -> float:
 
 
 def errors(wire: Wire, points: Sequence[Point]) -> list[float]:
-    """By how much the model is off, relative to what was measured; negative where it is too quick."""
+    """By how much the model is off, relative to what was measured; negative where it is too
+    quick."""
     return [predicted(wire, point) / point.seconds - 1 for point in points]

@@ -1,12 +1,12 @@
 """The clients of a run spread over worker processes that keep their models resident.
 
-A worker prepares the run for itself from the config, hosts every N-th client, and goes through the same methods and
-rounds as all others; proxies cross in shared memory, and each round's records come back to the main process. A client
-computes the same bits wherever it runs, so the number of workers changes nothing but the time.
+A worker prepares the run for itself from the config, hosts every N-th client, and goes through the
+same methods and rounds as all others; proxies cross in shared memory, and each round's records come
+back to the main process. A client computes the same bits wherever it runs, so the number of workers
+changes nothing but the time.
 
-Failure: a worker that raises or dies ends the run with one message that names it, its clients and the round; the others
-are stopped. What was recorded and checkpointed is intact.
-"""
+Failure: a worker that raises or dies ends the run with one message that names it, its clients and
+the round; the others are stopped. What was recorded and checkpointed is intact."""
 
 import contextlib
 import multiprocessing
@@ -58,11 +58,17 @@ class _Worker:
 
 
 def rounds(
-    prepared: Prepared, tasks: Sequence[Task], *, workers: int, out: Path | None, dataset: Dataset | None
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    out: Path | None,
+    dataset: Dataset | None,
 ) -> Iterator[Done]:
-    """Run ``tasks`` on ``workers`` processes; yield each round of each method once all workers have done it."""
-    # A fork of this process would inherit locked mutexes of torch's threads. The fork server has imported everything
-    # and has no threads yet: workers start at once and share its memory.
+    """Run ``tasks`` on ``workers`` processes; yield each round of each method once all workers have
+    done it."""
+    # A fork of this process would inherit locked mutexes of torch's threads. The fork server has
+    # imported everything and has no threads yet: workers start at once and share its memory.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["proxyfl.experiment.workers"])
     with shared_folder() as frames:
@@ -70,11 +76,21 @@ def rounds(
         try:
             for number in range(workers):
                 job = Assignment(
-                    prepared.config, dataset, prepared.table, prepared.presences, len(prepared.sites), tasks, number,
-                    workers, out, frames,
-                )  # fmt: skip
+                    prepared.config,
+                    dataset,
+                    prepared.table,
+                    prepared.presences,
+                    len(prepared.sites),
+                    tasks,
+                    number,
+                    workers,
+                    out,
+                    frames,
+                )
                 line, other_end = context.Pipe()
-                process = context.Process(target=_work, args=(job, other_end), name=f"worker {number}", daemon=True)
+                process = context.Process(
+                    target=_work, args=(job, other_end), name=f"worker {number}", daemon=True
+                )
                 process.start()
                 other_end.close()
                 names = [prepared.sites[i].name for i in job.hosted(len(prepared.sites))]
@@ -92,18 +108,23 @@ def rounds(
 def _merged(prepared: Prepared, tasks: Sequence[Task], crew: list[_Worker]) -> Iterator[Done]:
     """Each round once all hosts have reported it, the records in the order of the clients."""
     for task in tasks:
-        # All begin a method together: one who hosts nobody in a long `joint` would wait for the others in vain.
+        # All begin a method together: one who hosts nobody in a long `joint` would wait for the
+        # others in vain.
         for worker in crew:
             with contextlib.suppress(OSError):  # it has died: `_next` says so, and of what
                 worker.line.send(task.method)
         hosts = crew[: len(prepared.sites_of(task.method))]
         for round in range(task.first_round, prepared.config.rounds + 1):
-            parts = [Done.from_dict(_next(worker, crew, f"{task.method}, round {round}")) for worker in hosts]
+            parts = [
+                Done.from_dict(_next(worker, crew, f"{task.method}, round {round}"))
+                for worker in hosts
+            ]
             yield merged(parts)
 
 
 def _next(worker: _Worker, crew: list[_Worker], where: str) -> Any:
-    """The worker's next message. Raises at once if any worker of the crew has failed: the others may wait for it."""
+    """The worker's next message. Raises at once if any worker of the crew has failed: the others
+    may wait for it."""
     while True:
         running = [other for other in crew if other.process.exitcode is None]
         ready = wait([worker.line, *(other.process.sentinel for other in running)])
@@ -128,24 +149,34 @@ def _failure(worker: _Worker, where: str) -> ProxyFLError:
             if isinstance(message, ProxyFLError):
                 return message
             if isinstance(message, Exception):
-                return WorkerDied(f"{worker.process.name}, which hosts {worker.clients}, failed in {where}: {message}.")
+                return WorkerDied(
+                    f"{worker.process.name}, which hosts {worker.clients}, failed in {where}: "
+                    f"{message}."
+                )
     except (EOFError, OSError):
         return _died(worker, where)
 
 
 def _died(worker: _Worker, where: str) -> WorkerDied:
     code = worker.process.exitcode
-    how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with code {code}"
+    how = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"ended with code {code}"
+    )
     return WorkerDied(f"{worker.process.name}, which hosts {worker.clients}, {how} in {where}.")
 
 
 def _work(job: Assignment, line: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends the workers
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the main process, which ends the workers
     end_with_parent()
     try:
         own = job.hosted(job.clients)
         prepared = replace(
-            prepare(job.config, dataset=job.dataset, table=job.table, hosted=own), presences=job.presences
+            prepare(job.config, dataset=job.dataset, table=job.table, hosted=own),
+            presences=job.presences,
         )
         keep_freed_memory()  # from here on: what loading the data took has gone back
         for task in job.tasks:
@@ -153,7 +184,8 @@ def _work(job: Assignment, line: Connection) -> None:
             clients = len(prepared.sites_of(task.method))
             if job.number >= clients:
                 continue
-            # A folder for each method: the fastest worker may begin the next before the slowest has ended the last.
+            # A folder for each method: the fastest worker may begin the next before the slowest has
+            # ended the last.
             transport = SharedTransport(job.frames / task.method)
             for done in rounds_of(prepared, task, job.hosted(clients), transport, job.out):
                 line.send(done.as_dict())

@@ -1,4 +1,5 @@
-"""How good a model is on a test set: counts of (true class, predicted class), and what follows from them."""
+"""How good a model is on a test set: counts of (true class, predicted class), and what follows from
+them."""
 
 from dataclasses import dataclass
 
@@ -24,11 +25,15 @@ class Score:
     def per_class(self) -> list[float | None]:
         """Accuracy within each true class; None for a class without test examples."""
         totals = self.confusion.sum(1).tolist()
-        return [c / t if t else None for c, t in zip(self.confusion.diagonal().tolist(), totals, strict=True)]
+        return [
+            c / t if t else None
+            for c, t in zip(self.confusion.diagonal().tolist(), totals, strict=True)
+        ]
 
     @property
     def macro_accuracy(self) -> float:
-        """The mean of the classes' accuracies (paper, appendix): a large class counts no more than a small one."""
+        """The mean of the classes' accuracies (paper, appendix): a large class counts no more than
+        a small one."""
         seen = [a for a in self.per_class if a is not None]
         return sum(seen) / max(1, len(seen))
 

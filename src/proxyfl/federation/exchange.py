@@ -1,13 +1,14 @@
-r"""How models mix: P(t) applied to masses, over a transport (paper, Alg. 1, lines 7 to 11, in mass form).
+r"""How models mix: P(t) applied to masses, over a transport (paper, Alg. 1, lines 7 to 11, in mass
+form).
 
     none      nothing moves
     mean      P = 11'/K: everyone sends to a hub, which adds and sends a K-th of the sum back
     cycle     P shifts by one: each client hands its model on whole
     pushsum   P(t) from a topology, peer to peer
 
-Guarantees: the total of masses and weights is the same before and after (to rounding); sums are taken in the order of
-the senders, so the result does not depend on where a client runs or on what arrives first.
-"""
+Guarantees: the total of masses and weights is the same before and after (to rounding); sums are
+taken in the order of the senders, so the result does not depend on where a client runs or on what
+arrives first."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -56,9 +57,15 @@ class Post:
 
     def receive(self, *, sender: int, receiver: int, like: Tensor) -> Mass:
         """Wait for the mass that ``sender`` owes ``receiver`` in this round."""
-        frame = self.transport.receive(sender=sender, receiver=receiver, round=self.round, timeout=self.timeout)
+        frame = self.transport.receive(
+            sender=sender, receiver=receiver, round=self.round, timeout=self.timeout
+        )
         message = decode(
-            frame, expect_sender=sender, expect_round=self.round, expect_model=self.model, expect_size=self.size
+            frame,
+            expect_sender=sender,
+            expect_round=self.round,
+            expect_model=self.model,
+            expect_size=self.size,
         )
         counters = self.of(receiver)
         counters.bytes_received += len(frame)
@@ -67,15 +74,20 @@ class Post:
 
 
 Exchange = Callable[[Mapping[int, Mass], Sequence[int], Set[int], Post], dict[int, Mass]]
-"""(masses of the clients hosted here, all clients present, those who leave, post) -> masses of those who stay."""
+"""(masses of the clients hosted here, all clients present, those who leave, post) -> masses of
+those who stay."""
 
 
-def none(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post) -> dict[int, Mass]:
+def none(
+    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+) -> dict[int, Mass]:
     """P = I: everyone keeps what they have."""
     return {client: mass for client, mass in masses.items() if client not in leaving}
 
 
-def mean(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post) -> dict[int, Mass]:
+def mean(
+    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+) -> dict[int, Mass]:
     """P = 11'/K through the first client that stays, who acts as the hub."""
     staying = [client for client in sorted(present) if client not in leaving]
     hub = staying[0]
@@ -85,7 +97,12 @@ def mean(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], 
     mixed: dict[int, Mass] = {}
     if hub in masses:
         own = masses[hub]
-        total = add([own if c == hub else post.receive(sender=c, receiver=hub, like=own.m) for c in sorted(present)])
+        total = add(
+            [
+                own if c == hub else post.receive(sender=c, receiver=hub, like=own.m)
+                for c in sorted(present)
+            ]
+        )
         parts = total.split({client: 1 / len(staying) for client in staying})
         mixed[hub] = parts.pop(hub)
         for client, part in parts.items():
@@ -99,7 +116,9 @@ def mean(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], 
 def peer_to_peer(topology: Topology) -> Exchange:
     """P(t) given by ``topology``: shares go directly from client to client."""
 
-    def exchange(masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post) -> dict[int, Mass]:
+    def exchange(
+        masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+    ) -> dict[int, Mass]:
         plan = routes(topology, post.round, present, leaving=leaving)
         kept: dict[int, Mass] = {}
         for client, mass in masses.items():
@@ -113,7 +132,10 @@ def peer_to_peer(topology: Topology) -> Exchange:
             if client in leaving:
                 continue
             sources = sorted({*plan.senders(client), *([client] if client in kept else [])})
-            parts = [kept[s] if s == client else post.receive(sender=s, receiver=client, like=mass.m) for s in sources]
+            parts = [
+                kept[s] if s == client else post.receive(sender=s, receiver=client, like=mass.m)
+                for s in sources
+            ]
             mixed[client] = add(parts)
         return mixed
 
@@ -122,5 +144,10 @@ def peer_to_peer(topology: Topology) -> Exchange:
 
 def make(name: str, topology: Topology) -> Exchange:
     """The exchange that a method's row names."""
-    exchanges = {"none": none, "mean": mean, "cycle": peer_to_peer(cycle()), "pushsum": peer_to_peer(topology)}
+    exchanges = {
+        "none": none,
+        "mean": mean,
+        "cycle": peer_to_peer(cycle()),
+        "pushsum": peer_to_peer(topology),
+    }
     return exchanges[name]

@@ -1,17 +1,18 @@
 r"""What one client does between two exchanges (paper, Eqs. 2 to 7 and Alg. 1, lines 2 to 6).
 
-``Single`` trains one model. ``Mutual`` trains a private model and a proxy that teach each other, alternating on each
-batch: the proxy steps first, learning from the private model as it was; then the private model steps, learning from
-its teacher:
+``Single`` trains one model. ``Mutual`` trains a private model and a proxy that teach each other,
+alternating on each batch: the proxy steps first, learning from the private model as it was; then
+the private model steps, learning from its teacher:
 
     private: (1 - alpha) CE + alpha KL(teacher || private)         teacher: the current proxy, or the proxy as received
     proxy:   (1 - beta)  CE + beta  KL(private || proxy)           by DP-SGD
 
-Two options go beyond the paper; both use only what the proxies have released, so they cost no privacy:
-    * ``teacher="received"``: the private model learns from the proxy as it came out of the exchange, frozen for the
-      round, and not from what local training has since made of it;
-    * ``residual=True``: the private model's logits are added to those of the received proxy, so that it learns what
-      the others' knowledge leaves open.
+Two options go beyond the paper; both use only what the proxies have released, so they cost no
+privacy:
+    * ``teacher="received"``: the private model learns from the proxy as it came out of the
+      exchange, frozen for the round, and not from what local training has since made of it;
+    * ``residual=True``: the private model's logits are added to those of the received proxy, so
+      that it learns what the others' knowledge leaves open.
 """
 
 import copy
@@ -102,19 +103,23 @@ class Single:
         )
 
     def restore(self, state: State) -> None:
-        streams = unpack(state, models={"model": self.model}, optimizers={"optimizer": self.trainer.optimizer})
+        streams = unpack(
+            state, models={"model": self.model}, optimizers={"optimizer": self.trainer.optimizer}
+        )
         self.trainer.restore(streams)
 
 
 class Residual(nn.Module):
-    """A private model that adds to what the received proxy says: logits = own(x) + received(x), the latter frozen."""
+    """A private model that adds to what the received proxy says: logits = own(x) + received(x), the
+    latter frozen."""
 
     def __init__(self, own: nn.Module, received: nn.Module) -> None:
         super().__init__()
         self.own, self.received = own, received
 
     def train(self, mode: bool = True) -> "Residual":
-        """Only the own part has a training mode: dropout in the frozen one would blur what was received."""
+        """Only the own part has a training mode: dropout in the frozen one would blur what was
+        received."""
         super().train(mode)
         self.received.eval()
         return self
@@ -127,7 +132,8 @@ class Residual(nn.Module):
 
 
 class Mutual:
-    """A private model, trained without DP, and a proxy that ``trainer`` trains; see the module's docstring."""
+    """A private model, trained without DP, and a proxy that ``trainer`` trains; see the module's
+    docstring."""
 
     def __init__(
         self,
@@ -147,15 +153,18 @@ class Mutual:
         self.proxy, self.trainer = proxy, trainer
         self.classes, self.alpha, self.teacher = classes, alpha, teacher
         batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in private.modules())
-        self._smallest_batch = 2 if batch_norm else 1  # a BatchNorm cannot train on a single example
+        self._smallest_batch = (
+            2 if batch_norm else 1
+        )  # a BatchNorm cannot train on a single example
 
     @property
     def shared(self) -> nn.Module:
         return self.proxy
 
     def train(self, round: int, steps: int) -> Losses:
-        # What the exchange gave is what the round begins with. Taking it over here and not in ``adopt`` keeps a
-        # residual private model whole: it is evaluated, saved and used on the proxy that it was trained on.
+        # What the exchange gave is what the round begins with. Taking it over here and not in
+        # ``adopt`` keeps a residual private model whole: it is evaluated, saved and used on the
+        # proxy that it was trained on.
         self.received.load_state_dict(self.proxy.state_dict())
         self.trainer.begin_round(round, steps)
         losses = [self._step(self.trainer.draw()) for _ in range(steps)]
@@ -163,7 +172,8 @@ class Mutual:
 
     def _step(self, batch: Batch) -> tuple[float | None, float | None]:
         learns = len(batch) >= self._smallest_batch
-        # A batch too small to learn from can still be judged, as in a prediction: running statistics stay as they are.
+        # A batch too small to learn from can still be judged, as in a prediction: running
+        # statistics stay as they are.
         self.private.train(learns)
         logits = self.private(batch.x) if len(batch) else batch.x.new_zeros(0, self.classes)
         teaches = self.trainer.teacher_weight > 0
@@ -174,7 +184,9 @@ class Mutual:
         teacher_logits = None
         if self.alpha > 0:
             with torch.no_grad():
-                teacher_logits = (self.received if self.teacher == "received" else self.proxy)(batch.x)
+                teacher_logits = (self.received if self.teacher == "received" else self.proxy)(
+                    batch.x
+                )
         targets = blended_targets(batch.y, self.classes, teacher_logits, self.alpha)
         loss = cross_entropy(logits, targets).mean()
         self.private_optimizer.zero_grad()
@@ -189,7 +201,9 @@ class Mutual:
         return {"private": self.private, "proxy": self.proxy}
 
     def state(self) -> State:
-        return pack(models=self._models(), optimizers=self._optimizers(), streams=self.trainer.state())
+        return pack(
+            models=self._models(), optimizers=self._optimizers(), streams=self.trainer.state()
+        )
 
     def restore(self, state: State) -> None:
         self.trainer.restore(unpack(state, models=self._models(), optimizers=self._optimizers()))
@@ -198,7 +212,10 @@ class Mutual:
         return {"private": self.own, "proxy": self.proxy, "received": self.received}
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {"private optimizer": self.private_optimizer, "proxy optimizer": self.trainer.optimizer}
+        return {
+            "private optimizer": self.private_optimizer,
+            "proxy optimizer": self.trainer.optimizer,
+        }
 
 
 def _frozen_copy(model: nn.Module) -> nn.Module:
@@ -211,16 +228,26 @@ def _mean(losses: Iterable[float | None]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
 
 
 def optimizer(
-    name: str, model: nn.Module, *, learning_rate: float, weight_decay: float = 0.0, momentum: float = 0.0
+    name: str,
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """An optimizer over the trainable parameters, in PyTorch's fused form (one pass over the numbers)."""
+    """An optimizer over the trainable parameters, in PyTorch's fused form (one pass over the
+    numbers)."""
     if not params.trainable(model):
         raise ModelError(
-            f"The model {type(model).__name__} has no trainable parameters: nothing to learn or to share. "
+            f"The model {type(model).__name__} has no trainable parameters: nothing to learn or "
+            f"to share. "
             "Leave requires_grad on where it should learn."
         )
     options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay, "fused": True}

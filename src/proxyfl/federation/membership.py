@@ -1,12 +1,13 @@
-"""Who takes part in which round: everyone, unless a schedule, chance or a spent budget says otherwise.
+"""Who takes part in which round: everyone, unless a schedule, chance or a spent budget says
+otherwise.
 
-A client that is *away* keeps its mass and its models and does nothing. One that *leaves* takes part in the exchange a
-last time, handing on all of its mass, and is gone for good; it keeps its private model. One that *joins* brings a
-weight of 1 and the common initial proxy.
+A client that is *away* keeps its mass and its models and does nothing. One that *leaves* takes part
+in the exchange a last time, handing on all of its mass, and is gone for good; it keeps its private
+model. One that *joins* brings a weight of 1 and the common initial proxy.
 
-Guarantee: presence is a function of the settings and the round alone, so it is planned once, before the run, and all of
-its processes agree. A client's ledger enforces its budget again, whatever is planned here.
-"""
+Guarantee: presence is a function of the settings and the round alone, so it is planned once, before
+the run, and all of its processes agree. A client's ledger enforces its budget again, whatever is
+planned here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +20,8 @@ from proxyfl.seeds import derive
 class Presence:
     """One round: who is there, who leaves at its end and why, and who takes fewer steps than usual.
 
-    When all who are present leave, there is nobody to take over: they exchange as usual a last time (``handing_over``
-    is empty), and the run is over.
-    """
+    When all who are present leave, there is nobody to take over: they exchange as usual a last time
+    (``handing_over`` is empty), and the run is over."""
 
     present: tuple[int, ...]
     expected: int
@@ -40,7 +40,8 @@ class Presence:
 
 @dataclass(frozen=True)
 class Stay:
-    """When one client takes part: from ``joins`` on, not in the rounds ``away`` (first to last), until ``leaves``."""
+    """When one client takes part: from ``joins`` on, not in the rounds ``away`` (first to last),
+    until ``leaves``."""
 
     client: int = -1
     joins: int = 0
@@ -50,13 +51,17 @@ class Stay:
     def includes(self, round: int) -> bool:
         """Whether the client is there in ``round``."""
         gone = self.leaves is not None and round >= self.leaves
-        away = any(first <= round <= last for first, last in zip(self.away[::2], self.away[1::2], strict=True))
+        away = any(
+            first <= round <= last
+            for first, last in zip(self.away[::2], self.away[1::2], strict=True)
+        )
         return round >= self.joins and not gone and not away
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """How many steps a client takes in a round, and how many its budget allows in all (None: no budget)."""
+    """How many steps a client takes in a round, and how many its budget allows in all (None: no
+    budget)."""
 
     per_round: int
     in_all: int | None = None
@@ -77,14 +82,17 @@ def plan(
     seed: int = 0,
     allowances: Mapping[int, Allowance] | None = None,
 ) -> list[Presence]:
-    """The presence in each of ``rounds`` rounds. After the last client has left, nobody is present."""
+    """The presence in each of ``rounds`` rounds. After the last client has left, nobody is
+    present."""
     stays = _checked(schedule, clients, rounds)
     spent = dict.fromkeys(range(clients), 0)
     gone: set[int] = set()
     presences = []
     for round in range(rounds):
         expected = [c for c in range(clients) if stays[c].joins <= round and c not in gone]
-        last = {c for c in expected if stays[c].leaves == round + 1}  # chance does not keep one from handing over
+        last = {
+            c for c in expected if stays[c].leaves == round + 1
+        }  # chance does not keep one from handing over
         missing = {c for c in expected if c not in last and _absent(c, round, absence, seed)}
         present = tuple(c for c in expected if stays[c].includes(round) and c not in missing)
         leaving = {c: f"scheduled to leave at round {round + 1}" for c in present if c in last}
@@ -108,27 +116,37 @@ def _checked(schedule: Sequence[Stay], clients: int, rounds: int) -> dict[int, S
     for stay in schedule:
         if stay.client == Stay().client:
             raise ConfigError(
-                "An entry of membership.schedule names nobody; write {client = 3, joins = 20}, for example."
+                "An entry of membership.schedule names nobody; write {client = 3, joins = 20}, "
+                "for example."
             )
         if not 0 <= stay.client < clients:
             raise ConfigError(
-                f"membership.schedule names client {stay.client}; there are clients 0 to {clients - 1}. "
+                f"membership.schedule names client {stay.client}; there are clients 0 to "
+                f"{clients - 1}. "
                 "Name one of those or raise partition.clients."
             )
         if stay.client in seen:
-            raise ConfigError(f"membership.schedule names client {stay.client} twice; give one entry for each client.")
-        if len(stay.away) % 2 or any(a > b for a, b in zip(stay.away[::2], stay.away[1::2], strict=True)):
             raise ConfigError(
-                f"Expected away = [first, last, ...] for client {stay.client}, pairs of rounds, got {list(stay.away)}."
+                f"membership.schedule names client {stay.client} twice; give one entry for each "
+                f"client."
+            )
+        if len(stay.away) % 2 or any(
+            a > b for a, b in zip(stay.away[::2], stay.away[1::2], strict=True)
+        ):
+            raise ConfigError(
+                f"Expected away = [first, last, ...] for client {stay.client}, pairs of rounds, "
+                f"got {list(stay.away)}."
             )
         if stay.leaves is not None and stay.leaves <= stay.joins:
             raise ConfigError(
-                f"Client {stay.client} leaves at round {stay.leaves} but joins at round {stay.joins}: it would never "
+                f"Client {stay.client} leaves at round {stay.leaves} but joins at round "
+                f"{stay.joins}: it would never "
                 "take part. Let it leave later or leave it out."
             )
         if stay.leaves is not None and not stay.includes(stay.leaves - 1):
             raise ConfigError(
-                f"Client {stay.client} is away in round {stay.leaves - 1}, its last, and could not hand its mass on. "
+                f"Client {stay.client} is away in round {stay.leaves - 1}, its last, and could "
+                f"not hand its mass on. "
                 "Let it leave before it goes away, or after it is back."
             )
         seen.add(stay.client)
@@ -136,7 +154,8 @@ def _checked(schedule: Sequence[Stay], clients: int, rounds: int) -> dict[int, S
     for round in range(rounds):
         if not any(stay.includes(round) for stay in stays.values()):
             raise ConfigError(
-                f"membership.schedule leaves no one in round {round}. Let at least one client take part in each round."
+                f"membership.schedule leaves no one in round {round}. Let at least one client "
+                f"take part in each round."
             )
     return stays
 

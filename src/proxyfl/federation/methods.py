@@ -1,4 +1,5 @@
-"""Every method is one row: what learns locally, with or without DP, and how models mix (docs/design.md).
+"""Every method is one row: what learns locally, with or without DP, and how models mix
+(docs/design.md).
 
 A new method is a new row: ``METHODS | {"mine": Method(...)}``, passed to ``run``.
 """
@@ -10,7 +11,8 @@ from proxyfl._validate import choice
 from proxyfl.errors import ConfigError
 
 Role = Literal["private", "proxy", "received"]
-"""Which model is meant: the private one, the proxy as local training left it, or the proxy as the exchange gave it."""
+"""Which model is meant: the private one, the proxy as local training left it, or the proxy as the
+exchange gave it."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,11 @@ class Method:
     """One row of the table.
 
     ``learner``: "single" (one model) or "mutual" (private model and proxy teach each other).
-    ``exchange``: "none", "mean" (through a hub), "cycle" (handed on whole), "pushsum" (over the configured topology).
-    ``private``: whether the model that is shared (or, unshared, would be) trains with DP-SGD.
-    ``pooled``: whether one model sees all clients' data.
-    ``keeps``: the model that an institution uses after training; results are reported for it.
-    ``architecture``: for a single model, whether it is built like the proxies or like the private models.
-    """
+    ``exchange``: "none", "mean" (through a hub), "cycle" (handed on whole), "pushsum" (over the
+    configured topology). ``private``: whether the model that is shared (or, unshared, would be)
+    trains with DP-SGD. ``pooled``: whether one model sees all clients' data. ``keeps``: the model
+    that an institution uses after training; results are reported for it. ``architecture``: for a
+    single model, whether it is built like the proxies or like the private models."""
 
     summary: str
     learner: Literal["single", "mutual"]
@@ -37,19 +38,40 @@ class Method:
 METHODS: dict[str, Method] = {
     "alone": Method(
         "the private model on local data only, no DP: what an institution has if it does not join",
-        "single", "none", private=False, keeps="private", architecture="private",
+        "single",
+        "none",
+        private=False,
+        keeps="private",
+        architecture="private",
     ),
-    "regular": Method("one model on local data only, with DP although nothing is shared", "single", "none"),
-    "joint": Method("one model on everybody's data in one place, with DP", "single", "none", pooled=True),
-    "fedavg": Method("one model, averaged through a hub each round, with DP", "single", "mean", keeps="received"),
-    "cwt": Method("cyclical weight transfer: models travel around a ring, with DP", "single", "cycle"),
+    "regular": Method(
+        "one model on local data only, with DP although nothing is shared", "single", "none"
+    ),
+    "joint": Method(
+        "one model on everybody's data in one place, with DP", "single", "none", pooled=True
+    ),
+    "fedavg": Method(
+        "one model, averaged through a hub each round, with DP", "single", "mean", keeps="received"
+    ),
+    "cwt": Method(
+        "cyclical weight transfer: models travel around a ring, with DP", "single", "cycle"
+    ),
     "avgpush": Method("one model, mixed by PushSum gossip, with DP", "single", "pushsum"),
-    "fml": Method("private model and proxy; proxies averaged through a hub, with DP", "mutual", "mean",
-                  keeps="private"),
-    "proxyfl": Method("private model and proxy; proxies mixed by PushSum gossip, with DP", "mutual", "pushsum",
-                      keeps="private"),
-}  # fmt: skip
-"""The paper's methods, and ``alone``, which the paper lacks: a model that is never shared needs no DP."""
+    "fml": Method(
+        "private model and proxy; proxies averaged through a hub, with DP",
+        "mutual",
+        "mean",
+        keeps="private",
+    ),
+    "proxyfl": Method(
+        "private model and proxy; proxies mixed by PushSum gossip, with DP",
+        "mutual",
+        "pushsum",
+        keeps="private",
+    ),
+}
+"""The paper's methods, and ``alone``, which the paper lacks: a model that is never shared needs no
+DP."""
 
 
 def method(name: str) -> Method:

@@ -1,8 +1,9 @@
-"""Training without DP, through the same three calls as ``DPSGD``: for models that are never shared, and for ablations.
+"""Training without DP, through the same three calls as ``DPSGD``: for models that are never shared,
+and for ablations.
 
-It samples as DP-SGD does (Poisson, from the client's own stream), so that comparing the two compares clipping and
-noise and nothing else. It promises no privacy, and its ledger says so (kind ``none``).
-"""
+It samples as DP-SGD does (Poisson, from the client's own stream), so that comparing the two
+compares clipping and noise and nothing else. It promises no privacy, and its ledger says so (kind
+``none``)."""
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,8 @@ class PlainSGD:
     ) -> None:
         if ledger.kind is not Kind.NONE:
             raise PrivacyError(
-                f"Training without DP has no guarantee to record; open its ledger with Kind.NONE, not {ledger.kind}."
+                f"Training without DP has no guarantee to record; open its ledger with Kind.NONE, "
+                f"not {ledger.kind}."
             )
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
         self.model, self.optimizer, self.ledger = model, optimizer, ledger
@@ -43,7 +45,9 @@ class PlainSGD:
         self._x, self._y, self._classes, self._batches = x, y, classes, batches
         self._drawn = 0
         batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-        self._smallest_batch = 2 if batch_norm else 1  # a BatchNorm cannot train on a single example
+        self._smallest_batch = (
+            2 if batch_norm else 1
+        )  # a BatchNorm cannot train on a single example
 
     def begin_round(self, round: int, steps: int) -> None:
         """Nothing to put on record."""
@@ -55,7 +59,8 @@ class PlainSGD:
         return Batch(self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn)
 
     def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
-        """One step on the batch's mean loss, which it returns; a batch too small to learn from changes nothing."""
+        """One step on the batch's mean loss, which it returns; a batch too small to learn from
+        changes nothing."""
         if len(batch) < self._smallest_batch:
             return None
         self.model.train()

@@ -1,8 +1,11 @@
-"""The one round loop: train, evaluate, exchange, record. Every method, engine and experiment runs through it.
+"""The one round loop: train, evaluate, exchange, record. Every method, engine and experiment runs
+through it.
 
 Guarantees:
-    * a client's round is on its ledger before its first step, and is checked there again before its proxy leaves;
-    * what a client computes depends on its own streams and on what it received, not on which clients share its process;
+    * a client's round is on its ledger before its first step, and is checked there again before its
+      proxy leaves;
+    * what a client computes depends on its own streams and on what it received, not on which
+      clients share its process;
     * total mass is conserved over every exchange, departures included.
 """
 
@@ -31,7 +34,8 @@ Evaluator = Callable[[torch.nn.Module], Score]
 
 @dataclass
 class Client:
-    """One institution as the loop sees it. ``weight`` is its PushSum weight; the mass is weight * shared parameters."""
+    """One institution as the loop sees it. ``weight`` is its PushSum weight; the mass is weight *
+    shared parameters."""
 
     id: int
     name: str
@@ -76,7 +80,10 @@ class ClientRound:
         """
         scores: dict[str, float] = {}
         for role, score in self.scores.items():
-            scores |= {f"{role}_accuracy": score.accuracy, f"{role}_macro_accuracy": score.macro_accuracy}
+            scores |= {
+                f"{role}_accuracy": score.accuracy,
+                f"{role}_macro_accuracy": score.macro_accuracy,
+            }
         return {
             "round": self.round,
             "client": self.client,
@@ -98,7 +105,11 @@ class ClientRound:
             "messages_received": self.traffic.messages_received,
             **{f"seconds_{name}": seconds for name, seconds in self.seconds.items()},
             "left": self.left,
-            **({"confusion": {role: s.confusion.tolist() for role, s in self.scores.items()}} if whole else {}),
+            **(
+                {"confusion": {role: s.confusion.tolist() for role, s in self.scores.items()}}
+                if whole
+                else {}
+            ),
         }
 
     @classmethod
@@ -109,12 +120,31 @@ class ClientRound:
             return math.inf if row[key] is None else float(row[key])  # JSON has no infinity
 
         return cls(
-            **{key: row[key] for key in ("round", "client", "name", "present", "expected", "steps", "weight", "left")},
+            **{
+                key: row[key]
+                for key in (
+                    "round",
+                    "client",
+                    "name",
+                    "present",
+                    "expected",
+                    "steps",
+                    "weight",
+                    "left",
+                )
+            },
             losses=Losses(row["private_loss"], row["proxy_loss"]),
             scores={role: Score(torch.tensor(counts)) for role, counts in row["confusion"].items()},
-            epsilon=Epsilon(number("epsilon_rdp"), number("epsilon_pld"), row["delta"], Kind(row["epsilon_kind"])),
+            epsilon=Epsilon(
+                number("epsilon_rdp"),
+                number("epsilon_pld"),
+                row["delta"],
+                Kind(row["epsilon_kind"]),
+            ),
             traffic=Traffic(*(row[f.name] for f in fields(Traffic))),
-            seconds={key.removeprefix("seconds_"): row[key] for key in row if key.startswith("seconds_")},
+            seconds={
+                key.removeprefix("seconds_"): row[key] for key in row if key.startswith("seconds_")
+            },
         )
 
 
@@ -142,11 +172,14 @@ def run_rounds(
     start: int = 0,
     timeout: float = 60.0,
 ) -> Iterator[list[ClientRound]]:
-    """Run rounds ``start`` to ``rounds`` for the clients hosted here; yield each round's records as it ends."""
+    """Run rounds ``start`` to ``rounds`` for the clients hosted here; yield each round's records as
+    it ends."""
     for round in range(start, rounds):
         who = presence(round)
         here = [client for client in clients if client.id in who.present]
-        work = {client.id: _train(client, round, who.steps(client.id, client.steps)) for client in here}
+        work = {
+            client.id: _train(client, round, who.steps(client.id, client.steps)) for client in here
+        }
         scored = [client for client in here if evaluate_now(round) or client.id in who.leaving]
         for client in scored:
             _score(work[client.id], client.learner.models(), evaluate)
@@ -156,7 +189,10 @@ def run_rounds(
         for client in scored:
             if shares and client.id not in who.handing_over:
                 _score(work[client.id], {"received": client.learner.shared}, evaluate)
-        yield [_record(c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging) for c in here]
+        yield [
+            _record(c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging)
+            for c in here
+        ]
 
 
 def _train(client: Client, round: int, steps: int) -> _Work:
@@ -174,7 +210,12 @@ def _score(work: _Work, models: Mapping[Role, torch.nn.Module], evaluate: Evalua
 
 
 def _exchange(
-    here: Sequence[Client], round: int, who: Presence, exchange: Exchange, transport: Transport, timeout: float
+    here: Sequence[Client],
+    round: int,
+    who: Presence,
+    exchange: Exchange,
+    transport: Transport,
+    timeout: float,
 ) -> dict[int, Traffic]:
     if not here:
         return {}
@@ -182,7 +223,9 @@ def _exchange(
     post = Post(transport, round, params.fingerprint(shared), params.size(shared), timeout)
     for client in here:
         client.ledger.check_release(round)
-    mixed = exchange({client.id: client.mass() for client in here}, who.present, who.handing_over, post)
+    mixed = exchange(
+        {client.id: client.mass() for client in here}, who.present, who.handing_over, post
+    )
     for client in here:
         if client.id in mixed:
             client.take(mixed[client.id])
@@ -191,7 +234,9 @@ def _exchange(
     return post.traffic
 
 
-def _record(client: Client, round: int, who: Presence, work: _Work, traffic: Traffic, exchanging: float) -> ClientRound:
+def _record(
+    client: Client, round: int, who: Presence, work: _Work, traffic: Traffic, exchanging: float
+) -> ClientRound:
     return ClientRound(
         round=round,
         client=client.id,

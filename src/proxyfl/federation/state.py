@@ -1,4 +1,5 @@
-"""What a learner's next round depends on, as one flat dict of tensors: nothing in it needs pickle to be stored."""
+"""What a learner's next round depends on, as one flat dict of tensors: nothing in it needs pickle
+to be stored."""
 
 from collections.abc import Mapping
 
@@ -14,18 +15,27 @@ def pack(
     optimizers: Mapping[str, torch.optim.Optimizer],
     streams: Mapping[str, Tensor | None],
 ) -> State:
-    """Copies of everything, under names such as "proxy/0.weight", "proxy optimizer/1/exp_avg", "streams/noise"."""
+    """Copies of everything, under names such as "proxy/0.weight", "proxy optimizer/1/exp_avg",
+    "streams/noise"."""
     state: State = {}
     for name, model in models.items():
         state |= {f"{name}/{key}": _copy(value) for key, value in model.state_dict().items()}
     for name, optimizer in optimizers.items():
         for index, slots in optimizer.state_dict()["state"].items():
-            state |= {f"{name}/{index}/{key}": _copy(torch.as_tensor(value)) for key, value in slots.items()}
-    return state | {f"streams/{key}": value.clone() for key, value in streams.items() if value is not None}
+            state |= {
+                f"{name}/{index}/{key}": _copy(torch.as_tensor(value))
+                for key, value in slots.items()
+            }
+    return state | {
+        f"streams/{key}": value.clone() for key, value in streams.items() if value is not None
+    }
 
 
 def unpack(
-    state: State, *, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
+    state: State,
+    *,
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
 ) -> dict[str, Tensor | None]:
     """Put a state back into models and optimizers; return the random streams' states."""
     for name, model in models.items():
@@ -35,7 +45,9 @@ def unpack(
         for key, value in _below(state, name).items():
             index, _, slot = key.partition("/")
             slots.setdefault(int(index), {})[slot] = value
-        optimizer.load_state_dict({"state": slots, "param_groups": optimizer.state_dict()["param_groups"]})
+        optimizer.load_state_dict(
+            {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
+        )
         _lay_out(optimizer)
     return dict(_below(state, "streams"))
 
@@ -45,7 +57,8 @@ def _copy(value: Tensor) -> Tensor:
 
 
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
-    """Give each slot its parameter's memory layout: a fused optimizer walks both in step and does not look."""
+    """Give each slot its parameter's memory layout: a fused optimizer walks both in step and does
+    not look."""
     for parameter, slots in optimizer.state.items():
         for key, value in slots.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -53,4 +66,8 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _below(state: State, name: str) -> State:
-    return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
+    return {
+        key.removeprefix(f"{name}/"): value
+        for key, value in state.items()
+        if key.startswith(f"{name}/")
+    }

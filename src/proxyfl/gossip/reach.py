@@ -1,4 +1,5 @@
-"""How news spreads over a topology: who has heard from whom after how many rounds, and how close to consensus."""
+"""How news spreads over a topology: who has heard from whom after how many rounds, and how close to
+consensus."""
 
 import math
 from collections.abc import Iterator
@@ -11,25 +12,33 @@ from proxyfl.gossip.topology import Columns, Topology, check_columns
 
 
 def reach(topology: Topology, n: int, rounds: int) -> NDArray[np.int64]:
-    """Entry [t, j]: how many clients, j among them if it does, hold some of j's starting mass after t + 1 rounds."""
-    counts = [_unpacked(heard, n).sum(axis=0, dtype=np.int64) for heard in _spread(topology, n, rounds)]
+    """Entry [t, j]: how many clients, j among them if it does, hold some of j's starting mass after
+    t + 1 rounds."""
+    counts = [
+        _unpacked(heard, n).sum(axis=0, dtype=np.int64) for heard in _spread(topology, n, rounds)
+    ]
     return np.array(counts, dtype=np.int64).reshape(rounds, n)
 
 
 def rounds_to_all_heard(topology: Topology, n: int, limit: int) -> int | None:
-    """After how many rounds every client holds some of every client's mass; None if not within ``limit`` rounds."""
+    """After how many rounds every client holds some of every client's mass; None if not within
+    ``limit`` rounds."""
     if n == 1:
         return 0
     everyone = np.packbits(np.ones(n, dtype=np.uint8))
-    return next((t for t, heard in enumerate(_spread(topology, n, limit), 1) if (heard == everyone).all()), None)
+    return next(
+        (t for t, heard in enumerate(_spread(topology, n, limit), 1) if (heard == everyone).all()),
+        None,
+    )
 
 
 def visits(topology: Topology, n: int, rounds: int) -> list[int]:
-    """Per round: how many clients have trained the proxy that a client now holds, or a part of it; the fewest of all.
+    """Per round: how many clients have trained the proxy that a client now holds, or a part of it;
+    the fewest of all.
 
-    A permutation never mixes, so nobody ever holds a second client's mass; but each client trains what it received.
-    This counts them, the present holder included: 1 + t after t rounds, until a proxy meets a client again.
-    """
+    A permutation never mixes, so nobody ever holds a second client's mass; but each client trains
+    what it received. This counts them, the present holder included: 1 + t after t rounds, until a
+    proxy meets a client again."""
     fewest: list[int] = []
     for heard in _spread(topology, n, rounds, trains=True):
         fewest.append(int(_unpacked(heard, n).sum(axis=1, dtype=np.int64).min()))
@@ -39,11 +48,12 @@ def visits(topology: Topology, n: int, rounds: int) -> list[int]:
 
 
 def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
-    """Per round: how far the de-biased values still are from the mean, 1 at the start and 0 at consensus.
+    """Per round: how far the de-biased values still are from the mean, 1 at the start and 0 at
+    consensus.
 
-    The root mean square over clients and over random starting values, as a fraction of the start: with
-    Phi = P(t) ... P(0) and w = Phi 1 it is ||diag(w)^-1 Phi - 11'/n||_F / sqrt(n - 1). Dense: n^2 numbers.
-    """
+    The root mean square over clients and over random starting values, as a fraction of the start:
+    with Phi = P(t) ... P(0) and w = Phi 1 it is ||diag(w)^-1 Phi - 11'/n||_F / sqrt(n - 1). Dense:
+    n^2 numbers."""
     Phi, errors = np.eye(n), []
     for round in range(rounds):
         Phi = routes(topology, round, range(n)).matrix() @ Phi
@@ -52,8 +62,11 @@ def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
     return errors
 
 
-def _spread(topology: Topology, n: int, rounds: int, *, trains: bool = False) -> Iterator[NDArray[np.uint8]]:
-    """Row k, bit j: whether something of client j is in what k holds; one boolean product with P(t) per round."""
+def _spread(
+    topology: Topology, n: int, rounds: int, *, trains: bool = False
+) -> Iterator[NDArray[np.uint8]]:
+    """Row k, bit j: whether something of client j is in what k holds; one boolean product with P(t)
+    per round."""
     own = np.packbits(np.eye(n, dtype=np.uint8), axis=1)
     heard = own
     for round in range(rounds):
@@ -67,14 +80,21 @@ def _spread(topology: Topology, n: int, rounds: int, *, trains: bool = False) ->
 
 
 def _layers(columns: Columns) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The edges as (receivers, senders), cut so that no receiver stands twice in one part: indexed OR needs that."""
+    """The edges as (receivers, senders), cut so that no receiver stands twice in one part: indexed
+    OR needs that."""
     senders = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
-    receivers = np.fromiter((k for column in columns for k in column), dtype=np.int64, count=len(senders))
-    positive = np.fromiter((share > 0 for column in columns for share in column.values()), bool, len(senders))
+    receivers = np.fromiter(
+        (k for column in columns for k in column), dtype=np.int64, count=len(senders)
+    )
+    positive = np.fromiter(
+        (share > 0 for column in columns for share in column.values()), bool, len(senders)
+    )
     senders, receivers = senders[positive], receivers[positive]
     order = np.argsort(receivers, kind="stable")
     senders, receivers = senders[order], receivers[order]
-    layer = np.arange(len(receivers)) - np.searchsorted(receivers, receivers)  # i for a receiver's i-th sender
+    layer = np.arange(len(receivers)) - np.searchsorted(
+        receivers, receivers
+    )  # i for a receiver's i-th sender
     order = np.argsort(layer, kind="stable")
     cuts = np.cumsum(np.bincount(layer))[:-1]
     yield from zip(np.split(receivers[order], cuts), np.split(senders[order], cuts), strict=True)

@@ -1,4 +1,5 @@
-"""One round's mixing matrix between client ids: who is there, who sends to whom, and who takes over from whom leaves.
+"""One round's mixing matrix between client ids: who is there, who sends to whom, and who takes over
+from whom leaves.
 
 Guarantee: ``routes`` hands over everything that a leaving client holds, and sends it nothing.
 """
@@ -16,7 +17,8 @@ from proxyfl.gossip.topology import Topology, check_columns
 
 @dataclass(frozen=True)
 class Routes:
-    """One round's shares between client ids. ``present`` is sorted, and so are senders and receivers."""
+    """One round's shares between client ids. ``present`` is sorted, and so are senders and
+    receivers."""
 
     round: int
     present: tuple[int, ...]
@@ -46,24 +48,36 @@ class Routes:
 
     def _present(self, client: int) -> int:
         if client not in self.columns:
-            raise TopologyError(f"Client {client} is not present in round {self.round}. Present: {self.present}.")
+            raise TopologyError(
+                f"Client {client} is not present in round {self.round}. Present: {self.present}."
+            )
         return client
 
 
-def routes(topology: Topology, round: int, present: Sequence[int], *, leaving: Set[int] = frozenset()) -> Routes:
+def routes(
+    topology: Topology, round: int, present: Sequence[int], *, leaving: Set[int] = frozenset()
+) -> Routes:
     """This round's P over the client ids ``present``, whose order does not matter.
 
-    A client in ``leaving`` is present for this one hand-over: it keeps nothing (its column without itself and without
-    others that leave, scaled to 1; if nothing is left of it, all goes to the next client that stays), and what others
-    would have sent it they keep. From the next round on it is absent.
-    """
+    A client in ``leaving`` is present for this one hand-over: it keeps nothing (its column without
+    itself and without others that leave, scaled to 1; if nothing is left of it, all goes to the
+    next client that stays), and what others would have sent it they keep. From the next round on it
+    is absent."""
     clients = tuple(sorted(present))
     if not clients or len(set(clients)) != len(clients):
-        raise TopologyError(f"Expected one or more distinct clients in round {round}, got present={list(present)}.")
+        raise TopologyError(
+            f"Expected one or more distinct clients in round {round}, got present={list(present)}."
+        )
     if unknown := set(leaving) - set(clients):
-        raise TopologyError(f"Clients {sorted(unknown)} cannot leave round {round}: not present. Present: {clients}.")
+        raise TopologyError(
+            f"Clients {sorted(unknown)} cannot leave round {round}: not present. Present: "
+            f"{clients}."
+        )
     if len(leaving) == len(clients):
-        raise TopologyError(f"All clients {clients} leave in round {round}; at least one must stay to take the mass.")
+        raise TopologyError(
+            f"All clients {clients} leave in round {round}; at least one must stay to take the "
+            f"mass."
+        )
     positions = topology(round, len(clients))
     check_columns(positions, len(clients))
     columns: dict[int, dict[int, float]] = {}
@@ -76,13 +90,18 @@ def routes(topology: Topology, round: int, present: Sequence[int], *, leaving: S
             incoming[receiver].append(sender)
     if bare := [client for client in clients if not incoming[client] and client not in leaving]:
         raise TopologyError(
-            f"In round {round} nobody sends to clients {bare} and they keep nothing, which leaves them without a "
+            f"In round {round} nobody sends to clients {bare} and they keep nothing, which leaves "
+            f"them without a "
             "model. Give them a self share above 0, or somebody who sends to them."
         )
-    return Routes(round, clients, columns, {k: tuple(j for j in js if j != k) for k, js in incoming.items()})
+    return Routes(
+        round, clients, columns, {k: tuple(j for j in js if j != k) for k, js in incoming.items()}
+    )
 
 
-def _hand_over(j: int, shares: dict[int, float], clients: Sequence[int], leaving: Set[int]) -> dict[int, float]:
+def _hand_over(
+    j: int, shares: dict[int, float], clients: Sequence[int], leaving: Set[int]
+) -> dict[int, float]:
     staying = {k: share for k, share in shares.items() if k not in leaving}
     if j not in leaving:
         returned = math.fsum(share for k, share in shares.items() if k in leaving)

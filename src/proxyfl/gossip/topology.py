@@ -1,12 +1,13 @@
 """Who sends which share of its mass to whom: the mixing matrix P(t), one column per sending client.
 
-A topology is a function (round, number of present clients) -> columns; column j maps receiver -> P_kj, the share of
-client j's mass that goes to client k, with what j keeps under j itself. Clients are positions 0 to n-1 here; ``routes``
-(gossip/routes.py) puts client ids in their place. PushSum asks that P(t) be column-stochastic and no more (paper,
-"Communication Efficiency & Robustness").
+A topology is a function (round, number of present clients) -> columns; column j maps receiver ->
+P_kj, the share of client j's mass that goes to client k, with what j keeps under j itself. Clients
+are positions 0 to n-1 here; ``routes`` (gossip/routes.py) puts client ids in their place. PushSum
+asks that P(t) be column-stochastic and no more (paper, "Communication Efficiency & Robustness").
 
 Guarantees:
-    * every schedule is a function of its arguments alone, so sites that hold the same settings agree without talking;
+    * every schedule is a function of its arguments alone, so sites that hold the same settings
+      agree without talking;
     * no columns pass ``check_columns`` unless each of them hands on exactly its whole (to 1e-9).
 """
 
@@ -31,7 +32,8 @@ _ALONE: Columns = ({0: 1.0},)
 
 
 def exponential(self_weight: float = 0.0) -> Topology:
-    """Send to the client 1, 2, 4, ... 2^floor(log2(n-1)) steps ahead in turn, then begin again at 1."""
+    """Send to the client 1, 2, 4, ... 2^floor(log2(n-1)) steps ahead in turn, then begin again at
+    1."""
     _kept(self_weight)
 
     def schedule(round: int, n: int) -> Columns:
@@ -53,7 +55,8 @@ def cycle() -> Topology:
 
 
 def complete(self_weight: float | None = None) -> Topology:
-    """Send equal shares to all others; without a self weight the own share is 1/n too, which is the mean."""
+    """Send equal shares to all others; without a self weight the own share is 1/n too, which is the
+    mean."""
     if self_weight is not None:
         _kept(self_weight)
 
@@ -61,7 +64,8 @@ def complete(self_weight: float | None = None) -> Topology:
         if n == 1:
             return _ALONE
         if self_weight is None:
-            # One column stands for all: n references instead of n * n entries. Columns are never changed in place.
+            # One column stands for all: n references instead of n * n entries. Columns are never
+            # changed in place.
             return (dict.fromkeys(range(n), 1.0 / n),) * n
         return tuple(_column(j, [k for k in range(n) if k != j], self_weight) for j in range(n))
 
@@ -73,10 +77,10 @@ def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None)
 
     Fewer than ``degree`` others: to all of them.
 
-    The draw depends on (seed, round, position) through SHA-256 and not on a library's generator, whose stream may
-    differ between versions, so all sites draw the same. The self weight, 1/(degree + 1) unless given, must be above
-    0: a client to whom nobody happened to send would otherwise be left with nothing.
-    """
+    The draw depends on (seed, round, position) through SHA-256 and not on a library's generator,
+    whose stream may differ between versions, so all sites draw the same. The self weight, 1/(degree
+    + 1) unless given, must be above 0: a client to whom nobody happened to send would otherwise be
+    left with nothing."""
     _validate.whole("degree", degree, error=TopologyError)
     if self_weight is not None:
         _validate.number("self_weight", self_weight, above=0, below=1, error=TopologyError)
@@ -96,16 +100,24 @@ def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None)
 
 
 def from_matrices(matrices: ArrayLike) -> Topology:
-    """Repeat the given K x K matrix, or list of matrices, in order; P[k, j] is the share that j sends to k."""
+    """Repeat the given K x K matrix, or list of matrices, in order; P[k, j] is the share that j
+    sends to k."""
     try:
         stack = np.asarray(matrices, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise TopologyError(f"Expected a K x K matrix of numbers, or a list of them: {error}") from error
+        raise TopologyError(
+            f"Expected a K x K matrix of numbers, or a list of them: {error}"
+        ) from error
     stack = stack[None] if stack.ndim == 2 else stack
     if stack.ndim != 3 or stack.shape[1] != stack.shape[2] or 0 in stack.shape:
-        raise TopologyError(f"Expected a K x K matrix or a list of them, all of one size; got shape {stack.shape}.")
+        raise TopologyError(
+            f"Expected a K x K matrix or a list of them, all of one size; got shape {stack.shape}."
+        )
     size = stack.shape[1]
-    rounds = [tuple({int(k): float(P[k, j]) for k in np.flatnonzero(P[:, j])} for j in range(size)) for P in stack]
+    rounds = [
+        tuple({int(k): float(P[k, j]) for k in np.flatnonzero(P[:, j])} for j in range(size))
+        for P in stack
+    ]
     for index, columns in enumerate(rounds):
         try:
             check_columns(columns, size)
@@ -115,8 +127,10 @@ def from_matrices(matrices: ArrayLike) -> Topology:
     def schedule(round: int, n: int) -> Columns:
         if n != size:
             raise TopologyError(
-                f"The given matrices are for {size} clients, but {n} are present in round {round}. Give matrices for "
-                f"{n}, or a topology that fits any number of clients ({', '.join(TOPOLOGIES)}, or your own function)."
+                f"The given matrices are for {size} clients, but {n} are present in round "
+                f"{round}. Give matrices for "
+                f"{n}, or a topology that fits any number of clients ({', '.join(TOPOLOGIES)}, or "
+                f"your own function)."
             )
         return rounds[round % len(rounds)]
 
@@ -132,24 +146,37 @@ TOPOLOGIES: dict[str, Callable[..., Topology]] = {
 }
 
 
-def make(name: str, *, self_weight: float | None = None, degree: int | None = None, seed: int = 0) -> Topology:
-    """The topology called ``name``: one of TOPOLOGIES, a .json or .npy file, or the user's "package.module:function".
+def make(
+    name: str, *, self_weight: float | None = None, degree: int | None = None, seed: int = 0
+) -> Topology:
+    """The topology called ``name``: one of TOPOLOGIES, a .json or .npy file, or the user's
+    "package.module:function".
 
-    None stands for the topology's own default. A setting that the topology does not take is refused, not ignored.
-    """
-    given = {key: value for key, value in {"self_weight": self_weight, "degree": degree}.items() if value is not None}
+    None stands for the topology's own default. A setting that the topology does not take is
+    refused, not ignored."""
+    given = {
+        key: value
+        for key, value in {"self_weight": self_weight, "degree": degree}.items()
+        if value is not None
+    }
     factory = TOPOLOGIES.get(name)
     takes: Sequence[str] = () if factory is None else list(inspect.signature(factory).parameters)
     known = factory is not None or name.endswith((".json", ".npy")) or ":" in name
     if not known:
         raise TopologyError(
-            f"Unknown topology {name!r}. Known: {', '.join(TOPOLOGIES)}; or a .json or .npy file with one or more "
+            f"Unknown topology {name!r}. Known: {', '.join(TOPOLOGIES)}; or a .json or .npy file "
+            f"with one or more "
             'K x K matrices, or your own function as "package.module:function".'
         )
     if refused := [key for key in given if key not in takes]:
-        fits = [other for other, f in TOPOLOGIES.items() if set(given) <= set(inspect.signature(f).parameters)]
+        fits = [
+            other
+            for other, f in TOPOLOGIES.items()
+            if set(given) <= set(inspect.signature(f).parameters)
+        ]
         raise TopologyError(
-            f"Topology {name!r} takes no {' and no '.join(refused)}. Leave it out, or use one that does: "
+            f"Topology {name!r} takes no {' and no '.join(refused)}. Leave it out, or use one "
+            f"that does: "
             f"{', '.join(fits)}."
         )
     if factory is not None:
@@ -158,9 +185,12 @@ def make(name: str, *, self_weight: float | None = None, degree: int | None = No
 
 
 def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
-    """Raise TopologyError, which names the column, unless ``columns`` is a column-stochastic n x n matrix."""
+    """Raise TopologyError, which names the column, unless ``columns`` is a column-stochastic n x n
+    matrix."""
     if len(columns) != n:
-        raise TopologyError(f"Expected {n} columns, one for each present client, got {len(columns)}.")
+        raise TopologyError(
+            f"Expected {n} columns, one for each present client, got {len(columns)}."
+        )
     previous: Mapping[int, float] | None = None
     for j, column in enumerate(columns):
         if column is previous:
@@ -168,14 +198,20 @@ def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
         previous = column
         for k, share in column.items():
             if not (isinstance(k, Integral) and 0 <= k < n):
-                raise TopologyError(f"Column {j} sends to {k!r}; expected a position from 0 to {n - 1}.")
+                raise TopologyError(
+                    f"Column {j} sends to {k!r}; expected a position from 0 to {n - 1}."
+                )
             if not (isinstance(share, Real) and 0 <= share < math.inf):
-                raise TopologyError(f"Column {j} has the share {share!r} for {k}; expected a number from 0 to 1.")
+                raise TopologyError(
+                    f"Column {j} has the share {share!r} for {k}; expected a number from 0 to 1."
+                )
         total = math.fsum(column.values())
         if abs(total - 1.0) > 1e-9:
             raise TopologyError(
-                f"Column {j} of the mixing matrix sums to {total:.10g}; expected 1: what a client sends and keeps "
-                "must add up to its whole. Rows are receivers and columns are senders; divide the column by its sum."
+                f"Column {j} of the mixing matrix sums to {total:.10g}; expected 1: what a client "
+                f"sends and keeps "
+                "must add up to its whole. Rows are receivers and columns are senders; divide the "
+                "column by its sum."
             )
 
 
@@ -203,11 +239,19 @@ def _subset(count: int, below: int, seed: int, round: int, j: int) -> set[int]:
 
 def _from_file(path: Path) -> Topology:
     try:
-        matrices = np.load(path, allow_pickle=False) if path.suffix == ".npy" else json.loads(path.read_text())
+        matrices = (
+            np.load(path, allow_pickle=False)
+            if path.suffix == ".npy"
+            else json.loads(path.read_text())
+        )
     except OSError as error:
-        raise TopologyError(f"Cannot read the topology file {path}: {error.strerror or error}.") from error
+        raise TopologyError(
+            f"Cannot read the topology file {path}: {error.strerror or error}."
+        ) from error
     except (ValueError, EOFError, RecursionError) as error:
-        raise TopologyError(f"The topology file {path} is not readable as {path.suffix[1:]}: {error}") from error
+        raise TopologyError(
+            f"The topology file {path} is not readable as {path.suffix[1:]}: {error}"
+        ) from error
     try:
         return from_matrices(matrices)
     except TopologyError as error:
@@ -223,7 +267,8 @@ def _from_function(name: str) -> Topology:
             columns = tuple(dict(column) for column in returned)
         except (TypeError, ValueError) as error:
             raise TopologyError(
-                f"Topology {name!r} returned {returned!r:.80} for round {round} and {n} clients; expected {n} dicts, "
+                f"Topology {name!r} returned {returned!r:.80} for round {round} and {n} clients; "
+                f"expected {n} dicts, "
                 "the j-th mapping receiver -> share of client j's mass."
             ) from error
         check_columns(columns, n)

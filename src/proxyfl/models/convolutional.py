@@ -1,7 +1,9 @@
-"""The paper's convolutional models and a compact VGG, for images of any size that leaves them something to look at.
+"""The paper's convolutional models and a compact VGG, for images of any size that leaves them
+something to look at.
 
-The paper's three follow Shen et al. (2020, arXiv:2006.16765) and pad nothing at 28x28 and 32x32. On images too small
-for that, such as 8x8 digits, their convolutions pad so that they keep the size; the layers stay the same.
+The paper's three follow Shen et al. (2020, arXiv:2006.16765) and pad nothing at 28x28 and 32x32. On
+images too small for that, such as 8x8 digits, their convolutions pad so that they keep the size;
+the layers stay the same.
 
 None has BatchNorm or dropout: each can be a proxy, and none draws random numbers while it learns.
 """
@@ -12,9 +14,12 @@ from proxyfl.errors import ModelError
 
 
 def lenet5(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """conv(5x5, 6), conv(5x5, 16), each with ReLU and maxpool(2x2); fc(120), fc(84), fc(classes)."""
+    """conv(5x5, 6), conv(5x5, 16), each with ReLU and maxpool(2x2); fc(120), fc(84),
+    fc(classes)."""
     features, width = _two_blocks("lenet5", shape, kernel=5, channels=(6, 16))
-    return features.extend([nn.Linear(width, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)])
+    return features.extend(
+        [nn.Linear(width, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)]
+    )
 
 
 def cnn1(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -32,12 +37,12 @@ def cnn2(shape: tuple[int, ...], classes: int) -> nn.Module:
 def vgg(shape: tuple[int, ...], classes: int) -> nn.Module:
     """VGG-11 at a quarter of its width, with one hidden layer of 128 units in its head.
 
-    The paper takes "the VGG model from Yang et al. (2021) with minor adjustments" for 100x80 endoscopy images and
-    prints no layers. This is our reading: configuration A of Simonyan & Zisserman (2015, arXiv:1409.1556v6, table 1),
-    five blocks of 3x3 convolutions and maxpool(2x2), small enough to be trained with DP. Weights start as in He et al.
-    (2015, arXiv:1502.01852v1, eq. 10): on Kvasir (Adam, batches of 64) the mean loss of steps 41 to 60 is 0.88 so, and
-    1.66 from torch's default, which stays at chance for the first 20.
-    """
+    The paper takes "the VGG model from Yang et al. (2021) with minor adjustments" for 100x80
+    endoscopy images and prints no layers. This is our reading: configuration A of Simonyan &
+    Zisserman (2015, arXiv:1409.1556v6, table 1), five blocks of 3x3 convolutions and maxpool(2x2),
+    small enough to be trained with DP. Weights start as in He et al. (2015, arXiv:1502.01852v1, eq.
+    10): on Kvasir (Adam, batches of 64) the mean loss of steps 41 to 60 is 0.88 so, and 1.66 from
+    torch's default, which stays at chance for the first 20."""
     channels, height, width = _image("vgg", shape, smallest=32)
     model = nn.Sequential()
     for block in ((16,), (32,), (64, 64), (128, 128), (128, 128)):
@@ -55,8 +60,8 @@ def _two_blocks(
 ) -> tuple[nn.Sequential, int]:
     """Two of (convolution, ReLU, maxpool(2x2)), then flat; and how many numbers come out per image.
 
-    ReLU comes after the pooling here. It is monotone, so values and gradients are the same, for a quarter of the work.
-    """
+    ReLU comes after the pooling here. It is monotone, so values and gradients are the same, for a
+    quarter of the work."""
     inputs, *sides = _image(name, shape, smallest=4)
 
     def out(side: int, padding: int) -> int:
@@ -87,7 +92,9 @@ def _image(name: str, shape: tuple[int, ...], *, smallest: int) -> tuple[int, in
         )
     channels, height, width = shape
     if min(height, width) < smallest:
-        raise ModelError(f"{name} expects images of at least {smallest}x{smallest} pixels, got {height}x{width}.")
+        raise ModelError(
+            f"{name} expects images of at least {smallest}x{smallest} pixels, got {height}x{width}."
+        )
     return channels, height, width
 
 

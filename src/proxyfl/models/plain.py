@@ -25,5 +25,6 @@ def mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def tabular(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """For tables: two hidden layers of 64 units, ReLU. No normalisation: its statistics would have to be accounted."""
+    """For tables: two hidden layers of 64 units, ReLU. No normalisation: its statistics would have
+    to be accounted."""
     return _layers(shape, (64, 64), classes)

@@ -1,8 +1,8 @@
 """Models by name, and the user's own as ``package.module:factory``.
 
 Guarantees of ``build``:
-    * initial weights that come from torch's generator depend on ``seed`` alone, and the global generators of torch stay
-      as they were;
+    * initial weights that come from torch's generator depend on ``seed`` alone, and the global
+      generators of torch stay as they were;
     * the model maps a batch (N, *shape) to logits (N, classes): it was tried on two zero examples;
     * whatever goes wrong in the user's factory arrives as a ModelError that names the factory.
 """
@@ -30,13 +30,21 @@ class Architecture:
 
 
 MODELS = {
-    "linear": Architecture(linear, "logistic regression: few parameters, little DP noise, a good first proxy"),
+    "linear": Architecture(
+        linear, "logistic regression: few parameters, little DP noise, a good first proxy"
+    ),
     "mlp": Architecture(mlp, "the paper's MLP, two hidden layers of 200; its MNIST proxy"),
-    "lenet5": Architecture(lenet5, "two 5x5 convolutions, three dense layers; the paper's MNIST private model"),
+    "lenet5": Architecture(
+        lenet5, "two 5x5 convolutions, three dense layers; the paper's MNIST private model"
+    ),
     "cnn1": Architecture(cnn1, "the paper's CNN1, 6 and 16 channels; its CIFAR-10 proxy"),
-    "cnn2": Architecture(cnn2, "the paper's CNN2, 128 and 128 channels; its CIFAR-10 private model"),
+    "cnn2": Architecture(
+        cnn2, "the paper's CNN2, 128 and 128 channels; its CIFAR-10 private model"
+    ),
     "vgg": Architecture(vgg, "VGG-11 at a quarter of its width, for 100x80 endoscopy images"),
-    "resnet18": Architecture(resnet18, "ResNet-18 with GroupNorm; the paper's histopathology model"),
+    "resnet18": Architecture(
+        resnet18, "ResNet-18 with GroupNorm; the paper's histopathology model"
+    ),
     "tabular": Architecture(tabular, "two hidden layers of 64, for tables"),
 }
 
@@ -49,7 +57,8 @@ def build(spec: str, *, shape: tuple[int, ...], classes: int, seed: int) -> nn.M
     whole("seed", seed, at_least=0, error=ModelError)
     factory = _factory(spec)
     with torch.random.fork_rng(devices=[]):
-        # Only the generator that fork_rng puts back: torch.manual_seed would reseed every accelerator as well.
+        # Only the generator that fork_rng puts back: torch.manual_seed would reseed every
+        # accelerator as well.
         torch.default_generator.manual_seed(seed)
         try:
             model = factory(tuple(shape), classes)
@@ -61,7 +70,10 @@ def build(spec: str, *, shape: tuple[int, ...], classes: int, seed: int) -> nn.M
                 f"it raised {type(problem).__name__}: {problem}"
             ) from problem
         if not isinstance(model, nn.Module):
-            raise ModelError(f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}: return the model.")
+            raise ModelError(
+                f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}: return "
+                f"the model."
+            )
         # Inside the fork: lazy layers draw their weights at the first call.
         _try(spec, model, tuple(shape), classes)
     return model.train()
@@ -77,7 +89,9 @@ def _factory(spec: str) -> Callable[[tuple[int, ...], int], object]:
         return MODELS[spec].factory
     if ":" not in spec:
         known = ", ".join(MODELS)
-        raise ModelError(f"Unknown model {spec!r}. Known: {known}; or your own as package.module:factory.")
+        raise ModelError(
+            f"Unknown model {spec!r}. Known: {known}; or your own as package.module:factory."
+        )
     return resolve(spec, error=ModelError)
 
 
@@ -89,10 +103,12 @@ def _try(spec: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> N
             out = model(torch.zeros(2, *shape))
     except Exception as problem:
         raise ModelError(
-            f"Model {spec!r} does not accept a batch of shape {(2, *shape)}: {type(problem).__name__}: {problem}"
+            f"Model {spec!r} does not accept a batch of shape {(2, *shape)}: "
+            f"{type(problem).__name__}: {problem}"
         ) from problem
     found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if found != (2, classes):
         raise ModelError(
-            f"Model {spec!r} maps a batch of shape {(2, *shape)} to {found}, expected logits of shape {(2, classes)}."
+            f"Model {spec!r} maps a batch of shape {(2, *shape)} to {found}, expected logits of "
+            f"shape {(2, classes)}."
         )

@@ -1,10 +1,10 @@
 """ResNet-18 with GroupNorm, the paper's histopathology model.
 
-He et al. (2016, arXiv:1512.03385v1, table 1) with every BatchNorm replaced by a GroupNorm of 32 groups (Wu & He 2018,
-arXiv:1803.08494v3): BatchNorm makes an example's gradient depend on the whole batch, which DP-SGD's analysis forbids.
-Images under 64 pixels would be next to nothing before the last stage, so for them the 7x7 stem of stride 2 and its
-max-pooling give way to one 3x3 convolution of stride 1.
-"""
+He et al. (2016, arXiv:1512.03385v1, table 1) with every BatchNorm replaced by a GroupNorm of 32
+groups (Wu & He 2018, arXiv:1803.08494v3): BatchNorm makes an example's gradient depend on the whole
+batch, which DP-SGD's analysis forbids. Images under 64 pixels would be next to nothing before the
+last stage, so for them the 7x7 stem of stride 2 and its max-pooling give way to one 3x3 convolution
+of stride 1."""
 
 from torch import Tensor, nn
 
@@ -15,7 +15,8 @@ SMALL = 64
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and the shortcut around them; a 1x1 convolution where size or channels change."""
+    """Two 3x3 convolutions and the shortcut around them; a 1x1 convolution where size or channels
+    change."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -29,7 +30,8 @@ class Block(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                _convolution(inputs, outputs, kernel=1, stride=stride), nn.GroupNorm(GROUPS, outputs)
+                _convolution(inputs, outputs, kernel=1, stride=stride),
+                nn.GroupNorm(GROUPS, outputs),
             )
         self.relu = nn.ReLU()
 
@@ -39,7 +41,8 @@ class Block(nn.Module):
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Four stages of two blocks, 64 to 512 channels, global average, fc(classes). Any size, any number of channels."""
+    """Four stages of two blocks, 64 to 512 channels, global average, fc(classes). Any size, any
+    number of channels."""
     if len(shape) != 3:
         raise ModelError(
             f"resnet18 expects images of shape (channels, height, width), got shape {shape}. "

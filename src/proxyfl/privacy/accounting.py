@@ -2,10 +2,9 @@
 
 A number without its kind misleads, so there is no way to make an ``Epsilon`` without one.
 
-Both accountants are for Poisson-sampled Gaussian noise and neighbours that differ by one example, present or absent.
-Both give upper bounds, so the smaller is as true as the larger. RDP is the paper's accountant (with its orders), PLD
-the tighter.
-"""
+Both accountants are for Poisson-sampled Gaussian noise and neighbours that differ by one example,
+present or absent. Both give upper bounds, so the smaller is as true as the larger. RDP is the
+paper's accountant (with its orders), PLD the tighter."""
 
 import math
 import warnings
@@ -29,15 +28,16 @@ class Kind(StrEnum):
     """What an epsilon is a statement about."""
 
     END_TO_END = "end-to-end"
-    """It covers all that left the house, as a function of the whole local dataset. The proxy learnt from the data by
-    DP-SGD and from nothing else that saw the data: beta = 0, or a method without a private teacher. That the private
-    model learns from the proxy is post-processing."""
+    """It covers all that left the house, as a function of the whole local dataset. The proxy learnt
+    from the data by DP-SGD and from nothing else that saw the data: beta = 0, or a method without a
+    private teacher. That the private model learns from the proxy is post-processing."""
 
     CONDITIONAL = "conditional"
-    """It holds only with the private model taken as fixed. The proxy's loss contains the KL divergence to the private
-    model (beta > 0), which was trained without DP on *all* local data. One example more or less changes that model and
-    with it *every* example's clipped gradient, not one: the sum's sensitivity is then not C. It says nothing of what
-    reaches the proxy by that way, which may be more than the number allows. This is the paper's guarantee."""
+    """It holds only with the private model taken as fixed. The proxy's loss contains the KL
+    divergence to the private model (beta > 0), which was trained without DP on *all* local data.
+    One example more or less changes that model and with it *every* example's clipped gradient, not
+    one: the sum's sensitivity is then not C. It says nothing of what reaches the proxy by that way,
+    which may be more than the number allows. This is the paper's guarantee."""
 
     NONE = "none"
     """Trained without differential privacy: epsilon is infinite."""
@@ -45,7 +45,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Segment:
-    """A number of alike steps: what an accountant needs to know of a training, and all it needs to know."""
+    """A number of alike steps: what an accountant needs to know of a training, and all it needs to
+    know."""
 
     sampling_rate: float
     noise_multiplier: float
@@ -89,13 +90,18 @@ def rdp_epsilon(
     return rdp_of([Segment(sampling_rate, noise_multiplier, steps)], delta, orders)
 
 
-def pld_epsilon(*, sampling_rate: float, noise_multiplier: float, steps: int, delta: float) -> float:
+def pld_epsilon(
+    *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float
+) -> float:
     """Epsilon of ``steps`` alike steps by privacy loss distributions; 0 for no step."""
     return pld_of([Segment(sampling_rate, noise_multiplier, steps)], delta)
 
 
-def rdp_of(segments: Iterable[Segment], delta: float, orders: Sequence[float] = PAPER_ORDERS) -> float:
-    """Epsilon of all ``segments`` together by Rényi DP. Some tens of microseconds for settings seen before."""
+def rdp_of(
+    segments: Iterable[Segment], delta: float, orders: Sequence[float] = PAPER_ORDERS
+) -> float:
+    """Epsilon of all ``segments`` together by Rényi DP. Some tens of microseconds for settings seen
+    before."""
     _checked_delta(delta)
     if not orders or any(not 1.01 < order < math.inf for order in orders):
         raise ConfigError(f"Expected finite RDP orders above 1.01, got orders={list(orders)}.")
@@ -103,12 +109,12 @@ def rdp_of(segments: Iterable[Segment], delta: float, orders: Sequence[float] = 
 
 
 def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -> float:
-    """Epsilon of all ``segments`` together by privacy loss distributions, on a grid ``coarser`` by that factor.
+    """Epsilon of all ``segments`` together by privacy loss distributions, on a grid ``coarser`` by
+    that factor.
 
-    Guarantees: an upper bound, which a coarser grid gives sooner and a little higher; non-decreasing in the steps of
-    any segment. Where the distributions cannot be computed,
-    the RDP epsilon stands in, with an ``AccountingWarning`` that says so.
-    """
+    Guarantees: an upper bound, which a coarser grid gives sooner and a little higher;
+    non-decreasing in the steps of any segment. Where the distributions cannot be computed, the RDP
+    epsilon stands in, with an ``AccountingWarning`` that says so."""
     _checked_delta(delta)
     _validate.number("coarser", coarser, at_least=1)
     parts = _parts(segments)
@@ -124,7 +130,8 @@ def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -
     if math.isinf(value):
         warnings.warn(
             f"The PLD accountant cannot handle these steps: {reason}. "
-            f"Its epsilon is given as the RDP accountant's {bound:.4g}, which is a valid bound but not as tight.",
+            f"Its epsilon is given as the RDP accountant's {bound:.4g}, which is a valid bound "
+            f"but not as tight.",
             AccountingWarning,
             stacklevel=2,
         )
@@ -132,10 +139,14 @@ def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -
     return value
 
 
-def epsilon_of(segments: Iterable[Segment], delta: float, accountant: str, *, coarser: float = 1.0) -> float:
+def epsilon_of(
+    segments: Iterable[Segment], delta: float, accountant: str, *, coarser: float = 1.0
+) -> float:
     """Epsilon by the ``accountant`` named, "pld" or "rdp"; ``coarser`` is for PLD only."""
     _validate.choice("accountant", accountant, ACCOUNTANTS)
-    return pld_of(segments, delta, coarser=coarser) if accountant == "pld" else rdp_of(segments, delta)
+    return (
+        pld_of(segments, delta, coarser=coarser) if accountant == "pld" else rdp_of(segments, delta)
+    )
 
 
 def epsilon(segments: Iterable[Segment], delta: float, kind: Kind) -> Epsilon:
@@ -148,7 +159,8 @@ def epsilon(segments: Iterable[Segment], delta: float, kind: Kind) -> Epsilon:
 
 
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """The same cost in fewer segments: equal settings added up, empty ones left out, in order of appearance."""
+    """The same cost in fewer segments: equal settings added up, empty ones left out, in order of
+    appearance."""
     totals: dict[tuple[float, float], int] = {}
     for segment in segments:
         setting = (segment.sampling_rate, segment.noise_multiplier)
@@ -157,8 +169,13 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
 
 
 def _parts(segments: Iterable[Segment]) -> tuple[tuple[float, float, int], ...]:
-    # Sorted, since composition does not depend on the order and the caches then need not know of it.
-    return tuple(sorted((float(s.sampling_rate), float(s.noise_multiplier), s.steps) for s in merged(segments)))
+    # Sorted, since composition does not depend on the order and the caches then need not know of
+    # it.
+    return tuple(
+        sorted(
+            (float(s.sampling_rate), float(s.noise_multiplier), s.steps) for s in merged(segments)
+        )
+    )
 
 
 def _checked_delta(delta: float) -> None:

@@ -1,7 +1,8 @@
-"""Solving for what the accountants take as given: the noise, or the number of steps, that a target epsilon allows.
+"""Solving for what the accountants take as given: the noise, or the number of steps, that a target
+epsilon allows.
 
-Guarantees: what is returned respects the target by the accountant named; nothing is rounded in the other direction.
-"""
+Guarantees: what is returned respects the target by the accountant named; nothing is rounded in the
+other direction."""
 
 import math
 from collections.abc import Callable
@@ -16,12 +17,16 @@ from proxyfl.privacy.accounting import Segment, epsilon_of
 _SMALLEST_NOISE, _LARGEST_NOISE = 1e-2, 1e6
 _MOST_STEPS = 10**8
 _DIGITS = 4
-# The search itself runs on a grid coarser than that of the result: a PLD on the finest one takes a third of a second.
+# The search itself runs on a grid coarser than that of the result: a PLD on the finest one takes a
+# third of a second.
 _COARSER = 4.0
 
 
-def noise_for(epsilon: float, *, sampling_rate: float, steps: int, delta: float, accountant: str = "pld") -> float:
-    """The smallest noise multiplier, to four significant digits, that keeps ``steps`` steps within ``epsilon``.
+def noise_for(
+    epsilon: float, *, sampling_rate: float, steps: int, delta: float, accountant: str = "pld"
+) -> float:
+    """The smallest noise multiplier, to four significant digits, that keeps ``steps`` steps within
+    ``epsilon``.
 
     Rounded up: the target is respected, and a multiplier smaller by a thousandth would break it.
     """
@@ -30,52 +35,72 @@ def noise_for(epsilon: float, *, sampling_rate: float, steps: int, delta: float,
 
     @cache
     def cost(noise: float, coarser: float = _COARSER) -> float:
-        return epsilon_of([Segment(sampling_rate, noise, steps)], delta, accountant, coarser=coarser)
+        return epsilon_of(
+            [Segment(sampling_rate, noise, steps)], delta, accountant, coarser=coarser
+        )
 
     low = high = 1.0  # then cost(low) > epsilon >= cost(high), a factor of two apart
     while cost(high) > epsilon:
         low, high = high, high * 2
         if high > _LARGEST_NOISE:
             raise ConfigError(
-                f"No noise multiplier up to {_LARGEST_NOISE:.0e} keeps {steps} steps within epsilon={epsilon} at "
-                f"delta={delta} by the {accountant} accountant. Use a larger epsilon or delta, or the pld accountant."
+                f"No noise multiplier up to {_LARGEST_NOISE:.0e} keeps {steps} steps within "
+                f"epsilon={epsilon} at "
+                f"delta={delta} by the {accountant} accountant. Use a larger epsilon or delta, or "
+                f"the pld accountant."
             )
     while low == high or cost(low) <= epsilon:
         low, high = low / 2, low
         if low < _SMALLEST_NOISE:
             raise ConfigError(
-                f"Expected an epsilon that asks for noise, got epsilon={epsilon}: a noise multiplier of {high:.3g} "
-                f"keeps {steps} steps within it. Such an epsilon protects nobody; choose one below 10."
+                f"Expected an epsilon that asks for noise, got epsilon={epsilon}: a noise "
+                f"multiplier of {high:.3g} "
+                f"keeps {steps} steps within it. Such an epsilon protects nobody; choose one "
+                f"below 10."
             )
     # On logarithms, where epsilon is nearly a straight line.
     root = optimize.brentq(
-        lambda x: math.log(max(cost(math.exp(x)), 1e-9) / epsilon), math.log(low), math.log(high), xtol=5e-5
+        lambda x: math.log(max(cost(math.exp(x)), 1e-9) / epsilon),
+        math.log(low),
+        math.log(high),
+        xtol=5e-5,
     )
     return _smallest(math.exp(root), lambda noise: cost(noise, 1.0) <= epsilon)
 
 
 def steps_for(
-    epsilon: float, *, sampling_rate: float, noise_multiplier: float, delta: float, accountant: str = "pld"
+    epsilon: float,
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    delta: float,
+    accountant: str = "pld",
 ) -> int:
     """The largest number of steps within ``epsilon``; 0 if not even one fits."""
     _validate.number("epsilon", epsilon, above=0)
 
     def fits(steps: int) -> bool:
-        return epsilon_of([Segment(sampling_rate, noise_multiplier, steps)], delta, accountant) <= epsilon
+        return (
+            epsilon_of([Segment(sampling_rate, noise_multiplier, steps)], delta, accountant)
+            <= epsilon
+        )
 
     high = 1
     while fits(high):
         high *= 2
         if high > _MOST_STEPS:
             raise ConfigError(
-                f"More than {_MOST_STEPS:.0e} steps fit epsilon={epsilon} with noise_multiplier={noise_multiplier} and "
-                f"sampling_rate={sampling_rate}: in practice there is no limit. Check that the values are those meant."
+                f"More than {_MOST_STEPS:.0e} steps fit epsilon={epsilon} with "
+                f"noise_multiplier={noise_multiplier} and "
+                f"sampling_rate={sampling_rate}: in practice there is no limit. Check that the "
+                f"values are those meant."
             )
     return most(fits, high // 2, high - 1)
 
 
 def most(fits: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number in [``low``, ``high``] that ``fits``, given that ``low`` does and that fitting is monotone."""
+    """The largest number in [``low``, ``high``] that ``fits``, given that ``low`` does and that
+    fitting is monotone."""
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)

@@ -1,18 +1,20 @@
-r"""The sum of per-example gradients, each clipped to norm C, in one backward pass (paper, Eq. 7, first line).
+r"""The sum of per-example gradients, each clipped to norm C, in one backward pass (paper, Eq. 7,
+first line).
 
     g_i <- g_i / max(1, |g_i| / C)        |g_i| over all trainable parameters together
 
 Guarantees:
-    * every example's contribution has norm at most C, up to floating-point rounding, for which ``_SLACK`` leaves room;
-    * adding or removing one example changes the sum by at most C, as long as the model treats examples one by one
-      (``validation`` refuses those that do not) and the loss of example i depends on row i alone;
+    * every example's contribution has norm at most C, up to floating-point rounding, for which
+      ``_SLACK`` leaves room;
+    * adding or removing one example changes the sum by at most C, as long as the model treats
+      examples one by one (``validation`` refuses those that do not) and the loss of example i
+      depends on row i alone;
     * an example whose gradient is not finite contributes nothing;
     * an empty batch gives zeros.
 
-Three ways, found automatically, fastest first: a rule per layer (``layers``); for a layer without a rule, per-example
-gradients of that layer alone (torch.func); for a model whose parameters are used outside of its layers' calls, one
-example after the other.
-"""
+Three ways, found automatically, fastest first: a rule per layer (``layers``); for a layer without a
+rule, per-example gradients of that layer alone (torch.func); for a model whose parameters are used
+outside of its layers' calls, one example after the other."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -32,12 +34,14 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, targets) -> one loss per example; row i must depend on row i alone."""
 
 _SLACK = 16
-"""Units of the last place by which a clipped gradient is made shorter, so that rounding cannot carry it past C."""
+"""Units of the last place by which a clipped gradient is made shorter, so that rounding cannot
+carry it past C."""
 
 
 @dataclass(frozen=True)
 class Clipped:
-    """What one batch gives: the sum of clipped gradients (flat), the loss summed, and each norm before clipping."""
+    """What one batch gives: the sum of clipped gradients (flat), the loss summed, and each norm
+    before clipping."""
 
     total: Tensor
     loss: float
@@ -45,7 +49,8 @@ class Clipped:
 
 
 class Clipper:
-    """Clipped gradient sums of one model. Holds the flat buffer that ``Clipped.total`` points into."""
+    """Clipped gradient sums of one model. Holds the flat buffer that ``Clipped.total`` points
+    into."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -82,7 +87,9 @@ class Clipper:
         for term in terms:
             term.weighted_sum(c, out=self._views[term.parameter])
 
-    def _per_example_terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+    def _per_example_terms(
+        self, x: Tensor, targets: Tensor, loss: Loss
+    ) -> tuple[float, list[Term]]:
         if self._one_by_one:
             return self._loop(x, targets, loss)
         calls: list[_Call] = []
@@ -93,20 +100,25 @@ class Clipper:
             return self._loop(x, targets, loss)
         gradients = torch.autograd.grad(losses.sum(), [call.edge for call in calls])
         with torch.no_grad():
-            terms = [term for call, g in zip(calls, gradients, strict=True) for term in call.terms(g)]
+            terms = [
+                term for call, g in zip(calls, gradients, strict=True) for term in call.terms(g)
+            ]
             return float(losses.detach().sum()), _merge_shared(terms)
 
     def _fall_back(self) -> None:
         warnings.warn(
-            f"{type(self.model).__name__} uses parameters outside of its layers' calls: gradients are now computed one "
-            "example after the other, which is right but slow. Let every parameter act through nn.Linear, nn.Conv2d, "
+            f"{type(self.model).__name__} uses parameters outside of its layers' calls: gradients "
+            f"are now computed one "
+            "example after the other, which is right but slow. Let every parameter act through "
+            "nn.Linear, nn.Conv2d, "
             "nn.GroupNorm, nn.LayerNorm or nn.Embedding to avoid it.",
             stacklevel=4,
         )
         self._one_by_one = True
 
     def go_one_by_one(self) -> None:
-        """Compute every gradient alone from now on (``validation`` found that the fast way would miss something)."""
+        """Compute every gradient alone from now on (``validation`` found that the fast way would
+        miss something)."""
         if not self._one_by_one:
             self._fall_back()
 
@@ -119,7 +131,8 @@ class Clipper:
             rows.append(torch.autograd.grad(losses.sum(), parameters, materialize_grads=True))
             total += float(losses.detach())
         return total, [
-            Materialised(p, torch.stack(g)) for p, g in zip(parameters, zip(*rows, strict=True), strict=True)
+            Materialised(p, torch.stack(g))
+            for p, g in zip(parameters, zip(*rows, strict=True), strict=True)
         ]
 
 
@@ -139,17 +152,22 @@ class _Call:
     def terms(self, g: Tensor) -> list[Term]:
         if self.versions != _versions(self.inputs):
             raise ModelError(
-                f"The input of a {type(self.unit).__name__} layer was changed in place after the layer had used it. "
-                "Use operations that are not in place (inplace=False, x = x + y instead of x += y) in a proxy model."
+                f"The input of a {type(self.unit).__name__} layer was changed in place after the "
+                f"layer had used it. "
+                "Use operations that are not in place (inplace=False, x = x + y instead of x += "
+                "y) in a proxy model."
             )
         rule = RULES.get(type(self.unit))
         if rule is not None:
             return rule(self.unit, self.inputs[0].detach(), g)
-        return _vmapped(self.unit, tuple(i.detach() if isinstance(i, Tensor) else i for i in self.inputs), g)
+        return _vmapped(
+            self.unit, tuple(i.detach() if isinstance(i, Tensor) else i for i in self.inputs), g
+        )
 
 
 def _units(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules through which parameters act: those with a rule, or the outermost that own a parameter."""
+    """The modules through which parameters act: those with a rule, or the outermost that own a
+    parameter."""
     if not params.trainable(model):
         return
     if type(model) in RULES or any(p.requires_grad for p in model.parameters(recurse=False)):
@@ -174,9 +192,12 @@ def _recording(units: list[nn.Module], calls: list[_Call]) -> Iterator[None]:
 
 
 def _vmapped(unit: nn.Module, inputs: tuple[Any, ...], g: Tensor) -> list[Term]:
-    """Per-example gradients of one layer without a rule, from its inputs and its output gradient."""
+    """Per-example gradients of one layer without a rule, from its inputs and its output
+    gradient."""
     own = {name: p for name, p in unit.named_parameters() if p.requires_grad}
-    rest = {name: v for name, v in (*unit.named_parameters(), *unit.named_buffers()) if name not in own}
+    rest = {
+        name: v for name, v in (*unit.named_parameters(), *unit.named_buffers()) if name not in own
+    }
     batched = [isinstance(i, Tensor) and i.dim() > 0 and len(i) == len(g) for i in inputs]
 
     def one(g_i: Tensor, *x_i: Any) -> dict[str, Tensor]:
@@ -195,11 +216,15 @@ def _vmapped(unit: nn.Module, inputs: tuple[Any, ...], g: Tensor) -> list[Term]:
 
 
 def _merge_shared(terms: list[Term]) -> list[Term]:
-    """One term per parameter: where one is used more than once, its gradients add up before the norm is taken."""
+    """One term per parameter: where one is used more than once, its gradients add up before the
+    norm is taken."""
     uses: dict[Tensor, list[Term]] = {}
     for term in terms:
         uses.setdefault(term.parameter, []).append(term)
-    return [t[0] if len(t) == 1 else Materialised(p, sum_of(u.per_example() for u in t)) for p, t in uses.items()]
+    return [
+        t[0] if len(t) == 1 else Materialised(p, sum_of(u.per_example() for u in t))
+        for p, t in uses.items()
+    ]
 
 
 def sum_of(tensors: Iterator[Tensor]) -> Tensor:
@@ -216,5 +241,7 @@ def _versions(inputs: tuple[Any, ...]) -> tuple[int, ...]:
 
 def _checked(losses: Tensor, n: int) -> Tensor:
     if losses.shape != (n,):
-        raise ModelError(f"Expected one loss per example, shape ({n},), got shape {tuple(losses.shape)}.")
+        raise ModelError(
+            f"Expected one loss per example, shape ({n},), got shape {tuple(losses.shape)}."
+        )
     return losses

@@ -3,12 +3,15 @@ r"""DP-SGD for one client: the only place where sampling, clipping, noise and th
     B ~ Poisson(q)                                     q = batch_size / n, afresh in every step
     theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / (q n))           (paper, Eq. 7; Alg. 1, line 4)
 
-Guarantees, for the sequence of proxies that leave the house, with respect to adding or removing one record:
-    * with ``teacher_weight`` 0, (epsilon, delta) as the ledger states it, end to end: each step is a Poisson-subsampled
-      Gaussian mechanism with sensitivity C, and everything else is post-processing;
-    * with ``teacher_weight`` above 0 the same numbers hold only for a teacher that is taken as fixed. The teacher has
-      seen all of the data without DP, so one record can move every clipped gradient; the ledger's kind is then
-      ``conditional``, and this class refuses a ledger that claims more;
+Guarantees, for the sequence of proxies that leave the house, with respect to adding or removing one
+record:
+    * with ``teacher_weight`` 0, (epsilon, delta) as the ledger states it, end to end: each step is
+      a Poisson-subsampled Gaussian mechanism with sensitivity C, and everything else is
+      post-processing;
+    * with ``teacher_weight`` above 0 the same numbers hold only for a teacher that is taken as
+      fixed. The teacher has seen all of the data without DP, so one record can move every clipped
+      gradient; the ledger's kind is then ``conditional``, and this class refuses a ledger that
+      claims more;
     * a step is on the ledger before its batch is drawn; an empty batch is a step, noise and all;
     * the divisor is the expected batch size, never the drawn one.
 """
@@ -66,20 +69,26 @@ class DPSGD:
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
         if teacher_weight > 0 and ledger.kind is Kind.END_TO_END:
             raise PrivacyError(
-                f"A proxy with beta={teacher_weight} learns from a private model, so its guarantee is conditional; "
-                "the ledger claims end-to-end. Open the ledger with kind=Kind.CONDITIONAL, or set beta to 0."
+                f"A proxy with beta={teacher_weight} learns from a private model, so its "
+                f"guarantee is conditional; "
+                "the ledger claims end-to-end. Open the ledger with kind=Kind.CONDITIONAL, or set "
+                "beta to 0."
             )
         if (batches.simulated or noise.simulated) and not ledger.simulated:
             raise PrivacyError(
-                "Seeded batches or noise can be recomputed and protect nobody; the ledger claims a real guarantee. "
+                "Seeded batches or noise can be recomputed and protect nobody; the ledger claims "
+                "a real guarantee. "
                 "Use seeds.System for both, or open the ledger with simulated=True."
             )
         if ledger.simulated and not noise.simulated:
             raise PrivacyError(
-                "Noise from the operating system is new in every repetition; a simulated ledger records a repeated "
+                "Noise from the operating system is new in every repetition; a simulated ledger "
+                "records a repeated "
                 "round once. Open the ledger with simulated=False, or use seeds.Seeded."
             )
-        for parameter in params.trainable(model):  # the layout of the gradients, which fused optimizers take for given
+        for parameter in params.trainable(
+            model
+        ):  # the layout of the gradients, which fused optimizers take for given
             parameter.data = parameter.data.contiguous()
         self.model, self.optimizer, self.ledger = model, optimizer, ledger
         self.sampling_rate, self.batch_size = rate_for(batch_size, len(x)), batch_size
@@ -91,10 +100,12 @@ class DPSGD:
         self._begun: set[int] = set()
 
     def begin_round(self, round: int, steps: int) -> None:
-        """Put the cost of the round's steps on record; raise ``BudgetExhausted`` if the budget does not allow them."""
+        """Put the cost of the round's steps on record; raise ``BudgetExhausted`` if the budget does
+        not allow them."""
         if self.ledger.simulated and round in self._begun:
             raise PrivacyError(
-                f"Round {round} was begun already. Its noise would be new and its cost not: a simulated ledger records "
+                f"Round {round} was begun already. Its noise would be new and its cost not: a "
+                f"simulated ledger records "
                 "a repeated round once. Go on to the next round, or restore a checkpoint first."
             )
         self._begun.add(round)
@@ -105,26 +116,35 @@ class DPSGD:
         self.ledger.take()
         chosen = poisson(len(self._x), self.sampling_rate, self._batches).to(self._x.device)
         self._drawn += 1
-        self._unused = Batch(self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn)
+        self._unused = Batch(
+            self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn
+        )
         return self._unused
 
     def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
         """One noisy step on ``batch``; returns the batch's mean loss (None for an empty batch)."""
         if batch is not self._unused:
             raise PrivacyError(
-                f"Batch {batch.number} was used already or is not the last one that draw() gave; call draw() again."
+                f"Batch {batch.number} was used already or is not the last one that draw() gave; "
+                f"call draw() again."
             )
         if (teacher_logits is None) != (self.teacher_weight == 0):
             raise PrivacyError(
                 f"With beta={self.teacher_weight} a step needs the teacher's logits."
                 if self.teacher_weight
-                else "With beta=0 a step takes no teacher's logits: they would break the end-to-end guarantee."
+                else "With beta=0 a step takes no teacher's logits: they would break the "
+                "end-to-end guarantee."
             )
         self._unused = None
         self.model.train()
         targets = blended_targets(batch.y, self._classes, teacher_logits, self.teacher_weight)
         clipped = self._clipper.clip(batch.x, targets, cross_entropy, self.clip_norm)
-        add_noise(clipped.total, noise_multiplier=self.noise_multiplier, clip_norm=self.clip_norm, source=self._noise)
+        add_noise(
+            clipped.total,
+            noise_multiplier=self.noise_multiplier,
+            clip_norm=self.clip_norm,
+            source=self._noise,
+        )
         clipped.total.div_(self.batch_size)
         for parameter, gradient in self._clipper.views.items():
             parameter.grad = gradient

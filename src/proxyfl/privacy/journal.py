@@ -1,14 +1,14 @@
 """The ledger's file: JSON lines that only grow, each sealed to all before it.
 
-Every line carries a check value over its own content and the previous line's. Whatever happens to the file other than
-the loss of its end (an edited number, a lost or repeated line, two programs writing at once) breaks the chain, and a
-file with a broken chain is refused. The check finds accidents; it is no signature.
+Every line carries a check value over its own content and the previous line's. Whatever happens to
+the file other than the loss of its end (an edited number, a lost or repeated line, two programs
+writing at once) breaks the chain, and a file with a broken chain is refused. The check finds
+accidents; it is no signature.
 
-The end can be lost in one way that is harmless: the program dies in the middle of a write and leaves part of a line,
-without its line break. ``append`` had not returned then, so nothing had been done on the strength of that line.
-``read`` reports such a rest, and the next ``append`` cuts it off. A last line that is whole but for its line break
-counts.
-"""
+The end can be lost in one way that is harmless: the program dies in the middle of a write and
+leaves part of a line, without its line break. ``append`` had not returned then, so nothing had been
+done on the strength of that line. ``read`` reports such a rest, and the next ``append`` cuts it
+off. A last line that is whole but for its line break counts."""
 
 import json
 import os
@@ -32,7 +32,8 @@ class End(NamedTuple):
 
 
 def create(path: Path, header: Entry, *, durable: bool) -> End:
-    """Start a file with its ``header``, which is there whole or not at all; refuse to touch a file that exists."""
+    """Start a file with its ``header``, which is there whole or not at all; refuse to touch a file
+    that exists."""
     line, check = _sealed(header, "")
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -50,16 +51,18 @@ def create(path: Path, header: Entry, *, durable: bool) -> End:
             "Continue it with Ledger.read(path), or choose another folder."
         ) from None
     except OSError as error:
-        raise RunError(f"Cannot write the ledger {path}: {error.strerror}. Nothing was spent.") from error
+        raise RunError(
+            f"Cannot write the ledger {path}: {error.strerror}. Nothing was spent."
+        ) from error
     return End(len(line), check)
 
 
 def append(path: Path, entry: Entry, end: End, *, durable: bool) -> End:
-    """Add ``entry`` after ``end`` and return the new end. When this returns, the line is in the file.
+    """Add ``entry`` after ``end`` and return the new end. When this returns, the line is in the
+    file.
 
-    With ``durable`` it is on the disk, as far as the operating system can tell. If it cannot be written, what was
-    written of it is taken back, and RunError says why.
-    """
+    With ``durable`` it is on the disk, as far as the operating system can tell. If it cannot be
+    written, what was written of it is taken back, and RunError says why."""
     line, check = _sealed(entry, end.check)
     line = line if end.terminated else b"\n" + line
     try:
@@ -68,7 +71,8 @@ def append(path: Path, entry: Entry, end: End, *, durable: bool) -> End:
             found = os.fstat(descriptor).st_size
             if found != end.size + end.torn:
                 raise PrivacyError(
-                    f"The ledger {path} has {found} bytes, expected {end.size + end.torn}: something else writes "
+                    f"The ledger {path} has {found} bytes, expected {end.size + end.torn}: "
+                    f"something else writes "
                     "to it. Stop the other program, then continue with Ledger.read(path)."
                 )
             os.ftruncate(descriptor, end.size)
@@ -81,12 +85,15 @@ def append(path: Path, entry: Entry, end: End, *, durable: bool) -> End:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise RunError(f"Cannot write the ledger {path}: {error.strerror}. The round was not started.") from error
+        raise RunError(
+            f"Cannot write the ledger {path}: {error.strerror}. The round was not started."
+        ) from error
     return End(end.size + len(line), check)
 
 
 def read(path: Path) -> tuple[Entry, list[Entry], End]:
-    """The header, the entries, and where the file ends. Refuses all damage but an unfinished last line."""
+    """The header, the entries, and where the file ends. Refuses all damage but an unfinished last
+    line."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -99,7 +106,8 @@ def read(path: Path) -> tuple[Entry, list[Entry], End]:
         entry, check = _opened(line, check) or (None, check)
         if entry is None:
             raise PrivacyError(
-                f"Line {number} of the ledger {path} is damaged or out of place, so what was spent is not known. "
+                f"Line {number} of the ledger {path} is damaged or out of place, so what was "
+                f"spent is not known. "
                 "Restore the file from a backup; do not edit it."
             )
         entries.append(entry)
@@ -109,12 +117,15 @@ def read(path: Path) -> tuple[Entry, list[Entry], End]:
     if whole is not None:
         opened = _opened(rest, check)
         if opened is None:
-            raise PrivacyError(f"The last line of the ledger {path} is damaged or out of place. Restore a backup.")
+            raise PrivacyError(
+                f"The last line of the ledger {path} is damaged or out of place. Restore a backup."
+            )
         entries.append(opened[0])
         end = End(len(data), opened[1], terminated=False)
     if not entries:
         raise PrivacyError(
-            f"The ledger {path} has no complete first line. It was never in use, so nothing was spent on it: delete it."
+            f"The ledger {path} has no complete first line. It was never in use, so nothing was "
+            f"spent on it: delete it."
         )
     return entries[0], entries[1:], end
 
@@ -126,7 +137,11 @@ def _sealed(entry: Entry, previous: str) -> tuple[bytes, str]:
 
 def _opened(line: bytes, previous: str) -> tuple[Entry, str] | None:
     entry = _parsed(line)
-    if entry is None or not isinstance(check := entry.pop("check", None), str) or check != _check(entry, previous):
+    if (
+        entry is None
+        or not isinstance(check := entry.pop("check", None), str)
+        or check != _check(entry, previous)
+    ):
         return None
     return entry, check
 

@@ -7,10 +7,12 @@ A layer that multiplies its input by a weight has, for example i, the weight gra
 (t runs over a sequence, or over the pixels of a convolution's output). Two ways lead to its norm:
 
     * *Gram*: |G_i|^2 = sum_ts (a_it . a_is) (g_it . g_is), which never forms G_i;
-    * *direct*: form G_i, and keep it if memory allows, since the clipped sum is then only sum_i c_i G_i.
+    * *direct*: form G_i, and keep it if memory allows, since the clipped sum is then only sum_i c_i
+      G_i.
 
-``Product`` takes the cheaper one for each layer. Gram: Goodfellow 2015 (arXiv:1510.01799v2) for t = 1, Li et al. 2022
-(arXiv:2110.05679v6, section 4) for sequences; the choice per layer: Bu et al. 2022 (arXiv:2205.10683v4).
+``Product`` takes the cheaper one for each layer. Gram: Goodfellow 2015 (arXiv:1510.01799v2) for t =
+1, Li et al. 2022 (arXiv:2110.05679v6, section 4) for sequences; the choice per layer: Bu et al.
+2022 (arXiv:2205.10683v4).
 
 A ``Term`` is one use of one parameter. Guarantee: ``square_norms()[i]`` and the i-th summand of
 ``weighted_sum(c, out)`` depend on example i alone, provided that a_i and g_i do.
@@ -26,7 +28,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 KEPT_AT_MOST = 2**26
-"""Numbers (of per-example gradients of one parameter) kept in memory; above it they are formed twice, in pieces."""
+"""Numbers (of per-example gradients of one parameter) kept in memory; above it they are formed
+twice, in pieces."""
 
 PIECE = 2**22
 """Numbers of unfolded input formed at a time, so that they stay near the cache."""
@@ -72,10 +75,11 @@ class Materialised:
 
 @dataclass
 class Product:
-    """A weight that multiplies: Linear and convolutions. ``a`` is (n, t, d) or (n, d), ``g`` alike with p for d.
+    """A weight that multiplies: Linear and convolutions. ``a`` is (n, t, d) or (n, d), ``g`` alike
+    with p for d.
 
-    ``unfold(i, j)`` gives the inputs of examples i to j as (j - i, d, t); None means that ``a`` holds them already.
-    """
+    ``unfold(i, j)`` gives the inputs of examples i to j as (j - i, d, t); None means that ``a``
+    holds them already."""
 
     parameter: Tensor
     a: Tensor
@@ -104,7 +108,11 @@ class Product:
 
     def _inputs(self, i: int, j: int) -> Tensor:
         """The inputs of examples i to j as (j - i, d, t)."""
-        return self.unfold(i, j) if self.unfold else self.a[i:j].reshape(j - i, self.positions, -1).transpose(1, 2)
+        return (
+            self.unfold(i, j)
+            if self.unfold
+            else self.a[i:j].reshape(j - i, self.positions, -1).transpose(1, 2)
+        )
 
     def _output_gradients(self, i: int, j: int) -> Tensor:
         """The output gradients of examples i to j as (j - i, p, t)."""
@@ -125,7 +133,9 @@ class Product:
         if self.positions == 1 and self.unfold is None:
             return (_row_norms(self.a) * _row_norms(self.g)).square_()
         if self.prefers_gram:
-            return torch.cat([self._gram(i, j) for i, j in self._ranges(self._shape[0] * self.positions)])
+            return torch.cat(
+                [self._gram(i, j) for i, j in self._ranges(self._shape[0] * self.positions)]
+            )
         if self._kept is not None:
             return _row_norms(self._kept).square()
         return torch.cat([_row_norms(piece).square() for piece in self._pieces()])
@@ -133,7 +143,9 @@ class Product:
     def _gram(self, i: int, j: int) -> Tensor:
         a, g = self._inputs(i, j), self._output_gradients(i, j)
         gram = torch.bmm(a.transpose(1, 2), a).mul_(torch.bmm(g.transpose(1, 2), g))
-        return gram.sum((1, 2)).clamp_(min=0)  # rounding can leave a tiny negative number where terms cancel
+        return gram.sum((1, 2)).clamp_(
+            min=0
+        )  # rounding can leave a tiny negative number where terms cancel
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
         if self._kept is not None:
@@ -185,7 +197,8 @@ def linear(layer: nn.Linear, a: Tensor, g: Tensor) -> list[Term]:
 
 
 def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) -> list[Term]:
-    """Terms of a convolution in one, two or three dimensions; groups, strides, dilation and every padding mode."""
+    """Terms of a convolution in one, two or three dimensions; groups, strides, dilation and every
+    padding mode."""
     terms: list[Term] = []
     if layer.weight.requires_grad:
         terms.append(_grouped(layer, a, g) if layer.groups > 1 else _ungrouped(layer, a, g))
@@ -196,7 +209,9 @@ def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) 
 
 def _padded(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor) -> Tensor:
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padding = layer._reversed_padding_repeated_twice  # (before, after) from the last dimension, "same" worked out
+    padding = (
+        layer._reversed_padding_repeated_twice
+    )  # (before, after) from the last dimension, "same" worked out
     return F.pad(a, padding, mode=mode) if any(padding) else a
 
 
@@ -206,7 +221,9 @@ def _windows(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, out: torch.Siz
     spatial = a.stride()[2:]
     inner = [s * d for s, d in zip(spatial, layer.dilation, strict=True)]
     outer = [s * d for s, d in zip(spatial, layer.stride, strict=True)]
-    return a.as_strided((n, channels, *layer.kernel_size, *out), (a.stride(0), a.stride(1), *inner, *outer))
+    return a.as_strided(
+        (n, channels, *layer.kernel_size, *out), (a.stride(0), a.stride(1), *inner, *outer)
+    )
 
 
 def _ungrouped(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) -> Product:
@@ -225,13 +242,24 @@ def _weight_gradient(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, padded: Tensor, g
     """The ordinary, summed weight gradient, by the backend's own kernel."""
     none, dims = [0] * len(layer.stride), list(layer.stride)
     result: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        g, padded, layer.weight, None, dims, none, list(layer.dilation), False, none, layer.groups, [False, True, False]
+        g,
+        padded,
+        layer.weight,
+        None,
+        dims,
+        none,
+        list(layer.dilation),
+        False,
+        none,
+        layer.groups,
+        [False, True, False],
     )
     return result[1]
 
 
 def _grouped(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) -> Term:
-    """Groups see only their own channels, so a per-example gradient is small: it is formed and kept."""
+    """Groups see only their own channels, so a per-example gradient is small: it is formed and
+    kept."""
     padded, out, n = _padded(layer, a), g.shape[2:], len(g)
     windows = _windows(layer, padded, out).reshape(n * layer.groups, -1, out.numel())
     gradients = torch.bmm(g.reshape(n * layer.groups, -1, out.numel()), windows.transpose(1, 2))
@@ -240,7 +268,9 @@ def _grouped(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) -> 
 
 def group_norm(layer: nn.GroupNorm, a: Tensor, g: Tensor) -> list[Term]:
     """Terms of a GroupNorm: scale and shift per channel."""
-    return _scale_and_shift(layer, F.group_norm(a, layer.num_groups, eps=layer.eps).flatten(2), g.flatten(2), 2)
+    return _scale_and_shift(
+        layer, F.group_norm(a, layer.num_groups, eps=layer.eps).flatten(2), g.flatten(2), 2
+    )
 
 
 def layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> list[Term]:
@@ -250,7 +280,9 @@ def layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> list[Term]:
     return _scale_and_shift(layer, normal.reshape(shape), g.reshape(shape), 1)
 
 
-def _scale_and_shift(layer: nn.GroupNorm | nn.LayerNorm, normal: Tensor, g: Tensor, over: int) -> list[Term]:
+def _scale_and_shift(
+    layer: nn.GroupNorm | nn.LayerNorm, normal: Tensor, g: Tensor, over: int
+) -> list[Term]:
     terms: list[Term] = []
     if layer.weight is not None and layer.weight.requires_grad:
         terms.append(Materialised(layer.weight, (normal * g).sum(over)))
@@ -283,4 +315,5 @@ RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], list[Term]]] = {
     nn.LayerNorm: layer_norm,
     nn.Embedding: embedding,
 }
-"""Layers whose per-example norms come out of one backward pass. Exact types: a subclass may do anything."""
+"""Layers whose per-example norms come out of one backward pass. Exact types: a subclass may do
+anything."""

@@ -1,17 +1,19 @@
 """What one client's data has paid: an append-only record, written before the money is spent.
 
-The order is: ``charge`` puts a round's cost on record; ``take`` lets DP-SGD make that many steps; ``check_release``
-lets the proxy of a round leave only if the round is on record.
+The order is: ``charge`` puts a round's cost on record; ``take`` lets DP-SGD make that many steps;
+``check_release`` lets the proxy of a round leave only if the round is on record.
 
 Guarantees:
-    * no step runs that is not on record, and none is ever taken off it: steps that were charged and not taken (a crash,
-      an interrupt) stay charged;
-    * whenever the program stops, what the file says is at least what was spent. A charge is in the file (on the disk,
-      unless simulated) before ``charge`` returns. So if a stop leaves a line unfinished, none of its steps ran, and the
-      line counts for nothing; a line that is whole counts, whether or not its steps ran;
+    * no step runs that is not on record, and none is ever taken off it: steps that were charged and
+      not taken (a crash, an interrupt) stay charged;
+    * whenever the program stops, what the file says is at least what was spent. A charge is in the
+      file (on the disk, unless simulated) before ``charge`` returns. So if a stop leaves a line
+      unfinished, none of its steps ran, and the line counts for nothing; a line that is whole
+      counts, whether or not its steps ran;
     * a charge that would exceed the budget raises, with nothing written;
-    * a real ledger charges a repeated round again, because its noise is fresh. A simulation that is resumed repeats the
-      same noise, which reveals nothing new, so the same charge for the same round is recorded once.
+    * a real ledger charges a repeated round again, because its noise is fresh. A simulation that is
+      resumed repeats the same noise, which reveals nothing new, so the same charge for the same
+      round is recorded once.
 """
 
 import dataclasses
@@ -77,10 +79,18 @@ class Ledger:
     ) -> None:
         self._open(client, delta, Kind(kind), simulated, budget)
         if path is not None:
-            header = {"version": VERSION, "client": client, "delta": delta, "kind": kind, "simulated": simulated}
+            header = {
+                "version": VERSION,
+                "client": client,
+                "delta": delta,
+                "kind": kind,
+                "simulated": simulated,
+            }
             self._path, self._end = path, journal.create(path, header, durable=not simulated)
 
-    def _open(self, client: str, delta: float, kind: Kind, simulated: bool, budget: Budget | None) -> None:
+    def _open(
+        self, client: str, delta: float, kind: Kind, simulated: bool, budget: Budget | None
+    ) -> None:
         self.client, self.kind, self.simulated, self.budget = client, kind, simulated, budget
         self.delta = _validate.number("delta", delta, above=0, below=1)
         self._charges: list[Charge] = []
@@ -90,7 +100,8 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path, *, budget: Budget | None = None) -> Self:
-        """The ledger in the file at ``path``, to be read or continued. Reading changes nothing in the file.
+        """The ledger in the file at ``path``, to be read or continued. Reading changes nothing in
+        the file.
 
         An unfinished last line is reported as a warning. All other damage raises PrivacyError.
         """
@@ -106,12 +117,16 @@ class Ledger:
             ledger._open(header["client"], header["delta"], kind, simulated, budget)
             ledger._charges = [Charge(**entry) for entry in entries]
         except (KeyError, TypeError, ValueError) as error:
-            raise PrivacyError(f"The ledger {path} has a line that this release cannot use: {error}") from error
+            raise PrivacyError(
+                f"The ledger {path} has a line that this release cannot use: {error}"
+            ) from error
         ledger._path, ledger._end = path, end
         if end.torn:
             warnings.warn(
-                f"The ledger {path} ends in an unfinished line of {end.torn} bytes: the program stopped while it wrote "
-                "a charge, before any step of it ran. It counts for nothing and goes with the next charge.",
+                f"The ledger {path} ends in an unfinished line of {end.torn} bytes: the program "
+                f"stopped while it wrote "
+                "a charge, before any step of it ran. It counts for nothing and goes with the "
+                "next charge.",
                 accounting.AccountingWarning,
                 stacklevel=2,
             )
@@ -128,27 +143,29 @@ class Ledger:
         return sum(charge.steps for charge in self._charges)
 
     def segments(self, *, through: int | None = None) -> tuple[Segment, ...]:
-        """The record as the accountants see it, with equal settings added up; up to round ``through`` if given."""
+        """The record as the accountants see it, with equal settings added up; up to round
+        ``through`` if given."""
         counted = (c for c in self._charges if through is None or c.round <= through)
         return accounting.merged(charge.segment for charge in counted)
 
     def epsilon(self, *, through: int | None = None) -> Epsilon:
         """What all that is on record costs; infinite if the client trains without DP.
 
-        With ``through``, the cost of the rounds up to that one: a resumed simulation repeats rounds that are on record
-        already, and reports of each what an uninterrupted one would.
-        """
+        With ``through``, the cost of the rounds up to that one: a resumed simulation repeats rounds
+        that are on record already, and reports of each what an uninterrupted one would."""
         return accounting.epsilon(self.segments(through=through), self.delta, self.kind)
 
     def charge(self, round: int, steps: int, sampling_rate: float, noise_multiplier: float) -> None:
-        """Put ``steps`` steps of ``round`` on record and authorise them; steps authorised before and not taken lapse.
+        """Put ``steps`` steps of ``round`` on record and authorise them; steps authorised before
+        and not taken lapse.
 
         Raises BudgetExhausted, with nothing written, if that would exceed the budget.
         """
         charge = Charge(round, steps, sampling_rate, noise_multiplier)
         if self.kind is Kind.NONE:
             raise PrivacyError(
-                f"The ledger of client {self.client} is of kind none: it trains without DP and has nothing to charge. "
+                f"The ledger of client {self.client} is of kind none: it trains without DP and "
+                f"has nothing to charge. "
                 "Open it with kind=Kind.END_TO_END or Kind.CONDITIONAL to train with DP."
             )
         self._authorised = 0
@@ -165,26 +182,32 @@ class Ledger:
         if self._authorised < 1:
             raise PrivacyError(
                 f"Client {self.client} has no step left that is on its ledger. "
-                "Call charge(round, steps, sampling_rate, noise_multiplier) before the round's first step."
+                "Call charge(round, steps, sampling_rate, noise_multiplier) before the round's "
+                "first step."
             )
         self._authorised -= 1
 
     def check_release(self, round: int) -> None:
-        """Raise PrivacyError unless the cost of ``round`` is on record. A client without DP has no cost to record."""
+        """Raise PrivacyError unless the cost of ``round`` is on record. A client without DP has no
+        cost to record."""
         if self.kind is not Kind.NONE and all(charge.round != round for charge in self._charges):
             raise PrivacyError(
-                f"The proxy of client {self.client} must not leave: round {round} is not on its ledger. "
+                f"The proxy of client {self.client} must not leave: round {round} is not on its "
+                f"ledger. "
                 "Call charge for the round first (with 0 steps if the client did not train in it)."
             )
 
     def affordable_steps(self, sampling_rate: float, noise_multiplier: float, limit: int) -> int:
-        """How many more steps of this setting, up to ``limit``, the budget allows; ``limit`` if there is no budget."""
+        """How many more steps of this setting, up to ``limit``, the budget allows; ``limit`` if
+        there is no budget."""
         _validate.whole("limit", limit, at_least=0)
         if self.budget is None or self._fits(Segment(sampling_rate, noise_multiplier, limit)):
             return limit
         if not self._fits(Segment(sampling_rate, noise_multiplier, 0)):
             return 0
-        return most(lambda steps: self._fits(Segment(sampling_rate, noise_multiplier, steps)), 0, limit - 1)
+        return most(
+            lambda steps: self._fits(Segment(sampling_rate, noise_multiplier, steps)), 0, limit - 1
+        )
 
     def _cost_with(self, extra: Segment, budget: Budget) -> float:
         return accounting.epsilon_of((*self.segments(), extra), self.delta, budget.accountant)
@@ -199,7 +222,10 @@ class Ledger:
         budget = self.budget
         now = accounting.epsilon_of(self.segments(), self.delta, budget.accountant)
         raise BudgetExhausted(
-            f"Client {self.client}, round {charge.round}: {charge.steps} more steps would raise epsilon from {now:.4g} "
-            f"to {self._cost_with(charge.segment, budget):.4g} ({budget.accountant}, {self.kind}), above the budget of "
-            f"{budget.epsilon:.4g}. Nothing was spent. Use fewer steps (affordable_steps says how many), or stop."
+            f"Client {self.client}, round {charge.round}: {charge.steps} more steps would raise "
+            f"epsilon from {now:.4g} "
+            f"to {self._cost_with(charge.segment, budget):.4g} ({budget.accountant}, "
+            f"{self.kind}), above the budget of "
+            f"{budget.epsilon:.4g}. Nothing was spent. Use fewer steps (affordable_steps says how "
+            f"many), or stop."
         )

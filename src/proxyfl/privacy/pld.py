@@ -1,14 +1,14 @@
 """Privacy loss distributions: the tighter accountant.
 
-dp-accounting discretises the privacy loss of *one* step, pessimistically, by connecting the dots (Doroshenko et al.
-2022, arXiv:2207.04380). Composition is this module's: a product of Fourier transforms that are computed once per
-setting, so that an epsilon after every round costs milliseconds where the library's own composition takes up to a
-second.
+dp-accounting discretises the privacy loss of *one* step, pessimistically, by connecting the dots
+(Doroshenko et al. 2022, arXiv:2207.04380). Composition is this module's: a product of Fourier
+transforms that are computed once per setting, so that an epsilon after every round costs
+milliseconds where the library's own composition takes up to a second.
 
-Guarantees: the result is an upper bound. Every approximation is charged for: the discretisation is pessimistic; the
-mass outside the transform's window (Chernoff), and an allowance for the rounding of the transforms, count as certain
-loss of privacy. A coarser interval gives a larger epsilon, never a smaller one.
-"""
+Guarantees: the result is an upper bound. Every approximation is charged for: the discretisation is
+pessimistic; the mass outside the transform's window (Chernoff), and an allowance for the rounding
+of the transforms, count as certain loss of privacy. A coarser interval gives a larger epsilon,
+never a smaller one."""
 
 import math
 from collections.abc import Sequence
@@ -25,16 +25,17 @@ Part = tuple[float, float, int]
 """Sampling rate, noise multiplier, number of steps."""
 
 INTERVAL = 1e-4
-# The interval is halved or doubled until the epsilon expected and one step's range of losses have about this many: an
-# epsilon of 87 needs no grid of 0.0001, losses that are all below 0.001 need a finer one, and the library takes
-# microseconds for every point of a step.
+# The interval is halved or doubled until the epsilon expected and one step's range of losses have
+# about this many: an epsilon of 87 needs no grid of 0.0001, losses that are all below 0.001 need a
+# finer one, and the library takes microseconds for every point of a step.
 _INTERVALS_PER_EPSILON = 2**15
 _INTERVALS_PER_STEP = 2**17
 _MOST_HALVINGS = 3
 _LARGEST_WINDOW = 2**22
 # The share of delta that the window's two tails may take together.
 _TAIL_SHARE = 1e-6
-# Rounding grows with the number of factors; measured against exact Gaussians it stays two orders below this.
+# Rounding grows with the number of factors; measured against exact Gaussians it stays two orders
+# below this.
 _ROUNDING_PER_STEP = 2.0**-49
 # Where Chernoff's bound is tried, in units of 1 / loss.
 _MOMENTS = np.geomspace(0.02, 500.0, 28)
@@ -51,12 +52,14 @@ class _Loss(NamedTuple):
 
 
 def interval_for(expected_epsilon: float, smallest_noise: float) -> float:
-    """The grid's spacing: 1e-4 for losses of ordinary size, less for small ones and more for large ones.
+    """The grid's spacing: 1e-4 for losses of ordinary size, less for small ones and more for large
+    ones.
 
-    Guarantees: more steps, which raise the ``expected_epsilon``, never make the grid finer, so that the epsilon found
-    on it never falls as steps are added.
-    """
-    wanted = max(expected_epsilon / _INTERVALS_PER_EPSILON, _step_range(smallest_noise) / _INTERVALS_PER_STEP)
+    Guarantees: more steps, which raise the ``expected_epsilon``, never make the grid finer, so that
+    the epsilon found on it never falls as steps are added."""
+    wanted = max(
+        expected_epsilon / _INTERVALS_PER_EPSILON, _step_range(smallest_noise) / _INTERVALS_PER_STEP
+    )
     return INTERVAL * 2.0 ** max(-_MOST_HALVINGS, math.floor(math.log2(wanted / INTERVAL)))
 
 
@@ -67,7 +70,8 @@ def _step_range(noise: float) -> float:
 
 @lru_cache(maxsize=4096)
 def epsilon(parts: tuple[Part, ...], delta: float, interval: float) -> float:
-    """The smallest epsilon at ``delta`` that the composed distributions prove; infinite if they prove none.
+    """The smallest epsilon at ``delta`` that the composed distributions prove; infinite if they
+    prove none.
 
     Raises ``OverflowError`` if the grid would be unreasonably large.
     """
@@ -80,12 +84,15 @@ def epsilon(parts: tuple[Part, ...], delta: float, interval: float) -> float:
 def _one_step(rate: float, noise: float, interval: float) -> tuple[_Loss, _Loss]:
     """One step's loss in both directions: an example removed, and one added."""
     if _step_range(noise) / interval > _LARGEST_WINDOW:
-        raise OverflowError(f"One step with noise multiplier {noise} needs too many intervals of {interval}.")
+        raise OverflowError(
+            f"One step with noise multiplier {noise} needs too many intervals of {interval}."
+        )
     step = privacy_loss_distribution.from_gaussian_mechanism(
         noise, value_discretization_interval=interval, sampling_prob=rate, pessimistic_estimate=True
     )
-    # The library composes and answers, but does not hand out the probabilities: here and in _loss are the only
-    # private names used, and the tests hold the results against the library's own composition.
+    # The library composes and answers, but does not hand out the probabilities: here and in _loss
+    # are the only private names used, and the tests hold the results against the library's own
+    # composition.
     removed = _loss(step._pmf_remove.to_dense_pmf(), interval)
     return removed, removed if rate == 1 else _loss(step._pmf_add.to_dense_pmf(), interval)
 
@@ -110,8 +117,11 @@ def _log_sum_exp(x: Floats) -> float:
 
 
 @lru_cache(maxsize=8)
-def _spectrum(rate: float, noise: float, interval: float, way: int, size: int) -> NDArray[np.complex128]:
-    """The Fourier transform of one step's loss, kept for the next query over a window of the same ``size``."""
+def _spectrum(
+    rate: float, noise: float, interval: float, way: int, size: int
+) -> NDArray[np.complex128]:
+    """The Fourier transform of one step's loss, kept for the next query over a window of the same
+    ``size``."""
     return np.asarray(fft.rfft(_one_step(rate, noise, interval)[way].probabilities, size))
 
 
@@ -120,7 +130,9 @@ def _epsilon_one_way(parts: Sequence[Part], way: int, delta: float, interval: fl
     tail = _TAIL_SHARE * delta
     low, high = _window(steps, tail, interval)
     # Powers of two, so that the next query finds the transforms of this one.
-    size = 2 ** math.ceil(math.log2(max(high - low + 1, *(len(loss.probabilities) for loss, _ in steps))))
+    size = 2 ** math.ceil(
+        math.log2(max(high - low + 1, *(len(loss.probabilities) for loss, _ in steps)))
+    )
     if size > _LARGEST_WINDOW:
         raise OverflowError(f"The composition needs {size} intervals of {interval}.")
     product = np.ones(size // 2 + 1, dtype=np.complex128)
@@ -130,11 +142,14 @@ def _epsilon_one_way(parts: Sequence[Part], way: int, delta: float, interval: fl
     probabilities = np.roll(fft.irfft(product, size), -((low - origin) % size))[: high - low + 1]
     infinite = -math.expm1(sum(n * math.log1p(-loss.infinite) for loss, n in steps))
     rounding = _ROUNDING_PER_STEP * sum(n for _, n in steps)
-    return _solve(low * interval, np.maximum(probabilities, 0.0), infinite + tail + rounding, delta, interval)
+    return _solve(
+        low * interval, np.maximum(probabilities, 0.0), infinite + tail + rounding, delta, interval
+    )
 
 
 def _window(steps: Sequence[tuple[_Loss, int]], tail: float, interval: float) -> tuple[int, int]:
-    """Grid indices between which all but ``tail`` of the composed loss lies (Chernoff, half of it on each side)."""
+    """Grid indices between which all but ``tail`` of the composed loss lies (Chernoff, half of it
+    on each side)."""
     slack = math.log(2 / tail)
     up = (sum(n * loss.log_moments_up for loss, n in steps) + slack) / _MOMENTS
     down = -(sum(n * loss.log_moments_down for loss, n in steps) + slack) / _MOMENTS
@@ -146,7 +161,8 @@ def _window(steps: Sequence[tuple[_Loss, int]], tail: float, interval: float) ->
 
 def _power(base: NDArray[np.complex128], n: int) -> NDArray[np.complex128]:
     """base^n by squaring: several times faster than NumPy's complex power."""
-    # What is below this has no weight in the sum, and its powers would become slow subnormal numbers.
+    # What is below this has no weight in the sum, and its powers would become slow subnormal
+    # numbers.
     square, result = base.copy(), np.ones_like(base)
     while True:
         square[np.abs(square) < 1e-60] = 0.0
@@ -158,12 +174,15 @@ def _power(base: NDArray[np.complex128], n: int) -> NDArray[np.complex128]:
         square *= square
 
 
-def _solve(first: float, probabilities: Floats, infinite: float, delta: float, interval: float) -> float:
+def _solve(
+    first: float, probabilities: Floats, infinite: float, delta: float, interval: float
+) -> float:
     """The smallest epsilon >= 0 with infinite + sum_l p(l) (1 - e^(epsilon - l))_+ <= delta."""
     if infinite >= delta:
         return math.inf
-    # From the largest loss down: mass[i] = sum_{j >= i} p_j and discounted[i] = sum_{j >= i} p_j e^(l_i - l_j), the
-    # latter as a recursive filter, which cannot overflow whatever the losses are.
+    # From the largest loss down: mass[i] = sum_{j >= i} p_j and discounted[i] = sum_{j >= i} p_j
+    # e^(l_i - l_j), the latter as a recursive filter, which cannot overflow whatever the losses
+    # are.
     descending = probabilities[::-1]
     mass = infinite + np.cumsum(descending)
     discounted = signal.lfilter([1.0], [1.0, -math.exp(-interval)], descending)

@@ -1,19 +1,20 @@
 r"""Rényi differential privacy of the Poisson-sampled Gaussian mechanism, by numerical integration.
 
-For one step with sampling rate q and noise multiplier s, order a > 1 (Mironov, Talwar, Zhang 2019, arXiv:1908.10530v1,
-Section 3):
+For one step with sampling rate q and noise multiplier s, order a > 1 (Mironov, Talwar, Zhang 2019,
+arXiv:1908.10530v1, Section 3):
 
     (a - 1) RDP(a) = log A,   A = E_{z ~ N(0, s^2)} (1 + u)^a,   u = q (exp((2 z - 1) / (2 s^2)) - 1)
 
-Since E u = 0, A - 1 = E[(1 + u)^a - 1 - a u], whose integrand is nowhere negative (Bernoulli): nothing cancels in
-the sum, however small q is. The integrand is analytic in a strip of half-width pi s^2, where the trapezoid rule
-converges exponentially; with the spacing used here its error is below that of the arithmetic.
+Since E u = 0, A - 1 = E[(1 + u)^a - 1 - a u], whose integrand is nowhere negative (Bernoulli):
+nothing cancels in the sum, however small q is. The integrand is analytic in a strip of half-width
+pi s^2, where the trapezoid rule converges exponentially; with the spacing used here its error is
+below that of the arithmetic.
 
-Why not dp-accounting's values: its series for fractional orders adds the absolute values of alternating terms. That is
-an upper bound, but a loose one at small orders (six times too large at order 1.1 for q = 0.25, s = 4), and where the
-series does not converge within 1000 terms the order is dropped with a warning: in the paper's MNIST setting that turns
-epsilon 86.8 into 119.6. At whole orders its sum is exact, and ours agrees with it.
-"""
+Why not dp-accounting's values: its series for fractional orders adds the absolute values of
+alternating terms. That is an upper bound, but a loose one at small orders (six times too large at
+order 1.1 for q = 0.25, s = 4), and where the series does not converge within 1000 terms the order
+is dropped with a warning: in the paper's MNIST setting that turns epsilon 86.8 into 119.6. At whole
+orders its sum is exact, and ours agrees with it."""
 
 import math
 from collections.abc import Iterable
@@ -25,23 +26,30 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-PAPER_ORDERS: tuple[float, ...] = (*(round(1 + i / 10, 1) for i in range(1, 100)), *(float(a) for a in range(12, 64)))
+PAPER_ORDERS: tuple[float, ...] = (
+    *(round(1 + i / 10, 1) for i in range(1, 100)),
+    *(float(a) for a in range(12, 64)),
+)
 """The orders that the paper searched: 1.1 to 10.9 in steps of 0.1, and 12 to 63."""
 
-# Below this the grid would need millions of points. What sampling gains is then next to nothing anyway.
+# Below this the grid would need millions of points. What sampling gains is then next to nothing
+# anyway.
 _SMALLEST_NOISE = 0.05
 # Beyond so many standard deviations of either mode, the integrand is below the rounding of the sum.
 _REACH = 10.0
-# Above so small an a*u, (1 + u)^a - 1 - a u is computed as it stands; below, by the first two terms of its series.
+# Above so small an a*u, (1 + u)^a - 1 - a u is computed as it stands; below, by the first two terms
+# of its series.
 _SERIES_BELOW = 1e-5
 
 
 @lru_cache(maxsize=256)
-def per_step(sampling_rate: float, noise_multiplier: float, orders: tuple[float, ...] = PAPER_ORDERS) -> Floats:
+def per_step(
+    sampling_rate: float, noise_multiplier: float, orders: tuple[float, ...] = PAPER_ORDERS
+) -> Floats:
     """RDP of one step at each of ``orders`` (read-only; computed once per setting).
 
-    Guarantees: at most the RDP of the same noise without sampling; non-decreasing in the order up to rounding.
-    """
+    Guarantees: at most the RDP of the same noise without sampling; non-decreasing in the order up
+    to rounding."""
     unsampled = np.array(orders) / (2 * noise_multiplier**2)
     if sampling_rate == 1 or noise_multiplier < _SMALLEST_NOISE:
         values = unsampled
@@ -53,12 +61,16 @@ def per_step(sampling_rate: float, noise_multiplier: float, orders: tuple[float,
     return values
 
 
-def epsilon(parts: Iterable[tuple[float, float, int]], delta: float, orders: tuple[float, ...] = PAPER_ORDERS) -> float:
-    """Epsilon at ``delta`` of steps given as (sampling rate, noise multiplier, number of steps) triples.
+def epsilon(
+    parts: Iterable[tuple[float, float, int]],
+    delta: float,
+    orders: tuple[float, ...] = PAPER_ORDERS,
+) -> float:
+    """Epsilon at ``delta`` of steps given as (sampling rate, noise multiplier, number of steps)
+    triples.
 
-    Composition adds RDP order by order; the conversion is the one of Canonne, Kamath, Steinke 2020 (arXiv:2004.00010v4,
-    Proposition 12) as dp-accounting has it.
-    """
+    Composition adds RDP order by order; the conversion is the one of Canonne, Kamath, Steinke 2020
+    (arXiv:2004.00010v4, Proposition 12) as dp-accounting has it."""
     total = np.zeros(len(orders))
     for rate, noise, steps in parts:
         total += steps * per_step(rate, noise, orders)

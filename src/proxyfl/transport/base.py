@@ -1,4 +1,5 @@
-"""What moves frames between clients. docs/transports.md states the contract; tests/transport/contract.py tests it."""
+"""What moves frames between clients. docs/transports.md states the contract;
+tests/transport/contract.py tests it."""
 
 from typing import Protocol
 
@@ -7,10 +8,13 @@ class Transport(Protocol):
     """Moves bytes from one client to another and knows nothing of models.
 
     One object serves all clients that its process hosts, from any of their threads. Guarantees:
-        * a frame arrives whole, unchanged and once, matched by (sender, receiver, round) whatever the order of arrival;
+        * a frame arrives whole, unchanged and once, matched by (sender, receiver, round) whatever
+          the order of arrival;
         * ``send`` does not wait until the receiver asks, so all may send first and receive after;
-        * ``receive`` ends by ``timeout``: with the frame, or with PeerTimeout, which names sender, receiver and round;
-        * nothing is replaced: a second frame under a key whose first was not yet received is a TransportError;
+        * ``receive`` ends by ``timeout``: with the frame, or with PeerTimeout, which names sender,
+          receiver and round;
+        * nothing is replaced: a second frame under a key whose first was not yet received is a
+          TransportError;
         * after ``close``, sending and receiving raise TransportError; closing again does nothing.
     """
 
@@ -19,7 +23,8 @@ class Transport(Protocol):
         ...
 
     def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
-        """The frame that ``sender`` sent to ``receiver`` in ``round``; waits for it up to ``timeout`` seconds."""
+        """The frame that ``sender`` sent to ``receiver`` in ``round``; waits for it up to
+        ``timeout`` seconds."""
         ...
 
     def close(self) -> None:
@@ -30,7 +35,8 @@ class Transport(Protocol):
 def silent(*, sender: int, receiver: int, round: int, timeout: float) -> str:
     """What PeerTimeout says, in one wording for all transports."""
     return (
-        f"Client {sender} sent nothing to client {receiver} for round {round} within {timeout:g} s. "
+        f"Client {sender} sent nothing to client {receiver} for round {round} within {timeout:g} "
+        f"s. "
         f"Check that client {sender} is running and in the same round, or allow more time."
     )
 
@@ -38,6 +44,7 @@ def silent(*, sender: int, receiver: int, round: int, timeout: float) -> str:
 def repeated(*, sender: int, receiver: int, round: int) -> str:
     """What a refused second send says, in one wording for all transports."""
     return (
-        f"Client {sender} already sent client {receiver} a frame for round {round} that was not yet received. "
+        f"Client {sender} already sent client {receiver} a frame for round {round} that was not "
+        f"yet received. "
         "Expected one frame per sender, receiver and round."
     )

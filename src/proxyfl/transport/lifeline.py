@@ -1,11 +1,13 @@
-"""Who is alive: a TCP connection from every process to the first, which the kernel closes when a process dies.
+"""Who is alive: a TCP connection from every process to the first, which the kernel closes when a
+process dies.
 
-MPI itself does not say that a rank was killed; its launcher may, and may not. The connections carry one byte now and
-then, so that a process that was stopped rather than killed is noticed too. They carry no data of a run.
+MPI itself does not say that a rank was killed; its launcher may, and may not. The connections carry
+one byte now and then, so that a process that was stopped rather than killed is noticed too. They
+carry no data of a run.
 
-Guarantees: a death is noticed at once (on one machine within milliseconds), a silence after ``limit`` seconds; each is
-reported once; a process that was itself suspended counts the others' silence from its own awakening.
-"""
+Guarantees: a death is noticed at once (on one machine within milliseconds), a silence after
+``limit`` seconds; each is reported once; a process that was itself suspended counts the others'
+silence from its own awakening."""
 
 import contextlib
 import secrets
@@ -42,7 +44,9 @@ class Watch:
         self.slept = 0.0
         """Seconds for which this process was suspended, if that was just now."""
         self._report = report
-        self._listener = socket.create_server(("127.0.0.1" if local else "", 0), backlog=max(8, ranks))
+        self._listener = socket.create_server(
+            ("127.0.0.1" if local else "", 0), backlog=max(8, ranks)
+        )
         token = secrets.token_bytes(_TOKEN)
         hosts = ("127.0.0.1",) if local else _own_names()
         self.address = Address(hosts, self._listener.getsockname()[1], token.hex())
@@ -112,7 +116,8 @@ class Watch:
 
 
 class Lifeline:
-    """Every other process's end. Reports rank 0 when it is lost; says nothing once ``end`` was announced."""
+    """Every other process's end. Reports rank 0 when it is lost; says nothing once ``end`` was
+    announced."""
 
     def __init__(self, rank: int, address: Address, report: Report) -> None:
         self.limit = float("inf")
@@ -163,7 +168,8 @@ class _Clock:
         return max(0.0, self._due - time.monotonic())
 
     def overslept(self) -> float:
-        """The seconds that passed beyond what was to be waited, if many: stopped by a signal, or starved."""
+        """The seconds that passed beyond what was to be waited, if many: stopped by a signal, or
+        starved."""
         late = time.monotonic() - self._due
         return late if late > self._beat + 1.0 else 0.0
 

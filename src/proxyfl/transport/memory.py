@@ -22,7 +22,8 @@ class MemoryTransport:
             self._check_open()
             if key in self._frames:
                 raise TransportError(base.repeated(sender=sender, receiver=receiver, round=round))
-            # A bytearray could still be changed by the sender; bytes(b) of bytes is the same object, without a copy.
+            # A bytearray could still be changed by the sender; bytes(b) of bytes is the same
+            # object, without a copy.
             self._frames[key] = bytes(frame)
             self._changed.notify_all()
 
@@ -33,8 +34,13 @@ class MemoryTransport:
         with self._changed:
             self._check_open()
             while key not in self._frames:
-                if not self._changed.wait(max(deadline - time.monotonic(), 0.0)) and key not in self._frames:
-                    raise PeerTimeout(base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout))
+                if (
+                    not self._changed.wait(max(deadline - time.monotonic(), 0.0))
+                    and key not in self._frames
+                ):
+                    raise PeerTimeout(
+                        base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
+                    )
                 self._check_open()
             return self._frames.pop(key)
 

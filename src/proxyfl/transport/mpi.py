@@ -1,11 +1,11 @@
-"""Frames between the ranks of an MPI job. The one home of mpi4py, which is imported only when a job needs it.
+"""Frames between the ranks of an MPI job. The one home of mpi4py, which is imported only when a job
+needs it.
 
-A rank has one ``Mail``: a thread that makes all MPI calls, with buffers and without blocking, so that what was sent
-moves on while the rank trains. A message is a header of six int64 (channel, sender, receiver, round, length, kind)
-and, if the length is not 0, the content; MPI keeps the order of messages between two ranks, which is what ties a
-content to its header. The receiver acknowledges what was asked for, hence the sender knows which keys are free again.
-Nothing is pickled.
-"""
+A rank has one ``Mail``: a thread that makes all MPI calls, with buffers and without blocking, so
+that what was sent moves on while the rank trains. A message is a header of six int64 (channel,
+sender, receiver, round, length, kind) and, if the length is not 0, the content; MPI keeps the order
+of messages between two ranks, which is what ties a content to its header. The receiver acknowledges
+what was asked for, hence the sender knows which keys are free again. Nothing is pickled."""
 
 import math
 import os
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Key = tuple[int, int, int, int]
-"""Channel, sender, receiver, round. Channels keep apart what different users of one Mail send under equal names."""
+"""Channel, sender, receiver, round. Channels keep apart what different users of one Mail send under
+equal names."""
 
 ALARM = -1
 """The channel whose messages go to ``alarm`` as they arrive, without being asked for."""
@@ -37,11 +38,13 @@ _HEADER = Struct("<6q")
 _HEADERS, _CONTENTS = 1, 2
 _MESSAGE, _RECEIVED = 0, 1
 _SHORTEST, _LONGEST, _PATIENCE = 2e-5, 1e-2, 0.05
-"""Seconds between two looks for messages: a twentieth of how long it has been quiet, within these bounds."""
+"""Seconds between two looks for messages: a twentieth of how long it has been quiet, within these
+bounds."""
 
 
 def launched() -> int:
-    """How many ranks the launcher started, judged by what it left in the environment; 1 without a launcher."""
+    """How many ranks the launcher started, judged by what it left in the environment; 1 without a
+    launcher."""
     names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
     if "PMIX_RANK" in os.environ:  # srun --mpi=pmix says the size in its own words only
         names.append("SLURM_STEP_NUM_TASKS")
@@ -50,18 +53,29 @@ def launched() -> int:
 
 
 def launcher(ranks: int) -> list[str]:
-    """The start of a command line that runs ``ranks`` processes on this machine, however few cores it has."""
+    """The start of a command line that runs ``ranks`` processes on this machine, however few cores
+    it has."""
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
         raise TransportError("There is no mpiexec. Install one with `pip install 'proxyfl[mpi]'`.")
-    said = subprocess.run([found, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout
-    open_mpi = any(name in said.lower() for name in ("open mpi", "open-mpi", "openrte", "prrte", "prterun"))
-    return [found, *(["--oversubscribe", "--bind-to", "none"] if open_mpi else []), "-n", str(ranks)]
+    said = subprocess.run(
+        [found, "--version"], capture_output=True, text=True, check=False, timeout=30
+    ).stdout
+    open_mpi = any(
+        name in said.lower() for name in ("open mpi", "open-mpi", "openrte", "prrte", "prterun")
+    )
+    return [
+        found,
+        *(["--oversubscribe", "--bind-to", "none"] if open_mpi else []),
+        "-n",
+        str(ranks),
+    ]
 
 
 class Mail:
-    """What one rank sends and receives. Any of its threads may call. All ranks make theirs at the same time.
+    """What one rank sends and receives. Any of its threads may call. All ranks make theirs at the
+    same time.
 
     Guarantees:
         * ``post`` returns at once; a message arrives whole, once, and is kept until it is taken;
@@ -143,7 +157,8 @@ class Mail:
             self._news.notify_all()
 
     def close(self, timeout: float = 10.0) -> None:
-        """Send what is still to be sent, as far as that is possible within ``timeout``, and stop."""
+        """Send what is still to be sent, as far as that is possible within ``timeout``, and
+        stop."""
         with self._news:
             self._closed = True
             self._news.notify_all()
@@ -153,9 +168,8 @@ class Mail:
     def barrier(self, ranks: Sequence[int], number: int) -> None:
         """Wait until all of ``ranks``, this one among them, wait in the barrier of this ``number``.
 
-        Messages 1, 2, 4 ... places ahead: after the last of them everyone has heard of everyone. The core is free
-        meanwhile, which MPI's own barrier does not promise.
-        """
+        Messages 1, 2, 4 ... places ahead: after the last of them everyone has heard of everyone.
+        The core is free meanwhile, which MPI's own barrier does not promise."""
         place = ranks.index(self.rank)
         for step in range((len(ranks) - 1).bit_length()):
             ahead, behind = (ranks[(place + way) % len(ranks)] for way in (2**step, -(2**step)))
@@ -194,9 +208,13 @@ class Mail:
                 if busy or self._called(quiet_since):
                     quiet_since = time.monotonic()
         except MPI.Exception as error:
-            self.fail(TransportError(f"MPI on rank {self.rank} failed: {error.Get_error_string()}."))
+            self.fail(
+                TransportError(f"MPI on rank {self.rank} failed: {error.Get_error_string()}.")
+            )
 
-    def _start(self, outgoing: list[tuple[int, Key, bytes, int]], sends: "list[tuple[MPI.Request, bytes]]") -> None:
+    def _start(
+        self, outgoing: list[tuple[int, Key, bytes, int]], sends: "list[tuple[MPI.Request, bytes]]"
+    ) -> None:
         for to, key, content, kind in outgoing:
             header = _HEADER.pack(*key, len(content), kind)
             sends.append((self._comm.Isend(header, to, _HEADERS), header))
@@ -209,7 +227,9 @@ class Mail:
         status, busy = MPI.Status(), False
         while self._comm.Iprobe(MPI.ANY_SOURCE, _HEADERS, status):
             source, header, busy = status.Get_source(), bytearray(_HEADER.size), True
-            self._comm.Recv(header, source, _HEADERS)  # it has arrived, as the probe said: this does not wait
+            self._comm.Recv(
+                header, source, _HEADERS
+            )  # it has arrived, as the probe said: this does not wait
             channel, sender, receiver, round, length, kind = _HEADER.unpack(header)
             key = (channel, sender, receiver, round)
             if kind == _RECEIVED:
@@ -217,7 +237,9 @@ class Mail:
                     self._not_taken.discard(key)
             elif length:
                 content = bytearray(length)
-                receives.append((self._comm.Irecv(content, source, _CONTENTS), key, content, source))
+                receives.append(
+                    (self._comm.Irecv(content, source, _CONTENTS), key, content, source)
+                )
             else:
                 self._hand_in(key, b"", source)
         return busy
@@ -263,11 +285,14 @@ class MpiTransport:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         frame = self._mail.take((self._channel, sender, receiver, round), timeout)
         if frame is None:
-            raise PeerTimeout(base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout))
+            raise PeerTimeout(
+                base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
+            )
         return frame
 
     def close(self) -> None:
-        """Drop what was not received and wake whoever waits, with a TransportError. The Mail goes on."""
+        """Drop what was not received and wake whoever waits, with a TransportError. The Mail goes
+        on."""
         self._mail.close_channel(self._channel)
 
 
@@ -278,14 +303,20 @@ def _world() -> "MPI.Intracomm":
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise TransportError(
-            f"Started with {ranks} ranks, but mpi4py does not load: {error}. Install it with `pip install "
-            "'proxyfl[mpi]'`, or against the MPI of this cluster with `pip install --no-binary mpi4py mpi4py`."
+            f"Started with {ranks} ranks, but mpi4py does not load: {error}. Install it with `pip "
+            f"install "
+            "'proxyfl[mpi]'`, or against the MPI of this cluster with `pip install --no-binary "
+            "mpi4py mpi4py`."
         ) from error
     if ranks > 1 and MPI.COMM_WORLD.Get_size() != ranks:
         raise TransportError(
-            f"The launcher started {ranks} ranks, but mpi4py finds {MPI.COMM_WORLD.Get_size()}: they belong to "
-            f"different MPIs. Start with the mpiexec of {MPI.Get_library_version().split(',')[0].strip()}."
+            f"The launcher started {ranks} ranks, but mpi4py finds {MPI.COMM_WORLD.Get_size()}: "
+            f"they belong to "
+            f"different MPIs. Start with the mpiexec of "
+            f"{MPI.Get_library_version().split(',')[0].strip()}."
         )
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise TransportError("This MPI allows calls from the main thread alone; ProxyFL needs MPI_THREAD_SERIALIZED.")
+        raise TransportError(
+            "This MPI allows calls from the main thread alone; ProxyFL needs MPI_THREAD_SERIALIZED."
+        )
     return MPI.COMM_WORLD

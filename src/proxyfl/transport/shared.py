@@ -1,8 +1,8 @@
 """Processes of one machine hand frames to each other through files in shared memory.
 
-A frame is a file in a folder that all of them see, on a file system in memory where there is one (/dev/shm). It appears
-whole or not at all, is matched by its name, and survives the death of whoever wrote it. Nothing is pickled.
-"""
+A frame is a file in a folder that all of them see, on a file system in memory where there is one
+(/dev/shm). It appears whole or not at all, is matched by its name, and survives the death of
+whoever wrote it. Nothing is pickled."""
 
 import contextlib
 import os
@@ -22,9 +22,12 @@ _SHORTEST, _LONGEST = 5e-5, 2e-3
 
 @contextlib.contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A folder in memory where possible, gone when the block ends; those of processes that were killed go as well."""
+    """A folder in memory where possible, gone when the block ends; those of processes that were
+    killed go as well."""
     memory = Path("/dev/shm")
-    parent = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    parent = (
+        memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    )
     for left_behind in parent.glob("proxyfl-*-*"):
         owner = left_behind.name.split("-")[1]
         if owner.isdigit() and not _alive(int(owner)):
@@ -63,10 +66,13 @@ class SharedTransport:
             scratch.write_bytes(frame)
             os.link(scratch, path)  # unlike a rename, refuses to replace
         except FileExistsError as error:
-            raise TransportError(base.repeated(sender=sender, receiver=receiver, round=round)) from error
+            raise TransportError(
+                base.repeated(sender=sender, receiver=receiver, round=round)
+            ) from error
         except OSError as error:
             raise TransportError(
-                f"Client {sender} cannot put {len(frame)} bytes for client {receiver} into shared memory: "
+                f"Client {sender} cannot put {len(frame)} bytes for client {receiver} into shared "
+                f"memory: "
                 f"{error.strerror or error}. Use fewer workers, or make more of it available."
             ) from error
         finally:
@@ -83,7 +89,9 @@ class SharedTransport:
                 path.unlink()
                 return frame
             if time.monotonic() >= deadline:
-                raise PeerTimeout(base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout))
+                raise PeerTimeout(
+                    base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
+                )
             self._closed.wait(pause)
             pause = min(2 * pause, _LONGEST)
 

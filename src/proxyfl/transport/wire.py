@@ -1,16 +1,18 @@
 """Frames: the bytes that a proxy's mass travels as.
 
-    b"ProxyFL" | version, 1 byte | a safetensors file: length of the header, 8 bytes; header, JSON; values, float32
+    b"ProxyFL" | version, 1 byte | a safetensors file: length of the header, 8 bytes; header, JSON;
+    values, float32
 
-The header's metadata hold round, sender, model fingerprint and the PushSum weight (as ``float.hex``, hence exact).
-``frame[8:]`` opens in any safetensors reader. It is written here rather than by the library, so that equal messages
-give equal bytes (the library orders metadata by a hash that changes from process to process), and read here, so that
-nothing in it is interpreted beyond what is expected. Nothing is ever unpickled.
+The header's metadata hold round, sender, model fingerprint and the PushSum weight (as
+``float.hex``, hence exact). ``frame[8:]`` opens in any safetensors reader. It is written here
+rather than by the library, so that equal messages give equal bytes (the library orders metadata by
+a hash that changes from process to process), and read here, so that nothing in it is interpreted
+beyond what is expected. Nothing is ever unpickled.
 
 Guarantees:
     * ``decode(encode(message), ...)`` returns the message bit for bit;
-    * ``decode`` returns what was expected or raises TransportError with the reason: any other bytes, whoever made
-      them, raise nothing else, and cost no more memory than the frame itself;
+    * ``decode`` returns what was expected or raises TransportError with the reason: any other
+      bytes, whoever made them, raise nothing else, and cost no more memory than the frame itself;
     * values and weights that are not finite neither leave nor enter.
 """
 
@@ -50,7 +52,8 @@ def encode(message: Message) -> bytes:
     values = message.values.detach()
     if values.dtype != torch.float32 or values.ndim != 1:
         raise TransportError(
-            f"{where}: expected flat float32 values, got {values.dtype} of shape {tuple(values.shape)}."
+            f"{where}: expected flat float32 values, got {values.dtype} of shape "
+            f"{tuple(values.shape)}."
         )
     if min(message.round, message.sender) < 0:
         raise TransportError(f"{where}: expected a round and a sender of at least 0.")
@@ -59,14 +62,18 @@ def encode(message: Message) -> bytes:
     header = _header(message)
     if len(header) > _HEADER_LIMIT:
         raise TransportError(
-            f"{where}: the model fingerprint has {len(message.model)} characters, too long for a frame. Use a digest."
+            f"{where}: the model fingerprint has {len(message.model)} characters, too long for a "
+            f"frame. Use a digest."
         )
     data = numbers.astype("<f4", copy=False).data
     return b"".join([_MAGIC, bytes([VERSION]), len(header).to_bytes(8, "little"), header, data])
 
 
-def decode(frame: bytes, *, expect_sender: int, expect_round: int, expect_model: str, expect_size: int) -> Message:
-    """The message in ``frame``, if it is the expected one; TransportError with the reason otherwise."""
+def decode(
+    frame: bytes, *, expect_sender: int, expect_round: int, expect_model: str, expect_size: int
+) -> Message:
+    """The message in ``frame``, if it is the expected one; TransportError with the reason
+    otherwise."""
     where = f"Frame expected from client {expect_sender} for round {expect_round}"
     start = _values_start(where, frame)
     header = _parsed(where, frame[_START + 8 : start])
@@ -79,10 +86,14 @@ def decode(frame: bytes, *, expect_sender: int, expect_round: int, expect_model:
                 "Check that both sides run the same round, client ids and proxy architecture."
             )
     if layout != {"dtype": "F32", "shape": [expect_size], "data_offsets": [0, 4 * expect_size]}:
-        raise TransportError(f"{where}: expected {expect_size} float32 values, it announces {layout!r:.120}.")
+        raise TransportError(
+            f"{where}: expected {expect_size} float32 values, it announces {layout!r:.120}."
+        )
     if len(frame) - start != 4 * expect_size:
         found = len(frame) - start
-        raise TransportError(f"{where}: truncated or too long: {found} bytes of values, expected {4 * expect_size}.")
+        raise TransportError(
+            f"{where}: truncated or too long: {found} bytes of values, expected {4 * expect_size}."
+        )
     weight = _weight(where, metadata["weight"])
     # The one copy: a tensor of its own, writable and in this machine's byte order.
     numbers = np.frombuffer(frame, dtype="<f4", offset=start, count=expect_size).astype(np.float32)
@@ -112,7 +123,9 @@ def _values_start(where: str, frame: bytes) -> int:
     if len(frame) < _START + 8:
         raise TransportError(f"{where}: {len(frame)} bytes are too few for a frame.")
     if frame[: len(_MAGIC)] != _MAGIC:
-        raise TransportError(f"{where}: no ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}.")
+        raise TransportError(
+            f"{where}: no ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}."
+        )
     if frame[_START - 1] != VERSION:
         raise TransportError(
             f"{where}: it has wire version {frame[_START - 1]}, this program speaks {VERSION}. "
@@ -121,7 +134,8 @@ def _values_start(where: str, frame: bytes) -> int:
     length = int.from_bytes(frame[_START : _START + 8], "little")
     if length > _HEADER_LIMIT or _START + 8 + length > len(frame):
         raise TransportError(
-            f"{where}: a header of {length} bytes in a frame of {len(frame)}; at most {_HEADER_LIMIT} are allowed."
+            f"{where}: a header of {length} bytes in a frame of {len(frame)}; at most "
+            f"{_HEADER_LIMIT} are allowed."
         )
     return _START + 8 + length
 
@@ -132,10 +146,14 @@ def _parsed(where: str, text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise TransportError(f"{where}: its header is not JSON: {error}.") from error
     if not isinstance(header, dict) or set(header) != {"__metadata__", "values"}:
-        raise TransportError(f"{where}: expected a header with __metadata__ and values, got {header!r:.120}.")
+        raise TransportError(
+            f"{where}: expected a header with __metadata__ and values, got {header!r:.120}."
+        )
     metadata = header["__metadata__"]
     if not isinstance(metadata, dict) or set(metadata) != _METADATA:
-        raise TransportError(f"{where}: expected metadata {sorted(_METADATA)}, got {metadata!r:.120}.")
+        raise TransportError(
+            f"{where}: expected metadata {sorted(_METADATA)}, got {metadata!r:.120}."
+        )
     if not all(isinstance(value, str) for value in metadata.values()):
         raise TransportError(f"{where}: expected metadata that are strings, got {metadata!r:.120}.")
     return header
@@ -145,14 +163,19 @@ def _weight(where: str, text: str) -> float:
     try:
         return float.fromhex(text)
     except (ValueError, OverflowError) as error:
-        raise TransportError(f"{where}: expected the weight as a hexadecimal float, got {text!r:.40}.") from error
+        raise TransportError(
+            f"{where}: expected the weight as a hexadecimal float, got {text!r:.40}."
+        ) from error
 
 
-def _check_finite(where: str, weight: float, numbers: "np.ndarray[Any, np.dtype[np.float32]]") -> None:
+def _check_finite(
+    where: str, weight: float, numbers: "np.ndarray[Any, np.dtype[np.float32]]"
+) -> None:
     if not 0 <= weight < math.inf:
         raise TransportError(f"{where}: expected a finite weight >= 0, got {weight}.")
     if not np.isfinite(numbers).all():
         found = int(numbers.size - np.isfinite(numbers).sum())
         raise TransportError(
-            f"{where}: {found} of {numbers.size} values are not finite. Did that client's training diverge?"
+            f"{where}: {found} of {numbers.size} values are not finite. Did that client's "
+            f"training diverge?"
         )
