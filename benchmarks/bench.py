@@ -23,13 +23,14 @@ from torch import nn
 from proxyfl import models
 from proxyfl._machine import keep_freed_memory
 from proxyfl.data import Dataset
-from proxyfl.experiment import config, runner
-from proxyfl.federation.local import optimizer
+from proxyfl.federation.learners import optimizer
 from proxyfl.federation.precision import computing_in
 from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import Seeded
+from proxyfl.simulation import config
+from proxyfl.simulation import run as runner
 
 BATCH, EXAMPLES, CLASSES = 250, 1000, 10
 Step = Callable[[], object]

@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from proxyfl.experiment import folder, runner
-from proxyfl.experiment.config import Config, from_tree
-from proxyfl.experiment.live import LivePage
 from proxyfl.federation.methods import METHODS, Method
+from proxyfl.records import folder
+from proxyfl.report.live import LivePage
 from proxyfl.seeds import numpy_stream
+from proxyfl.simulation import run as runner
+from proxyfl.simulation.config import Config, from_tree
 
 SEVEN = ("alone", "regular", "fedavg", "cwt", "avgpush", "fml", "proxyfl")
 CHROMIUM = (
@@ -181,7 +182,7 @@ def measure_report(scratch: Path, rounds: int) -> dict[str, Any]:
     paths = [made_up(scratch / f"seed-{seed}", seed, rounds=rounds, clients=8) for seed in range(5)]
     page = scratch / "report.html"
     code = (
-        "import sys; from pathlib import Path; from proxyfl.experiment import loading, report;"
+        "import sys; from pathlib import Path; from proxyfl.records import run as loading; from proxyfl.report import page as report;"
         "report.write(loading.load(*sys.argv[2:]).runs, Path(sys.argv[1]))"
     )
     started = time.perf_counter()

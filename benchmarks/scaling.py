@@ -20,7 +20,8 @@ from rich.table import Table
 
 from proxyfl._machine import keep_freed_memory, physical_cores
 from proxyfl.data import Dataset
-from proxyfl.experiment import config, runner
+from proxyfl.simulation import config
+from proxyfl.simulation import run as runner
 
 
 def made_up() -> Dataset:

@@ -6,10 +6,11 @@ import sys
 from pathlib import Path
 
 from proxyfl._machine import physical_cores
-from proxyfl.cli import sweep as sweep_command
-from proxyfl.cli.waiting import duration as in_words
+from proxyfl.cli.commands import sweep as sweep_command
+from proxyfl.cli.terminal.spinner import duration as in_words
 from proxyfl.errors import ProxyFLError
-from proxyfl.experiment import build, sweep
+from proxyfl.simulation import clients as build
+from proxyfl.sweeps import file as sweep
 from reproduction import catalogue, duration, figures, page, records
 from reproduction.catalogue import EXPERIMENTS, Experiment
 

@@ -11,8 +11,9 @@ import torch
 
 from proxyfl import models
 from proxyfl._machine import keep_freed_memory
-from proxyfl.experiment import folder, sweep
 from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.records import folder
+from proxyfl.sweeps import file as sweep
 from reproduction.records import Record
 
 START_SECONDS = 6.0

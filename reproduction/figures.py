@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib import pyplot as plt
 
-from proxyfl.experiment.commplots import save
-from proxyfl.experiment.statistics import Spread, spread
+from benchmarks.communication.plots import save
+from proxyfl.sweeps.statistics import Spread, spread
 from reproduction import views
 from reproduction.records import Record, Scores
 from reproduction.series import (

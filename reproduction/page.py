@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from proxyfl.errors import RunError
-from proxyfl.experiment.statistics import PairedTest, spread
+from proxyfl.sweeps.statistics import PairedTest, spread
 from reproduction import statements, views
 from reproduction.catalogue import EXPERIMENTS, HOME, RESULTS
 from reproduction.records import Record, Scores

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl.errors import RunError
-from proxyfl.experiment import loading, sweep
+from proxyfl.records import run as loading
+from proxyfl.sweeps import file as sweep
 
 ROLES = ("private", "proxy", "received")
 MEASURES = ("accuracy", "macro_accuracy")

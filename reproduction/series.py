@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl.errors import RunError
-from proxyfl.experiment import statistics
-from proxyfl.experiment.statistics import Comparison
 from proxyfl.federation.methods import METHODS
+from proxyfl.sweeps import statistics
+from proxyfl.sweeps.statistics import Comparison
 from reproduction import records
 from reproduction.records import Record, Scores
 

@@ -7,7 +7,7 @@ not have, are shown and do not count."""
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from proxyfl.experiment.statistics import Comparison, spread
+from proxyfl.sweeps.statistics import Comparison, spread
 from reproduction import views
 from reproduction.records import Record, Scores
 from reproduction.series import (

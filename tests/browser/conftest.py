@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import proxyfl
-from proxyfl.experiment import loading, report
-from proxyfl.experiment.config import from_tree
+from proxyfl.records import run as loading
+from proxyfl.report import page as report
+from proxyfl.simulation.config import from_tree
 
 FLAGS = [
     "--no-sandbox",

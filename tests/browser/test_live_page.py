@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from proxyfl.experiment import loading
-from proxyfl.experiment.config import from_tree
-from proxyfl.experiment.live import LivePage, LiveServer
-from proxyfl.experiment.runner import Callback
-from proxyfl.experiment.runner import run as run_config
 from proxyfl.federation.rounds import ClientRound
+from proxyfl.records import run as loading
+from proxyfl.report.live import LivePage, LiveServer
+from proxyfl.simulation.config import from_tree
+from proxyfl.simulation.run import Callback
+from proxyfl.simulation.run import run as run_config
 
 ROUNDS = "[...checks.chart('curves').data.find(t => t.name === 'proxyfl, private')?.x ?? []]"
 """The rounds of the curve on the page."""

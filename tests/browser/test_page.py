@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.experiment import loading
+from proxyfl.records import run as loading
 
 FIGURES = (
     "gains",

@@ -17,7 +17,8 @@ from PIL import Image
 from proxyfl.cli import main as module
 from proxyfl.cli.main import COMMANDS, main
 from proxyfl.errors import PeerTimeout
-from proxyfl.experiment import folder, runner
+from proxyfl.records import folder
+from proxyfl.simulation import run as runner
 
 TINY = [
     "rounds=1",

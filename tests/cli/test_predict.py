@@ -11,7 +11,7 @@ from PIL import Image
 
 from proxyfl.cli.main import main
 from proxyfl.data import load
-from proxyfl.experiment import folder
+from proxyfl.records import folder
 
 DIGITS = load("digits")
 X = DIGITS.test_x[:6]

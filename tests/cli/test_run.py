@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 from proxyfl.cli.main import main
-from proxyfl.cli.progress import Progress
-from proxyfl.experiment import folder
-from proxyfl.experiment.config import Config, from_tree, load
-from proxyfl.experiment.runner import run as run_config
+from proxyfl.cli.terminal.progress import Progress
+from proxyfl.records import folder
+from proxyfl.simulation.config import Config, from_tree, load
+from proxyfl.simulation.run import run as run_config
 
 TINY = [
     "rounds=2",

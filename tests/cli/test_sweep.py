@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from proxyfl.cli import main, sweep
+from proxyfl.cli import main
+from proxyfl.cli.commands import sweep
 from proxyfl.errors import ConfigError
-from proxyfl.experiment import processes
-from proxyfl.experiment.processes import Outcome, Status
-from proxyfl.experiment.sweep import plan
+from proxyfl.sweeps import pool as processes
+from proxyfl.sweeps.file import plan
+from proxyfl.sweeps.pool import Outcome, Status
 
-STANDIN = (sys.executable, "-S", str(Path(__file__).parents[1] / "experiment" / "standin.py"))
+STANDIN = (sys.executable, "-S", str(Path(__file__).parents[1] / "sweeps" / "standin.py"))
 SWEEP = (
     '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1]\nlearning.beta = [0.0, 0.5]\n'
 )
@@ -139,7 +140,7 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_PACE", "30")
     out = file.parent / "out"
     code = (
-        "import argparse, sys; from proxyfl.cli import sweep; p = argparse.ArgumentParser(); "
+        "import argparse, sys; from proxyfl.cli.commands import sweep; p = argparse.ArgumentParser(); "
         f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.start(a, "
         f"command={STANDIN!r})"
     )

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli import table
+from proxyfl.cli.commands import table
 from proxyfl.errors import ConfigError, RunError
-from proxyfl.experiment.config import from_tree, to_toml
-from proxyfl.experiment.statistics import paired_test
 from proxyfl.federation.methods import METHODS
+from proxyfl.simulation.config import from_tree, to_toml
+from proxyfl.sweeps.statistics import paired_test
 
 Scores = Mapping[str, Sequence[float]]
 

@@ -10,20 +10,20 @@ import pytest
 import torch
 from rich.console import Console
 
-from proxyfl.cli import waiting as waits
-from proxyfl.cli.fitting import fitting, framed, natural_width, tight
-from proxyfl.cli.progress import Progress
-from proxyfl.cli.results import show_result
-from proxyfl.cli.waiting import duration, stderr_console, waiting
-from proxyfl.experiment.build import Site
-from proxyfl.experiment.config import from_tree
-from proxyfl.experiment.runner import Result
-from proxyfl.federation.evaluation import Score
+from proxyfl.cli.terminal import spinner as waits
+from proxyfl.cli.terminal.layouts import fitting, framed, natural_width, tight
+from proxyfl.cli.terminal.progress import Progress
+from proxyfl.cli.terminal.result import show_result
+from proxyfl.cli.terminal.spinner import duration, stderr_console, waiting
 from proxyfl.federation.exchange import Traffic
-from proxyfl.federation.local import Losses
+from proxyfl.federation.learners import Losses
 from proxyfl.federation.methods import METHODS
+from proxyfl.federation.metrics import Score
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.accounting import Epsilon, Kind
+from proxyfl.simulation.clients import Site
+from proxyfl.simulation.config import from_tree
+from proxyfl.simulation.run import Result
 
 WIDTHS = (40, 60, 80, 120, 200)
 CLIENTS = 8
@@ -190,7 +190,7 @@ def test_a_pipe_gets_plain_lines(
     """Where standard error is no terminal lines have no escapes, even if colour is forced, and say
     what is left."""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("proxyfl.cli.progress.PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("proxyfl.cli.terminal.progress.PATIENCE_SECONDS", -1.0)
     with Progress() as progress:
         progress.started(from_tree({"rounds": 20, "methods": ["alone", "proxyfl"]}), None, sites())
         progress.method_started("proxyfl", METHODS["proxyfl"], CLIENTS, 0)

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from proxyfl.errors import ConfigError
-from proxyfl.experiment import build
-from proxyfl.experiment.config import Config, from_tree
-from proxyfl.federation.local import Mutual
+from proxyfl.federation.learners import Mutual
 from proxyfl.federation.methods import METHODS
 from proxyfl.federation.precision import computing_in
 from proxyfl.models import build as build_model
 from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.simulation import clients as build
+from proxyfl.simulation.config import Config, from_tree
 
 
 def cnn() -> nn.Module:

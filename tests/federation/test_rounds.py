@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl.data import load
 from proxyfl.errors import PrivacyError
-from proxyfl.experiment import runner
-from proxyfl.experiment.build import clients_for, deal
-from proxyfl.experiment.config import from_tree
 from proxyfl.federation import exchange, membership
-from proxyfl.federation.evaluation import Score, evaluate
-from proxyfl.federation.local import Losses, Mutual
+from proxyfl.federation.learners import Losses, Mutual
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import METHODS, Method
-from proxyfl.federation.plain import PlainSGD
+from proxyfl.federation.metrics import Score, evaluate
 from proxyfl.federation.rounds import Client, run_rounds
+from proxyfl.federation.trainers import PlainSGD
 from proxyfl.gossip import topology
 from proxyfl.models import build
 from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import Seeded
+from proxyfl.simulation import run as runner
+from proxyfl.simulation.clients import clients_for, deal
+from proxyfl.simulation.config import from_tree
 from proxyfl.transport.memory import MemoryTransport
 
 ALL = load("digits")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from proxyfl.experiment import runner, sweep
+from proxyfl.simulation import run as runner
+from proxyfl.sweeps import file as sweep
 from reproduction import catalogue, records
 from reproduction.series import Results
 

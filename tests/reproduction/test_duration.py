@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proxyfl.experiment import config, sweep
+from proxyfl.simulation import config
+from proxyfl.sweeps import file as sweep
 from reproduction import duration
 from tests.reproduction.samples import group, record
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxyfl.experiment import sweep
 from proxyfl.privacy.accounting import pld_epsilon
+from proxyfl.sweeps import file as sweep
 from reproduction.__main__ import main
 from reproduction.catalogue import EXPERIMENTS, FOLDER
 from reproduction.series import Results

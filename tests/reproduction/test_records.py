@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import RunError
-from proxyfl.experiment import loading, runner, sweep
+from proxyfl.records import run as loading
+from proxyfl.simulation import run as runner
+from proxyfl.sweeps import file as sweep
 from reproduction import records
 from reproduction.series import PROXYFL, Results, common_round, scores
 

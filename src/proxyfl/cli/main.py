@@ -29,7 +29,6 @@ COMMANDS = {
     "methods": "list the methods and what distinguishes them",
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
-    "comm": "what communication costs: time, bytes, rounds to consensus",
     "data": "the datasets found here, or what is in one",
 }
 """A module of this package each. Only the one that is asked for is imported: torch takes
@@ -58,7 +57,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if only in (None, name):
-            importlib.import_module(f"proxyfl.cli.{name}").add(commands)
+            importlib.import_module(f"proxyfl.cli.commands.{name}").add(commands)
         else:
             commands.add_parser(name, help=summary)
     return top

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from proxyfl._factory import resolve
+from proxyfl._entrypoint import resolve
 from proxyfl.data import cifar, idx
 from proxyfl.data.dataset import Dataset, split
 from proxyfl.data.files import load_npz, load_table

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from proxyfl import params
-from proxyfl.federation.evaluation import Score
 from proxyfl.federation.exchange import Exchange, Post, Traffic
-from proxyfl.federation.local import Learner, Losses
+from proxyfl.federation.learners import Learner, Losses
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
+from proxyfl.federation.metrics import Score
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.accounting import Epsilon, Kind
 from proxyfl.privacy.ledger import Ledger

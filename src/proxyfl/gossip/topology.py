@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from proxyfl import _validate, seeds
-from proxyfl._factory import resolve
+from proxyfl._entrypoint import resolve
 from proxyfl.errors import TopologyError
 
 Columns = tuple[dict[int, float], ...]

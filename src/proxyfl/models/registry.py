@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from proxyfl._factory import resolve
+from proxyfl._entrypoint import resolve
 from proxyfl._validate import whole
 from proxyfl.errors import InputError, ModelError
 from proxyfl.models.convolutional import cnn1, cnn2, lenet5, vgg

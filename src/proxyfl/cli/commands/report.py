@@ -1,0 +1,94 @@
+"""``proxyfl report``: one page about one or more runs."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.records import run as loading
+from proxyfl.report import document as report_data
+from proxyfl.report import page as report
+
+_EPILOG = """\
+examples:
+  proxyfl report runs/a                            writes report.html into runs/a
+  proxyfl report runs/seed-0 runs/seed-1 runs/seed-2 --out seeds.html
+  proxyfl report runs --out all.html               every run in the folder
+
+The page is one file: it opens from disk, asks the network for nothing, and prints. Runs that differ in their seed alone
+are pooled; others stand side by side, named by the settings that differ. A run that was interrupted, or still goes on,
+is shown as far as it got.
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "report",
+        help="make one self-contained page about one or more runs",
+        description="Make a page that shows what each client gains over training alone, at which "
+        "epsilon and of which\n"
+        "kind; curves, epsilon over rounds, the communication graph, costs, and class by class "
+        "results.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, or a folder that holds runs",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the page (default: report.html in the first RUN)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page and say where it is."""
+    out = arguments.out if arguments.out is not None else arguments.runs[0] / "report.html"
+    runs, size = _made(arguments.runs, out, quiet=arguments.json)
+    unfinished = [one.name for one in runs if not one.finished]
+    if arguments.json:
+        told = {
+            "out": str(out),
+            "bytes": size,
+            "groups": report_data.grouped(runs),
+            "runs": [
+                {"name": one.name, "finished": one.finished, "methods": report_data.answers(one)}
+                for one in runs
+            ],
+        }
+        print(json.dumps(told))
+    else:
+        console = Console(highlight=False)
+        if unfinished:
+            console.print(
+                f"Not finished, shown as far as recorded: {escape(', '.join(unfinished))}",
+                soft_wrap=True,
+            )
+        console.print(f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)", soft_wrap=True)
+    return 0
+
+
+def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[loading.Run], int]:
+    """The runs, and the size of their page."""
+    paths = [path for one in given for path in loading.find(one)]
+    runs = []
+    # Writing takes about as long as reading, however many runs there are.
+    with waiting(
+        f"Reading and drawing {len(paths)} runs", total=2 * len(paths), quiet=quiet
+    ) as done:
+        for path in paths:
+            runs.append(loading.read(path))
+            done(1)
+        return runs, report.write(runs, out)

@@ -1,0 +1,167 @@
+"""``proxyfl run``: run what a config describes."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from proxyfl._machine import physical_cores
+from proxyfl.cli.terminal.progress import Progress
+from proxyfl.cli.terminal.result import show_result
+from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.data import SOURCES
+from proxyfl.errors import WorkerDied
+from proxyfl.records import folder
+from proxyfl.simulation import config as settings
+from proxyfl.simulation import run as runner
+from proxyfl.simulation import tracking
+from proxyfl.simulation.engines import mpi
+
+_EPILOG = """\
+examples:
+  proxyfl run                                          the demo: eight clients, scikit-learn's digits
+  proxyfl run experiments/base/images.toml --data-dir data   a config file, with real data
+  proxyfl run --set methods=alone,proxyfl --set privacy.noise_multiplier=2 --set rounds=50
+  proxyfl run --print-config > my.toml                 every setting with its value, to start from
+
+The run's folder holds the config, the metrics (metrics.jsonl), the privacy ledgers and the final models.
+Results compare each method with `alone`: the private model trained without joining anybody.
+"""
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "run",
+        help="run one or more methods and compare them",
+        description="Run the methods of a config on the same data, partition and seeds; record "
+        "everything.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        metavar="CONFIG.toml",
+        help="settings; the demo's without it",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one setting, for example privacy.noise_multiplier=1.1; may be repeated",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one below runs/)"
+    )
+    parser.add_argument(
+        "--data-dir",
+        metavar="DIR",
+        help="where datasets lie or are downloaded to (or PROXYFL_DATA)",
+    )
+    parser.add_argument(
+        "--device", metavar="DEVICE", help='a PyTorch device such as "cuda" (default: cpu)'
+    )
+    add_run_options(parser)
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the resolved config as TOML and stop"
+    )
+    parser.set_defaults(run=lambda args: mpi.led(lambda: start(args)))
+
+
+def start(args: argparse.Namespace) -> int:
+    """Run, show progress, show the result."""
+    overrides = list(args.overrides)
+    for key, value in (("data.directory", args.data_dir), ("device", args.device)):
+        if value is not None:
+            overrides.append(f"{key}={json.dumps(value)}")
+    config = settings.load(args.config, overrides)
+    if args.print_config:
+        sys.stdout.write(settings.to_toml(config))
+        return 0
+    out = args.out if args.out is not None else folder.fresh(Path("runs"), config)
+    others = followers(args, out)
+    with waiting(
+        "Loading the data and building the models", quiet=args.json or will_download(config)
+    ):
+        prepared = runner.prepare(config)
+    crew = args.workers if args.workers is not None else physical_cores()
+
+    def action(callbacks: Sequence[runner.Callback]) -> runner.Result:
+        return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew)
+
+    return carry_out(action, others, out, args.json)
+
+
+def will_download(config: settings.Config) -> bool:
+    """Whether the data is fetched first, which shows a bar of its own."""
+    source = SOURCES.get(config.data.source)
+    return source is not None and source.find(config.data.directory) is None
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options that running and resuming share."""
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: the physical cores)"
+    )
+    parser.add_argument(
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also report to tensorboard or mlflow (extras of the same names); may be repeated",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="serve a page that follows the run, on this machine only",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as one JSON object, nothing else"
+    )
+
+
+def followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
+    """Whoever follows the run besides the terminal, as the options say."""
+    found = tracking.from_names(args.track, out)
+    if args.live:
+        from proxyfl.report.live import LivePage  # a run without it pays nothing
+
+        found.append(LivePage())
+    return found
+
+
+def carry_out(
+    action: Callable[[Sequence[runner.Callback]], runner.Result],
+    others: Sequence[runner.Callback],
+    out: Path,
+    as_json: bool,
+) -> int:
+    """Do ``action`` with progress shown, then show its result; if it is cut off, say how to go
+    on."""
+    try:
+        with Progress(quiet=as_json) as progress:
+            result = action([progress, *others])
+    except KeyboardInterrupt:
+        print(f"proxyfl: interrupted; what was recorded is intact. {_go_on(out)}", file=sys.stderr)
+        return 130
+    except WorkerDied as error:
+        print(f"proxyfl: {error} What was recorded is intact. {_go_on(out)}", file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps(folder.read_summary(out) | {"out": str(out)}))
+    else:
+        show_result(result, result.sites)
+    return 0
+
+
+def _go_on(out: Path) -> str:
+    return (
+        f"Go on with: proxyfl resume {out}"
+        if (out / "config.toml").exists()
+        else "Nothing was begun."
+    )

@@ -1,0 +1,220 @@
+"""What the terminal shows while a run goes on: a live table.
+
+Guarantees:
+    * all of it goes to standard error; where that is no terminal, plain lines without escapes;
+    * from 40 columns up no line is longer than the terminal is wide, no name and no guarantee is
+      cut;
+    * an epsilon is never shown without its kind.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, JustifyMethod
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from proxyfl.cli.terminal.layouts import fitting, framed, tight
+from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration, stderr_console
+from proxyfl.federation.methods import METHODS, Method
+from proxyfl.federation.rounds import ClientRound
+from proxyfl.privacy.accounting import Kind
+from proxyfl.simulation.clients import Site
+from proxyfl.simulation.config import Config
+from proxyfl.simulation.run import Callback
+
+_WIDTHS = {
+    "present": 8,
+    "private": 5,
+    "proxy": 5,
+    "received": 5,
+    "kept": 5,
+    "epsilon": 5,
+    "kind": 11,
+    "sent": 8,
+}
+"""Room kept for each cell from the beginning, so that the table does not change its form as numbers
+come in."""
+
+_FULL = {
+    "round": "round",
+    "present": "present",
+    "private": "private",
+    "proxy": "proxy",
+    "received": "received",
+    "epsilon": "epsilon",
+    "kind": "kind",
+}
+_LAYOUTS: tuple[tuple[Callable[[], Table], dict[str, str]], ...] = (
+    (framed, _FULL | {"received": "received proxy", "sent": "sent per client and round"}),
+    (framed, _FULL | {"sent": "sent"}),
+    (framed, _FULL),
+    (framed, {"round": "round", "kept": "accuracy", "epsilon": "epsilon", "kind": "kind"}),
+    (tight, {"round": "round", "kept": "acc.", "epsilon": "eps.", "kind": "kind"}),
+    (tight, {"done": "round", "kept": "acc.", "epsilon": "eps.", "kind": "kind"}),
+)
+"""Columns and their titles, from wide to narrow. ``kept`` is the accuracy of the model that an
+institution keeps."""
+
+
+class Progress(Callback):
+    """Shows, per method, the round, accuracies, epsilon with its kind, bytes, and the time
+    remaining."""
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = console or stderr_console()
+        self.quiet = quiet
+        self._live: Live | None = None
+        self._rows: dict[str, dict[str, str]] = {}
+        self._keeps: dict[str, str] = {name: method.keeps for name, method in METHODS.items()}
+        self._rounds = self._done = self._skipped = self._in_all = 0
+        self._began = self._printed = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if not self.quiet and self.console.is_interactive:
+            self._live = Live(
+                get_renderable=self._view,
+                console=self.console,
+                refresh_per_second=4,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
+        """Note how much there is to do."""
+        self._rounds, self._in_all = config.rounds, config.rounds * len(config.methods)
+        self._rows = {name: {"round": f"0/{config.rounds}", "done": "0"} for name in config.methods}
+        self._began = time.monotonic()
+        self._say(
+            f"{len(sites)} clients, {config.data.source}, {config.rounds} rounds, methods "
+            f"{', '.join(config.methods)}"
+        )
+
+    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
+        """Open the method's row."""
+        self._keeps[name] = method.keeps
+        self._rows[name] = {"round": f"{first_round}/{self._rounds}", "done": str(first_round)}
+        self._skipped += first_round
+
+    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+        """Bring the method's row up to date."""
+        self._done += 1
+        row = self._rows[name]
+        row |= {"round": f"{round + 1}/{self._rounds}", "done": str(round + 1)}
+        if records:
+            self._fill(row, name, records)
+        for record in records:
+            if record.left:
+                self._note(f"{name}, round {round + 1}: {record.name} leaves ({record.left})")
+        if self._live is None and (
+            time.monotonic() - self._printed > PATIENCE_SECONDS or round + 1 == self._rounds
+        ):
+            self._printed = time.monotonic()
+            self._say(self._line(name, row))
+
+    def _fill(self, row: dict[str, str], name: str, records: Sequence[ClientRound]) -> None:
+        if records[0].present < records[0].expected or "present" in row:
+            row["present"] = f"{records[0].present} of {records[0].expected}"
+        for role in ("private", "proxy", "received"):
+            scores = [r.scores[role].accuracy for r in records if role in r.scores]
+            if scores:
+                row[role] = f"{mean(scores):.3f}"
+        row["kept"] = row.get(self._keeps[name], row.get("proxy", ""))
+        worst = max((r.epsilon for r in records), key=lambda e: e.best)
+        row["epsilon"] = "" if worst.kind is Kind.NONE else short_epsilon(worst.best)
+        row["kind"] = "no DP" if worst.kind is Kind.NONE else str(worst.kind)
+        row["sent"] = _size(sum(r.traffic.bytes_sent for r in records) / len(records))
+
+    def _line(self, name: str, row: dict[str, str]) -> str:
+        shown = [
+            f"{key} {row[key]}"
+            for key in ("round", "present", "private", "proxy", "received")
+            if key in row
+        ]
+        if "kind" in row:
+            shown.append(
+                f"epsilon {row['epsilon']} {row['kind']}" if row["epsilon"] else row["kind"]
+            )
+            shown.append(f"sent {row['sent']}")
+        return f"{name}: {', '.join(shown)}" + (f", {left}" if (left := self._remaining()) else "")
+
+    def _note(self, line: str) -> None:
+        """Something that must not be missed: above the live table, or a line of its own."""
+        if self._live is not None:
+            self._live.console.print(line, highlight=False, markup=False)
+        else:
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        if not self.quiet and self._live is None:
+            print(line, file=sys.stderr, flush=True)
+
+    def _view(self) -> Group:
+        # Both are changed by the run's thread while rich's thread draws.
+        rows = {name: dict(row) for name, row in list(self._rows.items())}
+        table = fitting(
+            self.console, (self._table(rows, frame(), titles) for frame, titles in _LAYOUTS)
+        )
+        left = Text(self._remaining(), no_wrap=True)
+        bar = ProgressBar(
+            total=max(1, self._in_all),
+            completed=self._skipped + self._done,
+            width=max(10, min(40, self.console.width - left.cell_len - 1)),
+        )
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(bar, left)
+        return Group(table, line) if rows else Group(line)
+
+    def _table(
+        self, rows: dict[str, dict[str, str]], table: Table, titles: dict[str, str]
+    ) -> Table:
+        if not any("present" in row for row in rows.values()):
+            titles = {key: title for key, title in titles.items() if key != "present"}
+        # Set off, never shortened: a name that is too long even for the narrowest layout goes on in
+        # the next line.
+        table.add_column("method", min_width=min(7, self.console.width // 4), overflow="fold")
+        widest = {"round": 2 * len(str(self._rounds)) + 1, "done": len(str(self._rounds))} | _WIDTHS
+        for key, title in titles.items():
+            justify: JustifyMethod = "left" if key in ("kind", "present") else "right"
+            table.add_column(title, min_width=widest[key], no_wrap=True, justify=justify)
+        for name, row in rows.items():
+            table.add_row(Text(name), *(row.get(key, "") for key in titles))
+        return table
+
+    def _left(self) -> int:
+        return self._in_all - self._skipped - self._done
+
+    def _remaining(self) -> str:
+        if not self._done or not self._left():
+            return ""
+        return f"{duration((time.monotonic() - self._began) / self._done * self._left())} left"
+
+
+def short_epsilon(value: float) -> str:
+    """An epsilon in five characters, if it is one of those that people choose."""
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

@@ -1,0 +1,256 @@
+r"""What one client does between two exchanges (paper, Eqs. 2 to 7 and Alg. 1, lines 2 to 6).
+
+``Single`` trains one model. ``Mutual`` trains a private model and a proxy that teach each other,
+alternating on each batch: the proxy steps first, learning from the private model as it was; then
+the private model steps, learning from its teacher:
+
+    private: (1 - alpha) CE + alpha KL(teacher || private)         teacher: the current proxy, or the proxy as received
+    proxy:   (1 - beta)  CE + beta  KL(private || proxy)           by DP-SGD
+
+Two options go beyond the paper; both use only what the proxies have released, so they cost no
+privacy:
+    * ``teacher="received"``: the private model learns from the proxy as it came out of the
+      exchange, frozen for the round, and not from what local training has since made of it;
+    * ``residual=True``: the private model's logits are added to those of the received proxy, so
+      that it learns what the others' knowledge leaves open.
+"""
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from proxyfl import params
+from proxyfl.errors import ModelError
+from proxyfl.federation.methods import Role
+from proxyfl.federation.state import State, pack, unpack
+from proxyfl.federation.trainers import PlainSGD
+from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.privacy.dpsgd import DPSGD, Batch
+
+Teacher = Literal["current", "received"]
+Trainer = DPSGD | PlainSGD
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Mean training losses of one round; None for a model that the client does not have."""
+
+    private: float | None = None
+    proxy: float | None = None
+
+
+class Learner(Protocol):
+    """One client's models and how they train."""
+
+    trainer: Trainer
+
+    @property
+    def shared(self) -> nn.Module:
+        """The model whose parameters the exchange moves."""
+        ...
+
+    def train(self, round: int, steps: int) -> Losses:
+        """``steps`` local steps."""
+        ...
+
+    def adopt(self, theta: Tensor) -> None:
+        """Take the parameters that the exchange gave."""
+        ...
+
+    def models(self) -> dict[Role, nn.Module]:
+        """What can be evaluated or saved, by role."""
+        ...
+
+    def state(self) -> State:
+        """Everything that the next round depends on."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Continue from ``state``."""
+        ...
+
+
+class Single:
+    """One model: the one that is shared, or, in ``alone``, the private one."""
+
+    def __init__(self, model: nn.Module, trainer: Trainer, *, role: Role = "proxy") -> None:
+        self.model, self.trainer, self.role = model, trainer, role
+
+    @property
+    def shared(self) -> nn.Module:
+        return self.model
+
+    def train(self, round: int, steps: int) -> Losses:
+        self.trainer.begin_round(round, steps)
+        mean = _mean(self.trainer.step(self.trainer.draw()) for _ in range(steps))
+        return Losses(private=mean) if self.role == "private" else Losses(proxy=mean)
+
+    def adopt(self, theta: Tensor) -> None:
+        params.load_flat(self.model, theta)
+
+    def models(self) -> dict[Role, nn.Module]:
+        return {self.role: self.model}
+
+    def state(self) -> State:
+        return pack(
+            models={"model": self.model},
+            optimizers={"optimizer": self.trainer.optimizer},
+            streams=self.trainer.state(),
+        )
+
+    def restore(self, state: State) -> None:
+        streams = unpack(
+            state, models={"model": self.model}, optimizers={"optimizer": self.trainer.optimizer}
+        )
+        self.trainer.restore(streams)
+
+
+class Residual(nn.Module):
+    """A private model that adds to what the received proxy says: logits = own(x) + received(x), the
+    latter frozen."""
+
+    def __init__(self, own: nn.Module, received: nn.Module) -> None:
+        super().__init__()
+        self.own, self.received = own, received
+
+    def train(self, mode: bool = True) -> "Residual":
+        """Only the own part has a training mode: dropout in the frozen one would blur what was
+        received."""
+        super().train(mode)
+        self.received.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            base = self.received(x)
+        logits: Tensor = self.own(x) + base
+        return logits
+
+
+class Mutual:
+    """A private model, trained without DP, and a proxy that ``trainer`` trains; see the module's
+    docstring."""
+
+    def __init__(
+        self,
+        private: nn.Module,
+        private_optimizer: torch.optim.Optimizer,
+        proxy: nn.Module,
+        trainer: Trainer,
+        *,
+        classes: int,
+        alpha: float,
+        teacher: Teacher = "current",
+        residual: bool = False,
+    ) -> None:
+        self.received = _frozen_copy(proxy)
+        self.own, self.private_optimizer = private, private_optimizer
+        self.private = Residual(private, self.received) if residual else private
+        self.proxy, self.trainer = proxy, trainer
+        self.classes, self.alpha, self.teacher = classes, alpha, teacher
+        batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in private.modules())
+        self._smallest_batch = (
+            2 if batch_norm else 1
+        )  # a BatchNorm cannot train on a single example
+
+    @property
+    def shared(self) -> nn.Module:
+        return self.proxy
+
+    def train(self, round: int, steps: int) -> Losses:
+        # What the exchange gave is what the round begins with. Taking it over here and not in
+        # ``adopt`` keeps a residual private model whole: it is evaluated, saved and used on the
+        # proxy that it was trained on.
+        self.received.load_state_dict(self.proxy.state_dict())
+        self.trainer.begin_round(round, steps)
+        losses = [self._step(self.trainer.draw()) for _ in range(steps)]
+        return Losses(_mean(private for private, _ in losses), _mean(proxy for _, proxy in losses))
+
+    def _step(self, batch: Batch) -> tuple[float | None, float | None]:
+        learns = len(batch) >= self._smallest_batch
+        # A batch too small to learn from can still be judged, as in a prediction: running
+        # statistics stay as they are.
+        self.private.train(learns)
+        logits = self.private(batch.x) if len(batch) else batch.x.new_zeros(0, self.classes)
+        teaches = self.trainer.teacher_weight > 0
+        proxy_loss = self.trainer.step(batch, logits.detach() if teaches else None)
+        return (self._private_step(batch, logits) if learns else None), proxy_loss
+
+    def _private_step(self, batch: Batch, logits: Tensor) -> float:
+        teacher_logits = None
+        if self.alpha > 0:
+            with torch.no_grad():
+                teacher_logits = (self.received if self.teacher == "received" else self.proxy)(
+                    batch.x
+                )
+        targets = blended_targets(batch.y, self.classes, teacher_logits, self.alpha)
+        loss = cross_entropy(logits, targets).mean()
+        self.private_optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
+        self.private_optimizer.step()
+        return float(loss.detach())
+
+    def adopt(self, theta: Tensor) -> None:
+        params.load_flat(self.proxy, theta)
+
+    def models(self) -> dict[Role, nn.Module]:
+        return {"private": self.private, "proxy": self.proxy}
+
+    def state(self) -> State:
+        return pack(
+            models=self._models(), optimizers=self._optimizers(), streams=self.trainer.state()
+        )
+
+    def restore(self, state: State) -> None:
+        self.trainer.restore(unpack(state, models=self._models(), optimizers=self._optimizers()))
+
+    def _models(self) -> dict[str, nn.Module]:
+        return {"private": self.own, "proxy": self.proxy, "received": self.received}
+
+    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {
+            "private optimizer": self.private_optimizer,
+            "proxy optimizer": self.trainer.optimizer,
+        }
+
+
+def _frozen_copy(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).requires_grad_(False).eval()
+
+
+def _mean(losses: Iterable[float | None]) -> float | None:
+    """The mean over the batches that have a loss: an empty one has none."""
+    values = [loss for loss in losses if loss is not None]
+    return sum(values) / len(values) if values else None
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
+
+
+def optimizer(
+    name: str,
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+) -> torch.optim.Optimizer:
+    """An optimizer over the trainable parameters, in PyTorch's fused form (one pass over the
+    numbers)."""
+    if not params.trainable(model):
+        raise ModelError(
+            f"The model {type(model).__name__} has no trainable parameters: nothing to learn or "
+            f"to share. "
+            "Leave requires_grad on where it should learn."
+        )
+    options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay, "fused": True}
+    if name == "sgd":
+        options["momentum"] = momentum
+    return OPTIMIZERS[name](params.trainable(model), **options)

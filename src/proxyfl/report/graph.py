@@ -1,0 +1,111 @@
+"""Who sent what to whom in each round, worked out again from the settings and from who has a line
+in the records."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
+
+from proxyfl.errors import TopologyError
+from proxyfl.gossip import topology
+from proxyfl.gossip.routes import routes
+from proxyfl.gossip.topology import Topology
+from proxyfl.records.run import Row, Run
+
+Edges = list[tuple[int, int, float]]
+
+
+def graph(run: Run, rows: Iterable[Row]) -> dict[str, Any]:
+    """The rounds of ``rows`` as pictures of the graph: per method the round numbers and which
+    picture each shows.
+
+    Pictures are named by their content, so those of later rounds can be added without renaming, and
+    a schedule that repeats costs nothing."""
+    pictures: dict[str, Any] = {}
+    methods: dict[str, dict[str, list[Any]]] = {}
+    mixing, note = _topology(run.settings)
+    for (name, round), group in groupby(rows, key=lambda row: (row["method"], row["round"])):
+        exchange = run.method(name).exchange
+        if exchange == "none":
+            continue
+        here = list(group)
+        present = tuple(sorted(row["client"] for row in here))
+        leaving = frozenset(row["client"] for row in here if row.get("left"))
+        if len(leaving) == len(present):
+            leaving = frozenset()  # nobody stays to take over: they exchange as usual a last time
+        picture = {"present": present, "leaving": sorted(leaving), "edges": []}
+        try:
+            picture["edges"] = _edges(exchange, mixing, round, present, leaving)
+        except TopologyError as error:
+            note = note or str(error)
+        key = hashlib.blake2b(json.dumps(picture).encode(), digest_size=6).hexdigest()
+        pictures[key] = picture
+        shown = methods.setdefault(name, {"rounds": [], "pictures": []})
+        shown["rounds"].append(round)
+        shown["pictures"].append(key)
+    return {"methods": methods, "pictures": pictures, "note": note}
+
+
+def _topology(settings: Mapping[str, Any]) -> tuple[Topology | None, str | None]:
+    """The pushsum methods' topology, or why it cannot be shown."""
+    exchange = settings.get("exchange", {})
+    name = exchange.get("topology", "exponential")
+    if ":" in name:
+        # A report may be made of somebody else's folder: what its settings name is not run.
+        return (
+            None,
+            f"The graph of pushsum methods came from the function {name}, which a report does not "
+            f"call.",
+        )
+    try:
+        made = topology.make(
+            name,
+            self_weight=_number(exchange.get("self_weight")),
+            degree=_number(exchange.get("degree")),
+            seed=settings.get("seed", 0),
+        )
+    except TopologyError as error:
+        return None, str(error)
+    return made, None
+
+
+def _edges(
+    exchange: str,
+    mixing: Topology | None,
+    round: int,
+    present: tuple[int, ...],
+    leaving: frozenset[int],
+) -> Edges:
+    if exchange == "mean":
+        return _star(present, leaving)
+    schedule = topology.cycle() if exchange == "cycle" else mixing
+    if schedule is None:
+        return []
+    plan = routes(schedule, round, present, leaving=leaving)
+    return [
+        (sender, receiver, _short(share))
+        for sender in present
+        for receiver, share in sorted(plan.shares(sender).items())
+        if receiver != sender
+    ]
+
+
+def _star(present: tuple[int, ...], leaving: frozenset[int]) -> Edges:
+    """Everyone sends all to the first client that stays, and those who stay get an equal share
+    back."""
+    staying = [client for client in present if client not in leaving]
+    hub, share = staying[0], _short(1 / len(staying))
+    return [(c, hub, 1.0) for c in present if c != hub] + [
+        (hub, c, share) for c in staying if c != hub
+    ]
+
+
+def _short(share: float) -> float:
+    return float(f"{share:.4g}")
+
+
+def _number(setting: Any) -> Any:
+    return (
+        None if isinstance(setting, str) else setting
+    )  # a file says "none" where a setting has no value

@@ -1,0 +1,319 @@
+"""The report's page, served while the run goes on: `proxyfl run --live` and `proxyfl watch RUN`.
+
+Guarantees:
+    * reads the run's folder and nothing else, and only answers GET and HEAD; whoever looks changes
+      nothing;
+    * on loopback unless another address is asked for; then every request needs the token that is in
+      the address;
+    * a request that was meant for another host name is refused, so no web page can read it through
+      a name of its own;
+    * keeps no memory of its readers: a page that was paused, or lost the connection, goes on where
+      it was.
+
+A run without it imports nothing of it.
+"""
+
+import contextlib
+import hmac
+import ipaddress
+import json
+import secrets
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from proxyfl._validate import whole
+from proxyfl.errors import ConfigError, ProxyFLError
+from proxyfl.records import folder
+from proxyfl.records import run as loading
+from proxyfl.records.run import Row
+from proxyfl.report import document as report_data
+from proxyfl.report import page as report
+from proxyfl.report.graph import graph
+from proxyfl.simulation.clients import Site
+from proxyfl.simulation.config import Config
+from proxyfl.simulation.run import Callback, Result
+
+POLL_SECONDS = 1.0
+"""How often a page hears news at most. It asks again at once; the server holds the answer back, so
+that the end of the run is heard when it comes and not a second later."""
+
+HOLD_SECONDS = 5.0
+"""How long a question waits for an answer when there is no news."""
+
+LOOPBACK = "127.0.0.1"
+_SEEN = 4096
+"""How many bytes before the cursor are compared: a run that was resumed may have cut off and
+rewritten the end."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The complete rounds after a cursor; with ``reset`` the file is not the one that the cursor
+    was for."""
+
+    rows: list[Row]
+    cursor: str
+    reset: bool
+
+
+def tail(path: Path, since: str = "") -> Tail:
+    """What ``metrics.jsonl`` has after ``since``. A round counts once the lines of all who were
+    present are there."""
+    offset, reset = 0, False
+    with (path / "metrics.jsonl").open("rb") as file:
+        if since:
+            claimed, _, check = since.partition("-")
+            offset = int(claimed) if claimed.isdecimal() and len(claimed) < 16 else -1
+            if offset < 0 or _check(file, offset) != check:
+                offset, reset = 0, True
+        file.seek(offset)
+        rows: list[Row] = []
+        end = offset
+        waiting: list[Row] = []
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            waiting.append(json.loads(line))
+            offset += len(line)
+            if len(waiting) == waiting[0].get("present", len(waiting)):
+                rows += waiting
+                waiting, end = [], offset
+        return Tail(rows, f"{end}-{_check(file, end)}", reset)
+
+
+def over(path: Path) -> bool:
+    """Whether the run has ended: its summary is written last. A resumed run writes metrics after an
+    older summary."""
+    try:
+        return (path / "summary.json").stat().st_mtime_ns >= (
+            path / "metrics.jsonl"
+        ).stat().st_mtime_ns
+    except FileNotFoundError:
+        return False
+
+
+def live_page(path: Path) -> str:
+    """The page as of now; it asks for the rest by itself."""
+    found = tail(path)
+    run = loading.read(path, found.rows)
+    live = {"cursor": found.cursor}
+    return report.page(report_data.document([run], live=live), title=f"ProxyFL live: {run.name}")
+
+
+def increment(path: Path, since: str) -> dict[str, Any]:
+    """What the page does not have yet. Once the run is over, also what is only known then."""
+    done = over(path)  # asked before reading, so that what is said to be all is all
+    found = tail(path, since)
+    run = loading.read(path, found.rows)
+    return {
+        "cursor": found.cursor,
+        "reset": found.reset,
+        "done": done,
+        "series": report_data.series(found.rows),
+        "graph": graph(run, found.rows),
+        "about": report_data.about(loading.read(path)) if done else None,
+    }
+
+
+def await_news(path: Path, since: str, closing: threading.Event) -> None:
+    """Return when the run is over, when there is news but not too soon, when it has been long
+    enough, or on closing."""
+    asked = time.monotonic()
+    known = int(offset) if (offset := since.partition("-")[0]).isdecimal() else -1
+    while not over(path):
+        waited = time.monotonic() - asked
+        if waited > HOLD_SECONDS or (
+            waited > POLL_SECONDS and (path / "metrics.jsonl").stat().st_size != known
+        ):
+            return
+        if closing.wait(0.1):
+            return
+
+
+class LiveServer(ThreadingHTTPServer):
+    """Serves one run's folder. ``url`` is what to open; use it as a context manager, or ``close``
+    it."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, path: Path, *, host: str = LOOPBACK, port: int = 0, token: str | None = None
+    ) -> None:
+        folder.existing(path)
+        report.plotly_script()  # complain now if it is missing, not when the page is opened
+        whole("port", port, at_least=0)
+        self.path, self.asked, self.done_told = path, 0.0, False
+        self.closing = threading.Event()
+        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(24))
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"Cannot serve the live page on host {host!r}, port {port}: {error}. "
+                "Choose another with --port (0 takes a free one) or --host."
+            ) from error
+        self._thread = threading.Thread(target=self.serve_forever, name="proxyfl-live", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The page's address, with its token if there is one."""
+        host, port = self.server_address[:2]
+        name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
+            str(host), str(host)
+        )
+        name = f"[{name}]" if ":" in name else name
+        return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+    def close(self) -> None:
+        """Stop serving. Questions that wait for news go unanswered."""
+        self.closing.set()
+        self.shutdown()
+        self.server_close()
+        self._thread.join(5)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader that went away is no news."""
+
+
+class LivePage(Callback):
+    """Serves the page from within a run. At the end it waits for a page that is open to fetch the
+    rest."""
+
+    def __init__(self, *, host: str = LOOPBACK, port: int = 0, patience: float = 3.0) -> None:
+        self.host, self.port, self.patience = host, port, patience
+        self.server: LiveServer | None = None
+
+    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
+        """Begin to serve."""
+        if out is None:
+            raise ConfigError(
+                "The live page reads the run's folder, and this run has none. Give it one with "
+                "out=..."
+            )
+        self.server = LiveServer(out, host=self.host, port=self.port)
+        self.announce(self.server.url)
+
+    def announce(self, url: str) -> None:
+        """Say where the page is. Override to say it elsewhere."""
+        import sys
+
+        print(f"Live page: {url}", file=sys.stderr, flush=True)
+
+    def finished(self, result: Result) -> None:
+        """Let a page that asked lately have the end, then stop."""
+        if self.server is None:
+            return
+        limit = time.monotonic() + self.patience
+        while not self.server.done_told and time.monotonic() < min(
+            limit, self.server.asked + HOLD_SECONDS + 1
+        ):
+            time.sleep(0.05)
+        self.server.close()
+        self.server = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach ``host``."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LiveServer
+    server_version, sys_version = "proxyfl", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        """Answer with the page, or with what is new."""
+        parts = urlsplit(self.path)
+        query = parse_qs(parts.query)
+        if not self._allowed(query):
+            return
+        with self._errors():
+            if parts.path == "/":
+                self._send(live_page(self.server.path), "text/html; charset=utf-8")
+            elif parts.path == "/data.json":
+                self.server.asked = time.monotonic()
+                if "wait" in query:
+                    await_news(self.server.path, query.get("since", [""])[-1], self.server.closing)
+                if self.server.closing.is_set():
+                    return
+                more = increment(self.server.path, query.get("since", [""])[-1])
+                self._send(json.dumps(more, separators=(",", ":")), "application/json")
+                self.server.done_told = more["done"]
+            else:
+                self.send_error(HTTPStatus.NOT_FOUND, "There is / and /data.json")
+
+    do_HEAD = do_GET  # noqa: N815  # the name that http.server looks for
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the terminal belongs to the run, and the token is in the address."""
+
+    def _allowed(self, query: dict[str, list[str]]) -> bool:
+        if self.server.token is not None:
+            given = query.get("token", [""])[-1]
+            if hmac.compare_digest(given.encode(), self.server.token.encode()):
+                return True
+            self.send_error(
+                HTTPStatus.FORBIDDEN,
+                "Use the address with its token, as printed where this was started",
+            )
+            return False
+        host = urlsplit("//" + self.headers.get("Host", "")).hostname or ""
+        if is_loopback(host):
+            return True
+        self.send_error(HTTPStatus.FORBIDDEN, "This page is for this machine only")
+        return False
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """A folder that is gone or being rewritten is the reader's to hear about; it must not
+        disturb the run."""
+        try:
+            yield
+        except (ProxyFLError, OSError, ValueError) as error:
+            self.send_error(
+                HTTPStatus.SERVICE_UNAVAILABLE, "The run cannot be read just now", str(error)
+            )
+
+    def _send(self, text: str, kind: str) -> None:
+        content = text.encode()
+        self.send_response(HTTPStatus.OK)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+            "X-Frame-Options": "DENY",
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+
+def _check(file: Any, offset: int) -> str:
+    """A short check value over the bytes before ``offset``; of what is there, if the file is
+    shorter."""
+    start = max(0, offset - _SEEN)
+    file.seek(start)
+    found: bytes = file.read(offset - start)
+    return f"{zlib.crc32(found):08x}" if len(found) == offset - start else "short"

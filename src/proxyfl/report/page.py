@@ -1,0 +1,103 @@
+"""One self-contained page about one or more runs: it opens from disk, asks the network for nothing,
+and prints.
+
+The parts lie in ``page/``: a template, a style sheet and plain scripts, which are joined in the
+order of ``SCRIPTS``. Charts are drawn in the browser by plotly.js, which comes out of plotly's own
+wheel."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib import resources, util
+from pathlib import Path
+from typing import Any
+
+from proxyfl.errors import ConfigError, RunError
+from proxyfl.records.run import Run
+from proxyfl.report.document import document
+
+SCRIPTS = (
+    "store",
+    "elements",
+    "figure",
+    "answer",
+    "curves",
+    "privacy",
+    "graph",
+    "costs",
+    "classes",
+    "settings",
+    "live",
+    "main",
+)
+
+
+def write(runs: Sequence[Run], out: Path) -> int:
+    """Write the report of ``runs`` to ``out``, whole or not at all; return its size in bytes."""
+    content = page(document(runs), title=title(runs)).encode()
+    scratch = out.with_name(f".{out.name}.new")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(content)
+        scratch.replace(out)
+    except OSError as error:
+        raise RunError(
+            f"Cannot write the report {out}: {error.strerror or error}. Give another file with "
+            f"--out."
+        ) from error
+    return len(content)
+
+
+def title(runs: Sequence[Run]) -> str:
+    """What the page is called."""
+    return f"ProxyFL report: {runs[0].name}" + (
+        f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    )
+
+
+def page(content: Mapping[str, Any], *, title: str) -> str:
+    """The page that shows ``content``, a document of ``report_data``."""
+    scripts = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
+    parts = {
+        "title": escape(title),
+        "style": _part("page.css"),
+        "plotly": plotly_script(),
+        "data": _embedded(content),
+        "script": scripts,
+    }
+    out = []
+    # Split rather than replace, one after the other: what is put in is never searched for further
+    # marks.
+    for piece in _part("page.html").split("{{"):
+        name, mark, rest = piece.partition("}}")
+        out.append(parts[name] + rest if mark else piece)
+    return "".join(out)
+
+
+@cache
+def plotly_script() -> str:
+    """plotly.js as text, from the installed package, without importing it."""
+    found = util.find_spec("plotly")
+    locations = (found.submodule_search_locations or []) if found is not None else []
+    for location in locations:
+        script = Path(location) / "package_data" / "plotly.min.js"
+        if script.is_file():
+            # Ends the element early if it stood in a string; plotly's own pages make the same
+            # change.
+            return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
+    raise ConfigError(
+        "The report needs plotly, which is not installed. Install the extra: pip install "
+        "'proxyfl[report]'."
+    )
+
+
+@cache
+def _part(name: str) -> str:
+    return (resources.files("proxyfl.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _embedded(content: Mapping[str, Any]) -> str:
+    """JSON that no browser takes for markup, whatever a client, class or setting is called."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

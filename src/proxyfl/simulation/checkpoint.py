@@ -1,0 +1,159 @@
+"""Checkpoints: one file per client and a manifest, complete or not there at all.
+
+    RUN/checkpoints/METHOD/000017/003.safetensors     client 3 after round 17: models, optimizers, streams, weight
+    RUN/checkpoints/METHOD/000017/manifest.json       written last: which files belong to it, with their checksums
+
+A file per client means that a run can go on with another number of workers or ranks. The last two
+are kept, so that there is one to fall back to when the newest is damaged.
+
+Guarantees: a manifest names only files that were whole when it was written; ``newest`` checks every
+checksum again and passes over, with a warning that says why, whatever does not fit."""
+
+import json
+import shutil
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from proxyfl.errors import RunError
+from proxyfl.federation.rounds import Client
+from proxyfl.records.folder import finite, writing
+
+VERSION = 1
+KEPT = 2
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was passed over; an older one is used."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint: after ``round``, with ``metrics_bytes`` of metrics written and these
+    records by then."""
+
+    path: Path
+    round: int
+    metrics_bytes: int
+    final: list[dict[str, Any]]
+    departures: list[dict[str, Any]]
+
+    def restore(self, clients: Iterable[Client]) -> None:
+        """Put the clients hosted here back to where they were."""
+        for client in clients:
+            path = self.path / _name(client.id)
+            try:
+                with safe_open(path, framework="pt") as file:
+                    about = file.metadata() or {}
+                    state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
+                client.learner.restore(state)
+                client.weight = float.fromhex(about["weight"])
+            except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+                raise RunError(f"The checkpoint {path} does not fit this run: {error}") from error
+
+
+def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
+    """Write one client's file of round ``round`` below ``folder``; return its name and checksum for
+    the manifest."""
+    below, name = folder / _round(round), _name(client.id)
+    about = {"client": client.name, "round": str(round), "weight": float(client.weight).hex()}
+    content = save(client.learner.state(), metadata=about)
+    with writing(below / name):
+        below.mkdir(parents=True, exist_ok=True)
+        scratch = below / f".{name}.new"
+        scratch.write_bytes(content)
+        scratch.replace(below / name)
+    return name, zlib.crc32(content)
+
+
+def commit(
+    folder: Path,
+    round: int,
+    files: Mapping[str, int],
+    *,
+    metrics_bytes: int,
+    identity: str,
+    final: Sequence[Mapping[str, Any]],
+    departures: Sequence[Mapping[str, Any]],
+) -> None:
+    """Declare the files of round ``round`` a checkpoint of the run ``identity``; drop all but the
+    last two."""
+    manifest = {
+        "version": VERSION,
+        "identity": identity,
+        "round": round,
+        "metrics_bytes": metrics_bytes,
+        "files": dict(sorted(files.items())),
+        "final": final,
+        "departures": departures,
+    }
+    path = folder / _round(round) / "manifest.json"
+    with writing(path):
+        scratch = path.with_name(".manifest.new")
+        scratch.write_text(json.dumps(finite(manifest)))
+        scratch.replace(path)
+    # Workers may be some rounds ahead: what they have written beyond this round is not complete
+    # yet, and stays.
+    for old in sorted(path for path in folder.iterdir() if path.name <= _round(round))[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def clear(folder: Path) -> None:
+    """Remove the checkpoints of a method that is over."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def newest(folder: Path, *, identity: str) -> Checkpoint | None:
+    """The newest checkpoint below ``folder`` that is whole and belongs to the run ``identity``, if
+    there is one."""
+    if not folder.is_dir():
+        return None
+    for path in sorted(folder.iterdir(), reverse=True):
+        if not (path / "manifest.json").exists():
+            continue  # interrupted before it was complete: not a checkpoint yet
+        try:
+            return _checked(path, identity)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = (
+                f"{type(error).__name__}: {error}"
+                if not isinstance(error, ValueError)
+                else str(error)
+            )
+            warnings.warn(
+                f"The checkpoint {path} cannot be used ({reason}). Going back to the one before it.",
+                CheckpointWarning,
+                stacklevel=2,
+            )
+    return None
+
+
+def _checked(path: Path, identity: str) -> Checkpoint:
+    manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+    if manifest["version"] != VERSION:
+        raise ValueError(f"version {manifest['version']}, expected {VERSION}")
+    if manifest["identity"] != identity:
+        raise ValueError("it belongs to a run with other settings")
+    for name, checksum in manifest["files"].items():
+        if zlib.crc32((path / name).read_bytes()) != checksum:
+            raise ValueError(f"{name} is truncated or damaged")
+    return Checkpoint(
+        path,
+        int(manifest["round"]),
+        int(manifest["metrics_bytes"]),
+        list(manifest["final"]),
+        list(manifest["departures"]),
+    )
+
+
+def _round(round: int) -> str:
+    return f"{round:06d}"
+
+
+def _name(client: int) -> str:
+    return f"{client:03d}.safetensors"

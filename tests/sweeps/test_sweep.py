@@ -1,0 +1,466 @@
+"""Sweeps: what a file means, what it is refused for, and how its runs are carried out, stopped and
+taken up again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxyfl.errors import ConfigError, RunError
+from proxyfl.records import folder
+from proxyfl.simulation import config
+from proxyfl.sweeps import pool as processes
+from proxyfl.sweeps.file import Run, plan, state
+from proxyfl.sweeps.pool import Status, execute
+
+STANDIN = (sys.executable, "-S", str(Path(__file__).with_name("standin.py")))
+TWO_BY_TWO = """
+[set]
+rounds = 2
+[grid]
+methods = ["alone", "proxyfl"]
+seed = [0, 1]
+"""
+
+
+def planned(tmp_path: Path, text: str) -> list[Run]:
+    (tmp_path / "sweep.toml").write_text(text)
+    return plan(tmp_path / "sweep.toml", tmp_path / "out")
+
+
+def begin(run: Run) -> None:
+    """Leave a run's folder as a process does that was stopped early."""
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.toml").write_text(config.to_toml(run.config))
+    (run.folder / "metrics.jsonl").touch()
+
+
+def attempts(run: Run) -> list[str]:
+    return (run.folder / "attempts").read_text().splitlines()
+
+
+def test_every_combination_once(tmp_path: Path) -> None:
+    """A grid is the product of its lists; names say what varies, and folders are called by them."""
+    runs = planned(tmp_path, TWO_BY_TWO)
+    assert [run.name for run in runs] == [
+        "alone,seed=0",
+        "alone,seed=1",
+        "proxyfl,seed=0",
+        "proxyfl,seed=1",
+    ]
+    assert [(run.config.methods, run.config.seed, run.config.rounds) for run in runs[1:3]] == [
+        (("alone",), 1, 2),
+        (("proxyfl",), 0, 2),
+    ]
+    assert runs[0].folder == tmp_path / "out" / "alone,seed=0"
+    assert runs[2].settings == {"methods": "proxyfl", "seed": 0}
+
+
+def test_nothing_is_written_by_planning(tmp_path: Path) -> None:
+    """A plan leaves no trace."""
+    planned(tmp_path, TWO_BY_TWO)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["sweep.toml"]
+
+
+def test_base_lies_beside_the_sweep(tmp_path: Path) -> None:
+    """The base is found beside the sweep's file, and what the sweep does not mention is the
+    base's."""
+    (tmp_path / "base.toml").write_text(
+        'rounds = 7\n[learning]\nalpha = 0.25\n[exchange]\nself_weight = "none"\n'
+    )
+    runs = planned(tmp_path, 'base = "base.toml"\n[set]\nlearning.beta = 0.1\n[grid]\nseed = [4]\n')
+    assert runs[0].config == config.load(tmp_path / "base.toml", ["learning.beta=0.1", "seed=4"])
+
+
+def test_three_ways_to_write_a_key(tmp_path: Path) -> None:
+    """Quoted, dotted and as tables, a setting is the same setting."""
+    texts = (
+        '[grid]\n"learning.beta" = [0.0, 0.5]\n',
+        "[grid]\nlearning.beta = [0.0, 0.5]\n",
+        "[grid.learning]\nbeta = [0.0, 0.5]\n",
+    )
+    found = [planned(tmp_path, text) for text in texts]
+    assert found[0] == found[1] == found[2]
+    assert [run.config.learning.beta for run in found[0]] == [0.0, 0.5]
+
+
+def test_variants_vary_together(tmp_path: Path) -> None:
+    """A variant's settings go together under its name, and combine with the grid."""
+    runs = planned(
+        tmp_path,
+        '[grid]\nseed = [0, 1]\n[[variant]]\nname = "honest"\nlearning.beta = '
+        "0.0\nmodels.residual = true\n"
+        '[[variant]]\nname = "the paper\'s"\nlearning.beta = 0.5\nmodels.residual = false\n',
+    )
+    assert [run.name for run in runs] == [
+        "honest,seed=0",
+        "honest,seed=1",
+        "the-paper-s,seed=0",
+        "the-paper-s,seed=1",
+    ]
+    assert [(r.config.learning.beta, r.config.models.residual) for r in runs[1:3]] == [
+        (0.0, True),
+        (0.5, False),
+    ]
+
+
+def test_names_tell_settings_of_one_kind_apart(tmp_path: Path) -> None:
+    """Where the last part of two keys is the same, the whole key stands in the name."""
+    runs = planned(
+        tmp_path,
+        "[grid]\nprivate_optimizer.learning_rate = [0.1]\nproxy_optimizer.learning_rate = [0.2, "
+        "0.3]\n",
+    )
+    assert runs[0].name == "private_optimizer.learning_rate=0.1,proxy_optimizer.learning_rate=0.2"
+
+
+def test_names_are_short_and_differ(tmp_path: Path) -> None:
+    """A name that is too long is cut, and names that would read the same are told apart."""
+    sources = ["a/b", "a b", "x" * 300 + "1", "x" * 300 + "2"]
+    names = [run.name for run in planned(tmp_path, f"[grid]\ndata.source = {sources}\n")]
+    assert len(set(names)) == 4
+    assert max(map(len, names)) <= 120
+    assert all("/" not in name for name in names)
+
+
+BAD: list[tuple[str, str]] = [
+    (
+        "[grid]\nlearning.betta = [0.1]\n",
+        r"sweep.toml: Unknown setting 'learning.betta'. Did you mean 'learning.beta'",
+    ),
+    (
+        "[grid]\nlearning.beta = [0.1, 1.5]\n",
+        r"In the run beta=1.5: Expected 0 <= learning.beta <= 1, got .*1.5",
+    ),
+    (
+        "[grid]\nseed = []\n",
+        r"Expected a list of one or more values for 'seed' in \[grid\], got \[\]",
+    ),
+    ("[grid]\nseed = 3\n", r"Expected a list .* got 3. A value for all runs goes below \[set\]"),
+    (
+        '[grid]\nmethods = ["alone", "fedprox"]\n',
+        r"In the run fedprox: Unknown method 'fedprox'. Known: alone",
+    ),
+    (
+        '[grid]\nseed = [0, "one"]\n',
+        r"In the run seed=one: Expected a whole number for seed, got 'one'",
+    ),
+    (
+        "rounds = 3\n[grid]\nseed = [0]\n",
+        r"Unknown key in .*sweep.toml: 'rounds'. Known: base, set, grid, variant",
+    ),
+    ("[set]\nseed = 1\n[grid]\nseed = [0]\n", r"'seed' is given more than once"),
+    ("[set]\nrounds = 5\n", r"Nothing varies"),
+    ("[grid]\nprivacy.noise_multiplier = [1, 1.0]\n", r"are the same run"),
+    ("[[variant]]\nlearning.beta = 0.1\n", r"Expected a name for each \[\[variant\]\]"),
+    ('[variant]\nname = "a"\n', r"Mind the double brackets"),
+    (
+        '[[variant]]\nname = "a"\nseed = 0\n[[variant]]\nname = "a"\nseed = 1\n',
+        r"2 variants are called 'a'",
+    ),
+    ("[grid]\nseed = [0\n", r"is not valid TOML"),
+    ("grid = 3\n", r"expected a table for 'grid', got 3"),
+    ('base = "nowhere.toml"\n[grid]\nseed = [0]\n', r"Cannot read the config file .*nowhere.toml"),
+    (
+        f"[grid]\nseed = {list(range(200))}\nrounds = {list(range(1, 101))}\n",
+        r"at most 10000 runs, got 20000",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), BAD, ids=[text.split("\n")[-2][:30] for text, _ in BAD]
+)
+def test_bad_sweeps_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    """What cannot be run is refused before any work, with what was found and what to do."""
+    with pytest.raises(ConfigError, match=message):
+        planned(tmp_path, text)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_settings_in_the_folder_are_refused(tmp_path: Path) -> None:
+    """A run made with other settings is not taken for this sweep's, and the difference is named."""
+    run = planned(tmp_path, "[set]\nrounds = 5\n[grid]\nseed = [0]\n")[0]
+    begin(run)
+    assert planned(tmp_path, "[set]\nrounds = 5\n[grid]\nseed = [0, 1]\n")[0] == run
+    with pytest.raises(
+        RunError, match=r"seed=0 holds a run with other settings: rounds is 5 there and 9 here"
+    ):
+        planned(tmp_path, "[set]\nrounds = 9\n[grid]\nseed = [0]\n")
+
+
+@pytest.mark.parametrize("summary", ["", "{", "[]", '{"finished": false}', '{"finished": "yes"}'])
+def test_only_finished_is_finished(tmp_path: Path, summary: str) -> None:
+    """A run is finished if its summary says so; a torn or older one is resumable."""
+    run = planned(tmp_path, "[grid]\nseed = [0]\n")[0]
+    assert state(run.folder) == "new"
+    begin(run)
+    assert state(run.folder) == "resumable"
+    (run.folder / "summary.json").write_text(summary)
+    assert state(run.folder) == "resumable"
+    (run.folder / "summary.json").write_text('{"finished": true}')
+    assert state(run.folder) == "finished"
+
+
+def test_runs_are_run_once_and_failures_stay_alone(tmp_path: Path) -> None:
+    """All runs end, with one thread and one worker each; one that fails says why, and it alone is
+    tried again."""
+    runs = planned(tmp_path, "[set]\nrounds = 2\n[grid]\nseed = [0, 13, 2]\n")
+    outcomes = {o.run.name: o for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)}
+    assert {name: o.error is None for name, o in outcomes.items()} == {
+        "seed=0": True,
+        "seed=13": False,
+        "seed=2": True,
+    }
+    error = outcomes["seed=13"].error
+    assert error is not None
+    assert error.startswith("a line before\nno luck with seed 13\n(exit code 3; all it said: ")
+    assert "no luck" in runs[1].beside(".log").read_text()
+    again = execute(runs, parallel=2, command=STANDIN, poll=0.01)
+    assert [o.run.name for o in again] == ["seed=13"]
+    assert attempts(runs[0]) == ["run --workers 1 threads=1"]
+    assert attempts(runs[1]) == ["run --workers 1 threads=1", "resume --workers 1 threads=1"]
+
+
+def test_success_without_a_finished_run_is_a_failure(tmp_path: Path) -> None:
+    """A process that ends with 0 but leaves no finished run has failed, and so has one that was
+    killed."""
+    runs = planned(tmp_path, "[grid]\nseed = [0]\n")
+    nothing = execute(runs, parallel=1, command=(sys.executable, "-S", "-c", "pass"), poll=0.01)
+    assert "(exit code 0" in str(nothing[0].error)
+    suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    killed = execute(runs, parallel=1, command=(sys.executable, "-S", "-c", suicide), poll=0.01)
+    assert "killed by SIGKILL" in str(killed[0].error)
+
+
+def test_never_more_than_asked_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most ``parallel`` runs are at work, and as many as that while enough are waiting."""
+    monkeypatch.setenv("STANDIN_PACE", "0.02")
+    seen: list[Status] = []
+    execute(
+        planned(tmp_path, "[set]\nrounds = 3\n[grid]\nseed = [0, 1, 2, 3, 4]\n"),
+        parallel=2,
+        command=STANDIN,
+        tell=seen.append,
+        poll=0.01,
+    )
+    assert max(len(status.running) for status in seen) == 2
+    assert all(len(status.running) == 2 for status in seen if status.waiting)
+    assert [status.part_done for status in seen] == sorted(status.part_done for status in seen)
+    assert (seen[-1].part_done, seen[-1].waiting, len(seen[-1].outcomes)) == (1.0, 0, 5)
+
+
+def test_time_remaining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time left is guessed from the rounds done since the start, not from those of an earlier
+    attempt."""
+    runs = planned(tmp_path, "[set]\nrounds = 10\n[grid]\nseed = [0, 1]\n")
+    begin(runs[0])
+    rows: list[dict[str, Any]] = [{"method": "alone", "round": n} for n in range(5)]
+    folder.append_metrics(runs[0].folder, rows)
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = processes._Clock(runs)
+    assert clock.status([], runs, []).seconds_left is None
+    now = 110.0
+    folder.append_metrics(runs[0].folder, [{"method": "alone", "round": n} for n in range(5, 10)])
+    with (runs[0].folder / "metrics.jsonl").open("a") as torn:
+        torn.write('{"method": "alo')
+    status = clock.status([], runs, [])
+    assert status.running == {"seed=0": 10 / 30, "seed=1": 0.0}
+    assert status.seconds_left == pytest.approx(10 / 5 * 50)
+
+
+def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt stops the processes; the next time finished runs are skipped, begun ones
+    resumed, others run."""
+    runs = planned(
+        tmp_path, '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1, 2, 3]\n'
+    )
+    assert len(execute(runs[:1], parallel=1, command=STANDIN, poll=0.01)) == 1
+    monkeypatch.setenv("STANDIN_PACE", "30")
+
+    def tell(status: Status) -> None:
+        if all((run.folder / "attempts").exists() for run in runs[1:3]):
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        execute(runs, parallel=2, command=STANDIN, tell=tell, poll=0.01)
+    assert time.monotonic() - began < 8
+    assert [state(run.folder) for run in runs] == ["finished", "resumable", "resumable", "new"]
+    assert "interrupted" in runs[1].beside(".log").read_text()
+    monkeypatch.setenv("STANDIN_PACE", "0")
+    assert [o.error for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)] == [
+        None,
+        None,
+        None,
+    ]
+    assert [len(attempts(run)) for run in runs] == [1, 2, 2, 1]
+    assert attempts(runs[1])[1].startswith("resume ")
+
+
+def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that does not heed the request to stop is ended by force after a while."""
+    monkeypatch.setenv("STANDIN_PACE", "60")
+    monkeypatch.setenv("STANDIN_STUBBORN", "1")
+    monkeypatch.setattr(processes, "_GRACE", 0.2)
+    runs = planned(tmp_path, "[grid]\nseed = [0]\n")
+    children: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def remember(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        children.append(real(*args, **kwargs))
+        return children[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", remember)
+
+    def tell(status: Status) -> None:
+        if (runs[0].folder / "attempts").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(runs, parallel=1, command=STANDIN, tell=tell, poll=0.01)
+    assert [child.returncode for child in children] == [-signal.SIGKILL]
+
+
+def test_one_sweep_at_a_time_in_a_folder(tmp_path: Path) -> None:
+    """A second sweep in the same folder is refused while the first is at work, and welcome
+    after."""
+    runs = planned(tmp_path, "[grid]\nseed = [0]\n")
+    with processes._alone_in(folder.subfolder(tmp_path / "out")):
+        with pytest.raises(RunError, match="Another sweep"):
+            execute(runs, parallel=1, command=STANDIN, poll=0.01)
+        assert not runs[0].folder.exists()
+    assert len(execute(runs, parallel=1, command=STANDIN, poll=0.01)) == 1
+
+
+def test_an_orphan_keeps_its_folder(tmp_path: Path) -> None:
+    """While a process that a killed sweep left behind lives, its folder is not taken from it."""
+    out = folder.subfolder(tmp_path / "out")
+    with processes._alone_in(out) as lock:
+        orphan = subprocess.Popen(
+            [sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,)
+        )
+    try:
+        with pytest.raises(RunError, match="left behind"), processes._alone_in(out):
+            pass
+    finally:
+        orphan.communicate(b"\n")
+    with processes._alone_in(out) as lock:
+        assert os.fstat(lock)
+
+
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    """A sweep folder that cannot be made is an error that names it."""
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(RunError, match=r"Cannot write .*out"):
+        execute(planned(tmp_path, "[grid]\nseed = [0]\n"), parallel=1, command=STANDIN)
+
+
+def test_a_finished_sweep_needs_nothing(tmp_path: Path) -> None:
+    """Where all is done no process is started and nothing is written."""
+    runs = planned(tmp_path, "[grid]\nseed = [0]\n")
+    execute(runs, parallel=1, command=STANDIN, poll=0.01)
+    assert execute(runs, parallel=1, command=("no-such-program",)) == []
+
+
+TINY = """
+[set]
+rounds = 2
+partition.clients = 2
+partition.examples = 100
+[grid]
+methods = ["alone", "proxyfl"]
+seed = [0, 1]
+"""
+
+
+@pytest.mark.slow
+def test_a_real_sweep_interrupted_and_continued(tmp_path: Path) -> None:
+    """Two methods and two seeds, for real: stopped in the middle and continued, every run ends
+    finished and whole."""
+    runs = planned(tmp_path, TINY)
+
+    def tell(status: Status) -> None:
+        if status.outcomes and status.running:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(runs, parallel=2, tell=tell)
+    states = [state(run.folder) for run in runs]
+    assert "finished" in states
+    assert states.count("finished") < 4
+    outcomes = execute(runs, parallel=2)
+    assert [o.error for o in outcomes] == [None] * (4 - states.count("finished"))
+    for run in runs:
+        rows = list(folder.read_metrics(run.folder))
+        assert [(row["round"], row["client"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.slow
+def test_a_real_run_that_fails_and_one_that_does_not(tmp_path: Path) -> None:
+    """A setting that only the data can refuse fails its own run alone, in the words of the real
+    program."""
+    runs = planned(
+        tmp_path,
+        TINY.replace("[0, 1]", "[0]").replace('["alone", "proxyfl"]', '["alone"]')
+        + "learning.batch_size = [20, 5000]\n",
+    )
+    good, bad = sorted(execute(runs, parallel=2), key=lambda outcome: outcome.run.name)
+    assert good.error is None
+    assert state(good.run.folder) == "finished"
+    assert "learning.batch_size=5000 is larger than the 100 examples of client 0" in str(bad.error)
+    assert state(bad.run.folder) == "new"
+
+
+QUICK = """
+[set]
+rounds = 300
+[grid]
+seed = [0, 1, 2]
+learning.batch_size = [50, 60]
+[[variant]]
+name = "honest"
+learning.beta = 0.0
+[quick]
+rounds = 2
+seed = [7]
+partition.clients = 4
+"""
+
+
+def test_the_quick_variant(tmp_path: Path) -> None:
+    """A list replaces the grid's, another value is set in every run; without --quick nothing of it
+    counts."""
+    (tmp_path / "sweep.toml").write_text(QUICK)
+    full, quick = (
+        plan(tmp_path / "sweep.toml", tmp_path / "out", quick=quick) for quick in (False, True)
+    )
+    assert len(full) == 6
+    assert {(run.config.rounds, run.config.partition.clients) for run in full} == {(300, 8)}
+    assert [run.name for run in quick] == [
+        "honest,seed=7,batch_size=50",
+        "honest,seed=7,batch_size=60",
+    ]
+    assert {(run.config.rounds, run.config.partition.clients) for run in quick} == {(2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("quick", "said"),
+    [
+        ("", r"no quick variant. Say below \[quick\]"),
+        ("[quick]\nseed = 1\n", r"Expected a list .* for 'seed' in \[grid\]"),
+        ("[quick]\nrunds = 1\n", r"Unknown setting 'runds'. Did you mean 'rounds'"),
+        ("quick = 3\n", r"expected a table for 'quick', got 3"),
+    ],
+)
+def test_a_wrong_quick_variant_is_refused(quick: str, said: str, tmp_path: Path) -> None:
+    text = quick + TWO_BY_TWO if quick.startswith("quick") else TWO_BY_TWO + quick
+    (tmp_path / "sweep.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        plan(tmp_path / "sweep.toml", tmp_path / "out", quick=True)
