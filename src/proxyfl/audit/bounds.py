@@ -214,4 +214,4 @@ def _halves(canaries: int, thresholds: int) -> list[int]:
     if most < 1:
         return []
     spread = np.geomspace(min(5, most), most, thresholds)
-    return sorted({int(round(value)) for value in spread})
+    return sorted({round(float(value)) for value in spread})
