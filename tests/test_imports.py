@@ -13,7 +13,17 @@ SOURCE = Path(__file__).parents[1] / "src" / "proxyfl"
 LEVEL = {
     "errors": 0,
     **dict.fromkeys(
-        ("_entrypoint", "_machine", "_validate", "losses", "measures", "params", "seeds"), 1
+        (
+            "_entrypoint",
+            "_examples",
+            "_machine",
+            "_validate",
+            "losses",
+            "measures",
+            "params",
+            "seeds",
+        ),
+        1,
     ),
     **dict.fromkeys(("privacy", "gossip", "transport", "data", "models"), 2),
     "federation": 3,

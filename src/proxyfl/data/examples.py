@@ -1,0 +1,165 @@
+"""Kinds of examples: tensors in memory, an array in a file, and a part of either.
+
+A trainer, a partition, an evaluation and a checksum take any kind (``Examples``), and a run gives
+the same bits whichever it is: the kind decides where inputs are kept, never what they are.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from proxyfl._examples import Examples as Examples
+from proxyfl.errors import DataError
+
+CHUNK_BYTES = 2**24
+"""Inputs are read through in pieces of about this size."""
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Inputs ``x`` (N, *shape), labels and groups as tensors."""
+
+    x: Tensor
+    labels: Tensor
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    def take(self, rows: Tensor) -> Tensor:
+        return self.x.index_select(0, rows.to(self.x.device))
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryMapped:
+    """Inputs in a ``.npy`` file, of which only the rows in use are read.
+
+    The values are those that ``as_inputs`` makes of the array. The file must not change while it is
+    in use; a run's checksum tells whether it has changed since.
+    """
+
+    path: Path
+    labels: Tensor
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._inputs(self._array[:0]).shape[1:])
+
+    def take(self, rows: Tensor) -> Tensor:
+        return self._inputs(self._array[rows.cpu().numpy()])
+
+    @cached_property
+    def _array(self) -> npt.NDArray[Any]:
+        return read_npy(self.path, mapped=True)
+
+    def _inputs(self, values: npt.NDArray[Any]) -> Tensor:
+        return as_inputs(str(self.path), values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("path", "labels", "groups")}
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """Some rows of other examples. No input is copied."""
+
+    examples: Examples
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return self.examples.labels[self.rows]
+
+    @cached_property
+    def groups(self) -> Tensor | None:
+        groups = self.examples.groups
+        return None if groups is None else groups[self.rows]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.examples.shape
+
+    def take(self, rows: Tensor) -> Tensor:
+        return self.examples.take(self.rows[rows])
+
+
+def chunks(examples: Examples, size: int | None = None) -> Iterator[Tensor]:
+    """All inputs in order, ``size`` examples at a time; as many as fill 16 MB for None."""
+    if size is None:
+        size = max(1, CHUNK_BYTES // max(1, 4 * math.prod(examples.shape)))
+    if isinstance(examples, InMemory):
+        yield from torch.split(examples.x, size)  # views: nothing is copied
+        return
+    for start in range(0, len(examples), size):
+        yield examples.take(torch.arange(start, min(start + size, len(examples))))
+
+
+def checksum(examples: Examples, start: int = 0) -> int:
+    """A CRC-32 of all inputs, then all labels: equal for equal examples, of whichever kind."""
+    found = start
+    for inputs in chunks(examples):
+        found = zlib.crc32(inputs.cpu().contiguous().numpy().data, found)
+    return zlib.crc32(examples.labels.contiguous().numpy().data, found)
+
+
+def is_in_memory(examples: Examples) -> bool:
+    """Whether the inputs are tensors in this process."""
+    while isinstance(examples, Subset):
+        examples = examples.examples
+    return isinstance(examples, InMemory)
+
+
+def gathered(examples: Examples, device: str | torch.device = "cpu") -> InMemory:
+    """A copy of the inputs on ``device``, which keeps nothing else alive."""
+    inputs = examples.take(torch.arange(len(examples))).to(device)
+    groups = examples.groups
+    return InMemory(inputs, examples.labels.clone(), None if groups is None else groups.clone())
+
+
+def pixels(values: npt.NDArray[np.uint8]) -> Tensor:
+    """Eight-bit pixels as float32 in [0, 1]. The scale is the format's, so it reveals nothing."""
+    return torch.from_numpy(np.divide(values, np.float32(255), dtype=np.float32, order="C"))
+
+
+def as_inputs(where: str, values: npt.NDArray[Any]) -> Tensor:
+    """An array of examples as float32 inputs; unsigned bytes are pixels, channel first or last."""
+    if values.dtype == np.uint8:
+        if values.ndim == 3:
+            values = values[:, None]
+        elif values.ndim == 4 and values.shape[3] <= 4 < values.shape[1]:
+            values = np.moveaxis(values, 3, 1)
+        return pixels(values)
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"{where}: expected numbers, got {values.dtype}.")
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def read_npy(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
+    """The array in a ``.npy`` file, mapped instead of read if asked; pickled objects are refused."""
+    try:
+        found: npt.NDArray[Any] = np.load(
+            path, mmap_mode="r" if mapped else None, allow_pickle=False
+        )
+    except (OSError, EOFError, ValueError) as problem:
+        raise DataError(f"{path}: not a readable .npy of plain numbers: {problem}.") from problem
+    return found
