@@ -25,8 +25,8 @@ from proxyfl._machine import keep_freed_memory
 from proxyfl.data import Dataset
 from proxyfl.federation.learners import optimizer
 from proxyfl.federation.precision import computing_in
-from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import Seeded
 from proxyfl.simulation import config

@@ -22,6 +22,7 @@ import pytest
 import proxyfl
 from proxyfl.cli.main import main, parser
 from proxyfl.privacy import accounting
+from proxyfl.privacy.guarantee import Kind, shown
 from proxyfl.simulation import config as settings
 from proxyfl.simulation import prepare as preparation
 from proxyfl.sweeps import file as sweep
@@ -321,14 +322,14 @@ def test_the_demos_figures_are_the_defaults() -> None:
     )
     assert isinstance(batch, int)
     segment = accounting.Segment(batch / n, 4.0, config.rounds * (n // batch))
-    cost = accounting.epsilon([segment], 1 / n, accounting.Kind.END_TO_END)
+    cost = accounting.epsilon([segment], 1 / n, Kind.END_TO_END)
     readme, privacy = (ROOT / "README.md").read_text(), (ROOT / "docs" / "privacy.md").read_text()
-    assert f" {cost.pld:.2f} │ {1 / n:.1e} │ end-to-end" in readme
+    assert f" {shown(cost.pld, 2)} │ {1 / n:.1e} │ end-to-end" in readme
     assert (
         f"the demo: n = {n}, B = {batch}, {segment.steps} steps, sigma = 4, delta = 1/{n} |"
         in privacy
     )
-    assert f"| {cost.rdp:.3f} | {cost.pld:.3f} |" in privacy
+    assert f"| {shown(cost.rdp)} | {shown(cost.pld)} |" in privacy
     column = {first: row.split("|")[-2].strip() for first, row in rows("Settings").items()}
     assert column["clients x examples"] == f"{config.partition.clients} x {n}"
     assert column["division"] == f"majority {config.partition.p_major}"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from proxyfl.federation.methods import METHODS as METHODS
     from proxyfl.federation.methods import Method as Method
     from proxyfl.gossip.pushsum import Mass as Mass
-    from proxyfl.privacy.accounting import Epsilon as Epsilon
-    from proxyfl.privacy.accounting import Kind as Kind
     from proxyfl.privacy.calibration import noise_for as noise_for
     from proxyfl.privacy.calibration import steps_for as steps_for
     from proxyfl.privacy.dpsgd import DPSGD as DPSGD
+    from proxyfl.privacy.guarantee import Epsilon as Epsilon
+    from proxyfl.privacy.guarantee import Kind as Kind
     from proxyfl.privacy.ledger import Budget as Budget
     from proxyfl.privacy.ledger import Ledger as Ledger
     from proxyfl.records.run import load as load
@@ -36,8 +36,8 @@ _HOMES = {
     "Config": "proxyfl.simulation.config",
     "DPSGD": "proxyfl.privacy.dpsgd",
     "Dataset": "proxyfl.data.dataset",
-    "Epsilon": "proxyfl.privacy.accounting",
-    "Kind": "proxyfl.privacy.accounting",
+    "Epsilon": "proxyfl.privacy.guarantee",
+    "Kind": "proxyfl.privacy.guarantee",
     "Ledger": "proxyfl.privacy.ledger",
     "METHODS": "proxyfl.federation.methods",
     "Mass": "proxyfl.gossip.pushsum",

@@ -15,8 +15,8 @@ from proxyfl.federation.metrics import evaluate
 from proxyfl.federation.trainers import PlainSGD
 from proxyfl.losses import kl_divergence
 from proxyfl.models import build
-from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import Seeded
 

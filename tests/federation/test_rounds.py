@@ -20,8 +20,8 @@ from proxyfl.federation.rounds import Client, run_rounds
 from proxyfl.federation.trainers import PlainSGD
 from proxyfl.gossip import topology
 from proxyfl.models import build
-from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import Seeded
 from proxyfl.simulation import run as runner

@@ -20,8 +20,6 @@ from proxyfl.privacy import accounting, pld, rdp
 from proxyfl.privacy.accounting import (
     PAPER_ORDERS,
     AccountingWarning,
-    Epsilon,
-    Kind,
     Segment,
     epsilon,
     merged,
@@ -30,6 +28,7 @@ from proxyfl.privacy.accounting import (
     rdp_epsilon,
     rdp_of,
 )
+from proxyfl.privacy.guarantee import Epsilon, Kind
 
 # The paper's histopathology table (sigma = 1.4, B = 32, 30 epochs, delta = 1e-5): examples, RDP,
 # PLD. The paper prints 2.36, 2.17, 2.08, 2.12, 1.00; these three decimals were computed with
@@ -322,10 +321,10 @@ class TestStatement:
         assert str(kind) in str(epsilon([Segment(0.1, 2.0, 5)], 1e-5, kind))
 
     def test_text(self) -> None:
-        """The text gives the smaller epsilon, delta and the kind."""
+        """The text gives the smaller epsilon, delta, the kind and the relation."""
         assert (
             str(Epsilon(2.377, 2.174, 1e-5, Kind.CONDITIONAL))
-            == "epsilon 2.174 at delta 1e-05 (conditional)"
+            == "epsilon 2.174 at delta 1e-05 (conditional, zero-out)"
         )
 
     def test_without_dp_epsilon_is_infinite(self) -> None:

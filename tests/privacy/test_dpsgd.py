@@ -14,9 +14,9 @@ from proxyfl.data import load
 from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError
 from proxyfl.losses import cross_entropy
 from proxyfl.models import build
-from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.clipping import Clipper
 from proxyfl.privacy.dpsgd import DPSGD, Batch
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Budget, Ledger
 from proxyfl.seeds import Seeded, System
 

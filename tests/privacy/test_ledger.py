@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError, RunError
 from proxyfl.privacy import journal
-from proxyfl.privacy.accounting import AccountingWarning, Kind, Segment, epsilon
+from proxyfl.privacy.accounting import AccountingWarning, Segment, epsilon
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Budget, Charge, Ledger
 
 CHARGES = st.lists(

@@ -13,7 +13,7 @@ from proxyfl.federation.learners import Losses
 from proxyfl.federation.methods import METHODS
 from proxyfl.federation.metrics import Score
 from proxyfl.federation.rounds import ClientRound
-from proxyfl.privacy.accounting import Epsilon, Kind
+from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.run import Result

@@ -17,7 +17,7 @@ from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses
 from proxyfl.federation.metrics import Score
 from proxyfl.federation.rounds import ClientRound
-from proxyfl.privacy.accounting import Epsilon, Kind
+from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.records import folder
 from proxyfl.simulation import tracking
 from proxyfl.simulation.config import from_tree

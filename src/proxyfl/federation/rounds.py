@@ -24,7 +24,7 @@ from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
 from proxyfl.federation.metrics import Score
 from proxyfl.gossip.pushsum import Mass
-from proxyfl.privacy.accounting import Epsilon, Kind
+from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import seed_global
 from proxyfl.transport.base import Transport

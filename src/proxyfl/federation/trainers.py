@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
-from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import Batch
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.sampling import poisson, rate_for
 from proxyfl.seeds import Randomness

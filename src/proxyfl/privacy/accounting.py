@@ -1,20 +1,19 @@
-"""What steps cost: epsilon by two accountants, and what kind of guarantee it is.
+"""What steps cost: epsilon by two accountants.
 
-A number without its kind misleads, so there is no way to make an ``Epsilon`` without one.
-
-Both accountants are for Poisson-sampled Gaussian noise and neighbours that differ by one example,
-present or absent. Both give upper bounds, so the smaller is as true as the larger. RDP is the
-paper's accountant (with its orders), PLD the tighter."""
+Both are for Poisson-sampled Gaussian noise and neighbours that differ by one example, present or
+absent, at one and the same sampling rate (``guarantee.Relation`` says when that is so). Both give
+upper bounds, so the smaller is as true as the larger. RDP is the paper's accountant (with its
+orders), PLD the tighter."""
 
 import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import pld, rdp
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, shown
 from proxyfl.privacy.rdp import PAPER_ORDERS
 
 ACCOUNTANTS = ("pld", "rdp")
@@ -22,25 +21,6 @@ ACCOUNTANTS = ("pld", "rdp")
 
 class AccountingWarning(UserWarning):
     """An epsilon is sound, but looser than it might be."""
-
-
-class Kind(StrEnum):
-    """What an epsilon is a statement about."""
-
-    END_TO_END = "end-to-end"
-    """It covers all that left the house, as a function of the whole local dataset. The proxy learnt
-    from the data by DP-SGD and from nothing else that saw the data: beta = 0, or a method without a
-    private teacher. That the private model learns from the proxy is post-processing."""
-
-    CONDITIONAL = "conditional"
-    """It holds only with the private model taken as fixed. The proxy's loss contains the KL
-    divergence to the private model (beta > 0), which was trained without DP on *all* local data.
-    One example more or less changes that model and with it *every* example's clipped gradient, not
-    one: the sum's sensitivity is then not C. It says nothing of what reaches the proxy by that way,
-    which may be more than the number allows. This is the paper's guarantee."""
-
-    NONE = "none"
-    """Trained without differential privacy: epsilon is infinite."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +36,6 @@ class Segment:
         _validate.number("sampling_rate", self.sampling_rate, above=0, at_most=1)
         _validate.number("noise_multiplier", self.noise_multiplier, above=0)
         _validate.whole("steps", self.steps, at_least=0)
-
-
-@dataclass(frozen=True)
-class Epsilon:
-    """An (epsilon, delta) guarantee by both accountants, with its kind."""
-
-    rdp: float
-    pld: float
-    delta: float
-    kind: Kind
-
-    @property
-    def best(self) -> float:
-        """The smaller of the two: both are upper bounds."""
-        return min(self.rdp, self.pld)
-
-    def __str__(self) -> str:
-        if self.kind is Kind.NONE:
-            return "epsilon infinite (kind: none, trained without differential privacy)"
-        return f"epsilon {self.best:.3f} at delta {self.delta:.3g} ({self.kind})"
 
 
 def rdp_epsilon(
@@ -130,7 +90,7 @@ def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -
     if math.isinf(value):
         warnings.warn(
             f"The PLD accountant cannot handle these steps: {reason}. "
-            f"Its epsilon is given as the RDP accountant's {bound:.4g}, which is a valid bound "
+            f"Its epsilon is given as the RDP accountant's {shown(bound)}, which is a valid bound "
             f"but not as tight.",
             AccountingWarning,
             stacklevel=2,
@@ -149,13 +109,24 @@ def epsilon_of(
     )
 
 
-def epsilon(segments: Iterable[Segment], delta: float, kind: Kind) -> Epsilon:
+def epsilon(
+    segments: Iterable[Segment],
+    delta: float,
+    kind: Kind,
+    relation: Relation = Relation.ZERO_OUT,
+) -> Epsilon:
     """The whole statement about all ``segments`` together."""
     _checked_delta(delta)
     if kind is Kind.NONE:
-        return Epsilon(rdp=math.inf, pld=math.inf, delta=delta, kind=kind)
+        return Epsilon(rdp=math.inf, pld=math.inf, delta=delta, kind=kind, relation=relation)
     segments = tuple(segments)
-    return Epsilon(rdp=rdp_of(segments, delta), pld=pld_of(segments, delta), delta=delta, kind=kind)
+    return Epsilon(
+        rdp=rdp_of(segments, delta),
+        pld=pld_of(segments, delta),
+        delta=delta,
+        kind=kind,
+        relation=relation,
+    )
 
 
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:

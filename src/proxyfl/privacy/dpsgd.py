@@ -25,7 +25,7 @@ from proxyfl import params
 from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
-from proxyfl.privacy.accounting import Kind
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.noise import add_noise
 from proxyfl.privacy.sampling import poisson, rate_for

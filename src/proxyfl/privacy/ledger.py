@@ -25,8 +25,9 @@ from typing import Self
 from proxyfl import _validate
 from proxyfl.errors import BudgetExhausted, PrivacyError
 from proxyfl.privacy import accounting, journal
-from proxyfl.privacy.accounting import ACCOUNTANTS, Epsilon, Kind, Segment
+from proxyfl.privacy.accounting import ACCOUNTANTS, Segment
 from proxyfl.privacy.calibration import most
+from proxyfl.privacy.guarantee import Epsilon, Kind, shown
 
 VERSION = 1
 
@@ -220,12 +221,11 @@ class Ledger:
         if self.budget is None or not charge.steps or self._fits(charge.segment):
             return
         budget = self.budget
-        now = accounting.epsilon_of(self.segments(), self.delta, budget.accountant)
+        now = shown(accounting.epsilon_of(self.segments(), self.delta, budget.accountant))
+        then = shown(self._cost_with(charge.segment, budget))
         raise BudgetExhausted(
             f"Client {self.client}, round {charge.round}: {charge.steps} more steps would raise "
-            f"epsilon from {now:.4g} "
-            f"to {self._cost_with(charge.segment, budget):.4g} ({budget.accountant}, "
-            f"{self.kind}), above the budget of "
-            f"{budget.epsilon:.4g}. Nothing was spent. Use fewer steps (affordable_steps says how "
-            f"many), or stop."
+            f"epsilon from {now} to {then} ({budget.accountant}, {self.kind}), above the budget "
+            f"of {budget.epsilon:g}. Nothing was spent. Use fewer steps (affordable_steps says "
+            "how many), or stop."
         )

@@ -1,8 +1,8 @@
 """What the page shows, as one document of plain data: the browser draws from it and from nothing
 else.
 
-Numbers are rounded to what a chart can show (scores to 1e-4, epsilons to four digits), which keeps
-a large comparison in a few megabytes. Increments of a live run have the same form and are added at
+Numbers are rounded to what a chart can show (scores to 1e-4, epsilons to four digits, up), which
+keeps a large comparison in a few megabytes. Increments of a live run have the same form and are added at
 the end (``series``, ``graph``)."""
 
 import datetime
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from proxyfl.privacy.guarantee import upward
 from proxyfl.records.run import Row, Run, best_epsilon
 from proxyfl.report.graph import graph
 
@@ -186,7 +187,7 @@ def _add(method: dict[str, Any], row: Row) -> None:
         _pad(client[accountant], len(method["rounds"]) - 1)
         value = row.get(f"epsilon_{accountant}")
         client[accountant].append(
-            None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+            None if value is None or not math.isfinite(value) else upward(value, 4)
         )
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 from plotly.graph_objects import Figure as Figure
 
+from proxyfl.privacy.guarantee import shown
+
 if TYPE_CHECKING:
     from proxyfl.records.run import Runs
 
@@ -71,7 +73,7 @@ def gain(runs: "Runs", measure: str) -> go.Figure:
         if method == "alone" or rows.empty:
             continue
         hover = [
-            f"epsilon {e:.3g} ({kind})"
+            f"epsilon {shown(e)} ({kind})"
             for e, kind in zip(rows["epsilon"], rows["epsilon_kind"], strict=True)
         ]
         figure.add_scatter(

@@ -24,8 +24,8 @@ from proxyfl.federation.metrics import Score, evaluate
 from proxyfl.federation.precision import computing_in
 from proxyfl.federation.rounds import Client
 from proxyfl.federation.trainers import PlainSGD
-from proxyfl.privacy.accounting import Kind
 from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.privacy.guarantee import Kind, kind_of
 from proxyfl.privacy.ledger import Budget, Ledger
 from proxyfl.seeds import Seeded, derive, numpy_stream
 from proxyfl.simulation.config import Config, Optimizer, per_client
@@ -206,10 +206,11 @@ class _Builder:
     @property
     def kind(self) -> Kind:
         """What the method's epsilon is a statement about."""
-        if not (self.method.private and self.config.privacy.enabled):
-            return Kind.NONE
-        taught = self.method.learner == "mutual" and self.config.learning.beta > 0
-        return Kind.CONDITIONAL if taught else Kind.END_TO_END
+        taught = self.method.learner == "mutual"
+        return kind_of(
+            dp=self.method.private and self.config.privacy.enabled,
+            teacher_weight=self.config.learning.beta if taught else 0.0,
+        )
 
     def _ledger(self, i: int, site: Site, folder: Path | None) -> Ledger:
         delta = self._setting("privacy.delta", self.config.privacy.delta, i) or 1 / max(

@@ -22,7 +22,7 @@ from typing import Any
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.federation.rounds import ClientRound
-from proxyfl.privacy.accounting import Kind
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.records import folder
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import Config, to_toml

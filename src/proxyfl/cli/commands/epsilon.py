@@ -15,8 +15,9 @@ from proxyfl import _validate
 from proxyfl.cli.terminal.spinner import waiting
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
-from proxyfl.privacy.accounting import AccountingWarning, Epsilon, Kind, Segment
+from proxyfl.privacy.accounting import AccountingWarning, Segment
 from proxyfl.privacy.calibration import noise_for, steps_for
+from proxyfl.privacy.guarantee import WEAK, Epsilon, kind_of, shown, upward
 
 DESCRIPTION = """\
 Say what a training costs in privacy: epsilon of DP-SGD with Poisson batches, by two accountants. RDP is the paper's,
@@ -32,20 +33,6 @@ examples:
   proxyfl epsilon --examples 1000 --batch 50 --steps 600 --target-epsilon 4    how much noise?
   proxyfl epsilon --examples 1000 --batch 50 --noise 2 --target-epsilon 4      how many steps?
 """
-
-WEAK = 10.0
-
-KINDS = {
-    Kind.END_TO_END: "It covers all that leaves the house: with beta = 0 the proxy never sees the "
-    "private model.",
-    Kind.CONDITIONAL: (
-        "It is conditional: with beta above 0 the proxy learns from a private model that saw all "
-        "data without DP, and "
-        "the number holds only as if that model were fixed. What reaches the proxy that way is "
-        "not bounded. Use "
-        "beta = 0 for a guarantee that covers all that leaves the house."
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -142,7 +129,7 @@ def solve(arguments: argparse.Namespace) -> Answer:
         }
         steps = int(solutions["pld"])
     segment = Segment(rate, noise, steps)
-    kind = Kind.END_TO_END if beta == 0 else Kind.CONDITIONAL
+    kind = kind_of(dp=True, teacher_weight=beta)
     return Answer(
         examples, batch, segment, accounting.epsilon([segment], delta, kind), solved, solutions
     )
@@ -194,9 +181,9 @@ def _notes(answer: Answer) -> list[str]:
         )
     if answer.solved == "steps" and answer.segment.steps == 0:
         notes.append("Not even one step fits. Use more noise, a smaller batch or a larger target.")
-    if epsilon.best > WEAK:
+    if epsilon.weak:
         notes.append(
-            f"Frankly: an epsilon of {epsilon.best:.3g} is a weak guarantee; above {WEAK:.0f} it "
+            f"Frankly: an epsilon of {shown(epsilon.best, 0)} is a weak guarantee; above {WEAK:.0f} it "
             f"rules out very "
             "little. More noise, smaller batches or fewer steps make it stronger."
         )
@@ -204,15 +191,13 @@ def _notes(answer: Answer) -> list[str]:
 
 
 def _meaning(epsilon: Epsilon) -> str:
-    factor = (
-        f"a factor of {math.exp(epsilon.best):.3g}"
-        if epsilon.best < WEAK
-        else f"a factor of e^{epsilon.best:.3g}"
-    )
+    factor = f"e^{shown(epsilon.best, 1)}"
+    if not epsilon.weak:
+        factor = f"{upward(math.exp(epsilon.best), 3):.3g}"
     return (
-        "Whether or not any one example was in the data changes the probability of anything an "
-        "observer might conclude "
-        f"by at most {factor}, up to an additional probability of {epsilon.delta:.3g}."
+        "Whether or not any one example had an effect changes the probability of anything an "
+        f"observer might conclude by at most a factor of {factor}, up to an additional "
+        f"probability of {epsilon.delta:.3g}."
     )
 
 
@@ -221,6 +206,7 @@ def _document(answer: Answer, notes: list[str]) -> dict[str, object]:
         "rdp": answer.epsilon.rdp,
         "pld": answer.epsilon.pld,
         "kind": str(answer.epsilon.kind),
+        "relation": str(answer.epsilon.relation),
         "delta": answer.epsilon.delta,
         "examples": answer.examples,
         "batch": answer.batch,
@@ -250,12 +236,12 @@ def _show(answer: Answer, notes: list[str], console: Console) -> None:
         console.print(table)
     table = Table("accountant", f"epsilon ({epsilon.kind}) at delta {epsilon.delta:.3g}")
     for accountant in ("rdp", "pld"):
-        table.add_row(accountant.upper(), f"{getattr(epsilon, accountant):.3f}")
+        table.add_row(accountant.upper(), shown(getattr(epsilon, accountant)))
     console.print(table)
     console.print(
         f"{segment.steps} steps ({answer.epochs:.4g} epochs), sampling rate "
         f"{segment.sampling_rate:.4g}, "
         f"noise multiplier {segment.noise_multiplier:g}."
     )
-    for sentence in (_meaning(epsilon), KINDS[epsilon.kind], *notes):
+    for sentence in (_meaning(epsilon), epsilon.kind.sentence, epsilon.relation.sentence, *notes):
         console.print(sentence)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError
+from proxyfl.privacy.guarantee import shown
 from proxyfl.sweeps.statistics import FEWEST_SEEDS, PairedTest, smallest_wilcoxon
 from proxyfl.sweeps.table import Overview, Row, overview
 
@@ -169,7 +170,7 @@ def _spread(mean: float, std: float | None, form: str = ".3f") -> str:
 
 
 def _epsilon(row: Row) -> str:
-    return "no DP" if row.epsilon is None else f"{row.epsilon:.2f} {row.kind}"
+    return "no DP" if row.epsilon is None else f"{shown(row.epsilon, 2)} {row.kind}"
 
 
 def _p(test: PairedTest) -> list[str]:

@@ -25,7 +25,7 @@ from proxyfl.cli.terminal.layouts import fitting, framed, tight
 from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration, stderr_console
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
-from proxyfl.privacy.accounting import Kind
+from proxyfl.privacy.guarantee import Kind, brief, largest
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.run import Callback
@@ -137,8 +137,8 @@ class Progress(Callback):
             if scores:
                 row[role] = f"{mean(scores):.3f}"
         row["kept"] = row.get(self._keeps[name], row.get("proxy", ""))
-        worst = max((r.epsilon for r in records), key=lambda e: e.best)
-        row["epsilon"] = "" if worst.kind is Kind.NONE else short_epsilon(worst.best)
+        worst = largest(r.epsilon for r in records)
+        row["epsilon"] = "" if worst.kind is Kind.NONE else brief(worst.best)
         row["kind"] = "no DP" if worst.kind is Kind.NONE else str(worst.kind)
         row["sent"] = _size(sum(r.traffic.bytes_sent for r in records) / len(records))
 
@@ -205,11 +205,6 @@ class Progress(Callback):
         if not self._done or not self._left():
             return ""
         return f"{duration((time.monotonic() - self._began) / self._done * self._left())} left"
-
-
-def short_epsilon(value: float) -> str:
-    """An epsilon in five characters, if it is one of those that people choose."""
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def _size(size: float) -> str:

@@ -9,10 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxyfl.cli.terminal.layouts import FRAMES, airy, fitting, framed, natural_width, tight
-from proxyfl.cli.terminal.progress import short_epsilon
 from proxyfl.federation.methods import Role
 from proxyfl.federation.rounds import ClientRound
-from proxyfl.privacy.accounting import Epsilon, Kind
+from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.run import Result
 
@@ -111,7 +110,7 @@ def _compared(result: Result, table: Table, columns: Sequence[str]) -> Table:
 
 def _cost(records: Sequence[ClientRound], role: Role) -> dict[str, str]:
     """What releases cost: a private model is never released, but the proxy it learnt beside is."""
-    worst = max((r.epsilon for r in records), key=lambda e: e.best)
+    worst = largest(r.epsilon for r in records)
     if worst.kind is Kind.NONE:
         shared = role != "private"
         return {
@@ -120,7 +119,7 @@ def _cost(records: Sequence[ClientRound], role: Role) -> dict[str, str]:
             "kind": "no DP" if shared else "not shared",
         }
     return {
-        "epsilon": short_epsilon(worst.best),
+        "epsilon": brief(worst.best),
         "delta": f"{worst.delta:.1e}",
         "kind": str(worst.kind),
     }
@@ -179,18 +178,15 @@ def _legend(result: Result) -> Iterable[str]:
 
 def _explanations(result: Result) -> Iterable[str]:
     kinds = {r.epsilon.kind for records in result.final.values() for r in records}
-    if Kind.END_TO_END in kinds:
-        yield "end-to-end: covers everything that left the house, for every record of the client."
-    if Kind.CONDITIONAL in kinds:
-        yield (
-            "conditional: holds only with the private model taken as fixed; the proxy learns from "
-            "it (beta > 0), and "
-            "it saw all data without DP. See docs/privacy.md. Set learning.beta=0 for an "
-            "end-to-end guarantee."
-        )
-    weak = [e for e in _epsilons(result) if 10 < e.best < float("inf")]
+    for kind in (Kind.END_TO_END, Kind.CONDITIONAL):
+        if kind in kinds:
+            yield kind.sentence
+    for relation in sorted({e.relation for e in _epsilons(result)}):
+        yield relation.sentence
+    weak = [e for e in _epsilons(result) if e.weak]
     if weak:
-        yield f"An epsilon of {max(e.best for e in weak):.0f} is a weak guarantee: it rules out very little."
+        weakest = shown(largest(weak).best, 0)
+        yield f"An epsilon of {weakest} is a weak guarantee: it rules out very little."
     yield "A simulation: its noise can be recomputed from the seed, so these epsilons say what a real run would cost."
 
 

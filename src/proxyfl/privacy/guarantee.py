@@ -1,0 +1,152 @@
+"""What an epsilon is a statement about: its kind, its neighbours, and how it is printed.
+
+A number alone misleads, so an ``Epsilon`` cannot be made without its kind and carries the relation
+between the datasets that it compares.
+
+Guarantees:
+    * ``kind_of`` is the only place that decides a guarantee's kind;
+    * a printed epsilon is never below the number it stands for, and one above 0 is never printed
+      as 0. "The number it stands for" is the shortest decimal that reads back as the same float.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+from enum import StrEnum
+
+from proxyfl import _validate
+
+WEAK = 10.0
+"""Above this an epsilon rules out very little."""
+
+
+class Kind(StrEnum):
+    """What an epsilon covers."""
+
+    END_TO_END = "end-to-end"
+    """All that was released, as a function of the whole local dataset. The proxy learnt from the
+    data by DP-SGD and from nothing else that saw the data: beta = 0, or a method without a private
+    teacher. That the private model learns from the proxy is post-processing."""
+
+    CONDITIONAL = "conditional"
+    """The same, but only with the private model taken as fixed. The proxy's loss contains the KL
+    divergence to the private model (beta > 0), which was trained without DP on *all* local data.
+    One example more or less changes that model and with it *every* example's clipped gradient, not
+    one: the sum's sensitivity is then not C. The number does not bound what the private model leaks
+    into the proxy. This is the paper's guarantee."""
+
+    NONE = "none"
+    """Trained without differential privacy: epsilon is infinite."""
+
+    @property
+    def sentence(self) -> str:
+        """The kind in one sentence, for whoever reads a result."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Kind.END_TO_END: "end-to-end: covers everything that was released, for every record of the "
+    "client.",
+    Kind.CONDITIONAL: "conditional: holds only with the private model taken as fixed; the proxy "
+    "learns from it (beta > 0), and it saw all data without DP. Set learning.beta=0 for an "
+    "end-to-end guarantee.",
+    Kind.NONE: "none: trained without differential privacy, so epsilon is infinite.",
+}
+
+
+class Relation(StrEnum):
+    """Which two datasets an epsilon compares."""
+
+    ADD_OR_REMOVE = "add-or-remove"
+    """One is the other with one record added or removed. It holds where nothing about the training
+    follows from the number of records: the sampling rate, the divisor, the steps and delta are
+    given beforehand."""
+
+    ZERO_OUT = "zero-out"
+    """Both have the same number of records, and in one of them a record is replaced by one whose
+    gradient is zero. It holds where the sampling rate follows from the number of records, which is
+    then public: it is not protected."""
+
+    @property
+    def sentence(self) -> str:
+        """The relation in one sentence, for whoever reads a result."""
+        return _NEIGHBOURS[self]
+
+
+_NEIGHBOURS = {
+    Relation.ADD_OR_REMOVE: "add-or-remove: compares datasets of which one has one record more; "
+    "the sampling rate does not follow from the data.",
+    Relation.ZERO_OUT: "zero-out: compares datasets of which one has a record replaced by a record "
+    "of no effect; the number of records is public.",
+}
+
+
+def kind_of(*, dp: bool, teacher_weight: float) -> Kind:
+    """The kind of guarantee that a shared model has.
+
+    ``dp``: whether it is trained by DP-SGD. ``teacher_weight``: the weight (beta) with which it
+    learns from a model that has seen the data without DP; 0 if there is none."""
+    _validate.number("beta", teacher_weight, at_least=0, at_most=1)
+    if not dp:
+        return Kind.NONE
+    return Kind.CONDITIONAL if teacher_weight > 0 else Kind.END_TO_END
+
+
+@dataclass(frozen=True)
+class Epsilon:
+    """An (epsilon, delta) guarantee by both accountants, with its kind and its relation."""
+
+    rdp: float
+    pld: float
+    delta: float
+    kind: Kind
+    relation: Relation = Relation.ZERO_OUT
+
+    @property
+    def best(self) -> float:
+        """The smaller of the two: both are upper bounds."""
+        return min(self.rdp, self.pld)
+
+    @property
+    def weak(self) -> bool:
+        """Whether the number rules out very little."""
+        return self.best > WEAK
+
+    def __str__(self) -> str:
+        if self.kind is Kind.NONE:
+            return "epsilon infinite (kind: none, trained without differential privacy)"
+        delta = f"{upward(self.delta, 3):.3g}"
+        return f"epsilon {shown(self.best)} at delta {delta} ({self.kind}, {self.relation})"
+
+
+def largest(epsilons: Iterable[Epsilon]) -> Epsilon:
+    """The one that promises least; the first of equals. Raises ValueError for none."""
+    return max(epsilons, key=lambda epsilon: epsilon.best)
+
+
+def shown(value: float, decimals: int = 3) -> str:
+    """An epsilon to print: rounded up, and ``<0.001`` rather than ``0.000``."""
+    if math.isinf(value):
+        return "inf"
+    if value == 0:
+        return "0"
+    step = Decimal(1).scaleb(-decimals)
+    number = Decimal(repr(float(value)))
+    if number < step:
+        return f"<{step}"
+    return str(number.quantize(step, ROUND_CEILING))
+
+
+def brief(value: float) -> str:
+    """An epsilon in five characters, if it is one of those that people choose; rounded up."""
+    return shown(value, 2) if value < 100 else shown(value, 0)
+
+
+def upward(value: float, digits: int = 4) -> float:
+    """``value`` with so many significant digits, rounded up; 0 and infinity as they are."""
+    if value == 0 or math.isinf(value):
+        return value
+    number = Decimal(repr(float(value)))
+    step = Decimal(1).scaleb(number.adjusted() - digits + 1)
+    return float(number.quantize(step, ROUND_CEILING))
