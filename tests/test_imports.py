@@ -10,29 +10,22 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "proxyfl"
 
-LEVEL = {
-    "errors": 0,
-    **dict.fromkeys(
-        (
-            "_entrypoint",
-            "_examples",
-            "_machine",
-            "_validate",
-            "losses",
-            "measures",
-            "params",
-            "seeds",
-        ),
-        1,
-    ),
-    **dict.fromkeys(("privacy", "gossip", "transport", "data", "models"), 2),
-    "federation": 3,
-    "records": 4,
-    **dict.fromkeys(("simulation", "node"), 5),
-    **dict.fromkeys(("sweeps", "report", "audit"), 6),
-    "cli": 7,
-}
+LEVELS = (
+    ("errors",),
+    ("_files", "_validate"),
+    ("_entrypoint", "_examples", "_machine", "_settings", "losses", "measures", "params", "seeds"),
+    ("privacy", "gossip", "transport", "data", "models"),
+    ("federation",),
+    ("records",),
+    ("simulation", "node"),
+    ("sweeps", "report", "audit"),
+    ("cli",),
+)
 """Who may import whom (docs/design.md): a package imports from lower levels and from itself."""
+
+LEVEL: dict[str, int] = {}
+for level, names in enumerate(LEVELS):
+    LEVEL |= dict.fromkeys(names, level)
 
 MOVING = {"records": {"simulation", "report"}, "simulation": {"sweeps"}}
 """Knots that the move of the shell into rooms left, until each is undone."""

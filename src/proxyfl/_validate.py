@@ -1,6 +1,6 @@
-"""Checks on plain values. Each names the value, the range and what was found, and returns the
-value."""
+"""Checks on plain values: each returns the value, or names it, the range and what was found."""
 
+import difflib
 import math
 from collections.abc import Iterable
 
@@ -23,16 +23,8 @@ def number(
     low_ok = (above is None or value > above) and (at_least is None or value >= at_least)
     high_ok = (below is None or value < below) and (at_most is None or value <= at_most)
     if not (low_ok and high_ok):
-        left = (
-            f"{above} < "
-            if above is not None
-            else f"{at_least} <= "
-            if at_least is not None
-            else ""
-        )
-        right = (
-            f" < {below}" if below is not None else f" <= {at_most}" if at_most is not None else ""
-        )
+        left = _bound("{} < ", above) or _bound("{} <= ", at_least)
+        right = _bound(" < {}", below) or _bound(" <= {}", at_most)
         raise error(f"Expected {left}{name}{right}, got {name}={value}.")
     return value
 
@@ -52,5 +44,17 @@ def choice(
     """Return ``value`` if it is one of ``known``; raise ``error``, which lists them, otherwise."""
     known = tuple(known)
     if value not in known:
-        raise error(f"Unknown {name} {value!r}. Known: {', '.join(known)}.")
+        raise error(f"Unknown {name} {value!r}.{suggestion(value, known)}")
     return value
+
+
+def suggestion(value: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: the one that was probably meant, and all."""
+    known = tuple(known)
+    close = difflib.get_close_matches(value, known, 1)
+    guess = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{guess} Known: {', '.join(known)}."
+
+
+def _bound(form: str, bound: float | None) -> str:
+    return "" if bound is None else form.format(bound)

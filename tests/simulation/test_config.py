@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxyfl._settings import describe
 from proxyfl.errors import ConfigError
+from proxyfl.federation import learners, precision
+from proxyfl.privacy import accounting
+from proxyfl.simulation import config
 from proxyfl.simulation.config import (
     Config,
     Data,
@@ -233,6 +237,7 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("methods=[]", "at least one method"),
         ("methods=fml,fml", "each method once in methods, got fml more than once"),
         ("threads=0", "threads >= 1"),
+        ("threads=1000000", "threads <= 1024, got threads=1000000"),
         ("evaluate_every=0", "evaluate_every >= 1"),
     ],
 )
@@ -246,7 +251,7 @@ def test_wrong_settings(override: str, message: str) -> None:
     ("content", "message"),
     [
         (b"rounds = 3 4\n", "is not valid TOML: .*line 1"),
-        (b"\xff\xfe", "is not valid TOML"),
+        (b"\xff\xfe", "is not UTF-8 text"),
         (b"rounds = 1\nrounds = 2\n", "is not valid TOML"),
     ],
 )
@@ -298,6 +303,30 @@ def test_parts_can_be_made_in_python() -> None:
     ):
         with pytest.raises(ConfigError):
             wrong()
+
+
+def test_names_agree_with_their_homes() -> None:
+    """The names that settings take are those that training and accounting know."""
+    assert set(config.OPTIMIZERS) == set(learners.OPTIMIZERS)
+    assert config.PRECISIONS == precision.PRECISIONS
+    assert config.ACCOUNTANTS == accounting.ACCOUNTANTS
+
+
+def test_every_setting_is_documented() -> None:
+    """Each setting has a sentence of its own below it, which docs/settings.md shows."""
+    undocumented = [setting.key for setting in describe(Config) if not setting.text]
+    assert not undocumented
+
+
+def test_a_file_with_an_error_is_named(tmp_path: Path) -> None:
+    """What is wrong in a file names the file; what is wrong in --set does not."""
+    path = tmp_path / "c.toml"
+    path.write_text("[privacy]\nnoise = 1\n")
+    with pytest.raises(ConfigError, match=r"c.toml: Unknown key 'noise' in \[privacy\]"):
+        load(path)
+    path.write_text("rounds = 3\n")
+    with pytest.raises(ConfigError, match=r"^Expected 0 < privacy.delta"):
+        load(path, ["privacy.delta=0"])
 
 
 def test_the_defaults_are_the_demos() -> None:

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from proxyfl import _settings
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS
@@ -126,7 +127,7 @@ def settings(config: Config) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    tree = configs.read_toml(path, "sweep")
+    tree = _settings.read_toml(path, "sweep")
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
     kinds: list[tuple[str, type, str]] = [

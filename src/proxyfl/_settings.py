@@ -1,0 +1,348 @@
+"""Settings: trees of frozen dataclasses, read from TOML, changed with ``key=value``, written back.
+
+A settings class is a frozen dataclass whose fields have plain types: bool, int, float, str, None,
+tuples and dicts of these, other settings classes, and unions of them. The text below a field is
+its documentation:
+
+    @dataclass(frozen=True)
+    class Exchange:
+        timeout: float = 600.0
+        \"""Seconds to wait for a peer.\"""
+
+``__post_init__`` checks values; what it raises names the setting.
+
+Guarantees:
+    * ``build(kind, tomllib.loads(to_toml(settings))) == settings``;
+    * an unknown key is an error that names the file, lists the known keys and guesses the one meant;
+    * what a tree does not mention keeps the default of the place where it stands.
+"""
+
+import ast
+import dataclasses
+import inspect
+import json
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from proxyfl._files import read_text
+from proxyfl._validate import suggestion
+from proxyfl.errors import ConfigError
+
+T = TypeVar("T")
+
+MISSING = dataclasses.MISSING
+"""The default of a setting that must be given."""
+
+_NOTHING = "none"
+"""How a file says that a setting with a default has no value: TOML has no null."""
+
+_TYPES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    type(None): "nothing",
+}
+_LISTS = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a tree: its dotted key, its type, its default and its documentation."""
+
+    key: str
+    hint: Any
+    default: Any
+    text: str
+
+    @property
+    def type(self) -> str:
+        """The type in words."""
+        return described(self.hint)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of the TOML file at ``path``, which is a ``what`` file."""
+    text = read_text(path, f"{what} file", error=ConfigError)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"The {what} file {path} is not valid TOML: {error}.") from error
+
+
+def build(kind: type[T], tree: Mapping[str, Any], *, source: Path | str | None = None) -> T:
+    """The ``kind`` that a nested mapping describes. Errors name the ``source``, a file."""
+    try:
+        built: T = _table(kind, MISSING, tree, "")
+    except ConfigError as error:
+        if source is None:
+            raise
+        raise ConfigError(f"{source}: {error}") from error
+    return built
+
+
+def override(tree: dict[str, Any], text: str) -> None:
+    """Put the ``key=value`` of a command line's ``--set`` into ``tree``."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        example = "--set privacy.noise_multiplier=1.1"
+        raise ConfigError(f"Expected --set key=value, got {text!r}. For example {example}.")
+    put(tree, key.strip(), _parsed(value.strip()))
+
+
+def put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set the dotted ``key`` of a nested mapping."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"Expected no key below {parent!r}, which is a value, got {key!r}.")
+    tree[last] = value
+
+
+def to_toml(settings: Any, *, complete: bool = False) -> str:
+    """``settings``, defaults included, as TOML that ``build`` reads back to an equal one.
+
+    With ``complete``, settings that have no value stand in comments that say what they take."""
+    blocks = []
+    for path, table in _tables(settings, ""):
+        lines = [f"[{path}]"] if path else []
+        lines += _lines(table, complete=complete)
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Every setting's dotted key, and its value."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= flat(value, f"{prefix}{field.name}.")
+        else:
+            found[prefix + field.name] = value
+    return found
+
+
+def keys(kind: type) -> list[str]:
+    """The dotted key of every setting of ``kind``."""
+    return [setting.key for setting in describe(kind)]
+
+
+def describe(kind: type, default: Any = MISSING, prefix: str = "") -> list[Setting]:
+    """Every setting of ``kind``, with the default that it has where it stands."""
+    hints = typing.get_type_hints(kind)
+    texts = documentation(kind)
+    found = []
+    for field in dataclasses.fields(kind):
+        key = prefix + field.name
+        hint = hints[field.name]
+        value = _default(field, default)
+        if dataclasses.is_dataclass(hint):
+            found += describe(typing.cast(type, hint), value, f"{key}.")
+        else:
+            found.append(Setting(key, hint, value, texts.get(field.name, "")))
+    return found
+
+
+def documentation(kind: type) -> dict[str, str]:
+    """Field -> the text that stands below it in the source of ``kind``."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.ClassDef)
+    texts = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            texts[field.target.id] = " ".join(str(below.value.value).split())
+    return texts
+
+
+def markdown(kind: type) -> str:
+    """The settings of ``kind`` as one Markdown table."""
+    lines = ["| setting | default | takes | meaning |", "|---|---|---|---|"]
+    for setting in describe(kind):
+        default = shown_default(setting.default)
+        lines.append(f"| `{setting.key}` | {default} | {setting.type} | {setting.text} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown_default(default: Any) -> str:
+    """A default as a page shows it."""
+    if default is MISSING:
+        return "must be given"
+    return "absent" if default is None else f"`{toml_value(default)}`"
+
+
+def described(hint: Any) -> str:
+    """A type as a user knows it; that a setting may be absent is left out."""
+    options = [option for option in _options(hint) if option is not type(None)]
+    return " or ".join(_described(option) for option in options)
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return f'"{_NOTHING}"'
+    if isinstance(value, str):
+        # JSON's escapes are TOML's, but for DEL, which TOML wants escaped and JSON does not.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        value = {field.name: getattr(value, field.name) for field in fields}
+    if isinstance(value, Mapping):
+        pairs = [f"{_key(k)} = {toml_value(v)}" for k, v in value.items() if v is not None]
+        return "{" + ", ".join(pairs) + "}"
+    return repr(value)
+
+
+def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
+    """A field's default: that of the object ``around`` it, if there is one."""
+    if around is not MISSING:
+        return getattr(around, field.name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
+    """A ``kind`` with the values of ``tree``, and those of ``default`` for what is not there."""
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"Expected a table for {path!r}, got {tree!r}.")
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    where = f" in [{path}]" if path else ""
+    for key in tree:
+        if key not in fields:
+            raise ConfigError(f"Unknown key {key!r}{where}.{suggestion(key, fields)}")
+    hints = typing.get_type_hints(kind)
+    given = {}
+    for name, field in fields.items():
+        value = _default(field, default)
+        if name in tree:
+            key = f"{path}.{name}" if path else name
+            given[name] = _value(hints[name], value, tree[name], key)
+        elif value is MISSING:
+            raise ConfigError(_missing(kind, name, where))
+        else:
+            given[name] = value
+    try:
+        return kind(**given)
+    except ConfigError as error:
+        if not path or f"{path}." in str(error):
+            raise
+        raise ConfigError(f"In [{path}]: {error}") from error
+
+
+def _missing(kind: type, name: str, where: str) -> str:
+    expected = described(typing.get_type_hints(kind)[name])
+    meaning = documentation(kind).get(name, "")
+    return f"Expected {expected} for {name!r}{where}, got none. {meaning}".strip()
+
+
+def _value(hint: Any, default: Any, value: Any, key: str) -> Any:
+    """``value`` as one of the types that ``hint`` allows."""
+    options = _options(hint)
+    if value == _NOTHING and type(None) in options and str not in options:
+        return None
+    for option in options:
+        if _fits(option, value, alone=len(options) == 1):
+            return _converted(option, default, value, key)
+    expected = " or ".join(map(_described, options))
+    raise ConfigError(f"Expected {expected} for {key}, got {value!r}.")
+
+
+def _fits(option: Any, value: Any, *, alone: bool) -> bool:
+    origin = typing.get_origin(option)
+    if origin is tuple:
+        return alone or isinstance(value, list | tuple)
+    if origin is dict:
+        return isinstance(value, Mapping)
+    if dataclasses.is_dataclass(option):
+        return alone or isinstance(value, Mapping)
+    if isinstance(value, bool) or option is bool:
+        return isinstance(value, bool) and option is bool
+    if option is float:
+        return isinstance(value, int | float)
+    return isinstance(value, option)
+
+
+def _converted(option: Any, default: Any, value: Any, key: str) -> Any:
+    origin = typing.get_origin(option)
+    if origin is tuple:
+        inner = typing.get_args(option)[0]
+        listed = value if isinstance(value, list | tuple) else [value]
+        return tuple(_value(inner, MISSING, each, key) for each in listed)
+    if origin is dict:
+        inner = typing.get_args(option)[1]
+        return {name: _value(inner, MISSING, v, f"{key}.{name}") for name, v in value.items()}
+    if dataclasses.is_dataclass(option):
+        start = default if dataclasses.is_dataclass(default) else MISSING
+        return _table(option, start, value, key)
+    return float(value) if option is float else value
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if isinstance(hint, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _described(option: Any) -> str:
+    if typing.get_origin(option) is tuple:
+        inner = typing.get_args(option)[0]
+        return _LISTS.get(inner) or f"a list, each {described(inner)}"
+    if option in _TYPES:
+        return _TYPES[option]
+    if not dataclasses.is_dataclass(option):
+        return "a table"
+    fields = ", ".join(field.name for field in dataclasses.fields(option))
+    return f"a table with {fields}"
+
+
+def _parsed(text: str) -> Any:
+    """``text`` as a TOML value; else as a plain string, or a comma-separated list of them."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        if "," not in text:
+            return text
+    return [_parsed(part.strip()) for part in text.split(",")]
+
+
+def _tables(settings: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """(dotted name, settings) of a tree's root and of each table in it."""
+    yield path, settings
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _tables(value, f"{path}.{field.name}" if path else field.name)
+
+
+def _lines(table: Any, *, complete: bool) -> Iterator[str]:
+    """One line per setting of a table, but for the tables within it."""
+    hints = typing.get_type_hints(type(table))
+    for field in dataclasses.fields(table):
+        value = getattr(table, field.name)
+        if dataclasses.is_dataclass(value):
+            continue
+        # What has no value by default is left out; what has none although it could is _NOTHING.
+        if value is not None or field.default is not None:
+            yield f"{field.name} = {toml_value(value)}"
+        elif complete:
+            yield f"# {field.name} =    # absent; takes {described(hints[field.name])}"
+
+
+def _key(name: str) -> str:
+    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if bare else toml_value(name)
