@@ -174,6 +174,30 @@ def test_an_empty_batch_is_a_step() -> None:
     assert private.ledger.steps == 1
 
 
+@pytest.mark.parametrize(("name", "value"), [("noise_multiplier", 0.5), ("sampling_rate", 1.0)])
+def test_settings_changed_after_the_charge_are_refused(name: str, value: float) -> None:
+    """Less noise or more sampling than was charged stops the step before a batch is drawn."""
+    x, y = digits(100)
+    private = trainer(x, y, batch_size=50, noise_multiplier=3.0)
+    private.begin_round(0, 2)
+    setattr(private, name, value)
+    with pytest.raises(PrivacyError, match="is not the one charged"):
+        private.draw()
+
+
+def test_noise_lowered_after_the_draw_has_no_effect() -> None:
+    """The noise of a step is that of its charge, also if the setting changes after the draw."""
+    x, y = digits(100)
+    private = trainer(x, y, batch_size=50, batches=Nobody(), noise_multiplier=3.0)
+    private.begin_round(0, 1)
+    before = params.flatten(private.model)
+    batch = private.draw()
+    private.noise_multiplier = 0.001
+    private.step(batch)
+    noise = ((before - params.flatten(private.model)) * 50).double()
+    assert stats.kstest(noise.numpy(), "norm", args=(0, 3.0)).pvalue > 0.01
+
+
 def test_the_divisor_is_the_expected_batch_size() -> None:
     """Whatever the drawn size, the sum is divided by batch_size: the step equals the clipped sum
     over the batch / B."""

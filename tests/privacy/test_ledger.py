@@ -6,6 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError, RunError
 from proxyfl.privacy import journal
 from proxyfl.privacy.accounting import AccountingWarning, Segment, epsilon
-from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Budget, Charge, Ledger
 
 CHARGES = st.lists(
@@ -45,22 +46,32 @@ class TestAuthority:
         """As many steps as were charged can be taken, and not one more."""
         ledger = opened()
         with pytest.raises(PrivacyError, match=r"north .*charge\("):
-            ledger.take()
+            ledger.take(0.1, 1.0)
         ledger.charge(1, 2, 0.1, 1.0)
-        ledger.take()
-        ledger.take()
+        ledger.take(0.1, 1.0)
+        ledger.take(0.1, 1.0)
         with pytest.raises(PrivacyError, match=r"charge\("):
-            ledger.take()
+            ledger.take(0.1, 1.0)
 
     def test_untaken_steps_lapse_and_stay_charged(self) -> None:
         """Steps left from a round cannot be taken in the next, and are not refunded."""
         ledger = opened()
         ledger.charge(1, 5, 0.1, 1.0)
         ledger.charge(2, 1, 0.1, 1.0)
-        ledger.take()
+        ledger.take(0.1, 1.0)
         with pytest.raises(PrivacyError):
-            ledger.take()
+            ledger.take(0.1, 1.0)
         assert ledger.steps == 6
+
+    @pytest.mark.parametrize(("rate", "noise"), [(0.2, 1.0), (0.05, 1.0), (0.1, 0.5), (0.1, 2.0)])
+    def test_a_step_has_the_settings_that_were_charged(self, rate: float, noise: float) -> None:
+        """A step at another sampling rate or noise than was charged is refused and uses up
+        nothing."""
+        ledger = opened()
+        ledger.charge(1, 1, 0.1, 1.0)
+        with pytest.raises(PrivacyError, match=r"north, round 1: .* is not the one charged"):
+            ledger.take(rate, noise)
+        assert ledger.take(0.1, 1.0) == Charge(1, 1, 0.1, 1.0)
 
     def test_release_needs_the_round_on_record(self) -> None:
         """A proxy leaves only for a round that is on record; a round of no steps is enough."""
@@ -116,6 +127,30 @@ class TestCost:
         ledger.charge(1, 4, 0.1, 1.0)
         assert ledger.steps == 8
 
+    def test_a_real_ledger_states_all_that_was_spent(self, path: Path) -> None:
+        """A real ledger that goes back to an earlier round after a restart states the later rounds'
+        cost too, in every round and never less than before."""
+        ledger = opened(path)
+        for round in range(6):
+            ledger.charge(round, 4, 0.1, 1.0)
+        spent = ledger.epsilon().best
+        again = Ledger.read(path)
+        for round in range(2, 6):
+            again.charge(round, 4, 0.1, 1.0)
+            stated = again.epsilon(through=round)
+            assert stated == again.epsilon()
+            assert stated.best > spent
+            spent = stated.best
+        assert again.steps == 40
+
+    def test_a_simulation_states_what_an_uninterrupted_one_would(self) -> None:
+        """A simulated ledger states for a repeated round the cost up to that round."""
+        ledger = opened(simulated=True)
+        ledger.charge(0, 4, 0.1, 1.0)
+        first = ledger.epsilon()
+        ledger.charge(1, 4, 0.1, 1.0)
+        assert ledger.epsilon(through=0) == first
+
     def test_simulations_replay_for_free(self, path: Path) -> None:
         """A resumed simulation repeats its noise: the same charge is recorded once, and its steps
         can be taken."""
@@ -124,7 +159,7 @@ class TestCost:
         ledger = Ledger.read(path)
         ledger.charge(1, 4, 0.1, 1.0)
         for _ in range(4):
-            ledger.take()
+            ledger.take(0.1, 1.0)
         assert (ledger.steps, path.read_bytes()) == (4, before)
         ledger.charge(1, 5, 0.1, 1.0)
         assert ledger.steps == 9
@@ -159,7 +194,7 @@ class TestBudget:
             ledger.charge(2, n + 1, 0.1, 1.5)
         assert (path.read_bytes(), ledger.steps) == (before, 10)
         with pytest.raises(PrivacyError):
-            ledger.take()
+            ledger.take(0.1, 1.0)
         ledger.charge(2, n, 0.1, 1.5)
         assert getattr(ledger.epsilon(), accountant) <= 2.0
         assert ledger.affordable_steps(0.1, 1.5, 1000) == 0
@@ -189,6 +224,64 @@ class TestBudget:
         """A budget that is none is refused."""
         with pytest.raises(ConfigError):
             Budget(value, accountant)
+
+
+class TestReceipt:
+    """A checkpoint knows what was charged, and a ledger that forgot it is refused."""
+
+    def test_a_ledger_that_grew_is_accepted(self, path: Path) -> None:
+        """All that was charged by the checkpoint is on record, whatever came later."""
+        ledger = opened(path)
+        ledger.charge(0, 4, 0.1, 1.0)
+        receipt = ledger.receipt()
+        ledger.charge(1, 4, 0.1, 1.0)
+        Ledger.read(path).demand(receipt)
+
+    def test_lost_charges_are_found(self, path: Path) -> None:
+        """A ledger that is new, cut, or holds other charges than the checkpoint knows is refused
+        with a remedy."""
+        ledger = opened(path)
+        ledger.charge(0, 4, 0.1, 1.0)
+        shorter = path.read_bytes()
+        ledger.charge(1, 4, 0.1, 1.0)
+        receipt = ledger.receipt()
+        path.write_bytes(shorter)
+        other = opened()
+        other.charge(0, 4, 0.1, 1.0)
+        other.charge(1, 3, 0.1, 1.0)
+        for lost in (Ledger.read(path), opened(), other):
+            with pytest.raises(PrivacyError, match=r"north had been charged for 2 .* a backup"):
+                lost.demand(receipt)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"delta": 1e-4},
+            {"kind": Kind.CONDITIONAL},
+            {"simulated": True},
+            {"relation": Relation.ADD_OR_REMOVE},
+        ],
+    )
+    def test_a_ledger_of_other_settings_is_not_continued(
+        self, path: Path, other: dict[str, object]
+    ) -> None:
+        """A ledger is continued only for the client, delta, kind and relation it was opened for."""
+        settings: dict[str, Any] = {"delta": 1e-5, "kind": Kind.END_TO_END, "simulated": False}
+        Ledger.at(path, "north", **settings).charge(0, 4, 0.1, 1.0)
+        assert Ledger.at(path, "north", **settings).steps == 4
+        with pytest.raises(PrivacyError, match="client='north', expected 'south'"):
+            Ledger.at(path, "south", **settings)
+        with pytest.raises(PrivacyError, match=f"{next(iter(other))}="):
+            Ledger.at(path, "north", **(settings | other))
+
+    def test_the_relation_is_on_record(self, path: Path) -> None:
+        """A ledger's header names the relation, and a header from before it did means zero-out."""
+        opened(path, relation=Relation.ADD_OR_REMOVE)
+        assert Ledger.read(path).epsilon().relation is Relation.ADD_OR_REMOVE
+        older = path.with_name("older.jsonl")
+        header = {"version": 1, "client": "a", "delta": 0.1, "kind": "none", "simulated": True}
+        journal.create(older, header, durable=False)
+        assert Ledger.read(older).relation is Relation.ZERO_OUT
 
 
 class TestFile:
@@ -312,7 +405,7 @@ class TestFile:
         with pytest.raises(PrivacyError, match="something else writes"):
             other.charge(1, 4, 0.1, 1.0)
         with pytest.raises(PrivacyError, match="no step left"):
-            other.take()
+            other.take(0.1, 1.0)
         assert Ledger.read(path).steps == 4
 
     def test_full_disk(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +426,7 @@ class TestFile:
                 ledger.charge(1, 4, 0.1, 1.0)
         assert path.read_bytes() == before
         with pytest.raises(PrivacyError, match="no step left"):
-            ledger.take()
+            ledger.take(0.1, 1.0)
         ledger.charge(1, 4, 0.1, 1.0)
         assert Ledger.read(path).steps == 4
 
@@ -371,8 +464,9 @@ class TestFile:
             Ledger.read(path)
 
     def test_unfinished_header(self, path: Path) -> None:
-        """A file that stopped within its first line was never in use, and the error says so."""
+        """A file is created whole, so one that stops within its first line was damaged; it is not
+        taken for an unused one."""
         opened(path)
         path.write_bytes(path.read_bytes()[:-10])
-        with pytest.raises(PrivacyError, match="nothing was spent"):
+        with pytest.raises(PrivacyError, match="what was spent is not known"):
             Ledger.read(path)

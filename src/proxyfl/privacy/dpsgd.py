@@ -12,7 +12,8 @@ record:
       fixed. The teacher has seen all of the data without DP, so one record can move every clipped
       gradient; the ledger's kind is then ``conditional``, and this class refuses a ledger that
       claims more;
-    * a step is on the ledger before its batch is drawn; an empty batch is a step, noise and all;
+    * a step is on the ledger before its batch is drawn, with the sampling rate and the noise that
+      it then has; an empty batch is a step, noise and all;
     * the divisor is the expected batch size, never the drawn one.
 """
 
@@ -26,7 +27,7 @@ from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.guarantee import Kind
-from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.ledger import Charge, Ledger
 from proxyfl.privacy.noise import add_noise
 from proxyfl.privacy.sampling import poisson, rate_for
 from proxyfl.privacy.validation import checked_clipper
@@ -47,6 +48,8 @@ class Batch:
 
 class DPSGD:
     """Private training of one model on one client's data. See the module's guarantees."""
+
+    _charge: Charge  # what pays for the batch that was drawn last
 
     def __init__(
         self,
@@ -113,8 +116,8 @@ class DPSGD:
 
     def draw(self) -> Batch:
         """The next Poisson sample. Uses up one step that ``begin_round`` put on record."""
-        self.ledger.take()
-        chosen = poisson(len(self._x), self.sampling_rate, self._batches).to(self._x.device)
+        self._charge = self.ledger.take(self.sampling_rate, self.noise_multiplier)
+        chosen = poisson(len(self._x), self._charge.sampling_rate, self._batches).to(self._x.device)
         self._drawn += 1
         self._unused = Batch(
             self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn
@@ -141,7 +144,7 @@ class DPSGD:
         clipped = self._clipper.clip(batch.x, targets, cross_entropy, self.clip_norm)
         add_noise(
             clipped.total,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=self._charge.noise_multiplier,
             clip_norm=self.clip_norm,
             source=self._noise,
         )

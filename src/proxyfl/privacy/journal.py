@@ -1,15 +1,19 @@
 """The ledger's file: JSON lines that only grow, each sealed to all before it.
 
 Every line carries a check value over its own content and the previous line's. Whatever happens to
-the file other than the loss of its end (an edited number, a lost or repeated line, two programs
-writing at once) breaks the chain, and a file with a broken chain is refused. The check finds
-accidents; it is no signature.
+the file other than the loss of its end (an edited number, a lost or repeated line) breaks the
+chain, and a file with a broken chain is refused. The check finds accidents; it is no signature.
+
+Two programs may hold the same file. ``append`` locks it and compares every byte with what the
+caller has read or written before it adds a line. So of two programs one is stopped, also if both
+write at the same instant.
 
 The end can be lost in one way that is harmless: the program dies in the middle of a write and
 leaves part of a line, without its line break. ``append`` had not returned then, so nothing had been
 done on the strength of that line. ``read`` reports such a rest, and the next ``append`` cuts it
 off. A last line that is whole but for its line break counts."""
 
+import fcntl
 import json
 import os
 import zlib
@@ -26,6 +30,8 @@ class End(NamedTuple):
 
     size: int
     check: str
+    seen: int
+    """A checksum of all bytes of the file, an unfinished line included."""
     terminated: bool = True
     torn: int = 0
     """How many bytes of an unfinished line follow."""
@@ -54,41 +60,55 @@ def create(path: Path, header: Entry, *, durable: bool) -> End:
         raise RunError(
             f"Cannot write the ledger {path}: {error.strerror}. Nothing was spent."
         ) from error
-    return End(len(line), check)
+    return End(len(line), check, zlib.crc32(line))
 
 
 def append(path: Path, entry: Entry, end: End, *, durable: bool) -> End:
     """Add ``entry`` after ``end`` and return the new end. When this returns, the line is in the
-    file.
+    file, and no other program's line is in its place.
 
     With ``durable`` it is on the disk, as far as the operating system can tell. If it cannot be
     written, what was written of it is taken back, and RunError says why."""
     line, check = _sealed(entry, end.check)
-    line = line if end.terminated else b"\n" + line
+    if not end.terminated:
+        line = b"\n" + line
     try:
-        descriptor = os.open(path, os.O_WRONLY)
+        descriptor = os.open(path, os.O_RDWR)
         try:
-            found = os.fstat(descriptor).st_size
-            if found != end.size + end.torn:
-                raise PrivacyError(
-                    f"The ledger {path} has {found} bytes, expected {end.size + end.torn}: "
-                    f"something else writes "
-                    "to it. Stop the other program, then continue with Ledger.read(path)."
-                )
-            os.ftruncate(descriptor, end.size)
-            os.lseek(descriptor, end.size, os.SEEK_SET)
-            try:
-                _write(descriptor, line, durable)
-            except OSError:
-                os.ftruncate(descriptor, end.size)
-                raise
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing the file gives it free
+            before = _unchanged(descriptor, path, end)[: end.size]
+            _replace_rest(descriptor, line, end.size, durable)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise RunError(
             f"Cannot write the ledger {path}: {error.strerror}. The round was not started."
         ) from error
-    return End(end.size + len(line), check)
+    return End(end.size + len(line), check, zlib.crc32(before + line))
+
+
+def _unchanged(descriptor: int, path: Path, end: End) -> bytes:
+    """The content of the locked file, which must be what ``end`` was taken from."""
+    size = os.fstat(descriptor).st_size
+    content = os.pread(descriptor, size, 0)
+    same_file = os.path.samestat(os.fstat(descriptor), path.stat())
+    if len(content) == end.size + end.torn and zlib.crc32(content) == end.seen and same_file:
+        return content
+    raise PrivacyError(
+        f"The ledger {path} has {size} bytes that are not the {end.size + end.torn} expected: "
+        "something else writes to it. Stop the other program, then continue with "
+        "Ledger.read(path)."
+    )
+
+
+def _replace_rest(descriptor: int, line: bytes, at: int, durable: bool) -> None:
+    os.ftruncate(descriptor, at)
+    os.lseek(descriptor, at, os.SEEK_SET)
+    try:
+        _write(descriptor, line, durable)
+    except OSError:
+        os.ftruncate(descriptor, at)
+        raise
 
 
 def read(path: Path) -> tuple[Entry, list[Entry], End]:
@@ -107,12 +127,12 @@ def read(path: Path) -> tuple[Entry, list[Entry], End]:
         if entry is None:
             raise PrivacyError(
                 f"Line {number} of the ledger {path} is damaged or out of place, so what was "
-                f"spent is not known. "
-                "Restore the file from a backup; do not edit it."
+                "spent is not known. Restore the file from a backup; do not edit it."
             )
         entries.append(entry)
     size = len(data) - len(rest)
-    end = End(size, check, torn=len(rest))
+    seen = zlib.crc32(data)
+    end = End(size, check, seen, torn=len(rest))
     whole = _parsed(rest)
     if whole is not None:
         opened = _opened(rest, check)
@@ -121,11 +141,11 @@ def read(path: Path) -> tuple[Entry, list[Entry], End]:
                 f"The last line of the ledger {path} is damaged or out of place. Restore a backup."
             )
         entries.append(opened[0])
-        end = End(len(data), opened[1], terminated=False)
+        end = End(len(data), opened[1], seen, terminated=False)
     if not entries:
         raise PrivacyError(
-            f"The ledger {path} has no complete first line. It was never in use, so nothing was "
-            f"spent on it: delete it."
+            f"The ledger {path} has no complete first line. A ledger is created whole, so it was "
+            "damaged later, and what was spent is not known. Restore it from a backup."
         )
     return entries[0], entries[1:], end
 

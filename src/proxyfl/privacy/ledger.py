@@ -1,33 +1,40 @@
-"""What one client's data has paid: an append-only record, written before the money is spent.
+"""A client's privacy ledger: an append-only log of charges, each written before the steps it pays
+for.
 
-The order is: ``charge`` puts a round's cost on record; ``take`` lets DP-SGD make that many steps;
-``check_release`` lets the proxy of a round leave only if the round is on record.
+The order is: ``charge`` puts a round's cost on record; ``take`` lets DP-SGD make that many steps of
+that setting; ``check_release`` lets the proxy of a round leave only if the round is on record.
 
 Guarantees:
-    * no step runs that is not on record, and none is ever taken off it: steps that were charged and
-      not taken (a crash, an interrupt) stay charged;
+    * no step runs that is not on record with its sampling rate and noise, and none is ever taken
+      off it: steps that were charged and not taken (a crash, an interrupt) stay charged;
     * whenever the program stops, what the file says is at least what was spent. A charge is in the
       file (on the disk, unless simulated) before ``charge`` returns. So if a stop leaves a line
       unfinished, none of its steps ran, and the line counts for nothing; a line that is whole
       counts, whether or not its steps ran;
     * a charge that would exceed the budget raises, with nothing written;
-    * a real ledger charges a repeated round again, because its noise is fresh. A simulation that is
-      resumed repeats the same noise, which reveals nothing new, so the same charge for the same
-      round is recorded once.
+    * of two programs that write to one file, one is stopped, whenever they write (``journal``);
+    * a real ledger charges a repeated round again, because its noise is fresh, and states in every
+      round all that it has been charged. A simulation that is resumed repeats the same noise, which
+      reveals nothing new, so the same charge for the same round is recorded once;
+    * a checkpoint's ``receipt`` is honoured: ``demand`` refuses a ledger that lost a charge which
+      the checkpoint knows of.
 """
 
 import dataclasses
+import hashlib
+import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from proxyfl import _validate
 from proxyfl.errors import BudgetExhausted, PrivacyError
 from proxyfl.privacy import accounting, journal
 from proxyfl.privacy.accounting import ACCOUNTANTS, Segment
 from proxyfl.privacy.calibration import most
-from proxyfl.privacy.guarantee import Epsilon, Kind, shown
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, shown
 
 VERSION = 1
 
@@ -64,7 +71,10 @@ class Budget:
 
 
 class Ledger:
-    """One client's account. A new one starts empty; ``Ledger.read`` continues one from its file."""
+    """One client's account.
+
+    A new one starts empty; ``Ledger.read`` continues one from its file; ``Ledger.at`` does
+    whichever of the two fits."""
 
     _path: Path | None
 
@@ -75,29 +85,45 @@ class Ledger:
         delta: float,
         kind: Kind,
         simulated: bool,
+        relation: Relation = Relation.ZERO_OUT,
         budget: Budget | None = None,
         path: Path | None = None,
     ) -> None:
-        self._open(client, delta, Kind(kind), simulated, budget)
+        self._open(client, delta, Kind(kind), simulated, Relation(relation), budget)
         if path is not None:
-            header = {
-                "version": VERSION,
-                "client": client,
-                "delta": delta,
-                "kind": kind,
-                "simulated": simulated,
-            }
-            self._path, self._end = path, journal.create(path, header, durable=not simulated)
+            self._path = path
+            self._end = journal.create(path, self._header(), durable=not simulated)
 
     def _open(
-        self, client: str, delta: float, kind: Kind, simulated: bool, budget: Budget | None
+        self,
+        client: str,
+        delta: float,
+        kind: Kind,
+        simulated: bool,
+        relation: Relation,
+        budget: Budget | None,
     ) -> None:
-        self.client, self.kind, self.simulated, self.budget = client, kind, simulated, budget
+        self.client = client
         self.delta = _validate.number("delta", delta, above=0, below=1)
+        self.kind = kind
+        self.simulated = simulated
+        self.relation = relation
+        self.budget = budget
         self._charges: list[Charge] = []
-        self._authorised = 0
+        self._authorised: Charge | None = None
+        self._left = 0
         self._path = None
-        self._end = journal.End(0, "")
+        self._end = journal.End(0, "", 0)
+
+    def _header(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "client": self.client,
+            "delta": self.delta,
+            "kind": str(self.kind),
+            "relation": str(self.relation),
+            "simulated": self.simulated,
+        }
 
     @classmethod
     def read(cls, path: Path, *, budget: Budget | None = None) -> Self:
@@ -114,24 +140,64 @@ class Ledger:
             )
         ledger = cls.__new__(cls)
         try:
-            kind, simulated = Kind(header["kind"]), bool(header["simulated"])
-            ledger._open(header["client"], header["delta"], kind, simulated, budget)
+            kind = Kind(header["kind"])
+            simulated = bool(header["simulated"])
+            # Ledgers from before the relation was recorded sampled at B/n, whose relation this is.
+            relation = Relation(header.get("relation", Relation.ZERO_OUT))
+            ledger._open(header["client"], header["delta"], kind, simulated, relation, budget)
             ledger._charges = [Charge(**entry) for entry in entries]
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(
                 f"The ledger {path} has a line that this release cannot use: {error}"
             ) from error
-        ledger._path, ledger._end = path, end
+        ledger._path = path
+        ledger._end = end
         if end.torn:
             warnings.warn(
                 f"The ledger {path} ends in an unfinished line of {end.torn} bytes: the program "
-                f"stopped while it wrote "
-                "a charge, before any step of it ran. It counts for nothing and goes with the "
-                "next charge.",
+                "stopped while it wrote a charge, before any step of it ran. It counts for "
+                "nothing and goes with the next charge.",
                 accounting.AccountingWarning,
                 stacklevel=2,
             )
         return ledger
+
+    @classmethod
+    def at(
+        cls,
+        path: Path,
+        client: str,
+        *,
+        delta: float,
+        kind: Kind,
+        simulated: bool,
+        relation: Relation = Relation.ZERO_OUT,
+        budget: Budget | None = None,
+    ) -> Self:
+        """The ledger at ``path``, continued if there is one, else new.
+
+        One that is there must be of the same client and promise the same; PrivacyError says where
+        it differs."""
+        if not path.exists():
+            return cls(
+                client,
+                delta=delta,
+                kind=kind,
+                simulated=simulated,
+                relation=relation,
+                budget=budget,
+                path=path,
+            )
+        found = cls.read(path, budget=budget)
+        expected = cls(client, delta=delta, kind=kind, simulated=simulated, relation=relation)
+        for name, value in expected._header().items():
+            if found._header()[name] != value:
+                raise PrivacyError(
+                    f"The ledger {path} has {name}={found._header()[name]!r}, expected {value!r}: "
+                    "it belongs to another client or to other settings. Put the right file in its "
+                    "place, or begin a new run in another folder."
+                )
+        return found
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -144,17 +210,39 @@ class Ledger:
         return sum(charge.steps for charge in self._charges)
 
     def segments(self, *, through: int | None = None) -> tuple[Segment, ...]:
-        """The record as the accountants see it, with equal settings added up; up to round
-        ``through`` if given."""
-        counted = (c for c in self._charges if through is None or c.round <= through)
+        """The record as the accountants see it, with equal settings added up; with ``through`` as
+        of that round."""
+        counted = self._charges
+        if through is not None and self.simulated:
+            counted = [charge for charge in counted if charge.round <= through]
         return accounting.merged(charge.segment for charge in counted)
 
     def epsilon(self, *, through: int | None = None) -> Epsilon:
         """What all that is on record costs; infinite if the client trains without DP.
 
-        With ``through``, the cost of the rounds up to that one: a resumed simulation repeats rounds
-        that are on record already, and reports of each what an uninterrupted one would."""
-        return accounting.epsilon(self.segments(through=through), self.delta, self.kind)
+        With ``through``, the cost as of that round. A resumed simulation repeats rounds that are on
+        record already, and reports of each what an uninterrupted one would. A real ledger that
+        goes back to an earlier round has spent what the later ones cost, and always states all of
+        it."""
+        spent = self.segments(through=through)
+        return accounting.epsilon(spent, self.delta, self.kind, self.relation)
+
+    def receipt(self) -> str:
+        """What has been charged so far, as one line of text for a checkpoint; see ``demand``."""
+        return json.dumps({"charges": len(self._charges), "seal": _seal(self._charges)})
+
+    def demand(self, receipt: str) -> None:
+        """Raise PrivacyError unless all that ``receipt`` says was charged is on record here."""
+        noted = json.loads(receipt)
+        count = noted["charges"]
+        if _seal(self._charges[:count]) == noted["seal"]:
+            return
+        where = f"its ledger {self._path}" if self._path is not None else "its ledger"
+        raise PrivacyError(
+            f"Client {self.client} had been charged for {count} rounds when the checkpoint was "
+            f"written; {where} has {len(self._charges)} and does not hold them all. What was spent "
+            "is not known. Restore the ledger from a backup, or begin a new run in another folder."
+        )
 
     def charge(self, round: int, steps: int, sampling_rate: float, noise_multiplier: float) -> None:
         """Put ``steps`` steps of ``round`` on record and authorise them; steps authorised before
@@ -166,27 +254,39 @@ class Ledger:
         if self.kind is Kind.NONE:
             raise PrivacyError(
                 f"The ledger of client {self.client} is of kind none: it trains without DP and "
-                f"has nothing to charge. "
-                "Open it with kind=Kind.END_TO_END or Kind.CONDITIONAL to train with DP."
+                "has nothing to charge. Open it with kind=Kind.END_TO_END or Kind.CONDITIONAL to train with DP."
             )
-        self._authorised = 0
+        self._authorised = None
+        self._left = 0
         if not (self.simulated and charge in self._charges):
             self._check_budget(charge)
             if self._path is not None:
                 entry = dataclasses.asdict(charge)
                 self._end = journal.append(self._path, entry, self._end, durable=not self.simulated)
             self._charges.append(charge)
-        self._authorised = steps
+        self._authorised = charge
+        self._left = steps
 
-    def take(self) -> None:
-        """Use up one authorised step. DP-SGD calls this before each one."""
-        if self._authorised < 1:
+    def take(self, sampling_rate: float, noise_multiplier: float) -> Charge:
+        """Use up one authorised step, which must have the settings that were charged; return that
+        charge. DP-SGD calls this before each step."""
+        charge = self._authorised
+        if charge is None or self._left < 1:
             raise PrivacyError(
                 f"Client {self.client} has no step left that is on its ledger. "
                 "Call charge(round, steps, sampling_rate, noise_multiplier) before the round's "
                 "first step."
             )
-        self._authorised -= 1
+        charged = (charge.sampling_rate, charge.noise_multiplier)
+        if (sampling_rate, noise_multiplier) != charged:
+            raise PrivacyError(
+                f"Client {self.client}, round {charge.round}: a step with sampling rate "
+                f"{sampling_rate} and noise multiplier {noise_multiplier} is not the one charged, "
+                f"which has {charged[0]} and {charged[1]}. Change settings between rounds, before "
+                "begin_round charges for them."
+            )
+        self._left -= 1
+        return charge
 
     def check_release(self, round: int) -> None:
         """Raise PrivacyError unless the cost of ``round`` is on record. A client without DP has no
@@ -194,8 +294,7 @@ class Ledger:
         if self.kind is not Kind.NONE and all(charge.round != round for charge in self._charges):
             raise PrivacyError(
                 f"The proxy of client {self.client} must not leave: round {round} is not on its "
-                f"ledger. "
-                "Call charge for the round first (with 0 steps if the client did not train in it)."
+                "ledger. Call charge for the round first (with 0 steps if the client did not train in it)."
             )
 
     def affordable_steps(self, sampling_rate: float, noise_multiplier: float, limit: int) -> int:
@@ -229,3 +328,9 @@ class Ledger:
             f"of {budget.epsilon:g}. Nothing was spent. Use fewer steps (affordable_steps says "
             "how many), or stop."
         )
+
+
+def _seal(charges: Sequence[Charge]) -> str:
+    """A short hash of the charges, in order."""
+    lines = [json.dumps(dataclasses.asdict(charge)) for charge in charges]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
