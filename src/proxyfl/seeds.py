@@ -14,11 +14,12 @@ Guarantees:
 
 import hashlib
 import math
-import os
+import ssl
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -56,6 +57,10 @@ class Randomness(Protocol):
         """Whether the values can be recomputed by whoever knows a seed."""
         ...
 
+    def bits(self, n: int) -> NDArray[np.uint64]:
+        """``n`` uniform 64-bit numbers."""
+        ...
+
     def uniform(self, n: int) -> Tensor:
         """``n`` float64 values, uniform on [0, 1)."""
         ...
@@ -81,6 +86,10 @@ class Seeded:
     def __init__(self, seed: int, name: str, *index: int) -> None:
         self._generator = stream(seed, name, *index)
 
+    def bits(self, n: int) -> NDArray[np.uint64]:
+        halves = torch.randint(0, 2**32, (2 * n,), generator=self._generator, dtype=torch.int64)
+        return halves.to(torch.uint32).numpy().view(np.uint64)
+
     def uniform(self, n: int) -> Tensor:
         return torch.rand(n, generator=self._generator, dtype=torch.float64)
 
@@ -96,17 +105,22 @@ class Seeded:
 
 
 class System:
-    """The operating system's cryptographic generator. No seed, no state, no repetition."""
+    """A cryptographic generator (OpenSSL's, seeded by the operating system). No seed, no state, no
+    repetition, also not in forked processes."""
 
     simulated = False
 
+    def bits(self, n: int) -> NDArray[np.uint64]:
+        return np.frombuffer(ssl.RAND_bytes(8 * n), dtype=np.uint64)
+
     def uniform(self, n: int) -> Tensor:
         # The upper 53 bits of 64 random ones, scaled to [0, 1): every value exactly representable.
-        bits = np.frombuffer(os.urandom(8 * n), dtype=np.uint64) >> np.uint64(11)
-        return torch.from_numpy(bits.astype(np.float64) * 2.0**-53)
+        upper = self.bits(n) >> np.uint64(11)
+        return torch.from_numpy(upper.astype(np.float64) * 2.0**-53)
 
     def normal(self, n: int) -> Tensor:
-        # Box-Muller in float64: with 53-bit uniforms the tails reach 8.5 sigma before they are cut.
+        # The noise that hides a record is not drawn here but exactly, from ``bits``
+        # (privacy/gaussian). Box-Muller in float64: the tails reach 8.5 sigma before they are cut.
         half = (n + 1) // 2
         radius = (-2.0 * torch.log1p(-self.uniform(half))).sqrt()
         angle = 2.0 * math.pi * self.uniform(half)

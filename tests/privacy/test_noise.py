@@ -5,7 +5,8 @@ import torch
 from scipy import stats
 
 from proxyfl.errors import ConfigError, PrivacyError
-from proxyfl.privacy.noise import add_noise
+from proxyfl.privacy import gaussian
+from proxyfl.privacy.noise import add_noise, clip_norm_for
 from proxyfl.seeds import Randomness, Seeded, System
 
 SOURCES = [Seeded(3, "noise", 0), System()]
@@ -65,3 +66,20 @@ def test_integers_are_refused() -> None:
         add_noise(
             torch.zeros(3, dtype=torch.int64), noise_multiplier=1.0, clip_norm=1.0, source=System()
         )
+
+
+def test_real_noise_lies_on_the_grid() -> None:
+    """Whatever the sum, what real noise gives is a whole number of grid steps, in float64."""
+    step = gaussian.spacing(2.0, 0.5)
+    for sums in (torch.zeros(1000, dtype=torch.float64), torch.rand(1000, dtype=torch.float64)):
+        add_noise(sums, noise_multiplier=2.0, clip_norm=0.5, source=System())
+        whole = sums / step
+        assert torch.equal(whole, whole.round())
+        assert abs(float(sums.std()) - 1.0) < 0.2
+
+
+def test_real_noise_leaves_room_for_rounding() -> None:
+    """Gradients are clipped a little below C where the sum is rounded, to C where it is not."""
+    settings = {"noise_multiplier": 2.0, "size": 10_000}
+    assert clip_norm_for(Seeded(0, "noise"), 1.0, **settings) == 1.0
+    assert 0.999999 < clip_norm_for(System(), 1.0, **settings) < 1.0

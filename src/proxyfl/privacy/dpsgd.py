@@ -28,7 +28,7 @@ from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Charge, Ledger
-from proxyfl.privacy.noise import add_noise
+from proxyfl.privacy.noise import add_noise, clip_norm_for
 from proxyfl.privacy.sampling import poisson, rate_for
 from proxyfl.privacy.validation import checked_clipper
 from proxyfl.seeds import Randomness
@@ -98,6 +98,9 @@ class DPSGD:
         self._x, self._y, self._classes = x, y, classes
         self._batches, self._noise = batches, noise
         self._clipper = checked_clipper(model, tuple(x.shape[1:]), classes)
+        self._clip_to = clip_norm_for(
+            noise, clip_norm, noise_multiplier=noise_multiplier, size=params.size(model)
+        )
         self._drawn = 0
         self._unused: Batch | None = None
         self._begun: set[int] = set()
@@ -141,7 +144,7 @@ class DPSGD:
         self._unused = None
         self.model.train()
         targets = blended_targets(batch.y, self._classes, teacher_logits, self.teacher_weight)
-        clipped = self._clipper.clip(batch.x, targets, cross_entropy, self.clip_norm)
+        clipped = self._clipper.clip(batch.x, targets, cross_entropy, self._clip_to)
         add_noise(
             clipped.total,
             noise_multiplier=self._charge.noise_multiplier,

@@ -6,14 +6,17 @@ with sigma the noise multiplier and C the clipping norm, which is the sum's sens
 example. The noise goes on the *sum*; who divides by the expected batch size divides the noise with
 it.
 
-The draws are 32-bit floating-point numbers. Guarantees are stated for real-valued Gaussians, as
-they are by every accountant; a recipient who exploits which bit patterns cannot occur (Mironov
-2012) is outside them."""
+Two ways to draw it. A simulation adds 32-bit floating-point noise from its seed, which is quick and
+protects nobody anyway. Real noise is drawn exactly and added on a grid (``gaussian``), so that no
+last bit of what is released says anything about the sum that was hidden.
+"""
 
+import torch
 from torch import Tensor
 
 from proxyfl import _validate
 from proxyfl.errors import PrivacyError
+from proxyfl.privacy import gaussian
 from proxyfl.seeds import Randomness
 
 
@@ -32,5 +35,24 @@ def add_noise(
         raise PrivacyError(
             f"Expected a floating-point sum of gradients to add noise to, got {flat.dtype}."
         )
-    noise = source.normal(flat.numel()).view(flat.shape)
-    flat.add_(noise.to(device=flat.device, dtype=flat.dtype), alpha=noise_multiplier * clip_norm)
+    if source.simulated:
+        noise = source.normal(flat.numel()).view(flat.shape)
+        scale = noise_multiplier * clip_norm
+        flat.add_(noise.to(device=flat.device, dtype=flat.dtype), alpha=scale)
+        return
+    step = gaussian.spacing(noise_multiplier, clip_norm)
+    whole = gaussian.on_grid(flat.detach().cpu().double().numpy(), step)
+    whole += gaussian.steps(flat.numel(), source.bits).reshape(whole.shape)
+    flat.copy_(torch.from_numpy(whole * step))
+
+
+def clip_norm_for(
+    source: Randomness, clip_norm: float, *, noise_multiplier: float, size: int
+) -> float:
+    """The norm to clip gradients to, so that the sum that ``add_noise`` hides has sensitivity C.
+
+    Real noise rounds the sum to a grid first, which can move it a little further than C.
+    """
+    if source.simulated:
+        return clip_norm
+    return gaussian.shortened(clip_norm, noise_multiplier=noise_multiplier, size=size)
