@@ -1,8 +1,8 @@
 """How large a report is, how long it takes to make and to open, and what the live page adds to a
 run.
 
-    python benchmarks/report.py            made-up records: 5 seeds x 7 methods x 300 rounds x 8 clients
-    python benchmarks/report.py --live     a real run with and without a page that follows it, by turns
+    python benchmarks/report.py          made-up records: 5 seeds, 7 methods, 300 rounds, 8 clients
+    python benchmarks/report.py --live   a real run, by turns with and without a page following it
 
 The browser part needs Chromium and Playwright; it is left out, and said to be, where they are
 missing."""
@@ -182,7 +182,8 @@ def measure_report(scratch: Path, rounds: int) -> dict[str, Any]:
     paths = [made_up(scratch / f"seed-{seed}", seed, rounds=rounds, clients=8) for seed in range(5)]
     page = scratch / "report.html"
     code = (
-        "import sys; from pathlib import Path; from proxyfl.records import run as loading; from proxyfl.report import page as report;"
+        "import sys; from pathlib import Path;"
+        "from proxyfl.records import run as loading; from proxyfl.report import page as report;"
         "report.write(loading.load(*sys.argv[2:]).runs, Path(sys.argv[1]))"
     )
     started = time.perf_counter()

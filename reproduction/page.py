@@ -229,7 +229,8 @@ def epsilon(results: Results) -> str:
         [f"epsilon (end-to-end), {view.round} rounds", *heads, "private, linear proxy - alone"],
         rows,
     )
-    return f"{table}\n\n`alone`, on the same data and in batches of the same size: {_spread(view.alone)}."
+    alone = f"`alone`, on the same data and in batches of the same size: {_spread(view.alone)}."
+    return f"{table}\n\n{alone}"
 
 
 def verdicts(results: Results) -> str:

@@ -73,7 +73,10 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 def test_importing_is_cheap() -> None:
     """``import proxyfl`` imports neither torch nor NumPy nor any module of its own."""
-    code = "import sys, proxyfl; print([m for m in sys.modules if m in ('torch', 'numpy') or m.startswith('proxyfl.')])"
+    code = (
+        "import sys, proxyfl; print([m for m in sys.modules "
+        "if m in ('torch', 'numpy') or m.startswith('proxyfl.')])"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 

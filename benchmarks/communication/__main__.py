@@ -1,4 +1,4 @@
-"""``python -m benchmarks.communication``: what communication costs, measured, modelled, simulated."""
+"""What communication costs, measured, modelled and simulated."""
 
 import sys
 

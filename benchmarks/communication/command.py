@@ -1,4 +1,4 @@
-"""``python -m benchmarks.communication``: what communication costs, measured, modelled, and in rounds to consensus."""
+"""What communication costs: the command of ``python -m benchmarks.communication``."""
 
 import argparse
 import csv
@@ -22,11 +22,12 @@ from proxyfl.transport.mpi import Mail, launched
 
 _EPILOG = """\
 examples:
-  python -m benchmarks.communication measure --clients 2,4,8,16 --models mlp,cnn1 --out points.json --figure measured
-  mpiexec -n 64 python -m benchmarks.communication measure --clients 2,8,64 --models mlp          on a cluster: the ranks of this job
-  python -m benchmarks.communication measure --clients 2,8 --models mlp --bandwidth 100 --latency 10    with a network card for each rank
-  python -m benchmarks.communication model points.json --bandwidth 100 --latency 10 --figure model      up to 10,000 clients
-  python -m benchmarks.communication mix --clients 10,100,1000,10000 --figure mixing                     rounds to consensus
+  COMM="python -m benchmarks.communication"
+  $COMM measure --clients 2,4,8,16 --models mlp,cnn1 --out points.json --figure measured
+  mpiexec -n 64 $COMM measure --clients 2,8,64 --models mlp      on a cluster: this job's ranks
+  $COMM measure --clients 2,8 --models mlp --bandwidth 100 --latency 10    a network card per rank
+  $COMM model points.json --bandwidth 100 --latency 10 --figure model      up to 10,000 clients
+  $COMM mix --clients 10,100,1000,10000 --figure mixing                    rounds to consensus
 """
 
 _MEGABIT = 1e6 / 8

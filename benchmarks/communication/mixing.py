@@ -4,7 +4,7 @@ messages, absences.
 PushSum as in gossip/pushsum.py, m <- P m and w <- P w, for all clients at once. Two distances are
 followed, both 1 at the start (root mean square over clients and coordinates):
 
-    error    of the de-biased values m / w from the mean of the starting values, which is what everyone wants
+    error    of the de-biased values m / w from the mean of the starting values, everyone's aim
     spread   of the same values from what they are converging to, sum(m) / sum(w)
 
 A message that is lost takes mass and weight with it. The clients still agree in the end (spread
@@ -172,7 +172,8 @@ def exact_error(graph: str, clients: int, rounds: int, self_weight: float = 0.5)
     simulation.
 
     Both are circulant, so the Fourier basis diagonalises every P(t) and the error is
-    sqrt(sum_{k=1}^{n-1} prod_t |lambda_k(t)|^2 / (n-1)),  |lambda_k|^2 = s^2 + (1-s)^2 + 2 s (1-s) cos(2 pi k hop / n).
+    sqrt(sum_{k=1}^{n-1} prod_t |lambda_k(t)|^2 / (n-1)),
+    |lambda_k|^2 = s^2 + (1-s)^2 + 2 s (1-s) cos(2 pi k hop / n).
     """
     choice("graph", graph, ("exponential", "ring"), error=TopologyError)
     s, k = self_weight, np.arange(1, clients)

@@ -4,8 +4,10 @@ A message of S bytes costs a processor a + b S seconds (encode, copy, decode, ad
 two links it crosses S / B seconds; L seconds pass on the way. A link carries one message at a time
 in each direction.
 
-    gossip   everyone sends one message and receives one:        T = max(L + S / B + c, c s),  c = a_g + b_g S
-    hub      n - 1 messages in, then n - 1 out, one at a time:   T = (2 - 1/n) L + 3/2 (n - 1) max(S / B, a_h + b_h S)
+    gossip   everyone sends one message and receives one:
+                 T = max(L + S / B + c, c s),  c = a_g + b_g S
+    hub      n - 1 messages in, then n - 1 out, one at a time:
+                 T = (2 - 1/n) L + 3/2 (n - 1) max(S / B, a_h + b_h S)
 
 T is the mean over the clients: the hub's n - 1 answers reach the first of them early and the last
 one late. s = max(1, n / C) for n clients on C shared cores, as on a laptop, and 1 where everyone

@@ -13,7 +13,7 @@ its documentation:
 
 Guarantees:
     * ``build(kind, tomllib.loads(to_toml(settings))) == settings``;
-    * an unknown key is an error that names the file, lists the known keys and guesses the one meant;
+    * an unknown key is an error that names its file, lists those known and guesses the one meant;
     * what a tree does not mention keeps the default of the place where it stands.
 """
 

@@ -1,7 +1,7 @@
 """Every exception that this package raises on purpose.
 
     ProxyFLError
-    ├── InputError            what a user typed, wrote or pointed at cannot be used (also a ValueError; exit code 2)
+    ├── InputError            what a user gave cannot be used (also a ValueError; exit code 2)
     │   ├── ConfigError       a setting
     │   ├── DataError         a dataset, a file, a label, an image
     │   ├── ModelError        an architecture or a model file

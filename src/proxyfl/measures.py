@@ -49,7 +49,7 @@ class Measure:
     higher_is_better: bool = True
 
     def gain(self, joined: float, alone: float) -> float:
-        """How much better ``joined`` is than ``alone``: positive is better, whatever the measure."""
+        """How much better ``joined`` is than ``alone``: positive is better for every measure."""
         return joined - alone if self.higher_is_better else alone - joined
 
 

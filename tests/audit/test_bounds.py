@@ -20,8 +20,8 @@ GOLDEN = [
     (Guesses(100, 100, 40), 1e-05, 0.0000, 0.0000),
     (Guesses(100, 100, 40), 0.001, 0.0000, 0.0000),
 ]
-"""Guesses, delta, and the two bounds at 95 % by jax-privacy 2.0.0 (``auditing._epsilon_one_run`` and
-``_epsilon_one_run_fdp``), which is too large to be a dependency of the tests."""
+"""Guesses, delta, and the two bounds at 95 % by jax-privacy 2.0.0 (``auditing._epsilon_one_run``
+and ``_epsilon_one_run_fdp``), which is too large to be a dependency of the tests."""
 
 
 @pytest.mark.parametrize(("guesses", "delta", "by_point", "by_curve"), GOLDEN)
@@ -48,7 +48,7 @@ def test_coin_flips_show_nothing() -> None:
 
 
 def test_the_gaussian_curve_is_the_mechanisms() -> None:
-    """mu inverts delta(epsilon) of the Gaussian mechanism (Balle and Wang), as dp-accounting does."""
+    """mu inverts the Gaussian mechanism's delta(epsilon) (Balle and Wang), like dp-accounting."""
     from dp_accounting import get_sigma_gaussian
 
     for epsilon, delta in ((0.5, 1e-5), (3.0, 1e-5), (8.0, 1e-3)):

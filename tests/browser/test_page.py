@@ -113,7 +113,10 @@ def test_the_slider_moves_the_graph(shown: Any) -> None:
     to be."""
     page = shown.page
     shown.chart("graph")
-    arrows = "() => document.querySelector('#graph .chart').layout.annotations.map(a => [a.x, a.y, a.ax, a.ay].join())"
+    arrows = (
+        "() => document.querySelector('#graph .chart').layout.annotations"
+        ".map(a => [a.x, a.y, a.ax, a.ay].join())"
+    )
     first = page.evaluate(arrows)
     page.locator("#graph-round").focus()
     page.keyboard.press("ArrowRight")

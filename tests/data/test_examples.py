@@ -81,7 +81,7 @@ class TestExamplesContract:
         assert torch.equal(examples.take(ROWS), torch.from_numpy(numbers).float()[ROWS])
 
     def test_checksum(self, make: Make, tmp_path: Path) -> None:
-        """Equal examples have equal checksums, of whichever kind; one other label or pixel tells."""
+        """Equal examples of any kind have equal checksums; one other label or pixel tells."""
         reference = in_memory(tmp_path, VALUES)
         assert checksum(make(tmp_path, VALUES)) == checksum(reference)
         other = VALUES.copy()

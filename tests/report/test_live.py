@@ -279,6 +279,9 @@ def test_a_live_page_needs_a_folder() -> None:
 
 def test_a_run_without_it_imports_nothing_of_it() -> None:
     """Neither the program nor a run loads the server, unless asked to."""
-    code = "import proxyfl.simulation.run, proxyfl.cli.commands.run, sys; print('proxyfl.report.live' in sys.modules)"
+    code = (
+        "import proxyfl.simulation.run, proxyfl.cli.commands.run, sys; "
+        "print('proxyfl.report.live' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

@@ -184,7 +184,7 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
     [
         (
             "round=3",
-            r"Unknown key 'round'. Did you mean 'rounds'\? Known: seed, methods, rounds, .*exchange",
+            r"Unknown key 'round'. Did you mean 'rounds'\? Known: seed, methods, rounds,.*exchange",
         ),
         (
             "privacy.noise=3",

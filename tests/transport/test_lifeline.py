@@ -28,7 +28,8 @@ class Reports:
 FOLLOWER = """
 import sys, time
 from proxyfl.transport.lifeline import Address, Lifeline
-lifeline = Lifeline(int(sys.argv[1]), Address(("127.0.0.1",), int(sys.argv[2]), sys.argv[3]), lambda *_: None)
+address = Address(("127.0.0.1",), int(sys.argv[2]), sys.argv[3])
+lifeline = Lifeline(int(sys.argv[1]), address, lambda *_: None)
 lifeline.limit = 1.0
 print("there", flush=True)
 time.sleep(60)

@@ -147,7 +147,7 @@ def ideal(
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The mu at which the Gaussian mechanism of sensitivity 1 and noise 1/mu is (epsilon, delta)-DP.
+    """The mu at which the Gaussian mechanism (sensitivity 1, noise 1/mu) is (epsilon, delta)-DP.
 
     delta(mu) = Phi(-epsilon/mu + mu/2) - e^epsilon Phi(-epsilon/mu - mu/2) (Balle and Wang 2018).
     """
@@ -165,7 +165,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Steinke et al., Theorem 5.2: how likely as many right guesses are under (epsilon, delta)-DP."""
+    """Steinke et al., Thm 5.2: the chance of so many right guesses under (epsilon, delta)-DP."""
     p = 1 / (1 + math.exp(-epsilon))
     beta = float(stats.binom.sf(guesses.right - 1, guesses.made, p))
     shifts = np.arange(1, guesses.right + 1)

@@ -155,7 +155,7 @@ def as_inputs(where: str, values: npt.NDArray[Any]) -> Tensor:
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
-    """The array in a ``.npy`` file, mapped instead of read if asked; pickled objects are refused."""
+    """The array in a ``.npy`` file, mapped rather than read if asked; no pickled objects."""
     try:
         found: npt.NDArray[Any] = np.load(
             path, mmap_mode="r" if mapped else None, allow_pickle=False

@@ -4,8 +4,8 @@ r"""What one client does between two exchanges (paper, Eqs. 2 to 7 and Alg. 1, l
 alternating on each batch: the proxy steps first, learning from the private model as it was; then
 the private model steps, learning from its teacher:
 
-    private: (1 - alpha) CE + alpha KL(teacher || private)         teacher: the current proxy, or the proxy as received
-    proxy:   (1 - beta)  CE + beta  KL(private || proxy)           by DP-SGD
+    private: (1 - alpha) CE + alpha KL(teacher || private)   teacher: the current or received proxy
+    proxy:   (1 - beta)  CE + beta  KL(private || proxy)     by DP-SGD
 
 Two options go beyond the paper; both use only what the proxies have released, so they cost no
 privacy:

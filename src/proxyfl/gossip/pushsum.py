@@ -1,6 +1,8 @@
 r"""PushSum in mass form: what clients split, send, add, and read their parameters from.
 
-    m_k <- sum_j P_kj m_j,   w_k <- sum_j P_kj w_j,   theta_k = m_k / w_k      (Kempe et al. 2003; the paper's PushSum)
+    m_k <- sum_j P_kj m_j,   w_k <- sum_j P_kj w_j,   theta_k = m_k / w_k
+
+(Kempe et al. 2003; the paper's PushSum)
 
 Algorithm 1 of the paper overwrites theta with theta / w and sends *that* in the next round, which
 de-biases twice unless P is doubly stochastic. Here m = w * theta travels, so a consensus stays one

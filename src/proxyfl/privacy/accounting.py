@@ -84,7 +84,8 @@ def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -
     try:
         interval = pld.interval_for(bound, min(noise for _, noise, _ in parts))
         value = pld.epsilon(parts, delta, coarser * interval)
-        reason = f"delta={delta:.3g} is too small for double precision over {sum(n for _, _, n in parts)} steps"
+        steps = sum(n for _, _, n in parts)
+        reason = f"delta={delta:.3g} is too small for double precision over {steps} steps"
     except (ValueError, ArithmeticError, MemoryError):
         value, reason = math.inf, "their privacy loss is too large to tabulate (very little noise)"
     if math.isinf(value):

@@ -1,7 +1,9 @@
 r"""DP-SGD for one client: the only place where sampling, clipping, noise and the ledger meet.
 
-    B ~ Poisson(q)                                     q = batch_size / n, afresh in every step
-    theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / (q n))           (paper, Eq. 7; Alg. 1, line 4)
+    B ~ Poisson(q)                         q = batch_size / n, afresh in every step
+    theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / (q n))
+
+(paper, Eq. 7; Alg. 1, line 4)
 
 Guarantees, for the sequence of proxies that leave the house, with respect to adding or removing one
 record:

@@ -2,7 +2,7 @@ r"""Per-example gradients of one layer from what a single backward pass leaves b
 
 A layer that multiplies its input by a weight has, for example i, the weight gradient
 
-    G_i = sum_t g_it a_it^T            a_it: input, g_it: gradient of the loss at the output, t: positions
+    G_i = sum_t g_it a_it^T      a_it: input, g_it: gradient of the loss at the output, t: position
 
 (t runs over a sequence, or over the pixels of a convolution's output). Two ways lead to its norm:
 

@@ -3,7 +3,7 @@ r"""Rényi differential privacy of the Poisson-sampled Gaussian mechanism, by nu
 For one step with sampling rate q and noise multiplier s, order a > 1 (Mironov, Talwar, Zhang 2019,
 arXiv:1908.10530v1, Section 3):
 
-    (a - 1) RDP(a) = log A,   A = E_{z ~ N(0, s^2)} (1 + u)^a,   u = q (exp((2 z - 1) / (2 s^2)) - 1)
+    (a - 1) RDP(a) = log A,  A = E_{z ~ N(0, s^2)} (1 + u)^a,  u = q (exp((2 z - 1) / (2 s^2)) - 1)
 
 Since E u = 0, A - 1 = E[(1 + u)^a - 1 - a u], whose integrand is nowhere negative (Bernoulli):
 nothing cancels in the sum, however small q is. The integrand is analytic in a strip of half-width

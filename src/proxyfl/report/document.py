@@ -2,8 +2,8 @@
 else.
 
 Numbers are rounded to what a chart can show (scores to 1e-4, epsilons to four digits, up), which
-keeps a large comparison in a few megabytes. Increments of a live run have the same form and are added at
-the end (``series``, ``graph``)."""
+keeps a large comparison in a few megabytes. Increments of a live run have the same form and are
+added at the end (``series``, ``graph``)."""
 
 import datetime
 import math

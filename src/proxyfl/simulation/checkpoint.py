@@ -1,7 +1,8 @@
 """Checkpoints: one file per client and a manifest, complete or not there at all.
 
-    RUN/checkpoints/METHOD/000017/003.safetensors     client 3 after round 17: models, optimizers, streams, weight
-    RUN/checkpoints/METHOD/000017/manifest.json       written last: which files belong to it, with their checksums
+    RUN/checkpoints/METHOD/000017/
+        003.safetensors     client 3 after round 17: models, optimizers, streams, weight
+        manifest.json       written last: which files belong to it, with their checksums
 
 A file per client means that a run can go on with another number of workers or ranks. The last two
 are kept, so that there is one to fall back to when the newest is damaged.
@@ -126,7 +127,7 @@ def newest(folder: Path, *, identity: str) -> Checkpoint | None:
                 else str(error)
             )
             warnings.warn(
-                f"The checkpoint {path} cannot be used ({reason}). Going back to the one before it.",
+                f"The checkpoint {path} cannot be used ({reason}). Going back to the one before.",
                 CheckpointWarning,
                 stacklevel=2,
             )

@@ -177,7 +177,7 @@ class Exchange:
     """The graph of the PushSum methods (see ``proxyfl topology``)."""
 
     topology: str = "exponential"
-    """A topology's name, a .json or .npy file of matrices, or your own `package.module:function`."""
+    """A name, a .json or .npy file of matrices, or your own `package.module:function`."""
     self_weight: float | None = 0.5
     """Share of its mass that a client keeps; the default holds where the topology takes one."""
     degree: int | None = None

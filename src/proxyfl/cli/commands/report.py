@@ -19,9 +19,9 @@ examples:
   proxyfl report runs/seed-0 runs/seed-1 runs/seed-2 --out seeds.html
   proxyfl report runs --out all.html               every run in the folder
 
-The page is one file: it opens from disk, asks the network for nothing, and prints. Runs that differ in their seed alone
-are pooled; others stand side by side, named by the settings that differ. A run that was interrupted, or still goes on,
-is shown as far as it got.
+The page is one file: it opens from disk, asks the network for nothing, and prints. Runs that
+differ in their seed alone are pooled; others stand side by side, named by the settings that
+differ. A run that was interrupted, or still goes on, is shown as far as it got.
 """
 
 

@@ -22,13 +22,14 @@ from proxyfl.sweeps.table import Overview, Row, overview
 
 _EPILOG = """\
 examples:
-  proxyfl table runs/noise                               a sweep: every setting that differs gets a column
+  proxyfl table runs/noise                               a sweep; a column per varied setting
   proxyfl table runs/a runs/b --against fedavg           two runs, each method compared with fedavg
   proxyfl table runs/noise --role proxy --metric macro_accuracy --round 50
   proxyfl table runs/noise --by privacy.noise_multiplier --format csv > noise.csv
 
-Scores are means over clients and seeds, with the standard deviation of all of them. Differences are paired: the same
-seed, the same client. `joint` has one model for everybody and is paired with each client of its seed.
+Scores are means over clients and seeds, with the standard deviation of all of them. Differences
+are paired: the same seed, the same client. `joint` has one model for everybody and is paired with
+each client of its seed.
 """
 
 

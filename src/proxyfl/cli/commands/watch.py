@@ -14,10 +14,11 @@ _EPILOG = """\
 examples:
   proxyfl watch runs/a                         prints an address to open on this machine
   proxyfl watch runs/a --open --port 8000      opens it, always at the same place
-  proxyfl watch runs/a --host 0.0.0.0          for others too; the address printed then carries a token
+  proxyfl watch runs/a --host 0.0.0.0          for others too; the address then carries a token
 
-The page is that of `proxyfl report`, and follows the run by itself. It reads the run's folder and changes nothing;
-stopping this command, or closing the page, does not touch the run. End with Ctrl-C.
+The page is that of `proxyfl report`, and follows the run by itself. It reads the run's folder and
+changes nothing; stopping this command, or closing the page, does not touch the run. End with
+Ctrl-C.
 """
 
 

@@ -187,7 +187,10 @@ def _explanations(result: Result) -> Iterable[str]:
     if weak:
         weakest = shown(largest(weak).best, 0)
         yield f"An epsilon of {weakest} is a weak guarantee: it rules out very little."
-    yield "A simulation: its noise can be recomputed from the seed, so these epsilons say what a real run would cost."
+    yield (
+        "A simulation: its noise can be recomputed from the seed, so these epsilons say what a "
+        "real run would cost."
+    )
 
 
 def _epsilons(result: Result) -> Iterable[Epsilon]:

@@ -9,8 +9,8 @@ client 0 is away. Records come to rank 0 as JSON. A client computes the same bit
 so the number of ranks changes nothing but the time.
 
 Failure: a rank that raises, dies, or stalls past ``exchange.timeout`` ends the job with one message
-that names it, its clients and the round (simulation/engines/ranks.py). What was recorded and checkpointed is
-intact."""
+that names it, its clients and the round (simulation/engines/ranks.py). What was recorded and
+checkpointed is intact."""
 
 import tomllib
 import zlib
