@@ -125,6 +125,30 @@ def test_a_damaged_checkpoint_is_passed_over(whole: Path, tmp_path: Path) -> Non
     assert_equal_runs(whole, tmp_path / "run")
 
 
+@pytest.mark.parametrize("loss", ["removed", "header only", "one line short", "replaced"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_resume_demands_what_was_charged(loss: str, workers: int, tmp_path: Path) -> None:
+    """A ledger that lost charges which the checkpoint knows of stops ``resume``, naming client and
+    remedy; nothing is trained."""
+    path = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        run(small(checkpoint_every=1), out=path, callbacks=[StopAt("proxyfl", 2)])
+    ledger = path / "ledger" / "proxyfl" / "001.jsonl"
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    if loss == "removed":
+        ledger.unlink()
+    if loss == "header only":
+        ledger.write_bytes(lines[0])
+    if loss == "one line short":
+        ledger.write_bytes(b"".join(lines[:-1]))
+    if loss == "replaced":
+        ledger.write_bytes((ledger.parent / "002.jsonl").read_bytes())
+    metrics = (path / "metrics.jsonl").read_bytes()
+    with pytest.raises(PrivacyError, match=r"client.*1.*(a backup|the right file)"):
+        resume(path, workers=workers)
+    assert (path / "metrics.jsonl").read_bytes() == metrics
+
+
 def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     """A checkpoint of a run with other settings is not taken for one's own."""
     with pytest.raises(KeyboardInterrupt):

@@ -1,14 +1,16 @@
 """Checkpoints: one file per client and a manifest, complete or not there at all.
 
     RUN/checkpoints/METHOD/000017/
-        003.safetensors     client 3 after round 17: models, optimizers, streams, weight
+        003.safetensors     client 3 after round 17: models, optimizers, streams, weight and
+                            the receipt of its ledger
         manifest.json       written last: which files belong to it, with their checksums
 
 A file per client means that a run can go on with another number of workers or ranks. The last two
 are kept, so that there is one to fall back to when the newest is damaged.
 
 Guarantees: a manifest names only files that were whole when it was written; ``newest`` checks every
-checksum again and passes over, with a warning that says why, whatever does not fit."""
+checksum again and passes over, with a warning that says why, whatever does not fit; ``restore``
+refuses a client whose ledger lost a charge that had been made when the checkpoint was written."""
 
 import json
 import shutil
@@ -26,7 +28,7 @@ from proxyfl.errors import RunError
 from proxyfl.federation.rounds import Client
 from proxyfl.records.folder import finite, writing
 
-VERSION = 1
+VERSION = 2
 KEPT = 2
 
 
@@ -53,6 +55,7 @@ class Checkpoint:
                 with safe_open(path, framework="pt") as file:
                     about = file.metadata() or {}
                     state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
+                client.ledger.demand(about["receipt"])
                 client.learner.restore(state)
                 client.weight = float.fromhex(about["weight"])
             except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
@@ -63,7 +66,12 @@ def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
     """Write one client's file of round ``round`` below ``folder``; return its name and checksum for
     the manifest."""
     below, name = folder / _round(round), _name(client.id)
-    about = {"client": client.name, "round": str(round), "weight": float(client.weight).hex()}
+    about = {
+        "client": client.name,
+        "round": str(round),
+        "weight": float(client.weight).hex(),
+        "receipt": client.ledger.receipt(),
+    }
     content = save(client.learner.state(), metadata=about)
     with writing(below / name):
         below.mkdir(parents=True, exist_ok=True)

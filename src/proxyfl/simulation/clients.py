@@ -219,18 +219,11 @@ class _Builder:
         path = (
             folder / f"{i:03d}.jsonl" if folder is not None and self.kind is not Kind.NONE else None
         )
-        if (
-            path is not None and path.exists()
-        ):  # an earlier attempt at this run, cut off: what it spent stays spent
-            return Ledger.read(path, budget=self._budget(i))
-        return Ledger(
-            site.name,
-            delta=delta,
-            kind=self.kind,
-            simulated=True,
-            budget=self._budget(i),
-            path=path,
-        )
+        promise: dict[str, Any] = {"delta": delta, "kind": self.kind, "simulated": True}
+        budget = self._budget(i)
+        if path is None:
+            return Ledger(site.name, budget=budget, **promise)
+        return Ledger.at(path, site.name, budget=budget, **promise)
 
     def _budget(self, i: int) -> Budget | None:
         limit: float | None = self._setting("privacy.budget", self.config.privacy.budget, i)
