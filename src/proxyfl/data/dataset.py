@@ -24,6 +24,11 @@ class Dataset:
         * training and test part are non-empty, of one shape, and have a label for each example;
         * every value is finite, every label within 0 .. classes - 1, every site within
           ``site_names``.
+
+    Tables say more. ``test_site`` is the site of each test example, so that each site is also
+    judged on its own; ``groups`` and ``test_groups`` number the persons. ``schema`` is the text of
+    the table's schema, ``prevalence`` the publicly known share of each class, and ``notes`` say
+    what a user should know of how the files were read.
     """
 
     name: str
@@ -35,6 +40,13 @@ class Dataset:
     class_names: tuple[str, ...]
     site: Tensor | None = None
     site_names: tuple[str, ...] = ()
+    test_site: Tensor | None = None
+    groups: Tensor | None = None
+    test_groups: Tensor | None = None
+    feature_names: tuple[str, ...] = ()
+    schema: str = ""
+    prevalence: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.classes or self.classes < 1:

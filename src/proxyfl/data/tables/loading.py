@@ -1,0 +1,277 @@
+"""From the sites' files to one dataset: each site's rows, the parts, and nobody in two places.
+
+Guarantees:
+    * the test part is drawn by person, site by site, and without a look at labels or features;
+    * nobody is in both parts, and nobody at two sites: such rows are faults;
+    * class i is the i-th class of the schema at every site, also where a site lacks some classes.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from proxyfl._validate import choice, number
+from proxyfl.data.dataset import Dataset
+from proxyfl.data.tables.encoding import Encoded, encode, header_faults
+from proxyfl.data.tables.faults import HEADER, KINDS, SHOWN, Fault, Tally
+from proxyfl.data.tables.features import feature_names
+from proxyfl.data.tables.reading import Dialect, read
+from proxyfl.data.tables.schema import Schema, to_toml
+from proxyfl.errors import DataError
+from proxyfl.seeds import numpy_stream
+
+Codes = npt.NDArray[np.int64]
+
+FAULTS = {
+    "refuse": "a file with faults is refused",
+    "skip": "rows with faults are left out and counted",
+}
+"""What becomes of faults."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One file, encoded: features, labels, and the site, person and row of each example."""
+
+    path: Path
+    x: npt.NDArray[np.float32]
+    y: Codes
+    site: Sequence[str]
+    person: Sequence[str]
+    rows: Codes
+    tally: Tally
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of how the file was read."""
+        found = [f"{self.path.name}: {note}" for note in self.tally.notes()]
+        if self.tally.skipped:
+            found.append(
+                f"{self.path.name}: {self.tally.skipped} of {self.tally.rows} rows left out: "
+                f"{'; '.join(self.tally.lines())}"
+            )
+        return found
+
+
+def load_tables(
+    files: Sequence[Path],
+    schema: Schema,
+    *,
+    tests: Sequence[Path] = (),
+    name: str | None = None,
+    dialect: Dialect | None = None,
+    faults: str = "refuse",
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    header: Sequence[str] = (),
+) -> Dataset:
+    """The dataset in ``files``; each is a site unless the schema has a column for that.
+
+    ``tests`` are the sites' own test parts, with the names of the files in ``files``. Without them,
+    ``test_fraction`` of each site's persons are drawn for the test."""
+    choice("data.faults", faults, FAULTS, error=DataError)
+    number("test_fraction", test_fraction, above=0, below=1, error=DataError)
+    train = [read_file(path, schema, dialect, faults=faults, header=header) for path in files]
+    held = [read_file(path, schema, dialect, faults=faults, header=header) for path in tests]
+    _check_files(files, tests)
+    rows = _gathered([*train, *held], sum(map(len, train)))
+    skip = _in_two_places(rows, schema, faults)
+    notes = list(itertools.chain.from_iterable(table.notes for table in (*train, *held)))
+    notes += skip.notes
+    is_test = rows.held if tests else _drawn(rows, test_fraction, seed)
+    training = np.flatnonzero(~is_test & ~skip.rows)
+    testing = np.flatnonzero(is_test & ~skip.rows)
+    return _dataset(name or schema.name, schema, rows, training, testing, notes)
+
+
+def read_file(
+    path: Path,
+    schema: Schema,
+    dialect: Dialect | None = None,
+    *,
+    faults: str = "refuse",
+    header: Sequence[str] = (),
+    labelled: bool = True,
+) -> Table:
+    """One file, encoded part by part. Faults are refused, all named at once, or skipped."""
+    tally = Tally()
+    parts: list[Encoded] = []
+    found: list[Fault] = []
+    for part in read(path, dialect, header=header):
+        if not parts:
+            found = header_faults(schema, part.header, labelled=labelled)
+            tally.add(found)
+            _refuse_duplicates(path, found)
+        encoded, in_rows = encode(schema, part, tally, labelled=labelled)
+        tally.add(in_rows)
+        parts.append(encoded)
+    tally.add(empty_columns(schema, tally, {fault.column for fault in found}))
+    if faults == "refuse":
+        tally.refuse(str(path))
+    x = np.concatenate([part.x for part in parts])
+    y = np.concatenate([part.y for part in parts])
+    if not len(y):
+        left = f": all {tally.skipped} were left out" if tally.skipped else ""
+        raise DataError(f"{path}: expected rows, got none{left}.")
+    site = list(itertools.chain.from_iterable(part.site for part in parts))
+    person = list(itertools.chain.from_iterable(part.person for part in parts))
+    rows = np.concatenate([part.rows for part in parts])
+    return Table(path, x, y, site or [path.stem] * len(y), person, rows, tally)
+
+
+def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:
+    """The columns that have no value in any row, but for those that a site may lack."""
+    found = []
+    for name, column in schema.features.items():
+        empty = tally.rows > 0 and tally.missing[name] == tally.rows
+        if empty and column.absent == "refuse" and name not in known:
+            found.append(Fault(HEADER, name, "empty column", "no value", "at least one value"))
+    return found
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """All files' rows, one after another."""
+
+    x: npt.NDArray[np.float32]
+    y: Codes
+    site: Codes
+    site_names: tuple[str, ...]
+    person: Codes
+    held: npt.NDArray[np.bool_]
+    tables: Sequence[Table]
+
+    def place(self, i: int) -> str:
+        """Where row i stands."""
+        for table in self.tables:
+            if i < len(table):
+                return f"{table.path.name} row {int(table.rows[i])}"
+            i -= len(table)
+        raise IndexError(i)
+
+
+@dataclass(frozen=True)
+class _Skipped:
+    rows: npt.NDArray[np.bool_]
+    notes: list[str]
+
+
+def _gathered(tables: Sequence[Table], training: int) -> _Rows:
+    x = np.concatenate([table.x for table in tables])
+    y = np.concatenate([table.y for table in tables])
+    names = list(itertools.chain.from_iterable(table.site for table in tables))
+    site_names = tuple(dict.fromkeys(names))
+    numbers = {name: i for i, name in enumerate(site_names)}
+    site = np.array([numbers[name] for name in names], dtype=np.int64)
+    persons = list(itertools.chain.from_iterable(table.person for table in tables))
+    # Without a column for them, each row is a person of its own.
+    known = {name: i for i, name in enumerate(dict.fromkeys(persons))}
+    person = np.array([known[name] for name in persons] or range(len(y)), dtype=np.int64)
+    return _Rows(x, y, site, site_names, person, np.arange(len(y)) >= training, tables)
+
+
+def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
+    """Rows of persons at a second site, and training rows of persons who are in the test part."""
+    nobody = np.zeros(len(rows.y), dtype=bool)
+    if schema.person is None:
+        return _Skipped(nobody, [])
+    first = np.full(rows.person.max() + 1, -1, dtype=np.int64)
+    order = np.arange(len(rows.y))[::-1]
+    first[rows.person[order]] = rows.site[order]
+    elsewhere = rows.site != first[rows.person]
+    tested = np.isin(rows.person, rows.person[rows.held]) & ~rows.held
+    notes = []
+    for kind, found in (("two sites", elsewhere), ("two parts", tested)):
+        if not found.any():
+            continue
+        places = [rows.place(i) for i in np.flatnonzero(found)[:SHOWN].tolist()]
+        what = f"{int(found.sum())} x {kind} ({KINDS[kind]}): {', '.join(places)}, ..."
+        if faults == "refuse":
+            raise DataError(
+                f"{schema.name}: {what} Decide to whom such a person belongs, or leave these rows "
+                'out with data.faults = "skip".'
+            )
+        notes.append(f"left out: {what}")
+    return _Skipped(elsewhere | tested, notes)
+
+
+def _drawn(rows: _Rows, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+    """The rows of the persons drawn for the test: of each site's persons a ``fraction``.
+
+    A site has at least one person in each part; a site of one person trains."""
+    drawn = np.zeros(len(rows.y), dtype=bool)
+    for site in range(len(rows.site_names)):
+        mine = rows.site == site
+        persons = np.unique(rows.person[mine])
+        tests = min(max(round(fraction * len(persons)), 1), len(persons) - 1)
+        chosen = numpy_stream(seed, "split", site).permutation(persons)[:tests]
+        drawn |= mine & np.isin(rows.person, chosen)
+    return drawn
+
+
+def _dataset(
+    name: str, schema: Schema, rows: _Rows, train: Codes, test: Codes, notes: list[str]
+) -> Dataset:
+    _check_test(name, schema, rows.y[test])
+    return Dataset(
+        name=name,
+        train_x=torch.from_numpy(rows.x[train]),
+        train_y=torch.from_numpy(rows.y[train]),
+        test_x=torch.from_numpy(rows.x[test]),
+        test_y=torch.from_numpy(rows.y[test]),
+        classes=len(schema.label.classes),
+        class_names=schema.label.classes,
+        site=torch.from_numpy(rows.site[train]),
+        site_names=rows.site_names,
+        test_site=torch.from_numpy(rows.site[test]),
+        groups=torch.from_numpy(rows.person[train]),
+        test_groups=torch.from_numpy(rows.person[test]),
+        feature_names=feature_names(schema),
+        schema=to_toml(schema),
+        prevalence=schema.label.prevalence,
+        notes=tuple(notes),
+    )
+
+
+def _check_test(name: str, schema: Schema, y: Codes) -> None:
+    """Refuse a test part that can tell nothing apart."""
+    classes = np.unique(y)
+    if len(y) < 2:
+        raise DataError(
+            f"{name}: expected at least two rows in the test part, got {len(y)}. Raise "
+            "data.test_fraction, or give a larger test part."
+        )
+    if len(classes) < 2:
+        only = schema.label.classes[int(classes[0])]
+        raise DataError(
+            f"{name}: expected at least two classes in the test part, got {len(y)} rows of "
+            f"{only!r} only. Raise data.test_fraction, or give a larger test part."
+        )
+
+
+def _check_files(files: Sequence[Path], tests: Sequence[Path]) -> None:
+    stems = [path.stem for path in files]
+    for path in tests:
+        if path.stem not in stems:
+            raise DataError(
+                f"{path}: expected a test part named like one of the sites' files, which are "
+                f"{', '.join(sorted(stems))}."
+            )
+    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if twice:
+        raise DataError(f"Expected a name of its own for each site's file, got {twice} twice.")
+
+
+def _refuse_duplicates(path: Path, found: Sequence[Fault]) -> None:
+    """Two columns of one name are refused whatever the choice: nobody knows which is meant."""
+    tally = Tally()
+    tally.add(fault for fault in found if fault.kind == "duplicate column")
+    tally.refuse(str(path))

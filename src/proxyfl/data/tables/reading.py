@@ -1,0 +1,284 @@
+"""Files as sites have them, as text: CSV in the dialects people write, Parquet, npz.
+
+A file is read in parts of ``ROWS`` rows, so memory does not grow with its length. Every cell stays
+the text that the file has: a long number that names a patient is not rounded, and only the schema
+says what a text means.
+
+What is recognised, unless it is asked for by name:
+    * the encoding: a byte order mark, else UTF-8, else Latin-1 (Windows-1252 where its letters are);
+    * the separator: comma, semicolon, tab or bar, whichever divides the first rows most evenly;
+    * the decimal sign: a comma where the separator is none, some numbers have one and none a point.
+"""
+
+import codecs
+import csv
+import datetime
+import io
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proxyfl._validate import choice
+from proxyfl.data.files import read_npz
+from proxyfl.errors import DataError
+
+ROWS = 10_000
+"""Rows in a part."""
+
+SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npz")
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+DECIMALS = {"point": ".", "comma": ","}
+_SAMPLE = 1000
+_WITH_COMMA = re.compile(r"[+-]?\d+,\d+")
+_WITH_POINT = re.compile(r"[+-]?\d*\.\d+")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a CSV file is written. ``auto`` is recognised."""
+
+    separator: str = "auto"
+    decimal: str = "auto"
+    encoding: str = "auto"
+
+    def __post_init__(self) -> None:
+        choice("separator", self.separator, ("auto", *SEPARATORS), error=DataError)
+        choice("decimal sign", self.decimal, ("auto", *DECIMALS), error=DataError)
+        if self.encoding != "auto":
+            try:
+                codecs.lookup(self.encoding)
+            except LookupError:
+                raise DataError(
+                    f"Unknown encoding {self.encoding!r}. Usual are utf-8, latin-1 and cp1252."
+                ) from None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a table: a list of texts per column.
+
+    ``rows`` numbers them as a spreadsheet does: the header is row 1. ``ragged`` has the rows that
+    have more or fewer fields than the header, with that number; they are in no column.
+    """
+
+    header: tuple[str, ...]
+    rows: npt.NDArray[np.int64]
+    columns: dict[str, Sequence[str]]
+    decimal: str = "."
+    ragged: tuple[tuple[int, int], ...] = ()
+
+
+def read(
+    path: Path, dialect: Dialect | None = None, *, header: Sequence[str] = (), rows: int = ROWS
+) -> Iterator[Part]:
+    """The table at ``path`` in parts; at least one, which may have no rows.
+
+    ``header`` names the columns of a file that begins without."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file (looked from {Path.cwd()}).")
+    if path.suffix == ".parquet":
+        return _parquet(path, rows)
+    if path.suffix == ".npz":
+        return _npz(path, rows)
+    return _csv(path, recognise(path, dialect or Dialect()), tuple(header), rows)
+
+
+def recognise(path: Path, asked: Dialect) -> Dialect:
+    """``asked`` with what it leaves open taken from the file."""
+    encoding = asked.encoding
+    if encoding == "auto":
+        encoding = _encoding(path)
+    found = replace(asked, encoding=encoding)
+    if found.separator == "auto":
+        found = replace(found, separator=_separator(path, encoding))
+    if found.decimal == "auto":
+        found = replace(found, decimal=_decimal(path, found))
+    return found
+
+
+def _encoding(path: Path) -> str:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        start = file.read(4)
+        if start.startswith(codecs.BOM_UTF8):
+            return "utf-8-sig"
+        if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        file.seek(0)
+        windows = False
+        is_utf8 = True
+        while block := file.read(1 << 20):
+            if b"\0" in block:
+                raise DataError(
+                    f"{path}: has bytes that are no text. If it is UTF-16 without a byte order "
+                    "mark, name the encoding; if it is a spreadsheet, save it as CSV first."
+                )
+            windows = windows or any(byte in block for byte in range(0x80, 0xA0))
+            is_utf8 = is_utf8 and _decodes(decoder, block)
+    if is_utf8 and _decodes(decoder, b"", final=True):
+        return "utf-8"
+    return "cp1252" if windows else "latin-1"
+
+
+def _decodes(decoder: codecs.IncrementalDecoder, block: bytes, *, final: bool = False) -> bool:
+    try:
+        decoder.decode(block, final)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _separator(path: Path, encoding: str) -> str:
+    """The separator under which most of the first rows have as many fields as the header."""
+    best = "comma"
+    best_score = (0, 0)
+    for name, sign in SEPARATORS.items():
+        widths = [len(row) for row in _sample(path, encoding, sign)]
+        if not widths:
+            continue
+        fields = widths[0]
+        agreeing = sum(width == fields for width in widths) if fields > 1 else 0
+        if (agreeing, fields) > best_score:
+            best = name
+            best_score = (agreeing, fields)
+    return best
+
+
+def _decimal(path: Path, dialect: Dialect) -> str:
+    if dialect.separator == "comma":
+        return "point"
+    rows = _sample(path, dialect.encoding, SEPARATORS[dialect.separator])
+    cells = [cell.strip() for cell in itertools.chain.from_iterable(rows)]
+    commas = [cell for cell in cells if _WITH_COMMA.fullmatch(cell)]
+    points = [cell for cell in cells if _WITH_POINT.fullmatch(cell)]
+    if commas and points:
+        raise DataError(
+            f"{path}: has numbers with a comma ({commas[0]}) and with a point ({points[0]}), so "
+            "the decimal sign cannot be told. Name it: point or comma."
+        )
+    return "comma" if commas else "point"
+
+
+def _sample(path: Path, encoding: str, separator: str) -> list[list[str]]:
+    with _opened(path, encoding) as file:
+        rows = _rows(path, file, separator)
+        return [row for row in itertools.islice(rows, _SAMPLE) if row]
+
+
+def _csv(path: Path, dialect: Dialect, header: tuple[str, ...], size: int) -> Iterator[Part]:
+    decimal = DECIMALS[dialect.decimal]
+    with _opened(path, dialect.encoding) as file:
+        rows = _rows(path, file, SEPARATORS[dialect.separator])
+        first = 1
+        if not header:
+            header = _header(path, next(rows, []))
+            first = 2
+        for start in itertools.count(first, size):
+            block = list(itertools.islice(rows, size))
+            if block or start == first:
+                yield _part(header, start, block, decimal)
+            if len(block) < size:
+                return
+
+
+def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
+    header = tuple(name.strip() for name in names)
+    if not any(header):
+        raise DataError(f"{path}: expected the names of the columns in the first row, got none.")
+    return header
+
+
+def _part(header: tuple[str, ...], start: int, block: list[list[str]], decimal: str) -> Part:
+    """A part from rows of cells. Blank lines are no rows, but count where rows are numbered."""
+    width = len(header)
+    numbers = np.arange(start, start + len(block), dtype=np.int64)
+    widths = np.fromiter(map(len, block), np.int64, len(block))
+    fits = widths == width
+    ragged = [(int(numbers[i]), int(widths[i])) for i in np.flatnonzero(~fits) if widths[i]]
+    whole = block
+    if not fits.all():
+        whole = [block[i] for i in np.flatnonzero(fits)]
+    cells: list[Sequence[str]] = list(zip(*whole, strict=True)) if whole else [()] * width
+    columns = dict(zip(header, cells, strict=True))
+    return Part(header, numbers[fits], columns, decimal, tuple(ragged))
+
+
+def _rows(path: Path, file: io.TextIOBase, separator: str) -> Iterator[list[str]]:
+    reader = csv.reader(file, delimiter=separator)
+    try:
+        yield from reader
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{path}: cannot be read as {problem.encoding}: {problem}.") from problem
+    except csv.Error as problem:
+        raise DataError(
+            f"{path}, line {reader.line_num}: {problem}. Does a quotation mark never close?"
+        ) from problem
+
+
+def _opened(path: Path, encoding: str) -> io.TextIOWrapper:
+    try:
+        return path.open(encoding=encoding, newline="")
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read: {problem.strerror}.") from problem
+
+
+def _parquet(path: Path, size: int) -> Iterator[Part]:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as problem:
+        raise DataError(
+            f"{path}: reading Parquet needs pyarrow: pip install 'proxyfl[tables]'."
+        ) from problem
+    start = 2
+    try:
+        file = parquet.ParquetFile(path)
+        header = tuple(file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=size):
+            cells = [[as_text(value) for value in column.to_pylist()] for column in batch.columns]
+            yield _columns(header, start, cells)
+            start += batch.num_rows
+    except (OSError, ValueError) as problem:
+        raise DataError(f"{path}: not a readable Parquet file: {problem}.") from problem
+    if start == 2:
+        yield _columns(header, start, [[] for _ in header])
+
+
+def _npz(path: Path, size: int) -> Iterator[Part]:
+    """One array per column, all of one length."""
+    arrays = read_npz(path)
+    lengths = {array.shape for array in arrays.values()}
+    if len(lengths) != 1 or any(len(shape) != 1 for shape in lengths):
+        shapes = {name: array.shape for name, array in arrays.items()}
+        raise DataError(
+            f"{path}: expected an array of one length for each column of the table, got {shapes}."
+        )
+    header = tuple(arrays)
+    length = next(iter(lengths))[0]
+    for first in range(0, max(length, 1), size):
+        cells = []
+        for array in arrays.values():
+            cells.append([as_text(value) for value in array[first : first + size].tolist()])
+        yield _columns(header, first + 2, cells)
+
+
+def _columns(header: tuple[str, ...], start: int, cells: Sequence[Sequence[str]]) -> Part:
+    rows = np.arange(start, start + len(cells[0]), dtype=np.int64)
+    return Part(header, rows, dict(zip(header, cells, strict=True)))
+
+
+def as_text(value: Any) -> str:
+    """A typed value as a CSV file would have it."""
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, datetime.datetime):
+        midnight = value.time() == datetime.time()
+        return str(value.date()) if midnight else value.isoformat(sep=" ")
+    return str(value)
