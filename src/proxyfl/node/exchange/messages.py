@@ -1,0 +1,273 @@
+"""Messages between sites: a signed header, and for a share the frame that it announces.
+
+    b"PFLNODE" | version, 1 byte | length of the header, 4 bytes | header, JSON | signature, 64 bytes
+    | body
+
+The signature covers the header, and the header holds the body's length and SHA-256. A message is
+what it is on whichever way it came: over TLS, through a relay, or as a file.
+
+    hello      who I am now: which start of my program, how far I am, what I still owe you
+    share      a part of my mass for you; the body is a frame (proxyfl.transport.wire)
+    verdict    what became of a share: stored, or refused, once and for all
+    restored   you are behind what I have seen of you: an old backup
+
+Every message carries its sender's ``Stamp``, whose numbers only ever grow at one site.
+
+Guarantees:
+    * ``parse`` returns a header whose every field has the stated type and range, or raises
+      MessageError; any other bytes raise nothing else and cost no more memory than they have;
+    * ``authentic`` raises unless the member named as sender signed exactly this header and body.
+"""
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, Protocol
+
+from proxyfl.errors import TransportError
+
+VERSION = 1
+HEADER_LIMIT = 8192
+SIGNATURE_BYTES = 64
+MOST_LISTED = 64
+
+_MAGIC = b"PFLNODE" + bytes([VERSION])
+_START = len(_MAGIC) + 4
+_CONTEXT = b"proxyfl message\0"
+_LARGEST = 2**53
+_WEIGHT_DIGITS = 700
+
+State = Literal["active", "leaving", "left"]
+
+
+class MessageError(TransportError):
+    """Bytes that are not a message, or not one that may be believed."""
+
+
+class Signer(Protocol):
+    """Whoever can sign."""
+
+    def sign(self, content: bytes) -> bytes:
+        """A signature of 64 bytes."""
+        ...
+
+
+class Verifier(Protocol):
+    """Whoever can check a signature."""
+
+    def verify(self, signature: bytes, content: bytes) -> None:
+        """Raise unless the signature is right."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Where a site's history stands. A site that shows less than it showed before lost something.
+
+    ``epoch`` counts deliberate new beginnings (`proxyfl node rejoin`), ``boot`` the starts of the
+    program, ``clock`` the changes of the store; ``tag`` is drawn anew at each start.
+    """
+
+    epoch: int
+    boot: int
+    tag: str
+    clock: int
+
+    def behind(self, seen: "Stamp") -> bool:
+        """Whether a site with this stamp has forgotten some of what ``seen`` shows."""
+        if self.epoch != seen.epoch:
+            return self.epoch < seen.epoch
+        another_start = self.boot == seen.boot and seen.tag not in ("", self.tag)
+        return self.boot < seen.boot or self.clock < seen.clock or another_start
+
+
+@dataclass(frozen=True)
+class Header:
+    """What every message begins with."""
+
+    federation: str
+    version: int
+    sender: str
+    receiver: str
+    epoch: int
+    boot: int
+    tag: str
+    clock: int
+
+    @property
+    def stamp(self) -> Stamp:
+        """The sender's stamp when it made the message."""
+        return Stamp(self.epoch, self.boot, self.tag, self.clock)
+
+
+@dataclass(frozen=True)
+class Hello(Header):
+    """A site's present state.
+
+    ``owed`` lists the rounds of unsettled shares for the receiver, ``stored`` the rounds of the
+    last shares stored from it. ``round`` is the first round whose shares the site has not yet
+    sent. ``answer`` tells an answer from a question.
+    """
+
+    manifest: str
+    accepted: str
+    round: int
+    state: State
+    owed: tuple[int, ...]
+    stored: tuple[int, ...]
+    time: int
+    answer: bool
+
+
+@dataclass(frozen=True)
+class Share(Header):
+    """A part of the sender's mass. Its key is (federation, version, round, sender)."""
+
+    round: int
+    weight: str
+    size: int
+    sha256: str
+
+    @property
+    def exact_weight(self) -> Fraction:
+        """The PushSum weight, without rounding."""
+        return parse_weight(self.weight)
+
+
+@dataclass(frozen=True)
+class Verdict(Header):
+    """What the receiver of a share did with it. ``again`` asks to try later: nothing was decided."""
+
+    round: int
+    sha256: str
+    outcome: Literal["stored", "refused", "again"]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Restored(Header):
+    """The answer to a site that shows less than it showed before; the rest says what was seen."""
+
+    seen_epoch: int
+    seen_boot: int
+    seen_tag: str
+    seen_clock: int
+    seen_round: int
+
+    @property
+    def seen(self) -> Stamp:
+        """The latest stamp seen of the receiver."""
+        return Stamp(self.seen_epoch, self.seen_boot, self.seen_tag, self.seen_clock)
+
+
+_KINDS: dict[str, type[Header]] = {
+    "hello": Hello,
+    "share": Share,
+    "verdict": Verdict,
+    "restored": Restored,
+}
+
+
+def pack(header: Header, signer: Signer, body: bytes = b"") -> bytes:
+    """The message as bytes."""
+    text = _encoded(header)
+    signature = signer.sign(_CONTEXT + text)
+    return b"".join([_MAGIC, len(text).to_bytes(4, "big"), text, signature, body])
+
+
+def parse(message: bytes) -> tuple[Header, memoryview]:
+    """The header and the body. Nothing is authentic yet."""
+    text, body = _cut(message)
+    try:
+        content = json.loads(text.tobytes().decode())
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"A message's header is not JSON: {error}.") from error
+    if not isinstance(content, dict) or content.get("kind") not in _KINDS:
+        raise MessageError(f"Expected a header of kind {', '.join(_KINDS)}, got {content!r:.120}.")
+    header = _header(_KINDS[content.pop("kind")], content)
+    size = header.size if isinstance(header, Share) else 0
+    if len(body) != size:
+        raise MessageError(f"A message announces a body of {size} bytes and has {len(body)}.")
+    return header, body
+
+
+def authentic(message: bytes, card: Verifier) -> None:
+    """Raise unless the owner of ``card`` signed this message, body included."""
+    header, body = parse(message)
+    text, _ = _cut(message)
+    start = _START + len(text)
+    signature = message[start : start + SIGNATURE_BYTES]
+    card.verify(signature, _CONTEXT + text.tobytes())
+    if isinstance(header, Share) and hashlib.sha256(body).hexdigest() != header.sha256:
+        raise MessageError(f"A share of {header.sender!r} has another content than its hash says.")
+
+
+def spelled_weight(weight: Fraction) -> str:
+    """An exact weight as text: numerator/denominator, in hexadecimal digits."""
+    return f"{weight.numerator:x}/{weight.denominator:x}"
+
+
+def parse_weight(text: str) -> Fraction:
+    """The weight that ``spelled_weight`` wrote; MessageError unless it is a dyadic number >= 0."""
+    numerator, slash, denominator = text.partition("/")
+    try:
+        over, under = int(numerator, 16), int(denominator, 16)
+    except ValueError as error:
+        raise MessageError(f"Expected a weight such as 3/4, got {text!r:.60}.") from error
+    if not slash or over < 0 or under < 1 or under & (under - 1):
+        raise MessageError(f"Expected a weight >= 0 over a power of two, got {text!r:.60}.")
+    return Fraction(over, under)
+
+
+def _encoded(header: Header) -> bytes:
+    kind = type(header).__name__.lower()
+    content = {"kind": kind, **dataclasses.asdict(header)}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    if len(text) > HEADER_LIMIT:
+        raise MessageError(f"A header of {len(text)} bytes; at most {HEADER_LIMIT} are allowed.")
+    return text
+
+
+def _cut(message: bytes) -> tuple[memoryview, memoryview]:
+    if message[: len(_MAGIC)] != _MAGIC or len(message) < _START:
+        raise MessageError(
+            f"Not a message of protocol {VERSION}: it begins with {bytes(message[:8])!r}."
+        )
+    length = int.from_bytes(message[len(_MAGIC) : _START], "big")
+    end = _START + length + SIGNATURE_BYTES
+    if length > HEADER_LIMIT or end > len(message):
+        raise MessageError(f"A header of {length} bytes in a message of {len(message)}.")
+    whole = memoryview(message)
+    return whole[_START : _START + length], whole[end:]
+
+
+def _header(kind: type[Header], content: dict[str, Any]) -> Header:
+    fields = {field.name: field.type for field in dataclasses.fields(kind)}
+    if set(content) != set(fields):
+        raise MessageError(f"Expected the fields {sorted(fields)}, got {sorted(content)!r:.200}.")
+    values: dict[str, Any] = {}
+    for name, value in content.items():
+        values[name] = _checked(name, fields[name], value)
+    if kind is Share:
+        parse_weight(values["weight"])
+    return kind(**values)
+
+
+def _checked(name: str, hint: Any, value: Any) -> Any:
+    if hint is int:
+        if type(value) is int and 0 <= value < _LARGEST:
+            return value
+    elif hint is str:
+        if isinstance(value, str) and len(value) <= _WEIGHT_DIGITS:
+            return value
+    elif hint is bool:
+        if isinstance(value, bool):
+            return value
+    elif hint == tuple[int, ...]:
+        if isinstance(value, list) and len(value) <= MOST_LISTED:
+            return tuple(_checked(name, int, each) for each in value)
+    elif value in hint.__args__:
+        return value
+    raise MessageError(f"A header's {name} is {value!r:.60}, which is not allowed.")

@@ -1,0 +1,224 @@
+"""The manifest: what the members of a federation agree on. TOML, no secrets.
+
+Members, in order, with addresses and keys; the proxy's architecture and initial seed; what an
+example looks like and the fixed list of classes; the graph; how many rounds; the measure in which
+gain is reported. Every message names the manifest's version, and sites that meet compare its hash.
+
+A change (a site added, a site removed, an address moved) is a new version that names the hash of
+the one before. A site follows only manifests that its own operator accepted; the acceptance is a
+signature over the hash, which peers collect.
+
+Guarantees:
+    * ``digest`` depends on the content alone, not on how the file is laid out;
+    * a version that does not follow from the one before is refused: ``check_successor``.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proxyfl import _settings
+from proxyfl._files import write_text
+from proxyfl._validate import choice, number, whole
+from proxyfl.errors import ConfigError
+from proxyfl.gossip import topology
+from proxyfl.measures import MEASURES
+from proxyfl.node.card import Card
+
+FILE = "manifest.toml"
+PROTOCOL = 1
+MOST_MEMBERS = 1000
+MOST_ROUNDS = 100_000
+
+
+@dataclass(frozen=True)
+class Input:
+    """What an example looks like at every site."""
+
+    shape: tuple[int, ...] = ()
+    """The shape of one example: channels, height, width for images; the number of columns for a table."""
+    classes: tuple[str, ...] = ()
+    """The classes, in the order of the proxy's outputs."""
+
+    def __post_init__(self) -> None:
+        for size in self.shape:
+            whole("input.shape", size)
+        if len(set(self.classes)) != len(self.classes) or len(self.classes) < 2:
+            raise ConfigError(
+                f"Expected two or more distinct input.classes, got {list(self.classes)}."
+            )
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """The model that travels."""
+
+    architecture: str = "linear"
+    """An architecture that `proxyfl models` lists."""
+    seed: int = 0
+    """The seed of the initial parameters, which are the same everywhere."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Who sends which share to whom."""
+
+    topology: str = "exponential"
+    """One of `proxyfl topology`."""
+    self_weight: float = 0.5
+    """The share that a site keeps. Above 0, so that a site never depends on one message."""
+    degree: int | None = None
+    """How many others a site sends to, for the topology "random"."""
+
+    def __post_init__(self) -> None:
+        choice("graph.topology", self.topology, [n for n in topology.TOPOLOGIES if n != "cycle"])
+        number("graph.self_weight", self.self_weight, above=0, below=1)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version of a federation's agreement."""
+
+    name: str
+    version: int = 1
+    previous: str = ""
+    """The hash of the version before; empty for the first."""
+    founded: str = ""
+    """The hash of the first version; empty in the first itself."""
+    protocol: int = PROTOCOL
+    rounds: int = 60
+    measure: str = "accuracy"
+    """The measure in which sites report what joining gained them."""
+    input: Input = field(default_factory=lambda: Input((1,), ("0", "1")))
+    proxy: Proxy = field(default_factory=Proxy)
+    graph: Graph = field(default_factory=Graph)
+    members: tuple[Card, ...] = ()
+
+    def __post_init__(self) -> None:
+        whole("version", self.version)
+        whole("rounds", self.rounds)
+        choice("measure", self.measure, MEASURES)
+        if self.protocol != PROTOCOL:
+            raise ConfigError(
+                f"The manifest asks for protocol {self.protocol}, this release speaks {PROTOCOL}. "
+                "Install the release that the other members use."
+            )
+        if self.rounds > MOST_ROUNDS or len(self.members) > MOST_MEMBERS:
+            raise ConfigError(
+                f"Expected at most {MOST_ROUNDS} rounds and {MOST_MEMBERS} members, got "
+                f"{self.rounds} and {len(self.members)}."
+            )
+        for kind in ("name", "public_key", "sealing_key"):
+            _check_distinct(kind, [getattr(card, kind) for card in self.members])
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the content, as 64 hexadecimal digits."""
+        content = json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(b"proxyfl manifest\0" + content.encode()).hexdigest()
+
+    @property
+    def federation(self) -> str:
+        """What tells this federation from all others: its name and the hash of its first version."""
+        return f"{self.name}/{(self.founded or self.digest)[:16]}"
+
+    def member(self, name: str) -> Card:
+        """The card of the member called ``name``."""
+        for card in self.members:
+            if card.name == name:
+                return card
+        known = ", ".join(card.name for card in self.members)
+        raise ConfigError(
+            f"No member {name!r} in version {self.version} of {self.name!r}: {known}."
+        )
+
+    def position(self, name: str) -> int:
+        """A member's number: its place in this version's list."""
+        return self.members.index(self.member(name))
+
+    def names(self) -> tuple[str, ...]:
+        """All members, in order."""
+        return tuple(card.name for card in self.members)
+
+    def acceptance(self) -> bytes:
+        """What a member signs to accept this version."""
+        return b"proxyfl accepts manifest\0" + bytes.fromhex(self.digest)
+
+    def mixing(self) -> topology.Topology:
+        """The graph as a function of round and number of members present."""
+        graph = self.graph
+        return topology.make(
+            graph.topology, self_weight=graph.self_weight, degree=graph.degree, seed=self.proxy.seed
+        )
+
+
+def read(path: Path) -> Manifest:
+    """The manifest in a file, or in a folder's manifest.toml."""
+    file = path / FILE if path.is_dir() else path
+    return parse(_settings.read_toml(file, "manifest"), source=file)
+
+
+def parse(tree: dict[str, Any], *, source: Path | str) -> Manifest:
+    """The manifest that a nested mapping describes."""
+    return _settings.build(Manifest, tree, source=source)
+
+
+def to_toml(manifest: Manifest) -> str:
+    """The manifest as a file that ``read`` reads back to an equal one."""
+    terms = _settings.to_toml(dataclasses.replace(manifest, members=()))
+    head = terms.replace("members = []\n", "").replace("\nmembers = []", "")
+    cards = [f"[[members]]\n{_settings.to_toml(card)}" for card in manifest.members]
+    return "\n".join([head, *cards])
+
+
+def write(folder: Path, manifest: Manifest) -> Path:
+    """Write the manifest into ``folder``, and keep the version beside it under its number."""
+    text = to_toml(manifest)
+    write_text(folder / f"manifest-{manifest.version:04d}.toml", text)
+    write_text(folder / FILE, text)
+    return folder / FILE
+
+
+def successor(
+    manifest: Manifest, *, add: Sequence[Card] = (), remove: Sequence[str] = (), joins: int = 0
+) -> Manifest:
+    """The next version, with cards added from round ``joins`` on and members removed."""
+    for name in remove:
+        manifest.member(name)
+    kept = [card for card in manifest.members if card.name not in remove]
+    joined = [dataclasses.replace(card, joins=joins) for card in add]
+    return dataclasses.replace(
+        manifest,
+        version=manifest.version + 1,
+        previous=manifest.digest,
+        founded=manifest.founded or manifest.digest,
+        members=(*kept, *joined),
+    )
+
+
+def check_successor(old: Manifest, new: Manifest) -> None:
+    """Raise ConfigError unless ``new`` is the version after ``old`` of the same federation."""
+    expected = old.founded or old.digest
+    if new.version != old.version + 1 or new.previous != old.digest or new.founded != expected:
+        raise ConfigError(
+            f"Version {new.version} of {new.name!r} does not follow version {old.version} of "
+            f"{old.name!r}: it names another predecessor. Get the versions in order."
+        )
+    for part in ("name", "input", "proxy", "protocol"):
+        if getattr(new, part) != getattr(old, part):
+            raise ConfigError(
+                f"Version {new.version} changes {part}, which is fixed for a federation's life. "
+                "Found a new federation for that."
+            )
+
+
+def _check_distinct(kind: str, values: Sequence[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(
+                f"Two members have the same {kind} {value!r:.80}. Each needs its own."
+            )

@@ -1,0 +1,130 @@
+"""Messages survive the way there and back; anything else is refused and does no harm."""
+
+import hashlib
+import random
+from fractions import Fraction
+
+import pytest
+
+from proxyfl.errors import ProxyFLError
+from proxyfl.node.exchange import messages
+from proxyfl.node.exchange.messages import Hello, MessageError, Share, Stamp, Verdict
+from proxyfl.node.identity import Identity
+
+START = ("f/0", 1, "a", "b", 0, 1, "tag", 7)
+BODY = b"frame" * 20
+
+
+def a_share() -> Share:
+    """A share of weight 3/4 with a small body."""
+    sha256 = hashlib.sha256(BODY).hexdigest()
+    weight = messages.spelled_weight(Fraction(3, 4))
+    return Share(*START, round=2, weight=weight, size=len(BODY), sha256=sha256)
+
+
+def a_hello() -> Hello:
+    """A hello that owes rounds 1 and 2."""
+    return Hello(
+        *START,
+        manifest="0" * 64,
+        accepted="",
+        round=3,
+        state="active",
+        owed=(1, 2),
+        stored=(),
+        time=10,
+        answer=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
+    """The sender's keys."""
+    return Identity.create(tmp_path_factory.mktemp("site"), "a")
+
+
+def test_a_message_arrives_as_it_was_sent(identity: Identity) -> None:
+    """Header and body come back equal, and the signature is the sender's."""
+    verdict = Verdict(*START, round=2, sha256="0" * 64, outcome="refused", reason="why")
+    for header, body in ((a_share(), BODY), (a_hello(), b""), (verdict, b"")):
+        message = messages.pack(header, identity, body)
+        found, content = messages.parse(message)
+        assert (found, content.tobytes()) == (header, body)
+        messages.authentic(message, identity.card(""))
+
+
+def test_a_changed_byte_is_noticed(identity: Identity) -> None:
+    """Wherever a byte changes, in header, signature or body, the message is refused."""
+    message = messages.pack(a_share(), identity, BODY)
+    card = identity.card("")
+    for at in range(len(message)):
+        changed = bytearray(message)
+        changed[at] ^= 0x40
+        with pytest.raises(ProxyFLError):
+            messages.authentic(bytes(changed), card)
+
+
+def mutated(message: bytes, draw: random.Random) -> bytes:
+    """A message with some bytes changed, cut out, repeated or put in."""
+    data = bytearray(message)
+    for _ in range(draw.randrange(1, 5)):
+        at = draw.randrange(len(data))
+        kind = draw.randrange(5)
+        if kind == 0:
+            data[at] = draw.randrange(256)
+        elif kind == 1:
+            del data[at : at + draw.randrange(1, 9)]
+        elif kind == 2:
+            data[at:at] = draw.randbytes(draw.randrange(1, 9))
+        elif kind == 3:
+            data[at:at] = data[at : at + draw.randrange(1, 30)]
+        else:
+            data[at : at + 1] = draw.choice([b"9" * 30, b"null", b'"', b"[", b"{", b"-1", b"1e9"])
+        data = data or bytearray(b"x")
+    return bytes(data)
+
+
+def fuzz(count: int, seed: int, identity: Identity) -> int:
+    """Parse ``count`` mutated messages; return how many were refused."""
+    draw = random.Random(seed)
+    originals = [
+        messages.pack(a_share(), identity, BODY),
+        messages.pack(a_hello(), identity),
+    ]
+    refused = 0
+    for _ in range(count):
+        try:
+            messages.parse(mutated(draw.choice(originals), draw))
+        except MessageError:
+            refused += 1
+    return refused
+
+
+def test_mutated_messages_are_refused_and_nothing_else(identity: Identity) -> None:
+    """5,000 mutated messages raise MessageError or parse; no other exception escapes."""
+    assert fuzz(5_000, 0, identity) > 2_000
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_mutated_messages(identity: Identity) -> None:
+    """The same, with 120,000."""
+    assert fuzz(120_000, 1, identity) > 50_000
+
+
+@pytest.mark.parametrize("text", ["1/3", "-1/2", "1", "x/2", "1/0", "", "1/-2"])
+def test_weights_are_dyadic_and_not_negative(text: str) -> None:
+    """Anything but a number >= 0 over a power of two is refused."""
+    with pytest.raises(MessageError):
+        messages.parse_weight(text)
+
+
+def test_a_stamp_that_shows_less_is_behind() -> None:
+    """Fewer starts, a lower clock, or another tag for the same start: something was forgotten."""
+    seen = Stamp(0, 4, "t", 50)
+    assert not Stamp(0, 4, "t", 50).behind(seen)
+    assert not Stamp(0, 5, "u", 51).behind(seen)
+    assert not Stamp(1, 1, "u", 1).behind(seen)
+    assert Stamp(0, 3, "t", 60).behind(seen)
+    assert Stamp(0, 4, "u", 60).behind(seen)
+    assert Stamp(0, 5, "u", 49).behind(seen)
+    assert Stamp(0, 9, "u", 99).behind(Stamp(1, 1, "v", 1))
