@@ -204,7 +204,7 @@ def paper_round(rounds: int) -> float:
     )
     result = runner.run(settings, dataset=made_up)
     totals = [0.0] * rounds
-    for row in result.metrics:
+    for row in result.rows:
         totals[row["round"]] += row["seconds_training"] + row["seconds_exchange"]
     return statistics.median(totals[1:])
 

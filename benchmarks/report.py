@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from proxyfl._files import write_json
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.records import folder
+from proxyfl.records.run import Run
 from proxyfl.report.live import LivePage
 from proxyfl.seeds import numpy_stream
 from proxyfl.simulation import run as runner
-from proxyfl.simulation.config import Config, from_tree
+from proxyfl.simulation.config import Config, from_tree, to_toml
 
 SEVEN = ("alone", "regular", "fedavg", "cwt", "avgpush", "fml", "proxyfl")
 CHROMIUM = (
@@ -51,7 +53,7 @@ def made_up(
             "partition": {"clients": clients},
         }
     )
-    path = folder.create(out, config, "made up", 0)
+    path = folder.create(out, to_toml(config), identity="made up", data=0)
     generator = numpy_stream(seed, "made-up")
     rows: list[dict[str, Any]] = []
     for number, name in enumerate(methods):
@@ -62,7 +64,7 @@ def made_up(
                 for c in range(clients)
             ]
     folder.append_metrics(path, rows)
-    folder.write_json(path / "summary.json", _summary(config, rows, clients, generator))
+    write_json(path / "summary.json", _summary(config, rows, clients, generator))
     return path
 
 
@@ -183,8 +185,8 @@ def measure_report(scratch: Path, rounds: int) -> dict[str, Any]:
     page = scratch / "report.html"
     code = (
         "import sys; from pathlib import Path;"
-        "from proxyfl.records import run as loading; from proxyfl.report import page as report;"
-        "report.write(loading.load(*sys.argv[2:]).runs, Path(sys.argv[1]))"
+        "from proxyfl.records import frames; from proxyfl.report import page;"
+        "page.write(frames.load(*sys.argv[2:]).runs, Path(sys.argv[1]))"
     )
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", code, str(page), *map(str, paths)], check=True)
@@ -239,7 +241,7 @@ class _Polled(LivePage):
             [sys.executable, "-S", "-c", code, url], stderr=subprocess.DEVNULL
         )
 
-    def finished(self, result: runner.Result) -> None:
+    def finished(self, result: Run) -> None:
         super().finished(result)
         self.reader.wait()
 

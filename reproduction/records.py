@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proxyfl._settings import flat
 from proxyfl.errors import RunError
 from proxyfl.records import run as loading
 from proxyfl.sweeps import file as sweep
@@ -124,9 +125,7 @@ def condense(experiment: str, runs: Iterable[sweep.Run], *, yardstick: float) ->
         experiment,
         rounds=max(run.config.rounds for run in runs),
         seeds=sorted({run.config.seed for run in runs}),
-        base={
-            key: value for key, value in sweep.settings(runs[0].config).items() if key not in _LOCAL
-        },
+        base={key: value for key, value in flat(runs[0].config).items() if key not in _LOCAL},
         seconds_per_round={m: round(sum(s) / len(s), 4) for m, s in training.items() if s},
         yardstick=yardstick,
         groups=[_group(json.loads(key[0]), *key[1:], found) for key, found in parts.items()],

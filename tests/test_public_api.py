@@ -25,7 +25,7 @@ NAMES = [
     "Mass",
     "Method",
     "ProxyFLError",
-    "Result",
+    "Run",
     "load",
     "noise_for",
     "run",

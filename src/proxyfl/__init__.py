@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from proxyfl.privacy.guarantee import Kind as Kind
     from proxyfl.privacy.ledger import Budget as Budget
     from proxyfl.privacy.ledger import Ledger as Ledger
-    from proxyfl.records.run import load as load
+    from proxyfl.records.frames import load as load
+    from proxyfl.records.run import Run as Run
     from proxyfl.simulation.config import Config as Config
     from proxyfl.simulation.run import Callback as Callback
-    from proxyfl.simulation.run import Result as Result
     from proxyfl.simulation.run import run as run
 
 _HOMES = {
@@ -43,8 +43,8 @@ _HOMES = {
     "Mass": "proxyfl.gossip.pushsum",
     "Method": "proxyfl.federation.methods",
     "ProxyFLError": "proxyfl.errors",
-    "Result": "proxyfl.simulation.run",
-    "load": "proxyfl.records.run",
+    "Run": "proxyfl.records.run",
+    "load": "proxyfl.records.frames",
     "noise_for": "proxyfl.privacy.calibration",
     "run": "proxyfl.simulation.run",
     "steps_for": "proxyfl.privacy.calibration",
@@ -63,7 +63,7 @@ __all__ = [
     "Mass",
     "Method",
     "ProxyFLError",
-    "Result",
+    "Run",
     "load",
     "noise_for",
     "run",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import proxyfl
-from proxyfl.records import run as loading
+from proxyfl.records import frames
 from proxyfl.report import page as report
 from proxyfl.simulation.config import from_tree
 
@@ -181,5 +181,5 @@ def several(runs: list[Path]) -> Path:
 
 def written(paths: list[Path], out: Path) -> Path:
     """The report of the runs in ``paths``."""
-    report.write(loading.load(*paths).runs, out)
+    report.write(frames.load(*paths).runs, out)
     return out

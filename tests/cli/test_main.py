@@ -284,8 +284,8 @@ def test_a_disk_that_becomes_full(tmp_path: Path, capsys, monkeypatch: pytest.Mo
     traceback."""
     create = folder.create
 
-    def then_full(path: Path, *others: object) -> Path:
-        made = create(path, *others)
+    def then_full(path: Path, config: str, **others: object) -> Path:
+        made = create(path, config, **others)
         (made / "metrics.jsonl").unlink()
         (made / "metrics.jsonl").symlink_to("/dev/full")
         return made

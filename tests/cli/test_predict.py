@@ -11,7 +11,7 @@ from PIL import Image
 
 from proxyfl.cli.main import main
 from proxyfl.data import load
-from proxyfl.records import folder
+from proxyfl.federation.modelfile import load_model
 
 DIGITS = load("digits")
 X = DIGITS.test_x[:6]
@@ -46,7 +46,7 @@ def predict(capsys: pytest.CaptureFixture[str], run: Path, source: Path, *argume
 
 
 def expected(path: Path, x: torch.Tensor = X) -> list[list[float]]:
-    return folder.load_model(path)[0](x).softmax(1).tolist()
+    return load_model(path)[0](x).softmax(1).tolist()
 
 
 def test_arrays(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

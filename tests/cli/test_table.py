@@ -115,6 +115,8 @@ def test_means_over_clients_and_seeds(document: Any, study: Path) -> None:
         "mean": pytest.approx(3.2 / 6),
         "std": pytest.approx(0.10327955589886445),
         "n": 6,
+        "low": 0.4,
+        "high": 0.7,
     }
     assert (rows["alone"]["clients"], rows["alone"]["seeds"], rows["alone"]["epsilon"]) == (
         2,
@@ -257,9 +259,10 @@ def test_roles_and_metrics(document: Any, study: Path) -> None:
 def test_a_client_that_left_keeps_its_proxy(document: Any, tmp_path: Path) -> None:
     """A client that left before the last exchange is scored by the proxy it kept."""
     run = make(tmp_path / "r", {"fedavg": [0.8, 0.6]})
-    summary = json.loads((run / "summary.json").read_text())
-    del summary["methods"]["fedavg"]["clients"][1]["received_accuracy"]
-    (run / "summary.json").write_text(json.dumps(summary))
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for key in ("received_accuracy", "received_macro_accuracy"):
+        del rows[-1][key]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert document(run)["rows"][0]["score"]["mean"] == pytest.approx((0.8 + 0.3) / 2)
 
 
@@ -283,8 +286,8 @@ def test_unfinished_runs_are_left_out(document: Any, study: Path) -> None:
     found = document(study)
     assert rows_of(found)["proxyfl"]["seeds"] == 3
     assert (
-        f"Left out: {path} is not finished (`proxyfl resume {path}` goes on with it)."
-        in found["remarks"]
+        f"Left out: {path} is not finished (`proxyfl resume {path}` continues it, "
+        "`--round 2` compares what there is)." in found["remarks"]
     )
     assert rows_of(document(study, "--round", "1"))["proxyfl"]["seeds"] == 4
     with pytest.raises(RunError, match="There is nothing to compare"):
@@ -347,9 +350,9 @@ def test_a_folder_without_runs(tmp_path: Path) -> None:
 
 
 def test_a_torn_summary_is_named(study: Path) -> None:
-    """A summary that lacks its methods is an error that names the file."""
-    (study / "alone,0" / "summary.json").write_text('{"finished": true}')
-    with pytest.raises(RunError, match=r"alone,0/summary.json cannot be read"):
+    """A summary that breaks off is an error that names the file."""
+    (study / "alone,0" / "summary.json").write_text('{"finished": true')
+    with pytest.raises(RunError, match=r"alone,0/summary.json is not valid JSON"):
         call(study)
 
 

@@ -18,12 +18,13 @@ from proxyfl.cli.terminal.spinner import duration, stderr_console, waiting
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses
 from proxyfl.federation.methods import METHODS
-from proxyfl.federation.metrics import Score
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Epsilon, Kind
+from proxyfl.records.row import row_of
+from proxyfl.records.run import Run
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import from_tree
-from proxyfl.simulation.run import Result
+from tests.scores import score_of
 
 WIDTHS = (40, 60, 80, 120, 200)
 CLIENTS = 8
@@ -54,7 +55,7 @@ def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRou
             expected=CLIENTS,
             steps=2,
             losses=Losses(),
-            scores={role: Score(torch.tensor([[60 + client, 40], [30, 70]])) for role in roles},
+            scores={role: score_of([[60 + client, 40], [30, 70]]) for role in roles},
             epsilon=Epsilon(cost + 1, cost, 5.6e-4, kind),
             traffic=Traffic(bytes_sent=123_456),
             weight=1.0,
@@ -90,10 +91,15 @@ def table(
 def summary(width: int, last: str = "client-7", **options) -> str:
     """The end of a run with all methods."""
     out = io.StringIO()
-    found = Result(
-        from_tree({}), None, final={name: records(name) for name in METHODS}, methods=dict(METHODS)
-    )
-    show_result(found, sites(last), Console(width=width, file=out, **options))
+    names = [site.name for site in sites(last)]
+    rows = []
+    for name in METHODS:
+        for record in records(name):
+            rows.append(row_of(name, record) | {"name": names[record.client]})
+    clients = [{"name": name, "examples": 5} for name in names]
+    settings = {"rounds": 10, "methods": list(METHODS)}
+    found = Run(None, settings, rows, {"finished": True, "clients": clients})
+    show_result(found, Console(width=width, file=out, **options))
     return out.getvalue()
 
 

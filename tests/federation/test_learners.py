@@ -230,7 +230,7 @@ def test_the_received_proxy_stays_in_evaluation_mode() -> None:
     proxy."""
     frozen = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10))
     both = Residual(model("mlp"), frozen.eval())
-    evaluate(both.train(), X, Y, 10)
+    evaluate(both.train(), X, Y)
     assert both.training
     assert both.own.training
     assert not any(m.training for m in frozen.modules())

@@ -1,11 +1,13 @@
 """Scores from counts, and an evaluation that leaves no trace."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from proxyfl.federation import metrics as evaluation
-from proxyfl.federation.metrics import Score, evaluate
+from proxyfl.federation.metrics import evaluate, judge
+from proxyfl.measures import Predictions
 
 
 class Says(nn.Module):
@@ -25,25 +27,25 @@ class Says(nn.Module):
 def test_counts() -> None:
     """confusion[i, j] counts examples of class i taken for j; accuracies follow from it."""
     score = evaluate(
-        Says(3), torch.tensor([[0.0], [1], [1], [0], [0], [0]]), torch.tensor([0, 0, 1, 0, 0, 1]), 3
+        Says(3), torch.tensor([[0.0], [1], [1], [0], [0], [0]]), torch.tensor([0, 0, 1, 0, 0, 1])
     )
     assert score.confusion.tolist() == [[3, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert score.accuracy == pytest.approx(4 / 6)
-    assert score.per_class == [3 / 4, 1 / 2, None]
     assert score.macro_accuracy == pytest.approx((3 / 4 + 1 / 2) / 2)
 
 
 def test_no_examples() -> None:
     """A score of nothing is zero, not a division by zero."""
-    assert Score(torch.zeros(2, 2, dtype=torch.int64)).accuracy == 0
-    assert Score(torch.zeros(2, 2, dtype=torch.int64)).macro_accuracy == 0
+    nothing = judge(Predictions(np.zeros((0, 2)), np.zeros(0, dtype=np.int64)))
+    assert (nothing.accuracy, nothing.macro_accuracy) == (0, 0)
+    assert nothing.values["accuracy"] is None
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_is_put_back(training: bool) -> None:
     """The model predicts in evaluation mode and is left in the mode it was in."""
     model = Says(2).train(training)
-    evaluate(model, torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64), 2)
+    evaluate(model, torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
     assert model.modes == [False]
     assert model.training is training
 
@@ -52,9 +54,9 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluated in pieces or at once: the same counts, and every example once."""
     model = nn.Linear(4, 3)
     x, y = torch.sin(torch.arange(80.0)).view(20, 4), torch.arange(20) % 3
-    whole = evaluate(model, x, y, 3)
+    whole = evaluate(model, x, y)
     monkeypatch.setattr(evaluation, "CHUNK", 7)
-    assert torch.equal(evaluate(model, x, y, 3).confusion, whole.confusion)
+    assert torch.equal(evaluate(model, x, y).confusion, whole.confusion)
     assert int(whole.confusion.sum()) == 20
 
 
@@ -62,7 +64,7 @@ def test_nothing_is_drawn_or_learnt() -> None:
     """Evaluation moves neither the global generator nor running statistics, and keeps no graph."""
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
     before, generator = model[1].running_mean.clone(), torch.get_rng_state()
-    evaluate(model, torch.ones(5, 4), torch.zeros(5, dtype=torch.int64), 3)
+    evaluate(model, torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
     assert torch.equal(model[1].running_mean, before)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(p.grad is None for p in model.parameters())

@@ -49,7 +49,7 @@ def tiny(method: str, *, clients: int = 3, rounds: int = 2, **sections):
 
 def rows(config, **options) -> list[dict]:
     """Every record of a run, without the clock."""
-    found = runner.run(config, dataset=DIGITS, **options).metrics
+    found = runner.run(config, dataset=DIGITS, **options).rows
     return [{key: value for key, value in row.items() if key not in TIMES} for row in found]
 
 
@@ -80,7 +80,7 @@ def test_every_method_runs_and_repeats(name: str, enabled: bool) -> None:
 def test_records_are_complete() -> None:
     """A record names round, client, presence, steps, losses, scores, cost with its kind, traffic
     and seconds."""
-    (row, *_) = runner.run(tiny("proxyfl"), dataset=DIGITS).metrics
+    (row, *_) = runner.run(tiny("proxyfl"), dataset=DIGITS).rows
     expected = {
         "method",
         "round",
@@ -156,7 +156,7 @@ def small(method: Method, config, hosted: list[int], evaluator) -> tuple[list[Cl
 
 
 def score(model: nn.Module) -> Score:
-    return evaluate(model, DIGITS.test_x, DIGITS.test_y, 10)
+    return evaluate(model, DIGITS.test_x, DIGITS.test_y)
 
 
 def drawing(model: nn.Module) -> Score:
@@ -404,8 +404,8 @@ def test_a_new_method_is_a_new_row() -> None:
         "ring": Method("private models that travel", "mutual", "cycle", keeps="private")
     }
     found = runner.run(tiny("ring"), dataset=DIGITS, table=table)
-    assert found.metrics[0]["messages_sent"] == 1
-    assert found.accuracy("ring", 2) == found.final["ring"][2].scores["private"].accuracy
+    assert found.rows[0]["messages_sent"] == 1
+    assert found.accuracy("ring", 2) == found.finals("ring")[2]["private_accuracy"]
 
 
 def test_dropout_repeats() -> None:

@@ -1,5 +1,4 @@
-"""A run's folder: there whole or not at all, readable after a cut, and models that can be loaded
-again."""
+"""A run's folder: there whole or not at all, and readable after a cut."""
 
 import errno
 import json
@@ -7,27 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from proxyfl.errors import ModelError, RunError
-from proxyfl.federation.learners import Residual
-from proxyfl.models import build
+from proxyfl._files import write_json
+from proxyfl.errors import RunError
 from proxyfl.records import folder
-from proxyfl.simulation.config import Config, Data
+from proxyfl.simulation.config import Config, of_run, to_toml
 
-X = torch.sin(torch.arange(5 * 64.0)).view(5, 1, 8, 8)
-ABOUT = {
-    "architecture": "mlp",
-    "shape": "[1, 8, 8]",
-    "classes": "10",
-    "class_names": json.dumps(list("0123456789")),
-}
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
 
 
 def make(path: Path) -> Path:
-    return folder.create(path, Config(rounds=3), "identity", 7)
+    return folder.create(path, to_toml(Config(rounds=3)), identity="identity", data=7)
 
 
 def leftovers(path: Path) -> list[str]:
@@ -38,7 +28,7 @@ def test_created_whole(tmp_path: Path) -> None:
     """A new folder holds its config, its environment and an empty table of metrics, and nothing
     lies beside it."""
     path = make(tmp_path / "deep" / "run")
-    assert folder.read_config(path) == Config(rounds=3)
+    assert of_run(path) == Config(rounds=3)
     about = json.loads((path / "environment.json").read_text())
     assert about["packages"]["torch"] == torch.__version__
     assert about["simulation"] is True
@@ -102,25 +92,8 @@ def test_a_full_disk_while_recording(tmp_path: Path) -> None:
         folder.append_metrics(path, [{"round": 0}])
     (path / ".summary.json.new").symlink_to(FULL)
     with pytest.raises(RunError, match=r"summary.json: No space left on device"):
-        folder.write_json(path / "summary.json", {"a": 1})
+        write_json(path / "summary.json", {"a": 1})
     assert leftovers(path) == ["config.toml", "environment.json", "metrics.jsonl"]
-
-
-def test_a_full_disk_while_a_model_is_saved(tmp_path: Path) -> None:
-    """A file that the system cuts short is an error that names it, and no half of it is left."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (1000, hard)
-    )  # Python ignores the signal, so that writing fails
-    try:
-        with pytest.raises(RunError, match=r"Cannot write .*m.safetensors.*intact"):
-            folder.save_model(
-                tmp_path / "m.safetensors", build("mlp", shape=(4,), classes=2, seed=0), {}
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert leftovers(tmp_path) == []
 
 
 def test_metrics_come_back(tmp_path: Path) -> None:
@@ -156,71 +129,8 @@ def test_no_run(tmp_path: Path) -> None:
 
 def test_names_of_new_runs(tmp_path: Path) -> None:
     """A new name has the time and the data's name, and is not one that is taken."""
-    config = Config(data=Data(source="data/patients.csv"))
-    first = folder.fresh(tmp_path, config)
+    first = folder.fresh(tmp_path, "data/patients.csv")
     first.mkdir()
-    second = folder.fresh(tmp_path, config)
+    second = folder.fresh(tmp_path, "data/patients.csv")
     assert first.name.endswith("-patients")
     assert not second.exists()
-
-
-@pytest.mark.parametrize("residual", [True, False])
-def test_a_model_comes_back(residual: bool, tmp_path: Path) -> None:
-    """A saved model predicts the same bits when loaded, residual or not, and says what it is."""
-    model: nn.Module = build("mlp", shape=(1, 8, 8), classes=10, seed=1)
-    about = dict(ABOUT)
-    if residual:
-        model = Residual(model, build("linear", shape=(1, 8, 8), classes=10, seed=2))
-        about["residual_on"] = "linear"
-    folder.save_model(tmp_path / "m.safetensors", model, about)
-    loaded, said = folder.load_model(tmp_path / "m.safetensors")
-    assert said == folder.about_model(tmp_path / "m.safetensors") == about
-    assert not loaded.training
-    assert torch.equal(loaded(X), model.eval()(X))
-    assert leftovers(tmp_path) == ["m.safetensors"]
-
-
-def test_shared_weights_and_buffers_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model of the user's with BatchNorm and a weight used twice is saved and loaded like any
-    other."""
-    (tmp_path / "own_folder_model.py").write_text(
-        "from torch import nn\n"
-        "def net(shape, classes):\n"
-        "    a, b = nn.Linear(64, 64), nn.Linear(64, 64)\n"
-        "    b.weight = a.weight\n"
-        "    return nn.Sequential(nn.Flatten(), a, nn.BatchNorm1d(64), b, nn.Linear(64, classes))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    model = build("own_folder_model:net", shape=(1, 8, 8), classes=10, seed=0)
-    model(X)  # moves the running statistics
-    folder.save_model(
-        tmp_path / "m.safetensors", model, ABOUT | {"architecture": "own_folder_model:net"}
-    )
-    assert torch.equal(folder.load_model(tmp_path / "m.safetensors")[0](X), model.eval()(X))
-
-
-def test_files_that_are_no_models(tmp_path: Path) -> None:
-    """A missing file, a damaged one, one without a description and one of another architecture are
-    each told apart."""
-    path = tmp_path / "m.safetensors"
-    with pytest.raises(ModelError, match="There is no model file"):
-        folder.load_model(path)
-    path.write_bytes(b"no tensors here")
-    with pytest.raises(ModelError, match="damaged or no model file"):
-        folder.load_model(path)
-    model = build("linear", shape=(1, 8, 8), classes=10, seed=1)
-    folder.save_model(path, model, {})
-    with pytest.raises(ModelError, match="not a model file of this program"):
-        folder.load_model(path)
-    folder.save_model(path, model, ABOUT)
-    with pytest.raises(ModelError, match="not a model file of this program"):
-        folder.load_model(path)
-    folder.save_model(path, model, ABOUT | {"architecture": "gone.module:net"})
-    with pytest.raises(ModelError, match="no module 'gone'"):
-        folder.load_model(path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="damaged or no model file"):
-        folder.load_model(path)

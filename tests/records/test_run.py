@@ -8,12 +8,13 @@ import pytest
 
 import proxyfl
 from proxyfl.errors import RunError
+from proxyfl.records import frames
 from proxyfl.records import run as loading
 from proxyfl.simulation.config import from_tree
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[proxyfl.Result, Path]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[proxyfl.Run, Path]:
     """A small real run, and its folder."""
     out = tmp_path_factory.mktemp("runs") / "small"
     config = from_tree(
@@ -27,7 +28,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[proxyfl.Result, 
     return proxyfl.run(config, out=out), out
 
 
-def test_gains_are_those_of_the_result(recorded: tuple[proxyfl.Result, Path]) -> None:
+def test_gains_are_those_of_the_result(recorded: tuple[proxyfl.Run, Path]) -> None:
     """The gain that a run reports itself is the one that its folder gives, for pooled methods
     too."""
     result, out = recorded
@@ -37,24 +38,24 @@ def test_gains_are_those_of_the_result(recorded: tuple[proxyfl.Result, Path]) ->
             assert run.gain(method, client) == pytest.approx(result.gain(method, client))
 
 
-def test_a_finished_run_says_so(recorded: tuple[proxyfl.Result, Path]) -> None:
+def test_a_finished_run_says_so(recorded: tuple[proxyfl.Run, Path]) -> None:
     """A run that went through all rounds is finished, with every round of every method counted."""
     run = loading.read(recorded[1])
     assert run.finished
     assert run.progress == {"alone": 3, "joint": 3, "proxyfl": 3}
 
 
-def test_frames_hold_every_line(recorded: tuple[proxyfl.Result, Path]) -> None:
+def test_frames_hold_every_line(recorded: tuple[proxyfl.Run, Path]) -> None:
     """The metrics frame has one row per recorded line and the seed beside it."""
-    runs = loading.load(recorded[1])
+    runs = frames.load(recorded[1])
     lines = (recorded[1] / "metrics.jsonl").read_text().splitlines()
     assert len(runs.metrics) == len(lines)
     assert set(runs.metrics["seed"]) == {0}
 
 
-def test_no_epsilon_without_its_kind(recorded: tuple[proxyfl.Result, Path]) -> None:
+def test_no_epsilon_without_its_kind(recorded: tuple[proxyfl.Run, Path]) -> None:
     """Every row with an epsilon has a kind, and where there is no DP it is infinite, not absent."""
-    runs = loading.load(recorded[1])
+    runs = frames.load(recorded[1])
     for frame, column in ((runs.metrics, "epsilon_pld"), (runs.gains, "epsilon")):
         assert frame["epsilon_kind"].notna().all()
         unbounded = frame[frame["epsilon_kind"] == "none"]
@@ -63,47 +64,47 @@ def test_no_epsilon_without_its_kind(recorded: tuple[proxyfl.Result, Path]) -> N
         assert frame[frame["epsilon_kind"] != "none"][column].map(math.isfinite).all()
 
 
-def test_ledger_frame_adds_up(recorded: tuple[proxyfl.Result, Path]) -> None:
+def test_ledger_frame_adds_up(recorded: tuple[proxyfl.Run, Path]) -> None:
     """The steps on the ledgers are the steps that the metrics say were taken with DP."""
-    runs = loading.load(recorded[1])
+    runs = frames.load(recorded[1])
     private = runs.metrics[runs.metrics["epsilon_kind"] != "none"]
     assert runs.ledger["steps"].sum() == private["steps"].sum() > 0
 
 
 @pytest.mark.parametrize("what", ["accuracy", "gain", "epsilon"])
-def test_plots_have_data(recorded: tuple[proxyfl.Result, Path], what: str) -> None:
+def test_plots_have_data(recorded: tuple[proxyfl.Run, Path], what: str) -> None:
     """Every ready plot shows a line or marks for ProxyFL."""
-    figure = loading.load(recorded[1]).plot(what)
+    figure = frames.load(recorded[1]).plot(what)
     shown = [trace for trace in figure.data if trace.name and trace.name.startswith("proxyfl")]
     assert shown
     assert all(len(trace.x) > 0 for trace in shown)
 
 
-def test_an_unknown_plot_is_named(recorded: tuple[proxyfl.Result, Path]) -> None:
+def test_an_unknown_plot_is_named(recorded: tuple[proxyfl.Run, Path]) -> None:
     """Asking for a plot that does not exist lists those that do."""
     with pytest.raises(proxyfl.ProxyFLError, match="accuracy, gain, epsilon"):
-        loading.load(recorded[1]).plot("pie")
+        frames.load(recorded[1]).plot("pie")
 
 
 def test_a_folder_of_runs_stands_for_all(
-    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+    recorded: tuple[proxyfl.Run, Path], tmp_path: Path
 ) -> None:
     """A folder that holds runs gives them in the order of their names, other folders in it left
     out."""
     for name in ("b", "a"):
         _copy(recorded[1], tmp_path / name)
     (tmp_path / "notes").mkdir()
-    assert [run.name for run in loading.load(tmp_path)] == ["a", "b"]
+    assert [run.name for run in frames.load(tmp_path)] == ["a", "b"]
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     """A folder that holds no run raises an error that says what makes one."""
     with pytest.raises(RunError, match="proxyfl run"):
-        loading.load(tmp_path)
+        frames.load(tmp_path)
 
 
 def test_an_interrupted_run_is_read_as_far_as_it_got(
-    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+    recorded: tuple[proxyfl.Run, Path], tmp_path: Path
 ) -> None:
     """Without a summary and with a torn last line, the complete lines are there and the run is not
     finished."""
@@ -117,7 +118,7 @@ def test_an_interrupted_run_is_read_as_far_as_it_got(
 
 
 def test_a_round_written_again_counts_once(
-    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+    recorded: tuple[proxyfl.Run, Path], tmp_path: Path
 ) -> None:
     """If a resumed run wrote a line a second time, the later one stands."""
     path = _copy(recorded[1], tmp_path / "again")
@@ -130,7 +131,7 @@ def test_a_round_written_again_counts_once(
 
 
 def test_settings_of_another_release_can_be_read(
-    recorded: tuple[proxyfl.Result, Path], tmp_path: Path
+    recorded: tuple[proxyfl.Run, Path], tmp_path: Path
 ) -> None:
     """A setting that this release does not know is no reason not to show a run."""
     path = _copy(recorded[1], tmp_path / "newer")
@@ -139,7 +140,7 @@ def test_settings_of_another_release_can_be_read(
     assert loading.read(path).settings["from_the_future"] == 1
 
 
-def test_damaged_json_is_named(recorded: tuple[proxyfl.Result, Path], tmp_path: Path) -> None:
+def test_damaged_json_is_named(recorded: tuple[proxyfl.Run, Path], tmp_path: Path) -> None:
     """A summary that is no JSON raises an error with the file's name instead of being passed
     over."""
     path = _copy(recorded[1], tmp_path / "damaged")

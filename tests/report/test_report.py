@@ -47,7 +47,7 @@ def made(tmp_path: Path) -> Made:
 
     def make(rows: list[dict[str, Any]], *, name: str = "run", **settings: Any) -> Run:
         tree = {"seed": 0, "rounds": 3, "methods": ["alone", "proxyfl"], **settings}
-        return Run(tmp_path / name, tree, {"simulation": True}, rows, None)
+        return Run(tmp_path / name, tree, rows, environment={"simulation": True})
 
     return make
 
@@ -182,7 +182,7 @@ def test_answers_name_the_kind_and_the_largest_epsilon(made: Made) -> None:
         )
         for c in (0, 1)
     ]
-    (answer,) = report_data.answers(made(rows))
+    (answer,) = report_data.told(made(rows))
     assert answer["gaining"] == 1
     assert answer["mean_gain"] == pytest.approx(0.0)
     assert (answer["epsilon"], answer["epsilon_kind"]) == (2.0, "conditional")

@@ -240,11 +240,11 @@ def test_budgets_and_membership_survive_workers_and_resume(tmp_path: Path) -> No
     resume(tmp_path / "cut")
     assert_equal_runs(tmp_path / "one", tmp_path / "two")
     assert_equal_runs(tmp_path / "one", tmp_path / "cut")
-    left = {record.client: record.left for record in result.departures["proxyfl"]}
+    left = result.departures("proxyfl")
     assert left.keys() == {0, 1, 4}
     assert "budget spent" in str(left[0])
-    for record in result.final["proxyfl"]:
-        assert record.epsilon.pld <= [1.5, 1.0, 50.0, 50.0, 50.0][record.client]
+    for row in result.finals("proxyfl"):
+        assert row["epsilon_pld"] <= [1.5, 1.0, 50.0, 50.0, 50.0][row["client"]]
 
 
 def _kill_at_random(path: Path, config: Path, kills: int, seed: int) -> int:

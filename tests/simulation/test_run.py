@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from proxyfl._settings import flat
 from proxyfl.data import Dataset, load
 from proxyfl.errors import ConfigError, DataError, InputError, ModelError, TopologyError
+from proxyfl.federation.modelfile import about_model, load_model
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.records import folder
 from proxyfl.simulation import run as runner
-from proxyfl.simulation.config import from_tree
+from proxyfl.simulation.config import from_tree, of_run
 from proxyfl.simulation.run import Callback, prepare, run
 
 ALL = load("digits")
@@ -44,12 +46,12 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
     summary."""
     result = run(tiny(), out=tmp_path / "run", dataset=DIGITS)
     path = tmp_path / "run"
-    assert folder.read_config(path) == result.config
+    assert flat(of_run(path)) == flat(tiny())
     rows = list(folder.read_metrics(path))
     assert [(r["method"], r["round"], r["client"]) for r in rows] == [
         (m, t, c) for m in ("alone", "proxyfl") for t in range(2) for c in range(2)
     ]
-    assert rows == [folder.finite(row) for row in result.metrics]
+    assert rows == result.rows
     ledger = Ledger.read(path / "ledger" / "proxyfl" / "001.jsonl")
     assert (ledger.client, ledger.steps, ledger.simulated) == ("client-1", 4, True)
     assert ledger.epsilon().pld == rows[-1]["epsilon_pld"]
@@ -66,10 +68,10 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
 def test_the_folders_config_runs_again(tmp_path: Path) -> None:
     """The config in the folder gives the same numbers once more."""
     first = run(tiny(), out=tmp_path / "run", dataset=DIGITS)
-    again = run(folder.read_config(tmp_path / "run"), dataset=DIGITS)
-    assert [r.scores["private"].confusion.tolist() for r in first.final["proxyfl"]] == [
-        r.scores["private"].confusion.tolist() for r in again.final["proxyfl"]
-    ]
+    again = run(of_run(tmp_path / "run"), dataset=DIGITS)
+    counts = [row["confusion"] for row in first.summary["methods"]["proxyfl"]["clients"]]
+    assert counts == [row["confusion"] for row in again.summary["methods"]["proxyfl"]["clients"]]
+    assert counts[0]["private"]
 
 
 @pytest.mark.parametrize("residual", [True, False])
@@ -79,9 +81,7 @@ def test_saved_models_score_as_recorded(residual: bool, tmp_path: Path) -> None:
     config = tiny(models={"residual": residual}, methods=["alone", "fml"])
     result = run(config, out=tmp_path / "run", dataset=DIGITS)
     for name in ("alone", "fml"):
-        model, about = folder.load_model(
-            tmp_path / "run" / "models" / name / "001-private.safetensors"
-        )
+        model, about = load_model(tmp_path / "run" / "models" / name / "001-private.safetensors")
         assert (about["client"], about["method"], about["role"]) == ("client-1", name, "private")
         assert ("residual_on" in about) == (residual and name == "fml")
         if not about.get("residual_on"):
@@ -94,8 +94,8 @@ def test_a_released_models_file_says_what_it_cost(tmp_path: Path) -> None:
     released."""
     run(tiny(learning={"beta": 0.5}, methods=["proxyfl"]), out=tmp_path / "run", dataset=DIGITS)
     models = tmp_path / "run" / "models" / "proxyfl"
-    assert "(conditional)" in folder.about_model(models / "000-proxy.safetensors")["epsilon"]
-    assert folder.about_model(models / "000-private.safetensors")["epsilon"] == "never released"
+    assert "(conditional)" in about_model(models / "000-proxy.safetensors")["epsilon"]
+    assert about_model(models / "000-private.safetensors")["epsilon"] == "never released"
 
 
 def test_callbacks_see_everything() -> None:
@@ -185,8 +185,10 @@ def test_own_models(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     first = run(config, out=tmp_path / "a", dataset=DIGITS)
     second = run(config, dataset=DIGITS)
-    assert [r.losses for r in first.final[name]] == [r.losses for r in second.final[name]]
-    model, about = folder.load_model(tmp_path / "a" / "models" / name / "000-private.safetensors")
+    assert [r["private_loss"] for r in first.finals(name)] == [
+        r["private_loss"] for r in second.finals(name)
+    ]
+    model, about = load_model(tmp_path / "a" / "models" / name / "000-private.safetensors")
     assert about["architecture"] == f"{module}:private"
     assert model(DIGITS.test_x).shape == (40, 10)
 
@@ -198,10 +200,10 @@ def test_per_client_settings_reach_their_client() -> None:
         learning={"batch_size": [10, 15], "steps_per_round": [1, 3]},
         privacy={"noise_multiplier": [2.0, 8.0], "delta": [0.01, 0.02]},
     )
-    first, second = run(config, dataset=DIGITS).final["proxyfl"]
-    assert (first.steps, second.steps) == (1, 3)
-    assert (first.epsilon.delta, second.epsilon.delta) == (0.01, 0.02)
-    assert first.epsilon.pld > second.epsilon.pld
+    first, second = run(config, dataset=DIGITS).finals("proxyfl")
+    assert (first["steps"], second["steps"]) == (1, 3)
+    assert (first["delta"], second["delta"]) == (0.01, 0.02)
+    assert first["epsilon_pld"] > second["epsilon_pld"]
 
 
 def test_partition_by_site(tmp_path: Path) -> None:
@@ -211,8 +213,8 @@ def test_partition_by_site(tmp_path: Path) -> None:
         config, partition=dataclasses.replace(config.partition, examples=None)
     )
     result = run(config, out=tmp_path / "run", dataset=with_sites([30, 45, 60]))
-    assert [r.name for r in result.final["proxyfl"]] == ["site 0", "site 1", "site 2"]
-    assert [r.steps for r in result.final["proxyfl"]] == [2, 3, 4]
+    assert [row["name"] for row in result.finals("proxyfl")] == ["site 0", "site 1", "site 2"]
+    assert [row["steps"] for row in result.finals("proxyfl")] == [2, 3, 4]
 
 
 def no_examples(**partition):

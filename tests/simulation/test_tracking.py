@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.federation.exchange import Traffic
@@ -19,16 +18,18 @@ from proxyfl.federation.metrics import Score
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.records import folder
+from proxyfl.records.frames import metrics_csv
+from proxyfl.records.run import Run
 from proxyfl.simulation import tracking
 from proxyfl.simulation.config import from_tree
-from proxyfl.simulation.run import Result
-from proxyfl.simulation.tracking import MLflow, TensorBoard, from_names, metrics_csv, scalars
+from proxyfl.simulation.tracking import MLflow, TensorBoard, from_names, scalars
+from tests.scores import score_of
 
 CONFIG = from_tree({"rounds": 2, "methods": ["proxyfl"], "partition": {"clients": 2}})
 
 
 def score(accuracy: float) -> Score:
-    return Score(torch.tensor([[100 * accuracy, 100 - 100 * accuracy], [0, 0]]))
+    return score_of([[int(100 * accuracy), int(100 - 100 * accuracy)], [0, 0]])
 
 
 def record(
@@ -132,7 +133,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert (
         "rounds = 2" in events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
     )
-    tracker.finished(Result(CONFIG, tmp_path / "run"))
+    tracker.finished(Run(tmp_path / "run", {}, []))
 
 
 def test_tensorboard_needs_a_folder() -> None:
@@ -232,7 +233,7 @@ def test_the_real_mlflow(tmp_path: Path) -> None:
     tracker.started(CONFIG, tmp_path / "run", [])
     for round, accuracy in enumerate((0.25, 0.5)):
         tracker.round_ended("proxyfl", round, [record(0, round=round, accuracy=accuracy)])
-    tracker.finished(Result(CONFIG, None))
+    tracker.finished(Run(None, {}, []))
     client = mlflow.MlflowClient(tracking_uri=uri)
     (run,) = client.search_runs([client.get_experiment_by_name("study").experiment_id])
     assert (run.info.status, run.info.run_name) == ("FINISHED", "run")

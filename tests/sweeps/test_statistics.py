@@ -18,12 +18,12 @@ scores = st.floats(0, 1).map(lambda x: round(x, 4))
 
 def test_mean_and_spread_by_hand() -> None:
     """1, 2, 3 have mean 2 and a sample standard deviation of exactly 1."""
-    assert spread([1, 2, 3]) == statistics.Spread(2.0, 1.0, 3)
+    assert spread([1, 2, 3]) == statistics.Spread(2.0, 1.0, 3, 1, 3)
 
 
 def test_one_value_has_no_spread() -> None:
     """The spread of one value is unknown, not zero."""
-    assert spread([0.7]) == statistics.Spread(0.7, None, 1)
+    assert spread([0.7]) == statistics.Spread(0.7, None, 1, 0.7, 0.7)
 
 
 def test_no_values_are_refused() -> None:
@@ -67,6 +67,29 @@ def test_signed_ranks_by_enumeration() -> None:
     assert paired_test(found).wilcoxon == pytest.approx(
         np.mean([abs(s - centre) >= seen for s in sums])
     )
+
+
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(
+    st.lists(scores.map(lambda x: round(x - 0.41234, 5)), min_size=3, max_size=12, unique_by=abs)
+)
+def test_signed_ranks_agree_with_scipy(found: list[float]) -> None:
+    """Without ties and zeros scipy's exact signed-rank test gives the same p-value."""
+    expected = scipy.stats.wilcoxon(found, method="exact").pvalue
+    assert paired_test(found).wilcoxon == pytest.approx(float(expected))
+
+
+def test_signed_ranks_of_many() -> None:
+    """Beyond fifty differences the normal approximation is scipy's, without its correction."""
+    found = [math.sin(k) + 0.2 for k in range(80)]
+    expected = scipy.stats.wilcoxon(found, method="approx", correction=False).pvalue
+    assert paired_test(found).wilcoxon == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_signed_ranks_with_ties() -> None:
+    """Equal differences share their ranks: 1, 1, 2 all positive are the one extreme pattern of
+    eight, counted on both sides."""
+    assert paired_test([0.1, 0.1, 0.2]).wilcoxon == pytest.approx(2 / 8)
 
 
 @pytest.mark.parametrize("n", [3, 5, 8])

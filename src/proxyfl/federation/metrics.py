@@ -1,10 +1,12 @@
-"""How good a model is on a test set: counts of (true class, predicted class), and what follows from
-them."""
+"""A model's predictions on a test set, judged by every measure of ``proxyfl.measures``."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from proxyfl.measures import MEASURES, Predictions
 
 CHUNK = 1000
 """Examples evaluated at a time: keeps a convolution's activations small."""
@@ -12,38 +14,35 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class Score:
-    """``confusion[i, j]`` counts the examples of class i that were taken for class j."""
+    """How good a model is: each measure's value (None where it is not defined), and the counts.
+
+    ``confusion[i, j]`` counts the examples of class i that were taken for class j."""
 
     confusion: Tensor
+    values: Mapping[str, float | None]
 
     @property
     def accuracy(self) -> float:
-        """The share of examples classified correctly."""
-        return float(self.confusion.diagonal().sum()) / max(1, int(self.confusion.sum()))
-
-    @property
-    def per_class(self) -> list[float | None]:
-        """Accuracy within each true class; None for a class without test examples."""
-        totals = self.confusion.sum(1).tolist()
-        return [
-            c / t if t else None
-            for c, t in zip(self.confusion.diagonal().tolist(), totals, strict=True)
-        ]
+        """The share of examples classified correctly; 0 without examples."""
+        return self.values["accuracy"] or 0.0
 
     @property
     def macro_accuracy(self) -> float:
-        """The mean of the classes' accuracies (paper, appendix): a large class counts no more than
-        a small one."""
-        seen = [a for a in self.per_class if a is not None]
-        return sum(seen) / max(1, len(seen))
+        """The mean of the classes' accuracies: every class counts the same."""
+        return self.values["macro_accuracy"] or 0.0
+
+
+def judge(predictions: Predictions) -> Score:
+    """The score of some predictions."""
+    values = {name: measure.compute(predictions) for name, measure in MEASURES.items()}
+    return Score(torch.from_numpy(predictions.confusion), values)
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, x: Tensor, y: Tensor, classes: int) -> Score:
+def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> Score:
     """The score of ``model``, which is left in the mode it was in."""
     was_training = model.training
     model.eval()
-    predicted = torch.cat([model(part).argmax(1) for part in torch.split(x, CHUNK)])
+    logits = torch.cat([model(part) for part in torch.split(x, CHUNK)])
     model.train(was_training)
-    counts = torch.bincount(y * classes + predicted, minlength=classes * classes)
-    return Score(counts.view(classes, classes).cpu())
+    return judge(Predictions(logits.float().cpu().numpy(), y.cpu().numpy()))

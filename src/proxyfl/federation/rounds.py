@@ -9,11 +9,9 @@ Guarantees:
     * total mass is conserved over every exchange, departures included.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 
@@ -24,7 +22,7 @@ from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
 from proxyfl.federation.metrics import Score
 from proxyfl.gossip.pushsum import Mass
-from proxyfl.privacy.guarantee import Epsilon, Kind
+from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import seed_global
 from proxyfl.transport.base import Transport
@@ -72,80 +70,6 @@ class ClientRound:
     weight: float
     seconds: Mapping[str, float]
     left: str | None = None
-
-    def as_dict(self, *, whole: bool = False) -> dict[str, Any]:
-        """One flat record; every number that says epsilon stands beside its kind.
-
-        The whole of it, with confusion counts, is what ``from_dict`` reads back.
-        """
-        scores: dict[str, float] = {}
-        for role, score in self.scores.items():
-            scores |= {
-                f"{role}_accuracy": score.accuracy,
-                f"{role}_macro_accuracy": score.macro_accuracy,
-            }
-        return {
-            "round": self.round,
-            "client": self.client,
-            "name": self.name,
-            "present": self.present,
-            "expected": self.expected,
-            "steps": self.steps,
-            "private_loss": self.losses.private,
-            "proxy_loss": self.losses.proxy,
-            **scores,
-            "epsilon_rdp": self.epsilon.rdp,
-            "epsilon_pld": self.epsilon.pld,
-            "delta": self.epsilon.delta,
-            "epsilon_kind": str(self.epsilon.kind),
-            "weight": self.weight,
-            "bytes_sent": self.traffic.bytes_sent,
-            "bytes_received": self.traffic.bytes_received,
-            "messages_sent": self.traffic.messages_sent,
-            "messages_received": self.traffic.messages_received,
-            **{f"seconds_{name}": seconds for name, seconds in self.seconds.items()},
-            "left": self.left,
-            **(
-                {"confusion": {role: s.confusion.tolist() for role, s in self.scores.items()}}
-                if whole
-                else {}
-            ),
-        }
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> "ClientRound":
-        """The record that ``as_dict(whole=True)`` wrote down."""
-
-        def number(key: str) -> float:
-            return math.inf if row[key] is None else float(row[key])  # JSON has no infinity
-
-        return cls(
-            **{
-                key: row[key]
-                for key in (
-                    "round",
-                    "client",
-                    "name",
-                    "present",
-                    "expected",
-                    "steps",
-                    "weight",
-                    "left",
-                )
-            },
-            losses=Losses(row["private_loss"], row["proxy_loss"]),
-            scores={role: Score(torch.tensor(counts)) for role, counts in row["confusion"].items()},
-            epsilon=Epsilon(
-                number("epsilon_rdp"),
-                number("epsilon_pld"),
-                row["delta"],
-                Kind(row["epsilon_kind"]),
-            ),
-            traffic=Traffic(*(row[f.name] for f in fields(Traffic))),
-            seconds={
-                key.removeprefix("seconds_"): row[key] for key in row if key.startswith("seconds_")
-            },
-        )
 
 
 @dataclass

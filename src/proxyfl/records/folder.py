@@ -5,19 +5,22 @@
     metrics.jsonl        one line per method, client and round
     ledger/METHOD/       one append-only file per client: what its data has paid
     models/METHOD/       the final models as safetensors, with what is needed to load them again
-    checkpoints/METHOD/  where an interrupted run goes on; gone when the method is over
-    ended/METHOD.json    that a method is over, with its final records
+    checkpoints/METHOD/  where an interrupted run continues; gone when the method is over
+    ended/METHOD.json    that a method is over; gone when the run is finished
     summary.json         final scores and costs, per method and client
 
-The folder comes into being with its config already in it, or not at all. Metrics are flushed line
-by line, so an interrupted run leaves readable records."""
+Guarantees:
+    * ``create`` makes the folder with its config in it, or makes nothing;
+    * metrics are flushed round by round, so an interrupted run leaves readable records;
+    * reading needs no torch and changes nothing.
+"""
 
 import datetime
 import fcntl
 import json
-import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,21 +30,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from proxyfl._files import finite, read_json, write_json, writing
+from proxyfl.errors import RunError
 
-from proxyfl import models
-from proxyfl.errors import ModelError, RunError
-from proxyfl.federation.learners import Residual
-from proxyfl.simulation.config import Config, load, to_toml
+FORMAT = 2
+"""The layout that this release resumes. Release 0.1 wrote none, which counts as 1."""
+
+PACKAGES = ("proxyfl", "torch", "numpy", "dp-accounting", "safetensors", "scikit-learn")
 
 
-def create(path: Path, config: Config, identity: str, data: int) -> Path:
-    """Make the folder with its config and environment; it must not exist yet, or be an empty one.
+def create(path: Path, config: str, *, identity: str, data: int) -> Path:
+    """Make the folder with its config (TOML) and environment; it must be new or empty.
 
     ``identity`` of the settings and checksum of the ``data`` are noted for ``resume`` to compare.
     """
-    about = environment() | {"identity": identity, "data": data}
+    about = environment() | {"format": FORMAT, "identity": identity, "data": data}
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(f"{path} exists already. Give another folder with --out, or remove it.")
@@ -49,10 +52,9 @@ def create(path: Path, config: Config, identity: str, data: int) -> Path:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
             new = Path(scratch) / "run"
             new.mkdir()
-            (new / "config.toml").write_text(to_toml(config), encoding="utf-8")
-            (new / "environment.json").write_text(
-                json.dumps(about, indent=2) + "\n", encoding="utf-8"
-            )
+            (new / "config.toml").write_text(config, encoding="utf-8")
+            described = json.dumps(about, indent=2) + "\n"
+            (new / "environment.json").write_text(described, encoding="utf-8")
             (new / "metrics.jsonl").touch()
             new.rename(path)
     except OSError as error:
@@ -63,22 +65,25 @@ def create(path: Path, config: Config, identity: str, data: int) -> Path:
     return path
 
 
-def fresh(parent: Path, config: Config) -> Path:
+def fresh(parent: Path, source: str) -> Path:
     """A name for a new run below ``parent`` that is not taken: the time, and the data's name."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}-{Path(config.data.source).stem.replace(':', '-')}"
-    taken = (parent / (name if n == 0 else f"{name}-{n}") for n in range(1000))
-    return next(path for path in taken if not path.exists())
+    name = f"{stamp}-{Path(source).stem.replace(':', '-')}"
+    path = parent / name
+    number = 0
+    while path.exists():
+        number += 1
+        path = parent / f"{name}-{number}"
+    return path
 
 
 def environment() -> dict[str, Any]:
     """What the results may depend on besides the config."""
-    packages = ("proxyfl", "torch", "numpy", "dp-accounting", "safetensors", "scikit-learn")
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in packages},
+        "packages": {name: _version(name) for name in PACKAGES},
         "commit": _commit(),
         "simulation": True,
         "command": sys.argv,
@@ -86,27 +91,34 @@ def environment() -> dict[str, Any]:
 
 
 def check_environment(path: Path, identity: str) -> None:
-    """Raise ``RunError`` unless the run can go on as it began: the same settings, the same
+    """Raise ``RunError`` unless the run can continue as it began: the same settings and
     releases."""
-    began = _read_json(existing(path) / "environment.json")
+    began = read_json(existing(path) / "environment.json")
+    before = began.get("packages", {})
+    if began.get("format", 1) != FORMAT:
+        raise RunError(
+            f"{path} was begun by release {before.get('proxyfl')} of proxyfl, whose folders this "
+            "release shows (`proxyfl report`, `proxyfl table`) and does not resume. "
+            "Install that release to resume it, or start a new run."
+        )
     if began.get("identity") != identity:
         raise RunError(
             f"{path}/config.toml was changed after the run began. Put it back, or start a new run "
-            f"with it."
+            "with it."
         )
-    before, now = began.get("packages", {}), environment()["packages"]
+    now = environment()["packages"]
     for name in ("proxyfl", "torch", "numpy"):
         if before.get(name) != now[name]:
             raise RunError(
                 f"{path} was begun with {name} {before.get(name)}, this is {name} {now[name]}: "
-                f"the end would not be "
-                "that of an uninterrupted run. Install that release, or start a new run."
+                "the end would not be that of an uninterrupted run. "
+                "Install that release, or start a new run."
             )
 
 
 def check_data(path: Path, data: int) -> None:
     """Raise ``RunError`` unless the data is what the run began with."""
-    if _read_json(path / "environment.json").get("data") != data:
+    if read_json(path / "environment.json").get("data") != data:
         raise RunError(
             f"The data has changed since the run in {path} began. Put it back, or start a new run."
         )
@@ -114,8 +126,9 @@ def check_data(path: Path, data: int) -> None:
 
 def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     """Add lines to ``metrics.jsonl``, flushed before it returns; the size of the file then."""
+    lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
     with writing(path / "metrics.jsonl"), (path / "metrics.jsonl").open("ab") as file:
-        file.write("".join(json.dumps(finite(row)) + "\n" for row in rows).encode())
+        file.write(lines.encode())
         file.flush()
         return file.tell()
 
@@ -132,9 +145,66 @@ def cut_metrics(path: Path, size: int) -> None:
         file.truncate(size)
 
 
-def write_method(path: Path, name: str, content: Mapping[str, Any]) -> None:
-    """Note that a method is over, with its final records."""
-    write_json(subfolder(path, "ended") / f"{name}.json", content)
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``; a torn last line, of a run that was killed, is passed
+    over."""
+    file = existing(path) / "metrics.jsonl"
+    if not file.is_file():
+        return
+    lines = file.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                return
+            raise RunError(f"{file}, line {number} is not JSON: {error}.") from error
+
+
+def end_method(path: Path, name: str, content: Mapping[str, Any]) -> None:
+    """Note that a method is over, with what a resumed run needs of it."""
+    write_json(path / "ended" / f"{name}.json", content)
+
+
+def ended_method(path: Path, name: str) -> dict[str, Any] | None:
+    """What ``end_method`` noted; None if the method is not over."""
+    file = path / "ended" / f"{name}.json"
+    if not file.exists():
+        return None
+    content: dict[str, Any] = read_json(file)
+    return content
+
+
+def end_run(path: Path, summary: Mapping[str, Any]) -> None:
+    """Write the summary. That of a finished run says all that ``ended`` said."""
+    write_json(path / "summary.json", summary)
+    if summary["finished"]:
+        shutil.rmtree(path / "ended", ignore_errors=True)
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """The contents of ``summary.json``."""
+    content: dict[str, Any] = read_json(existing(path) / "summary.json")
+    return content
+
+
+def existing(path: Path) -> Path:
+    """``path`` if it holds a run."""
+    if not (path / "config.toml").is_file():
+        raise RunError(
+            f"{path} holds no run: expected a config.toml in it. `proxyfl run` makes such folders."
+        )
+    return path
+
+
+def subfolder(path: Path, *names: str) -> Path:
+    """A folder within the run's folder, made if need be."""
+    below = path.joinpath(*names)
+    with writing(below):
+        below.mkdir(parents=True, exist_ok=True)
+    return below
 
 
 @contextmanager
@@ -153,173 +223,13 @@ def locked(path: Path) -> Iterator[None]:
         yield  # the operating system lifts the lock when this process ends, however it ends
 
 
-def read_summary(path: Path) -> dict[str, Any]:
-    """The contents of ``summary.json``."""
-    return _read_json(existing(path) / "summary.json")
-
-
-def read_method(path: Path, name: str) -> dict[str, Any] | None:
-    """What ``write_method`` noted; None if the method is not over."""
-    file = path / "ended" / f"{name}.json"
-    return _read_json(file) if file.exists() else None
-
-
-def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of ``metrics.jsonl``; a torn last line (the run was killed while writing it) is
-    passed over."""
-    file = existing(path) / "metrics.jsonl"
-    lines = file.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                return
-            raise RunError(f"{file}, line {number} is not JSON: {error}.") from error
-
-
-def subfolder(path: Path, *names: str) -> Path:
-    """A folder within the run's folder, made if need be."""
-    below = path.joinpath(*names)
-    with writing(below):
-        below.mkdir(parents=True, exist_ok=True)
-    return below
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all."""
-    with writing(path), _whole(path) as scratch:
-        scratch.write_text(json.dumps(finite(content), indent=1) + "\n", encoding="utf-8")
-
-
-def existing(path: Path) -> Path:
-    """``path`` if it holds a run."""
-    if not (path / "config.toml").is_file():
-        raise RunError(
-            f"{path} holds no run: expected a config.toml in it. `proxyfl run` makes such folders."
-        )
-    return path
-
-
-def read_config(path: Path) -> Config:
-    """The settings of the run in ``path``."""
-    return load(existing(path) / "config.toml")
-
-
-def save_model(path: Path, model: nn.Module, about: Mapping[str, str]) -> None:
-    """Write a model's weights with ``about``: architecture, shape, classes and whatever a reader
-    should know."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    tensors = {
-        name: tensor.detach().cpu().clone().contiguous()
-        for name, tensor in model.state_dict().items()
-    }
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _whole(path) as scratch:
-            try:
-                save_file(tensors, scratch, metadata=dict(about))
-            except SafetensorError as error:
-                raise OSError(str(error)) from error  # what this library makes of a full disk
-
-
-def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:
-    """A model from its file, ready to predict, and what the file says about it."""
-    try:
-        with _model_file(path) as file:
-            about: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-        shape = tuple(int(n) for n in json.loads(about["shape"]))
-        classes = int(about["classes"])
-        model = models.build(about["architecture"], shape=shape, classes=classes, seed=0)
-        if "residual_on" in about:
-            model = Residual(
-                model, models.build(about["residual_on"], shape=shape, classes=classes, seed=0)
-            )
-        model.load_state_dict(tensors)
-    except ModelError:
-        raise  # says already what cannot be read or built
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{path} is not a model file of this program: {error}") from error
-    return model.eval(), about
-
-
-def about_model(path: Path) -> dict[str, str]:
-    """What a model's file says about it, without reading the weights."""
-    with _model_file(path) as file:
-        about: dict[str, str] = file.metadata() or {}
-    return about
-
-
-@contextmanager
-def _model_file(path: Path) -> Iterator[Any]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            yield file
-    except FileNotFoundError as error:
-        raise ModelError(f"There is no model file {path}. Did the run finish?") from error
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is damaged or no model file: {error}") from error
-
-
-class writing:  # noqa: N801  # reads as a statement: with writing(path)
-    """Turns the operating system's complaints into one that names the file and what to do."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise RunError(
-                f"Cannot write {self.path}: {error.strerror or error}. What was recorded before "
-                f"is intact. "
-                "Make room, or give another folder with --out."
-            ) from error
-
-
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A place to write what is to become ``path``: it does if all goes well, and is removed if
-    not."""
-    scratch = path.with_name(f".{path.name}.new")
-    try:
-        yield scratch
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def finite(value: Any) -> Any:
-    """JSON has no infinity: an unbounded epsilon becomes null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: finite(v) for key, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v) for v in value]
-    return value
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunError(f"Cannot read {path}: {error}.") from error
-    return content
-
-
 def _version(package: str) -> str | None:
+    """The version in use. A build of torch names itself more exactly than its metadata does."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return str(loaded)
     try:
-        return torch.__version__ if package == "torch" else metadata.version(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
@@ -327,17 +237,11 @@ def _version(package: str) -> str | None:
 def _commit() -> str | None:
     """The commit of the source tree that this package runs from; None where it is installed from
     elsewhere."""
+    here = str(Path(__file__).parent)
+    command = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         found = subprocess.run(
-            [
-                "git",
-                "-C",
-                str(Path(__file__).parent),
-                "describe",
-                "--always",
-                "--dirty",
-                "--abbrev=12",
-            ],
+            command,
             capture_output=True,
             text=True,
             timeout=5,

@@ -1,79 +1,69 @@
-"""Read run folders back: plain records for the report, data frames and ready plots for notebooks.
+"""One run, and the questions that everybody asks of it. Each has its only answer here.
 
-    runs = proxyfl.load("runs/a", "runs/b")     # or the folder that holds them
-    runs.gains                                  # one row per run, method and client
-    runs.plot("accuracy")                       # a plotly figure
+What ``proxyfl.run`` returns and what ``proxyfl.load`` reads back are the same class, so that the
+terminal, tables, data frames and the page say the same numbers.
 
-Guarantees:
-    * reading changes nothing in a run's folder, and works while the run goes on or after it was
-      interrupted;
-    * settings are taken as they stand in ``config.toml``, so a run of a newer or older release can
-      still be read;
-    * no data frame has an epsilon without its kind beside it; where there is no bound it is
-      infinite, not absent.
+Definitions:
+    * a client **keeps** the model that its method says (``Method.keeps``), as it was when it was
+      last scored. A client that left early counts with the model that it left with; if it left
+      before the exchange, that is its proxy. One that joined late counts like any other.
+    * a **pooled** method has one model, which every client keeps.
+    * a client's **gain** is how much better the kept model is than the one it has ``alone``, by the
+      run's measure; positive is better, also where a lower value is.
+    * two methods that are over are compared at their ends. While one of them is not, they are
+      compared **after** the last round in which both were scored.
+    * the **epsilon** of a method is the largest over its clients, of what each had spent by the
+      last round it took part in.
+    * a run is **finished** if its summary says so, and only then.
 """
 
-import json
-import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal
 
+from proxyfl._files import read_json
 from proxyfl._validate import choice
-from proxyfl.errors import ConfigError, InputError, RunError
+from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS, Method, Role
+from proxyfl.measures import MEASURES
 from proxyfl.privacy import journal
+from proxyfl.privacy.guarantee import Epsilon, largest
 from proxyfl.records import folder
+from proxyfl.records.row import Row, epsilon, roles, score
 
-if TYPE_CHECKING:
-    import pandas
+State = Literal["new", "resumable", "finished"]
 
-    from proxyfl.report.plots import Figure
-
-Row = dict[str, Any]
-
-ROLES: tuple[Role, ...] = ("private", "received", "proxy")
-"""Which model an institution keeps, if its method does not say: the first of these that there
-is."""
+DEFAULT_MEASURE = "accuracy"
+"""The measure of runs whose settings name none, as those of release 0.1."""
 
 ADDITIONS = {"certificate": "privacy_certificate.json", "audit": "audit.json"}
 """What other commands may have added to a run's folder."""
 
-
-class Final(NamedTuple):
-    """The last scored round of the model that one client keeps under one method."""
-
-    method: str
-    client: int
-    name: str
-    row: Row
-
-    def score(self, role: str, measure: str = "accuracy") -> float | None:
-        """The score of the model in ``role``; None if it was never scored."""
-        return self.row.get(f"{role}_{measure}")
+_KEPT_FIRST: tuple[Role, ...] = ("private", "received", "proxy")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """One run's folder, as far as it was written when it was read."""
+    """One run, as far as it has been recorded. ``path`` is None for one that has no folder."""
 
-    path: Path
+    path: Path | None
     settings: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    rows: list[Row]
-    summary: Mapping[str, Any] | None
+    rows: Sequence[Row]
+    summary: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
     additions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The folder's name."""
-        return self.path.resolve().name
+        return "unnamed" if self.path is None else self.path.resolve().name
 
     @property
     def seed(self) -> int:
+        """The seed that everything random followed from."""
         return int(self.settings.get("seed", 0))
 
     @property
@@ -82,13 +72,26 @@ class Run:
         return int(self.settings.get("rounds", 0))
 
     @property
+    def measure(self) -> str:
+        """The measure in which the run's gains are reported."""
+        return str(self.settings.get("measure", DEFAULT_MEASURE))
+
+    @cached_property
     def methods(self) -> tuple[str, ...]:
         """The methods asked for, in order; those recorded besides come after."""
-        return tuple(
-            dict.fromkeys(
-                [*self.settings.get("methods", ()), *(row["method"] for row in self.rows)]
-            )
-        )
+        return tuple(dict.fromkeys([*self.settings.get("methods", ()), *self._rows]))
+
+    @cached_property
+    def clients(self) -> dict[int, str]:
+        """Client id -> name, those of pooled methods left out."""
+        found = {}
+        for number, client in enumerate((self.summary or {}).get("clients", [])):
+            found[number] = client["name"]
+        for name, by_client in self._rows.items():
+            if not self.method(name).pooled:
+                for client, rows in by_client.items():
+                    found[client] = rows[-1].get("name", f"client-{client}")
+        return dict(sorted(found.items()))
 
     @cached_property
     def progress(self) -> dict[str, int]:
@@ -100,156 +103,192 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether every method went through all its rounds, or ended because everyone had left."""
-        if self.summary is not None and "finished" in self.summary:
-            return bool(self.summary["finished"])
-        return all(
-            done >= self.rounds or self._all_left(name, done)
-            for name, done in self.progress.items()
-        )
+        """Whether the run went to its end and was summed up."""
+        return (self.summary or {}).get("finished") is True
+
+    def over(self, name: str) -> bool:
+        """Whether a method went through all its rounds, or ended because everyone had left."""
+        return self._over[choice("method", name, self.methods)]
 
     def method(self, name: str) -> Method:
-        """The method's row in the table; for a user's own method, what can be told from the
-        records."""
-        if name in METHODS:
-            return METHODS[name]
-        rows = [row for row in self.rows if row["method"] == name]
-        keeps = ((self.summary or {}).get("methods", {}).get(name) or {}).get("keeps")
-        roles: list[Role] = [r for r in ROLES if any(f"{r}_accuracy" in row for row in rows)]
+        """The method as the run had it: of its summary, of this release's table, or, for a user's
+        own in a run without a summary, what its records tell."""
+        return self._methods[choice("method", name, self.methods)]
+
+    def clients_of(self, name: str) -> list[int]:
+        """The clients that a method has records of; a pooled one has a single, made-up client."""
+        return sorted(self._rows.get(name, {}))
+
+    def last(self, name: str, client: int, *, after: int | None = None) -> Row | None:
+        """A client's last row under a method, or its last within ``after`` rounds."""
+        return next(self._backwards(name, client, after), None)
+
+    def final(self, name: str, client: int, *, after: int | None = None) -> Row | None:
+        """A client's last row in which its models were scored, likewise."""
+        return next((row for row in self._backwards(name, client, after) if roles(row)), None)
+
+    def finals(self, name: str) -> list[Row]:
+        """Every client's last row in which its models were scored."""
+        found = [self.final(name, client) for client in self.clients_of(name)]
+        return [row for row in found if row is not None]
+
+    def departures(self, name: str) -> dict[int, str]:
+        """Client -> why it left the method before its end."""
+        return {row["client"]: row["left"] for row in self._of(name) if row.get("left")}
+
+    def kept(
+        self,
+        name: str,
+        client: int,
+        measure: str | None = None,
+        *,
+        role: str | None = None,
+        after: int | None = None,
+    ) -> float | None:
+        """The score of the model that a client keeps, or of the one in ``role``; None if there is
+        none."""
+        row = self.final(name, self._holder(name, client), after=after)
+        if row is None:
+            return None
+        measure = self.measure if measure is None else measure
+        wanted = role or self.method(name).keeps
+        if role is None and wanted == "received" and wanted not in roles(row):
+            wanted = "proxy"  # it left before the exchange
+        return score(row, wanted, measure)
+
+    def accuracy(self, name: str, client: int) -> float | None:
+        """The test accuracy of the model that a client keeps under a method."""
+        return self.kept(name, client, "accuracy")
+
+    def gain(
+        self, name: str, client: int, *, over: str = "alone", measure: str | None = None
+    ) -> float | None:
+        """What a client gains from a method; None if the other was not part of the run, or has no
+        score to compare with."""
+        self._holder(name, client)
+        if over not in self.methods:
+            return None
+        measure = self.measure if measure is None else measure
+        after = compared_after(self, name, self, over)
+        joined = self.kept(name, client, measure, after=after)
+        alone = self.kept(over, client, measure, after=after)
+        return better_by(measure, joined, alone)
+
+    def spent(self, name: str, client: int, *, after: int | None = None) -> Epsilon | None:
+        """What a client had spent by the last round it took part in; None if it never did."""
+        row = self.last(name, client, after=after)
+        return None if row is None else epsilon(row)
+
+    def epsilon(self, name: str, *, after: int | None = None) -> Epsilon | None:
+        """The largest epsilon over a method's clients; None if nothing is on record."""
+        spent = [self.spent(name, client, after=after) for client in self.clients_of(name)]
+        found = [one for one in spent if one is not None]
+        return largest(found) if found else None
+
+    def scored_after(self, name: str) -> list[int]:
+        """The numbers of rounds after which some client's models were scored."""
+        return self._scored.get(name, [])
+
+    def ledgers(self) -> Iterator[tuple[str, int, Row, list[Row]]]:
+        """(method, client, header, charges) of every ledger; a damaged one raises."""
+        for path in sorted(self.path.glob("ledger/*/*.jsonl") if self.path else ()):
+            header, charges, _ = journal.read(path)
+            client = int(path.stem) if path.stem.isdigit() else -1
+            yield path.parent.name, client, header, charges
+
+    @cached_property
+    def flat(self) -> dict[str, Any]:
+        """The settings with dotted keys; lists as tuples, so that values can be compared."""
+        return flat(self.settings)
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[int, list[Row]]]:
+        found: dict[str, dict[int, list[Row]]] = {}
+        for row in self.rows:
+            found.setdefault(row["method"], {}).setdefault(row["client"], []).append(row)
+        return found
+
+    @cached_property
+    def _over(self) -> dict[str, bool]:
+        found = {}
+        for name, done in self.progress.items():
+            final = [rows[-1] for rows in self._rows.get(name, {}).values()]
+            last = [row for row in final if row["round"] == done - 1]
+            everyone_left = bool(last) and all(row.get("left") for row in last)
+            found[name] = self.finished or done >= self.rounds or everyone_left
+        return found
+
+    @cached_property
+    def _scored(self) -> dict[str, list[int]]:
+        found: dict[str, set[int]] = {}
+        for row in self.rows:
+            if roles(row):
+                found.setdefault(row["method"], set()).add(row["round"] + 1)
+        return {name: sorted(rounds) for name, rounds in found.items()}
+
+    @cached_property
+    def _methods(self) -> dict[str, Method]:
+        summed_up = (self.summary or {}).get("methods", {})
+        found = {}
+        for name in self.methods:
+            about = summed_up.get(name, {})
+            if "method" in about:
+                found[name] = Method(**about["method"])
+            elif name in METHODS:
+                found[name] = METHODS[name]
+            else:
+                found[name] = self._told(name, about.get("keeps"))
+        return found
+
+    def _told(self, name: str, keeps: Role | None) -> Method:
+        """What can be told of a method from its records alone."""
+        rows = self._of(name)
+        scored = {role for row in rows for role in roles(row)}
         shares = any(row.get("bytes_sent") for row in rows)
+        first: Role = next((role for role in _KEPT_FIRST if role in scored), "proxy")
         return Method(
             "not in the table of this release",
             "single",
             "pushsum" if shares else "none",
-            keeps=keeps or (roles[0] if roles else "proxy"),
+            keeps=keeps or first,
         )
 
-    @cached_property
-    def finals(self) -> dict[str, dict[int, Final]]:
-        """Per method and client, the last round in which the client's models were scored."""
-        found: dict[str, dict[int, Final]] = {}
-        for row in self.rows:
-            if any(key.endswith("_accuracy") for key in row):
-                client = row["client"]
-                found.setdefault(row["method"], {})[client] = Final(
-                    row["method"], client, row["name"], row
-                )
-        return found
+    def _of(self, name: str) -> list[Row]:
+        return [row for row in self.rows if row["method"] == name]
 
-    def kept(self, name: str, client: int, measure: str = "accuracy") -> float | None:
-        """The last score of the model that ``client`` keeps under method ``name``; None if there is
-        none yet."""
-        method, finals = self.method(name), self.finals.get(name, {})
-        final = next(iter(finals.values()), None) if method.pooled else finals.get(client)
-        return None if final is None else final.score(method.keeps, measure)
+    def _backwards(self, name: str, client: int, after: int | None) -> Iterator[Row]:
+        for row in reversed(self._rows.get(name, {}).get(client, [])):
+            if after is None or row["round"] < after:
+                yield row
 
-    def gain(
-        self, name: str, client: int, *, over: str = "alone", measure: str = "accuracy"
-    ) -> float | None:
-        """What ``client`` gains from method ``name``; None if either of the two has no score."""
-        here, there = self.kept(name, client, measure), self.kept(over, client, measure)
-        return None if here is None or there is None else here - there
-
-    def clients(self) -> dict[int, str]:
-        """Client id -> name, the pooled method's left out."""
-        names = {
-            row["client"]: row["name"] for row in self.rows if not self.method(row["method"]).pooled
-        }
-        listed = {
-            i: client["name"] for i, client in enumerate((self.summary or {}).get("clients", []))
-        }
-        return dict(sorted((listed | names).items()))
-
-    def ledgers(self) -> Iterator[tuple[str, int, Row, list[Row]]]:
-        """(method, client, header, charges) of every ledger that can be read; a damaged one
-        raises."""
-        for path in sorted(self.path.glob("ledger/*/*.jsonl")):
-            header, charges, _ = journal.read(path)
-            yield path.parent.name, int(path.stem) if path.stem.isdigit() else -1, header, charges
-
-    def _all_left(self, name: str, done: int) -> bool:
-        last = [row for row in self.rows if row["method"] == name and row["round"] == done - 1]
-        return bool(last) and all(row.get("left") for row in last)
+    def _holder(self, name: str, client: int) -> int:
+        """Under whose number a client's model is on record."""
+        choice("method", name, self.methods)
+        recorded = self.clients_of(name)
+        if self.method(name).pooled and recorded:
+            return recorded[0]
+        if client not in self.clients and client not in recorded:
+            known = ", ".join(map(str, self.clients)) or "none yet"
+            raise ConfigError(f"Unknown client {client!r}. Known: {known}.")
+        return client
 
 
-@dataclass(frozen=True)
-class Runs:
-    """One or more runs, as data frames and plots. The frames need pandas, the plots plotly
-    (``proxyfl[report]``)."""
-
-    runs: tuple[Run, ...]
-
-    def __iter__(self) -> Iterator[Run]:
-        return iter(self.runs)
-
-    def __len__(self) -> int:
-        return len(self.runs)
-
-    def __repr__(self) -> str:
-        return f"Runs({', '.join(str(run.path) for run in self.runs)})"
-
-    @cached_property
-    def metrics(self) -> "pandas.DataFrame":
-        """Every line of every metrics.jsonl, with the columns ``run`` and ``seed`` in front."""
-        return _frame(
-            {"run": run.name, "seed": run.seed, **_bounded(row)}
-            for run in self.runs
-            for row in run.rows
-        )
-
-    @cached_property
-    def gains(self) -> "pandas.DataFrame":
-        """Per run, method and client: what the kept model reaches, what it gains over ``alone``,
-        and the epsilon."""
-        return _frame(row for run in self.runs for row in _gain_rows(run))
-
-    @cached_property
-    def ledger(self) -> "pandas.DataFrame":
-        """Every charge on every ledger."""
-        return _frame(
-            {
-                "run": run.name,
-                "method": method,
-                "client": client,
-                "name": header.get("client"),
-                "kind": header.get("kind"),
-                "delta": header.get("delta"),
-                **charge,
-            }
-            for run in self.runs
-            for method, client, header, charges in run.ledgers()
-            for charge in charges
-        )
-
-    def plot(self, what: str = "accuracy", *, measure: str = "accuracy") -> "Figure":
-        """A ready figure: ``accuracy`` over rounds, ``gain`` per client, or ``epsilon`` over
-        rounds."""
-        choice("plot", what, ("accuracy", "gain", "epsilon"))
-        choice("measure", measure, ("accuracy", "macro_accuracy"))
-        try:
-            from proxyfl.report import plots
-        except ImportError as error:
-            raise _missing(error) from error
-        draw = {"accuracy": plots.accuracy, "gain": plots.gain, "epsilon": plots.epsilon}[what]
-        return draw(self, measure)
+def compared_after(run: Run, name: str, other: Run, over: str) -> int | None:
+    """After how many rounds two methods are compared; None: at their ends."""
+    if run.over(name) and other.over(over):
+        return None
+    common = set(run.scored_after(name)) & set(other.scored_after(over))
+    return max(common, default=0)
 
 
-def load(*paths: Path | str) -> Runs:
-    """The runs in the folders given; a folder that holds runs stands for all of them."""
-    return Runs(tuple(read(path) for given in paths for path in find(Path(given))))
-
-
-def find(path: Path) -> list[Path]:
-    """``path`` if it is a run's folder, else the runs up to two levels below it; RunError if there
-    is none."""
-    if (path / "config.toml").is_file():
-        return [path]
-    below = sorted(
-        config.parent
-        for pattern in ("*/config.toml", "*/*/config.toml")
-        for config in path.glob(pattern)
-    )
-    return below or [folder.existing(path)]
+def better_by(measure: str, joined: float | None, alone: float | None) -> float | None:
+    """How much better the first score is; None without two. In a measure of another release, more
+    is better."""
+    if joined is None or alone is None:
+        return None
+    if measure in MEASURES:
+        return MEASURES[measure].gain(joined, alone)
+    return joined - alone
 
 
 def read(path: Path, rows: Iterable[Row] | None = None) -> Run:
@@ -261,81 +300,79 @@ def read(path: Path, rows: Iterable[Row] | None = None) -> Run:
         raise RunError(
             f"Cannot read {path / 'config.toml'}: {error}. Give a folder that `proxyfl run` made."
         ) from error
-    if rows is None:
-        rows = folder.read_metrics(path) if (path / "metrics.jsonl").is_file() else ()
     # A resumed run may write a round again: the later line stands, in the earlier one's place.
-    kept = {(row["method"], row["round"], row["client"]): row for row in rows}
-    additions = {
-        key: content
-        for key, name in ADDITIONS.items()
-        if (content := _json(path / name)) is not None
-    }
-    environment = _json(path / "environment.json") or {}
+    recorded: dict[tuple[Any, ...], Row] = {}
+    for row in folder.read_metrics(path) if rows is None else rows:
+        recorded[row["method"], row["round"], row["client"]] = row
+    additions = {}
+    for key, name in ADDITIONS.items():
+        if (path / name).is_file():
+            additions[key] = read_json(path / name)
     return Run(
-        path, settings, environment, list(kept.values()), _json(path / "summary.json"), additions
+        path,
+        settings,
+        list(recorded.values()),
+        _if_there(path / "summary.json"),
+        _if_there(path / "environment.json") or {},
+        additions,
     )
 
 
-def best_epsilon(row: Mapping[str, Any]) -> float:
-    """The smaller of the two accountants' bounds; infinite where the record has none."""
-    return min(
-        (row[key] for key in ("epsilon_rdp", "epsilon_pld") if row.get(key) is not None),
-        default=math.inf,
-    )
+def find(paths: Iterable[Path | str]) -> list[Path]:
+    """The run folders among ``paths`` and at any depth below them, each once; hidden folders are
+    passed over. RunError for a path that holds none."""
+    found: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        here = [path] if (path / "config.toml").is_file() else _below(path)
+        if not here:
+            raise RunError(
+                f"{path} holds no run: expected a run's folder as `proxyfl run` makes it, or a "
+                "folder of runs as `proxyfl sweep` makes it."
+            )
+        for run in here:
+            found.setdefault(run.resolve(), run)
+    return list(found.values())
 
 
-def _json(path: Path) -> Any:
-    """The content of a JSON file; None if it is not there. One that is there and unreadable is an
-    error."""
+def state(path: Path) -> State:
+    """What there is of the run in the folder ``path``."""
+    if not (path / "config.toml").is_file():
+        return "new"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise RunError(
-            f"{path} is not readable as JSON: {error}. Remove it, or restore it, and try again."
-        ) from error
+        summary = read_json(path / "summary.json")
+    except RunError:
+        return "resumable"
+    finished = isinstance(summary, dict) and summary.get("finished") is True
+    return "finished" if finished else "resumable"
 
 
-def _bounded(row: Row) -> Row:
-    return row | {key: math.inf for key in ("epsilon_rdp", "epsilon_pld") if row.get(key) is None}
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping with dotted keys, its lists as tuples."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            out |= flat(value, f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = _hashable(value)
+    return out
 
 
-def _gain_rows(run: Run) -> Iterator[Row]:
-    for name in run.methods:
-        method, finals = run.method(name), run.finals.get(name, {})
-        for client, label in run.clients().items():
-            final = next(iter(finals.values()), None) if method.pooled else finals.get(client)
-            if final is not None:
-                yield {
-                    "run": run.name,
-                    "seed": run.seed,
-                    "method": name,
-                    "client": client,
-                    "name": label,
-                    "model": method.keeps,
-                    "round": final.row["round"],
-                    "accuracy": run.kept(name, client),
-                    "macro_accuracy": run.kept(name, client, "macro_accuracy"),
-                    "gain": run.gain(name, client),
-                    "macro_gain": run.gain(name, client, measure="macro_accuracy"),
-                    "epsilon": best_epsilon(final.row),
-                    "delta": final.row.get("delta"),
-                    "epsilon_kind": final.row.get("epsilon_kind"),
-                }
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple((key, _hashable(inner)) for key, inner in value.items())
+    if isinstance(value, list):
+        return tuple(_hashable(inner) for inner in value)
+    return value
 
 
-def _frame(rows: Iterable[Row]) -> "pandas.DataFrame":
-    try:
-        import pandas
-    except ImportError as error:
-        raise _missing(error) from error
-    return pandas.DataFrame(list(rows))
+def _below(path: Path) -> list[Path]:
+    found = []
+    for config in sorted(path.glob("**/config.toml")):
+        between = config.parent.relative_to(path).parts
+        if not any(part.startswith(".") for part in between):
+            found.append(config.parent)
+    return found
 
 
-def _missing(error: ImportError) -> InputError:
-    return ConfigError(
-        f"Data frames and plots need {error.name}, which is not installed. Install the extra: pip "
-        f"install "
-        "'proxyfl[report]'."
-    )
+def _if_there(path: Path) -> Any:
+    return read_json(path) if path.is_file() else None

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from proxyfl.privacy.guarantee import upward
-from proxyfl.records.run import Row, Run, best_epsilon
+from proxyfl.privacy.guarantee import Kind, upward
+from proxyfl.records.answers import Answer, Question, answers, groups
+from proxyfl.records.row import Row
+from proxyfl.records.run import Run
 from proxyfl.report.graph import graph
 
 ROLES = ("private", "proxy", "received")
@@ -195,26 +197,31 @@ def _pad(values: list[Any], length: int) -> None:
     values.extend([None] * (length - len(values)))
 
 
-def answers(run: Run) -> list[dict[str, Any]]:
-    """Per method: how many clients gain over ``alone``, by how much, and the largest epsilon with
-    its kind."""
-    found = []
-    for name in run.methods:
-        gains = [gain for client in run.clients() if (gain := run.gain(name, client)) is not None]
-        finals = [final.row for final in run.finals.get(name, {}).values()]
-        if name == "alone" or not finals:
-            continue
-        worst = max(finals, key=best_epsilon)
-        epsilon = best_epsilon(worst)
-        found.append(
-            {
-                "method": name,
-                "clients": len(gains),
-                "gaining": sum(gain > 0 for gain in gains),
-                "mean_gain": sum(gains) / len(gains) if gains else None,
-                "epsilon": epsilon if math.isfinite(epsilon) else None,
-                "delta": worst.get("delta"),
-                "epsilon_kind": worst.get("epsilon_kind"),
-            }
-        )
-    return found
+def told(run: Run) -> list[dict[str, Any]]:
+    """Per method but ``alone``: how many clients gain over it, by how much, and the largest epsilon
+    with its kind."""
+    (group,) = groups([run])
+    said = []
+    for found in answers(group, Question(run.measure)):
+        if found.method != "alone":
+            said.append(verdict(found))
+    return said
+
+
+def verdict(found: Answer) -> dict[str, Any]:
+    """An answer as plain data."""
+    bounded = found.epsilon.kind is not Kind.NONE
+    return {
+        "method": found.method,
+        "measure": found.asked.measure,
+        "clients": len(found.gains),
+        "gaining": found.gaining,
+        "losing": found.losing,
+        "mean_gain": found.gain.mean if found.gain else None,
+        "lowest_gain": found.gain.low if found.gain else None,
+        "highest_gain": found.gain.high if found.gain else None,
+        "after": found.after,
+        "epsilon": found.epsilon.best if bounded else None,
+        "delta": found.epsilon.delta,
+        "epsilon_kind": str(found.epsilon.kind),
+    }

@@ -11,7 +11,8 @@ from proxyfl.errors import TopologyError
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes
 from proxyfl.gossip.topology import Topology
-from proxyfl.records.run import Row, Run
+from proxyfl.records.row import Row
+from proxyfl.records.run import Run
 
 Edges = list[tuple[int, int, float]]
 

@@ -34,13 +34,14 @@ from proxyfl._validate import whole
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.records import folder
 from proxyfl.records import run as loading
-from proxyfl.records.run import Row
+from proxyfl.records.row import Row
+from proxyfl.records.run import Run
 from proxyfl.report import document as report_data
 from proxyfl.report import page as report
 from proxyfl.report.graph import graph
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import Config
-from proxyfl.simulation.run import Callback, Result
+from proxyfl.simulation.run import Callback
 
 POLL_SECONDS = 1.0
 """How often a page hears news at most. It asks again at once; the server holds the answer back, so
@@ -213,7 +214,7 @@ class LivePage(Callback):
 
         print(f"Live page: {url}", file=sys.stderr, flush=True)
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: Run) -> None:
         """Let a page that asked lately have the end, then stop."""
         if self.server is None:
             return

@@ -16,7 +16,7 @@ import json
 import shutil
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from proxyfl._files import finite, writing
 from proxyfl.errors import RunError
 from proxyfl.federation.rounds import Client
-from proxyfl.records.folder import finite, writing
 
 VERSION = 2
 KEPT = 2
@@ -38,14 +38,13 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: after ``round``, with ``metrics_bytes`` of metrics written and these
-    records by then."""
+    """A complete checkpoint: after ``round``, with ``metrics_bytes`` of metrics written by then,
+    and each client's last confusion counts."""
 
     path: Path
     round: int
     metrics_bytes: int
-    final: list[dict[str, Any]]
-    departures: list[dict[str, Any]]
+    confusion: dict[str, Any]
 
     def restore(self, clients: Iterable[Client]) -> None:
         """Put the clients hosted here back to where they were."""
@@ -88,8 +87,7 @@ def commit(
     *,
     metrics_bytes: int,
     identity: str,
-    final: Sequence[Mapping[str, Any]],
-    departures: Sequence[Mapping[str, Any]],
+    confusion: Mapping[int, Any],
 ) -> None:
     """Declare the files of round ``round`` a checkpoint of the run ``identity``; drop all but the
     last two."""
@@ -99,8 +97,7 @@ def commit(
         "round": round,
         "metrics_bytes": metrics_bytes,
         "files": dict(sorted(files.items())),
-        "final": final,
-        "departures": departures,
+        "confusion": confusion,
     }
     path = folder / _round(round) / "manifest.json"
     with writing(path):
@@ -155,8 +152,7 @@ def _checked(path: Path, identity: str) -> Checkpoint:
         path,
         int(manifest["round"]),
         int(manifest["metrics_bytes"]),
-        list(manifest["final"]),
-        list(manifest["departures"]),
+        dict(manifest["confusion"]),
     )
 
 

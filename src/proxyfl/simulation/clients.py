@@ -127,7 +127,7 @@ def clients_for(
 def evaluator(config: Config, dataset: Dataset) -> Callable[[nn.Module], Score]:
     """Scores a model on the common test set."""
     x, y = dataset.test_x.to(config.device), dataset.test_y.to(config.device)
-    return partial(evaluate, x=x, y=y, classes=dataset.classes)
+    return partial(evaluate, x=x, y=y)
 
 
 def about_model(

@@ -17,6 +17,8 @@ from proxyfl import _settings
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.membership import Stay
+from proxyfl.measures import MEASURES
+from proxyfl.records import folder
 
 PerClientFloat = float | tuple[float, ...]
 PerClientInt = int | tuple[int, ...]
@@ -217,6 +219,8 @@ class Config:
     """The methods to compare (see `proxyfl methods`)."""
     rounds: int = 100
     """Number of rounds."""
+    measure: str = "accuracy"
+    """The measure in which gains are reported; all measures are recorded."""
     evaluate_every: int = 10
     """Models are scored every so many rounds, and after the last."""
     checkpoint_every: int = 5
@@ -240,6 +244,7 @@ class Config:
     def __post_init__(self) -> None:
         whole("seed", self.seed, at_least=0)
         whole("rounds", self.rounds)
+        choice("measure", self.measure, MEASURES)
         whole("evaluate_every", self.evaluate_every)
         whole("checkpoint_every", self.checkpoint_every)
         whole("threads", self.threads)
@@ -280,6 +285,11 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     for text in overrides:
         _settings.override(tree, text)
     return from_tree(tree)
+
+
+def of_run(path: Path) -> Config:
+    """The config of the run in the folder ``path``."""
+    return load(folder.existing(path) / "config.toml")
 
 
 def from_tree(tree: Mapping[str, Any]) -> Config:

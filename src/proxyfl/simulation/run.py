@@ -1,24 +1,27 @@
 """Run what a config describes: every method on the same data, the same partition and the same
 seeds.
 
-Everything that can be wrong with the input is found (by ``prepare``) before the run's folder comes
-into being. A run that was cut off, at whatever instant, is continued by ``resume`` and ends as if
-nothing had happened."""
+``prepare`` validates a run before anything is written. ``resume`` continues an interrupted run; the
+result is bit-identical to an uninterrupted one."""
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from proxyfl._files import read_json
 from proxyfl._validate import whole
 from proxyfl.data import Dataset, class_counts
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.records import folder
+from proxyfl.records.row import Row, confusion_of, roles, row_of
+from proxyfl.records.run import Run, state
 from proxyfl.simulation import checkpoint
 from proxyfl.simulation.clients import Site
-from proxyfl.simulation.config import Config
+from proxyfl.simulation.config import Config, of_run, to_toml
 from proxyfl.simulation.engines import mpi
 from proxyfl.simulation.engines import processes as workers
 from proxyfl.simulation.engines.serial import Done, Prepared, Task, rounds_of
@@ -41,43 +44,11 @@ class Callback:
     def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
         """After every round of a method, with one record for each client that was present."""
 
-    def finished(self, result: "Result") -> None:
+    def finished(self, result: Run) -> None:
         """After the last round of the last method."""
 
     def stopped(self, error: BaseException) -> None:
         """Instead of ``finished``, when the run was cut off or failed."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gave. ``final`` holds, per method, each client's last record with scores;
-    ``metrics`` all as rows."""
-
-    config: Config
-    out: Path | None
-    sites: Sequence[Site] = ()
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    final: dict[str, list[ClientRound]] = field(default_factory=dict)
-    methods: dict[str, Method] = field(default_factory=dict)
-    departures: dict[str, list[ClientRound]] = field(default_factory=dict)
-
-    def accuracy(self, name: str, client: int) -> float:
-        """Final test accuracy of the model that ``client`` keeps under method ``name``."""
-        pooled = self.methods[name].pooled
-        record = next(r for r in self.final[name] if pooled or r.client == client)
-        role = self.methods[name].keeps
-        # A client that left before the last exchange has received nothing in it: it keeps the proxy
-        # it had.
-        return record.scores[role if role in record.scores else "proxy"].accuracy
-
-    def gain(self, name: str, client: int, *, over: str = "alone") -> float | None:
-        """How much ``client`` gains from method ``name``; None if the other method was not part of
-        the run."""
-        return (
-            self.accuracy(name, client) - self.accuracy(over, client)
-            if over in self.final
-            else None
-        )
 
 
 def run(
@@ -88,7 +59,7 @@ def run(
     table: Mapping[str, Method] = METHODS,
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
-) -> Result:
+) -> Run:
     """Run every method of ``config``; write a run folder at ``out`` if one is given.
 
     ``workers`` processes share the clients. Results do not depend on their number.
@@ -104,24 +75,18 @@ def execute(
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
     dataset: Dataset | None = None,
-) -> Result:
+) -> Run:
     """Run what ``prepare`` found to be in order."""
     whole("workers", workers)
     config = prepared.config
-    path = (
-        folder.create(Path(out), config, identity(config), fingerprint(prepared))
-        if out is not None
-        else None
-    )
-    result = Result(
-        config,
-        path,
-        prepared.sites,
-        methods={name: prepared.table[name] for name in config.methods},
-    )
+    path = None
+    if out is not None:
+        path = folder.create(
+            Path(out), to_toml(config), identity=identity(config), data=fingerprint(prepared)
+        )
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
-        return _carry_out(prepared, result, tasks, callbacks, workers, dataset)
+        return _carry_out(prepared, _Recorder(prepared, path), tasks, callbacks, workers, dataset)
 
 
 def resume(
@@ -131,12 +96,12 @@ def resume(
     table: Mapping[str, Method] = METHODS,
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
-) -> Result:
+) -> Run:
     """Go on with the run in ``path``. The end is the same, bit for bit, as that of a run that was
     never cut off."""
     whole("workers", workers)
     path = Path(path)
-    config = folder.read_config(path)
+    config = of_run(path)
     folder.check_environment(path, identity(config))
     with folder.locked(path):
         return _resume(path, config, dataset, table, callbacks, workers)
@@ -149,60 +114,39 @@ def _resume(
     table: Mapping[str, Method],
     callbacks: Sequence[Callback],
     crew: int,
-) -> Result:
+) -> Run:
     prepared = prepare(config, dataset=dataset, table=table)
     folder.check_data(path, fingerprint(prepared))
-    result = Result(
-        config, path, prepared.sites, methods={name: table[name] for name in config.methods}
-    )
-    tasks: list[Task] = []
-    keep = 0
-    for name in config.methods:
-        ended = folder.read_method(path, name)
-        if ended is not None and not tasks:
-            result.final[name] = [ClientRound.from_dict(r) for r in ended["clients"]]
-            result.departures[name] = [ClientRound.from_dict(r) for r in ended["departures"]]
-            keep = ended["metrics_bytes"]
-            continue
-        last = (
-            checkpoint.newest(path / "checkpoints" / name, identity=identity(config))
-            if not tasks
-            else None
-        )
-        if last is not None:
-            keep = last.metrics_bytes
-            result.final[name] = [ClientRound.from_dict(r) for r in last.final]
-            result.departures[name] = [ClientRound.from_dict(r) for r in last.departures]
-        tasks.append(Task(name, last))
-    folder.cut_metrics(path, keep)
-    result.metrics.extend(folder.read_metrics(path))
-    return _carry_out(prepared, result, tasks, callbacks, crew, dataset)
+    recorder = _Recorder(prepared, path)
+    tasks = recorder.restore(path)
+    return _carry_out(prepared, recorder, tasks, callbacks, crew, dataset)
 
 
 def _carry_out(
     prepared: Prepared,
-    result: Result,
+    recorder: "_Recorder",
     tasks: Sequence[Task],
     callbacks: Sequence[Callback],
     crew: int,
     dataset: Dataset | None,
-) -> Result:
-    path, config = result.out, prepared.config
+) -> Run:
+    path = recorder.path
     for callback in callbacks:
-        callback.started(config, path, prepared.sites)
+        callback.started(prepared.config, path, prepared.sites)
     try:
         waiting = {task.method: task for task in tasks}
         for done in _rounds(prepared, tasks, path, crew, dataset):
             if done.method in waiting:
-                task, clients = waiting.pop(done.method), len(prepared.sites_of(done.method))
+                first = waiting.pop(done.method).first_round
+                clients = len(prepared.sites_of(done.method))
                 for callback in callbacks:
                     callback.method_started(
-                        done.method, result.methods[done.method], clients, task.first_round
+                        done.method, prepared.table[done.method], clients, first
                     )
             if done.ended:
-                _end_method(result, done.method)
+                recorder.end(done.method)
                 continue
-            _record(result, done)
+            recorder.take(done)
             for callback in callbacks:
                 callback.round_ended(done.method, done.round, done.records)
     except BaseException as error:
@@ -211,9 +155,8 @@ def _carry_out(
         raise
     finally:
         if path is not None:
-            folder.write_json(
-                path / "summary.json", summary(result, prepared, finished=_finished(result))
-            )
+            folder.end_run(path, recorder.summary())
+    result = recorder.run()
     for callback in callbacks:
         callback.finished(result)
     return result
@@ -236,80 +179,139 @@ def _rounds(
         yield from rounds_of(prepared, task, everyone, MemoryTransport(), out)
 
 
-def _record(result: Result, done: Done) -> None:
-    """Take one round into the result and, where there is a folder, onto the disk; then declare its
-    checkpoint."""
-    rows = [{"method": done.method, **record.as_dict()} for record in done.records]
-    result.metrics.extend(rows)
-    final = {record.client: record for record in result.final.get(done.method, [])}
-    final |= {
-        record.client: record
-        for record in done.records
-        if record.scores or record.client not in final
-    }
-    result.final[done.method] = [final[client] for client in sorted(final)]
-    departures = result.departures.setdefault(done.method, [])
-    departures.extend(record for record in done.records if record.left)
-    if result.out is None:
-        return
-    size = folder.append_metrics(result.out, rows)
-    if done.files:
-        checkpoint.commit(
-            result.out / "checkpoints" / done.method,
-            done.round,
-            done.files,
-            metrics_bytes=size,
-            identity=identity(result.config),
-            final=[record.as_dict(whole=True) for record in result.final[done.method]],
-            departures=[record.as_dict(whole=True) for record in departures],
-        )
+class _Recorder:
+    """Takes rounds in and, where the run has a folder, writes them down."""
+
+    def __init__(self, prepared: Prepared, path: Path | None) -> None:
+        self.prepared = prepared
+        self.path = path
+        self.rows: list[Row] = []
+        self.confusion: dict[str, dict[int, Any]] = {}
+        self.ended: set[str] = set()
+
+    def restore(self, path: Path) -> list[Task]:
+        """Take in what the folder holds; what is still to be done."""
+        config = self.prepared.config
+        if state(path) == "finished":
+            self._restore_finished(path)
+            return []
+        tasks: list[Task] = []
+        keep = 0
+        for name in config.methods:
+            if tasks:
+                tasks.append(Task(name))
+                continue
+            noted = folder.ended_method(path, name)
+            last = None
+            if noted is None:
+                below = path / "checkpoints" / name
+                last = checkpoint.newest(below, identity=identity(config))
+                tasks.append(Task(name, last))
+            else:
+                self.ended.add(name)
+            if noted is not None:
+                keep = noted["metrics_bytes"]
+                self.confusion[name] = _numbered(noted["confusion"])
+            elif last is not None:
+                keep = last.metrics_bytes
+                self.confusion[name] = _numbered(last.confusion)
+        folder.cut_metrics(path, keep)
+        self.rows.extend(folder.read_metrics(path))
+        return tasks
+
+    def take(self, done: Done) -> None:
+        """Record one round, then declare its checkpoint."""
+        rows = [row_of(done.method, record) for record in done.records]
+        self.rows.extend(rows)
+        counts = self.confusion.setdefault(done.method, {})
+        for record in done.records:
+            if record.scores:
+                counts[record.client] = confusion_of(record)
+        if self.path is None:
+            return
+        size = folder.append_metrics(self.path, rows)
+        if done.files:
+            checkpoint.commit(
+                self.path / "checkpoints" / done.method,
+                done.round,
+                done.files,
+                metrics_bytes=size,
+                identity=identity(self.prepared.config),
+                confusion=counts,
+            )
+
+    def end(self, name: str) -> None:
+        """Note that a method is over; its checkpoints are no longer needed."""
+        self.ended.add(name)
+        if self.path is None:
+            return
+        size = folder.metrics_size(self.path)
+        noted = {"metrics_bytes": size, "confusion": self.confusion.get(name, {})}
+        folder.end_method(self.path, name, noted)
+        checkpoint.clear(self.path / "checkpoints" / name)
+
+    def run(self) -> Run:
+        """What the run gave: the same that ``proxyfl.load`` reads from its folder."""
+        environment = {"simulation": True}
+        if self.path is not None:
+            environment = read_json(self.path / "environment.json")
+        settings = tomllib.loads(to_toml(self.prepared.config))
+        return Run(self.path, settings, self.rows, self.summary(), environment)
+
+    def summary(self) -> dict[str, Any]:
+        """Final scores, costs and confusion counts per method and client, as plain data."""
+        prepared = self.prepared
+        methods = prepared.config.methods
+        begun = [name for name in methods if name in self.confusion]
+        return {
+            "finished": self.ended.issuperset(methods),
+            "measure": prepared.config.measure,
+            "classes": list(prepared.dataset.class_names),
+            "clients": _clients(prepared),
+            "methods": {name: self._method(name) for name in begun},
+        }
+
+    def _method(self, name: str) -> dict[str, Any]:
+        method = self.prepared.table[name]
+        own = [row for row in self.rows if row["method"] == name]
+        final: dict[int, Row] = {}
+        for row in own:
+            if row["client"] not in final or roles(row):
+                final[row["client"]] = row
+        clients = []
+        for client, row in sorted(final.items()):
+            clients.append(row | {"confusion": self.confusion[name].get(client, {})})
+        departures = []
+        for row in own:
+            if row["left"]:
+                who = {key: row[key] for key in ("client", "name", "round")}
+                departures.append(who | {"why": row["left"]})
+        return {
+            "keeps": method.keeps,
+            "method": asdict(method),
+            "clients": clients,
+            "departures": departures,
+        }
+
+    def _restore_finished(self, path: Path) -> None:
+        self.ended.update(self.prepared.config.methods)
+        self.rows.extend(folder.read_metrics(path))
+        for name, about in folder.read_summary(path)["methods"].items():
+            counts = {row["client"]: row["confusion"] for row in about["clients"]}
+            self.confusion[name] = counts
 
 
-def _end_method(result: Result, name: str) -> None:
-    """Note that a method is over; its checkpoints are no longer needed."""
-    if result.out is None:
-        return
-    folder.write_method(
-        result.out,
-        name,
-        {
-            "clients": [record.as_dict(whole=True) for record in result.final.get(name, [])],
-            "departures": [
-                record.as_dict(whole=True) for record in result.departures.get(name, [])
-            ],
-            "metrics_bytes": folder.metrics_size(result.out),
-        },
-    )
-    checkpoint.clear(result.out / "checkpoints" / name)
+def _clients(prepared: Prepared) -> list[dict[str, Any]]:
+    """Each client's name and what data it has."""
+    labels = prepared.dataset.train_y.numpy()
+    owned = [site.rows for site in prepared.sites]
+    counts = class_counts(labels, owned, prepared.dataset.classes)
+    found = []
+    for site, row in zip(prepared.sites, counts, strict=True):
+        found.append({"name": site.name, "examples": len(site.y), "class_counts": row.tolist()})
+    return found
 
 
-def _finished(result: Result) -> bool:
-    if result.out is None:
-        return True
-    return all(folder.read_method(result.out, name) is not None for name in result.methods)
-
-
-def summary(result: Result, prepared: Prepared, *, finished: bool = True) -> dict[str, Any]:
-    """Final scores, costs and confusion counts per method and client, as plain data."""
-    counts = class_counts(
-        prepared.dataset.train_y.numpy(), [s.rows for s in prepared.sites], prepared.dataset.classes
-    )
-    return {
-        "finished": finished,
-        "classes": list(prepared.dataset.class_names),
-        "clients": [
-            {"name": site.name, "examples": len(site.y), "class_counts": row.tolist()}
-            for site, row in zip(prepared.sites, counts, strict=True)
-        ],
-        "methods": {
-            name: {
-                "keeps": result.methods[name].keeps,
-                "clients": [record.as_dict(whole=True) for record in records],
-                "departures": [
-                    {"client": r.client, "name": r.name, "round": r.round, "why": r.left}
-                    for r in result.departures.get(name, [])
-                ],
-            }
-            for name, records in result.final.items()
-        },
-    }
+def _numbered(confusion: Mapping[str, Any]) -> dict[int, Any]:
+    """JSON's keys are texts; clients are numbers."""
+    return {int(client): counts for client, counts in confusion.items()}

@@ -2,16 +2,14 @@
 asked for.
 
 A run's own records (``metrics.jsonl``) are always written and are the source; what is tracked here
-is a copy of them. ``metrics_csv`` gives those records as CSV.
+is a copy of them.
 
 Names, in both: ``METHOD/QUANTITY`` is the mean over the clients that were present,
 ``METHOD/QUANTITY/CLIENT`` one client's value. The step is the number of rounds done. An epsilon
 carries its kind in its name (``proxyfl/epsilon_end-to-end``), its "mean" is the largest, and where
 there is no guarantee there is no epsilon."""
 
-import csv
 import importlib
-import io
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,15 +17,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from proxyfl._files import write_json
+from proxyfl._settings import flat
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Kind
-from proxyfl.records import folder
+from proxyfl.records.run import Run
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import Config, to_toml
-from proxyfl.simulation.run import Callback, Result
-from proxyfl.sweeps import file as sweep
+from proxyfl.simulation.run import Callback
 
 _MLFLOW_RUN = "mlflow.json"
 _BATCH = 500
@@ -62,7 +61,7 @@ class TensorBoard(Callback):
             self._writer.add_scalar(tag, value, round + 1)
         self._writer.flush()
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: Run) -> None:
         """Close the log."""
         self._writer.close()
 
@@ -101,10 +100,10 @@ class MLflow(Callback):
         name = out.name if out is not None else None
         self._run = self._ask(self._client.create_run, where, run_name=name).info.run_id
         if remembered is not None:
-            folder.write_json(remembered, {"run_id": self._run, "experiment": self.experiment})
+            write_json(remembered, {"run_id": self._run, "experiment": self.experiment})
         params = [
             self._entities.Param(key, str(value)[:_LONGEST_PARAM])
-            for key, value in sweep.settings(config).items()
+            for key, value in flat(config).items()
         ]
         self._ask(self._client.log_batch, self._run, params=params)
 
@@ -118,7 +117,7 @@ class MLflow(Callback):
         for first in range(0, len(metrics), _BATCH):
             self._ask(self._client.log_batch, self._run, metrics=metrics[first : first + _BATCH])
 
-    def finished(self, result: Result) -> None:
+    def finished(self, result: Run) -> None:
         """End the MLflow run."""
         self._ask(self._client.set_terminated, self._run, "FINISHED")
 
@@ -164,29 +163,13 @@ def scalars(method: str, records: Sequence[ClientRound]) -> Iterator[tuple[str, 
             yield f"{method}/{quantity}/{client}", value
 
 
-def metrics_csv(run: Path) -> str:
-    """A run's metrics as CSV: one line per method, client and round; empty where a round was not
-    evaluated."""
-    rows = list(folder.read_metrics(run))
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 def _quantities(record: ClientRound) -> Mapping[str, float]:
     found: dict[str, float | None] = {
         "private_loss": record.losses.private,
         "proxy_loss": record.losses.proxy,
     }
     for role, score in record.scores.items():
-        found |= {
-            f"{role}_accuracy": score.accuracy,
-            f"{role}_macro_accuracy": score.macro_accuracy,
-        }
+        found |= {f"{role}_{measure}": value for measure, value in score.values.items()}
     if record.epsilon.kind is not Kind.NONE:
         found[f"epsilon_{record.epsilon.kind}"] = record.epsilon.best
     found |= {

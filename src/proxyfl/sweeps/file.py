@@ -24,7 +24,6 @@ Guarantees:
 import difflib
 import hashlib
 import itertools
-import json
 import math
 import re
 import tomllib
@@ -32,17 +31,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from proxyfl import _settings
+from proxyfl._settings import flat
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS
-from proxyfl.records import folder
+from proxyfl.records.run import state as state
 from proxyfl.simulation import config as configs
 from proxyfl.simulation.config import Config
-
-State = Literal["new", "resumable", "finished"]
 
 _KEYS = ("base", "set", "grid", "variant", "quick")
 _MOST_RUNS = 10_000
@@ -99,31 +97,6 @@ def plan(path: Path, out: Path, *, quick: bool = False) -> list[Run]:
         seen[run.config] = run.name
         _check_folder(run)
     return runs
-
-
-def state(path: Path) -> State:
-    """What there is of the run in the folder ``path``. Only a run's own summary says that it is
-    finished."""
-    if not (path / "config.toml").is_file():
-        return "new"
-    try:
-        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return "resumable"
-    return (
-        "finished" if isinstance(summary, dict) and summary.get("finished") is True else "resumable"
-    )
-
-
-def settings(config: Config) -> dict[str, Any]:
-    """Every setting's dotted name, and its value."""
-    found, known = {}, configs.keys()
-    for key in known:
-        value: Any = config
-        for part in key.split("."):
-            value = getattr(value, part)
-        found[key] = value
-    return found
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -242,7 +215,7 @@ def _run(base: Config, point: _Point, name: str, where: Path) -> Run:
 def _check_folder(run: Run) -> None:
     if state(run.folder) == "new":
         return
-    there, wanted = settings(folder.read_config(run.folder)), settings(run.config)
+    there, wanted = flat(configs.of_run(run.folder)), flat(run.config)
     other = [
         f"{key} is {there[key]!r} there and {wanted[key]!r} here"
         for key in wanted

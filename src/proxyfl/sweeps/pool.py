@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from proxyfl._files import writing
 from proxyfl._validate import whole
 from proxyfl.errors import RunError
 from proxyfl.records import folder
+from proxyfl.records.run import state
 from proxyfl.simulation import config as configs
-from proxyfl.sweeps.file import Run, state
+from proxyfl.sweeps.file import Run
 
 COMMAND = (sys.executable, "-m", "proxyfl.cli.main")
 """How a run's process is started."""
@@ -106,10 +108,10 @@ class _Process:
 
     def __init__(self, run: Run, command: Sequence[str], lock: int) -> None:
         self.run, self.began, config = run, time.monotonic(), run.beside(".toml")
-        with folder.writing(config):
+        with writing(config):
             config.write_text(configs.to_toml(run.config), encoding="utf-8")
         one_thread = {"OMP_NUM_THREADS": "1"} if run.config.threads == 1 else {}
-        with folder.writing(run.beside(".log")), run.beside(".log").open("ab") as log:
+        with writing(run.beside(".log")), run.beside(".log").open("ab") as log:
             self.said_before = log.tell()
             self.child = subprocess.Popen(
                 [*command, *arguments(run)],
@@ -164,7 +166,7 @@ def _alone_in(path: Path) -> Iterator[int]:
     at work there."""
     import fcntl  # Unix only, as is killing a process group
 
-    with folder.writing(path / ".lock"):
+    with writing(path / ".lock"):
         lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:

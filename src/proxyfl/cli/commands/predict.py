@@ -11,7 +11,9 @@ from rich.table import Table
 
 from proxyfl import data
 from proxyfl.errors import RunError
+from proxyfl.federation import modelfile
 from proxyfl.records import folder
+from proxyfl.simulation.config import of_run
 
 _EPILOG = """\
 examples:
@@ -51,7 +53,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def predict(args: argparse.Namespace) -> int:
     """Print each example's class and its probability."""
     path = model_file(folder.existing(args.run_folder), args.client, args.method, args.model)
-    model, about = folder.load_model(path)
+    model, about = modelfile.load_model(path)
     names: list[str] = json.loads(about["class_names"])
     x = data.load_inputs(args.input, tuple(json.loads(about["shape"])))
     probabilities = model(x).softmax(1)
@@ -82,10 +84,10 @@ def model_file(run: Path, client: str, method: str | None, role: str) -> Path:
 
     A client's name goes before its number: an institution may be called 7.
     """
-    config = folder.read_config(run)
+    config = of_run(run)
     for name in [method] if method else reversed(config.methods):
         paths = sorted((run / "models" / name).glob(f"*-{role}.safetensors"))
-        named = [path for path in paths if folder.about_model(path).get("client") == client]
+        named = [path for path in paths if modelfile.about_model(path).get("client") == client]
         numbered = [
             path
             for path in paths

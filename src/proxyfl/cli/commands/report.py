@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             "bytes": size,
             "groups": report_data.grouped(runs),
             "runs": [
-                {"name": one.name, "finished": one.finished, "methods": report_data.answers(one)}
+                {"name": one.name, "finished": one.finished, "methods": report_data.told(one)}
                 for one in runs
             ],
         }
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[loading.Run], int]:
     """The runs, and the size of their page."""
-    paths = [path for one in given for path in loading.find(one)]
+    paths = loading.find(given)
     runs = []
     # Writing takes about as long as reading, however many runs there are.
     with waiting(

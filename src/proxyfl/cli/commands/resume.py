@@ -7,6 +7,7 @@ from pathlib import Path
 from proxyfl._machine import physical_cores
 from proxyfl.cli.commands.run import add_run_options, carry_out, followers
 from proxyfl.records import folder
+from proxyfl.records.run import Run
 from proxyfl.simulation import run as runner
 from proxyfl.simulation.engines import mpi
 
@@ -40,7 +41,7 @@ def start(args: argparse.Namespace) -> int:
     others = followers(args, path)
     crew = args.workers if args.workers is not None else physical_cores()
 
-    def action(callbacks: Sequence[runner.Callback]) -> runner.Result:
+    def action(callbacks: Sequence[runner.Callback]) -> Run:
         return runner.resume(path, callbacks=callbacks, workers=crew)
 
     return carry_out(action, others, path, args.json)

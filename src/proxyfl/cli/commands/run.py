@@ -13,6 +13,7 @@ from proxyfl.cli.terminal.spinner import waiting
 from proxyfl.data import SOURCES
 from proxyfl.errors import WorkerDied
 from proxyfl.records import folder
+from proxyfl.records.run import Run
 from proxyfl.simulation import config as settings
 from proxyfl.simulation import run as runner
 from proxyfl.simulation import tracking
@@ -83,7 +84,7 @@ def start(args: argparse.Namespace) -> int:
     if args.print_config:
         sys.stdout.write(settings.to_toml(config))
         return 0
-    out = args.out if args.out is not None else folder.fresh(Path("runs"), config)
+    out = args.out if args.out is not None else folder.fresh(Path("runs"), config.data.source)
     others = followers(args, out)
     with waiting(
         "Loading the data and building the models", quiet=args.json or will_download(config)
@@ -91,7 +92,7 @@ def start(args: argparse.Namespace) -> int:
         prepared = runner.prepare(config)
     crew = args.workers if args.workers is not None else physical_cores()
 
-    def action(callbacks: Sequence[runner.Callback]) -> runner.Result:
+    def action(callbacks: Sequence[runner.Callback]) -> Run:
         return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew)
 
     return carry_out(action, others, out, args.json)
@@ -136,7 +137,7 @@ def followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
 
 
 def carry_out(
-    action: Callable[[Sequence[runner.Callback]], runner.Result],
+    action: Callable[[Sequence[runner.Callback]], Run],
     others: Sequence[runner.Callback],
     out: Path,
     as_json: bool,
@@ -153,9 +154,9 @@ def carry_out(
         print(f"proxyfl: {error} What was recorded is intact. {_go_on(out)}", file=sys.stderr)
         return 1
     if as_json:
-        print(json.dumps(folder.read_summary(out) | {"out": str(out)}))
+        print(json.dumps({**(result.summary or {}), "out": str(out)}))
     else:
-        show_result(result, result.sites)
+        show_result(result)
     return 0
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError
+from proxyfl.records.run import State
 from proxyfl.sweeps import file as sweeps
 from proxyfl.sweeps import pool as processes
 from proxyfl.sweeps.file import Run
@@ -203,7 +204,7 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def _document(runs: Sequence[Run], before: dict[str, sweeps.State], out: Path) -> dict[str, Any]:
+def _document(runs: Sequence[Run], before: dict[str, State], out: Path) -> dict[str, Any]:
     return {
         "out": str(out),
         "runs": [
@@ -224,7 +225,7 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
 
 
 def _print_plan(
-    runs: Sequence[Run], before: dict[str, sweeps.State], out: Path, parallel: int, *, as_json: bool
+    runs: Sequence[Run], before: dict[str, State], out: Path, parallel: int, *, as_json: bool
 ) -> None:
     if as_json:
         print(json.dumps(_document(runs, before, out) | {"parallel": parallel}))

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError
+from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import shown
 from proxyfl.sweeps.statistics import FEWEST_SEEDS, PairedTest, smallest_wilcoxon
 from proxyfl.sweeps.table import Overview, Row, overview
@@ -54,7 +55,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--by", action="append", metavar="KEY", help="group by this setting only; may be repeated"
     )
-    parser.add_argument("--metric", choices=("accuracy", "macro_accuracy"), default="accuracy")
+    parser.add_argument(
+        "--metric", choices=tuple(MEASURES), help="the measure (default: the runs' own)"
+    )
     parser.add_argument(
         "--role",
         choices=("kept", "private", "proxy", "received"),
@@ -88,13 +91,13 @@ def start(args: argparse.Namespace) -> int:
     after = None if args.round == "last" else whole("--round", int(args.round))
     found = overview(
         args.paths,
-        metric=args.metric,
-        role=args.role,
-        round=after,
+        measure=args.metric,
+        role=None if args.role == "kept" else args.role,
+        after=after,
         by=args.by,
         against=args.against,
     )
-    _FORMATS[args.format](found, args.metric)
+    _FORMATS[args.format](found)
     return 0
 
 
@@ -127,9 +130,9 @@ def remarks(found: Overview) -> list[str]:
     return said
 
 
-def _header(found: Overview, metric: str) -> list[str]:
+def _header(found: Overview) -> list[str]:
     compared = [row.comparison for row in found.rows if row.comparison is not None]
-    header = ["method", *found.by, metric.replace("_", " "), "clients x seeds", "epsilon"]
+    header = ["method", *found.by, _title(found), "clients x seeds", "epsilon"]
     if compared:
         header += [f"against {found.against}", "p t-test", "p signed-rank"]
     if any(comparison.over_seeds is not None for comparison in compared):
@@ -137,37 +140,35 @@ def _header(found: Overview, metric: str) -> list[str]:
     return header
 
 
+def _title(found: Overview) -> str:
+    known = MEASURES.get(found.measure)
+    return found.measure if known is None else known.title
+
+
 def _cells(row: Row, width: int) -> list[str]:
     """A row as text, as wide as the header is."""
     count = f"{row.clients} x {row.seeds}" if row.clients else f"{row.score.n} in {row.seeds} seeds"
-    cells = [
-        row.method,
-        *(_value(value) for value in row.group.values()),
-        _spread(row.score.mean, row.score.std),
-    ]
-    cells += [count, _epsilon(row)]
+    cells = [row.method, *map(_value, row.group.values())]
+    cells += [_spread(row.score.mean, row.score.std), count, _epsilon(row)]
     if row.comparison is not None:
         over = row.comparison.over_clients
-        cells += [
-            _spread(over.difference * 100, None if over.std is None else over.std * 100, "+.1f"),
-            *_p(over),
-        ]
-        cells += _p(row.comparison.over_seeds) if row.comparison.over_seeds is not None else []
+        deviation = None if over.std is None else over.std * 100
+        cells += [_spread(over.difference * 100, deviation, "+.1f"), *_p(over)]
+        if row.comparison.over_seeds is not None:
+            cells += _p(row.comparison.over_seeds)
     return cells + [""] * (width - len(cells))
 
 
 def _value(value: Any) -> str:
-    return (
-        ", ".join(map(str, value))
-        if isinstance(value, tuple)
-        else "none"
-        if value is None
-        else str(value)
-    )
+    if isinstance(value, tuple):
+        return ", ".join(map(_value, value))
+    return "none" if value is None else str(value)
 
 
 def _spread(mean: float, std: float | None, form: str = ".3f") -> str:
-    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form.lstrip('+')}}"
+    if std is None:
+        return f"{mean:{form}}"
+    return f"{mean:{form}} ± {std:{form.lstrip('+')}}"
 
 
 def _epsilon(row: Row) -> str:
@@ -175,17 +176,18 @@ def _epsilon(row: Row) -> str:
 
 
 def _p(test: PairedTest) -> list[str]:
-    return [
-        "-" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
-        for p in (test.t_test, test.wilcoxon)
-    ]
+    cells = []
+    for p in (test.t_test, test.wilcoxon):
+        cell = "-" if p is None else f"{p:.3f}"
+        cells.append("<0.001" if cell == "0.000" else cell)
+    return cells
 
 
-def _print_text(found: Overview, metric: str) -> None:
+def _print_text(found: Overview) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=240)  # a file has no edge to wrap at
-    header = _header(found, metric)
+    header = _header(found)
     table = Table(*header, caption_justify="left")
     last = None
     for row in found.rows:
@@ -194,34 +196,37 @@ def _print_text(found: Overview, metric: str) -> None:
         last = row.group
         table.add_row(*map(escape, _cells(row, len(header))))
     console.print(table)
-    console.print(
-        f"±: standard deviation over clients and seeds. {_legend(found)}", highlight=False
-    )
+    console.print(_legend(found), highlight=False)
     for remark in remarks(found):
         console.print(remark, highlight=False, markup=False)
 
 
 def _legend(found: Overview) -> str:
+    words = "±: standard deviation over clients and seeds."
     deltas = sorted({row.delta for row in found.rows if row.epsilon is not None})
-    if not deltas:
-        return ""
-    shown = f"{deltas[0]:.1e}" if len(deltas) == 1 else f"{deltas[0]:.1e} to {deltas[-1]:.1e}"
-    against = f" against {found.against}: percentage points." if found.against else ""
-    return f"epsilon: the largest, at delta {shown}, and its kind (docs/privacy.md).{against}"
+    if deltas:
+        span = f"{deltas[0]:.1e}"
+        if len(deltas) > 1:
+            span += f" to {deltas[-1]:.1e}"
+        words += f" epsilon: the largest, at delta {span}, and its kind (docs/privacy.md)."
+    if found.against:
+        words += f" against {found.against}: points, hundredths of {_title(found)}; + is better."
+    return words
 
 
-def _print_markdown(found: Overview, metric: str) -> None:
-    header = _header(found, metric)
-    lines = [header, ["---"] * len(header), *(_cells(row, len(header)) for row in found.rows)]
+def _print_markdown(found: Overview) -> None:
+    header = _header(found)
+    lines = [header, ["---"] * len(header)]
+    lines += [_cells(row, len(header)) for row in found.rows]
     for line in lines:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |")
-    print(f"\n±: standard deviation over clients and seeds. {_legend(found)}")
+    print(f"\n{_legend(found)}")
     for remark in remarks(found):
         print(f"\n{remark}")
 
 
-def _print_csv(found: Overview, metric: str) -> None:
-    rows = [_flat(row, found, metric) for row in found.rows]
+def _print_csv(found: Overview) -> None:
+    rows = [_flat(row, found) for row in found.rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -231,49 +236,34 @@ def _print_csv(found: Overview, metric: str) -> None:
         print(remark, file=sys.stderr)
 
 
-def _flat(row: Row, found: Overview, metric: str) -> dict[str, Any]:
-    comparison = row.comparison
-    tests = {
-        "clients": comparison.over_clients if comparison else None,
-        "seeds": comparison.over_seeds if comparison else None,
-    }
-    flat: dict[str, Any] = {
-        "method": row.method,
-        **{key: _value(value) for key, value in row.group.items()},
-    }
-    flat |= {"metric": metric, "mean": row.score.mean, "std": row.score.std, "n": row.score.n}
-    flat |= {"clients": row.clients, "seeds": row.seeds}
-    flat |= {
-        "epsilon": row.epsilon,
-        "delta": row.delta,
-        "epsilon_kind": row.kind,
-        "against": found.against,
-    }
-    flat["difference"] = tests["clients"].difference if tests["clients"] else None
-    for over, test in tests.items():
-        flat |= {
-            f"p_t_test_over_{over}": test.t_test if test else None,
-            f"p_wilcoxon_over_{over}": test.wilcoxon if test else None,
-        }
+def _flat(row: Row, found: Overview) -> dict[str, Any]:
+    flat: dict[str, Any] = {"method": row.method}
+    for key, value in row.group.items():
+        flat[key] = _value(value)
+    flat |= {"metric": found.measure, "mean": row.score.mean, "std": row.score.std}
+    flat |= {"n": row.score.n, "clients": row.clients, "seeds": row.seeds}
+    flat |= {"epsilon": row.epsilon, "delta": row.delta, "epsilon_kind": row.kind}
+    clients = row.comparison.over_clients if row.comparison else None
+    seeds = row.comparison.over_seeds if row.comparison else None
+    flat |= {"against": found.against, "difference": clients.difference if clients else None}
+    for over, test in (("clients", clients), ("seeds", seeds)):
+        flat[f"p_t_test_over_{over}"] = test.t_test if test else None
+        flat[f"p_wilcoxon_over_{over}"] = test.wilcoxon if test else None
     return flat
 
 
-def _print_json(found: Overview, metric: str) -> None:
-    print(
-        json.dumps(
-            {
-                "metric": metric,
-                "by": list(found.by),
-                "against": found.against,
-                "rows": [asdict(row) for row in found.rows],
-                "remarks": remarks(found),
-            },
-            default=str,
-        )
-    )
+def _print_json(found: Overview) -> None:
+    document = {
+        "metric": found.measure,
+        "by": list(found.by),
+        "against": found.against,
+        "rows": [asdict(row) for row in found.rows],
+        "remarks": remarks(found),
+    }
+    print(json.dumps(document, default=str))
 
 
-_FORMATS: dict[str, Callable[[Overview, str], None]] = {
+_FORMATS: dict[str, Callable[[Overview], None]] = {
     "text": _print_text,
     "csv": _print_csv,
     "markdown": _print_markdown,

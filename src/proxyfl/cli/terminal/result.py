@@ -1,189 +1,220 @@
 """The end of a run in words and tables: what each model reached, at which price, and who gained by
-joining."""
+joining. The numbers are those of ``records``."""
 
 from collections.abc import Callable, Iterable, Sequence
-from statistics import mean, pstdev
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from proxyfl.cli.terminal.layouts import FRAMES, airy, fitting, framed, natural_width, tight
-from proxyfl.federation.methods import Role
-from proxyfl.federation.rounds import ClientRound
+from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
-from proxyfl.simulation.clients import Site
-from proxyfl.simulation.run import Result
+from proxyfl.records.answers import Answer, Question, Spread, answer, groups, spread
+from proxyfl.records.row import ROLES
+from proxyfl.records.run import Run
 
 _COMPARISONS: tuple[tuple[Callable[[str | None], Table], tuple[str, ...]], ...] = (
-    (framed, ("method", "model", "accuracy", "macro", "epsilon", "delta", "kind")),
-    (airy, ("method", "model", "accuracy", "macro", "epsilon", "delta", "kind")),
-    (airy, ("method", "model", "accuracy", "macro", "epsilon", "kind")),
-    (airy, ("method", "model", "accuracy", "epsilon", "kind")),
+    (framed, ("method", "model", "score", "others", "epsilon", "delta", "kind")),
+    (airy, ("method", "model", "score", "others", "epsilon", "delta", "kind")),
+    (airy, ("method", "model", "score", "others", "epsilon", "kind")),
+    (airy, ("method", "model", "score", "epsilon", "kind")),
     (tight, ("method", "model", "mean", "epsilon", "kind")),
 )
 """From wide to narrow. The delta is also said below the table; an epsilon without its whole kind
 would mislead."""
 
+_SHORT = {"macro_accuracy": "macro", "accuracy": "acc."}
 
-def show_result(result: Result, sites: Sequence[Site], console: Console | None = None) -> None:
+
+def show_result(run: Run, console: Console | None = None) -> None:
     """Print the comparison of methods, then each client's gain or loss against ``alone``, then
     where it all lies."""
     console = console or Console()
-    console.print(_comparison(result, console))
-    for line in _legend(result):
+    console.print(_comparison(run, console))
+    for line in _legend(run):
         console.print(line, style="dim italic", highlight=False)
     console.print()
-    if "alone" in result.final and len(result.final) > 1:
-        for table in _gains(result, sites, console):
+    scored = [name for name in run.methods if run.scored_after(name)]
+    if "alone" in scored and len(scored) > 1:
+        for table in _gains(run, scored, console):
             console.print(table)
             console.print()
-        for line in verdicts(result):
+        for line in verdicts(run):
             console.print(line, highlight=False, markup=False)
-    elif "alone" not in result.final:
+    elif "alone" not in scored:
         console.print(
             "Not compared with training alone: add `alone` to methods to see what joining is worth."
         )
-    for line in _explanations(result):
+    for line in _explanations(run):
         console.print(line, style="dim", highlight=False)
-    if result.out is not None:
-        console.print(f"Recorded in {result.out}", highlight=False, markup=False, soft_wrap=True)
+    if run.path is not None:
+        console.print(f"Recorded in {run.path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def verdicts(result: Result) -> list[str]:
+def verdicts(run: Run) -> list[str]:
     """One honest sentence per method that shares: how many clients gain, and how much on
     average."""
+    (group,) = groups([run])
     sentences = []
-    for name, method in result.methods.items():
-        if method.exchange == "none" or name not in result.final:
-            continue
-        gains = [result.gain(name, r.client) or 0.0 for r in result.final[name]]
-        better, worse = sum(g > 0 for g in gains), sum(g < 0 for g in gains)
-        sentences.append(
-            f"{name}: {better} of {len(gains)} clients end above training alone, {worse} below; "
-            f"on average they "
-            f"{_on_average(mean(gains))} ({min(gains) * 100:+.1f} to {max(gains) * 100:+.1f})."
-        )
+    for name in run.methods:
+        found = answer(group, name, Question(run.measure))
+        if found is not None and found.shares and found.gain is not None:
+            sentences.append(_verdict(found, found.gain))
     return sentences
+
+
+def _verdict(found: Answer, gain: Spread) -> str:
+    when = "" if found.after is None else f" after {found.after} rounds"
+    return (
+        f"{found.method}: {found.gaining} of {gain.n} clients end above training alone{when}, "
+        f"{found.losing} below; on average they {_on_average(gain.mean)} "
+        f"({gain.low * 100:+.1f} to {gain.high * 100:+.1f})."
+    )
 
 
 def _on_average(gain: float) -> str:
     points = f"{abs(gain) * 100:.1f} points"
-    return (
-        "neither gain nor lose"
-        if points == "0.0 points"
-        else f"{'gain' if gain > 0 else 'lose'} {points}"
-    )
+    if points == "0.0 points":
+        return "neither gain nor lose"
+    return f"gain {points}" if gain > 0 else f"lose {points}"
 
 
-def _comparison(result: Result, console: Console) -> Table:
-    title = "Test accuracy, mean over clients (standard deviation)"
-    return fitting(
-        console, (_compared(result, frame(title), columns) for frame, columns in _COMPARISONS)
-    )
+def _comparison(run: Run, console: Console) -> Table:
+    title = f"Test {_title(run)}, mean over clients (standard deviation)"
+    tables = (_compared(run, frame(title), columns) for frame, columns in _COMPARISONS)
+    return fitting(console, tables)
 
 
-def _compared(result: Result, table: Table, columns: Sequence[str]) -> Table:
-    short = {"mean": "acc.", "epsilon": "eps."} if "mean" in columns else {}
+def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
+    others = [name for name in _SHORT if name != run.measure][:1] if "others" in columns else []
+    short = "mean" in columns
+    headings = {"score": _title(run), "mean": _SHORT.get(run.measure, "score")}
+    headings["epsilon"] = "eps." if short else "epsilon"
     for column in columns:
-        numeric = column in ("accuracy", "mean", "macro", "epsilon")
+        if column == "others":
+            for name in others:
+                table.add_column(_SHORT[name], justify="right", no_wrap=True)
+            continue
+        numeric = column in ("score", "mean", "epsilon")
         table.add_column(
-            short.get(column, column),
+            headings.get(column, column),
             justify="right" if numeric else "left",
             no_wrap=column != "method",
             overflow="fold",
         )
-    for name, records in result.final.items():
-        for role in records[0].scores:
-            accuracies = [r.scores[role].accuracy for r in records if role in r.scores]
-            macros = [r.scores[role].macro_accuracy for r in records if role in r.scores]
-            scores = {
-                "accuracy": _spread(accuracies),
-                "mean": f"{mean(accuracies):.3f}",
-                "macro": f"{mean(macros):.3f}",
-            }
-            cells = {"method": escape(name), "model": role} | scores | _cost(records, role)
-            kept = role == result.methods[name].keeps
-            table.add_row(*(cells[column] for column in columns), style="bold" if kept else None)
+    for name in run.methods:
+        for role in ROLES:
+            _add_row(run, table, name, role, columns, others)
     return table
 
 
-def _cost(records: Sequence[ClientRound], role: Role) -> dict[str, str]:
+def _add_row(
+    run: Run,
+    table: Table,
+    name: str,
+    role: str,
+    columns: Sequence[str],
+    others: Sequence[str],
+) -> None:
+    scores = _scores(run, name, role, run.measure)
+    if scores is None:
+        return
+    cells = {"method": escape(name), "model": role}
+    cells |= {"score": _shown(scores), "mean": f"{scores.mean:.3f}"}
+    cells |= _cost(run.epsilon(name), role)
+    row = []
+    for column in columns:
+        if column != "others":
+            row.append(cells[column])
+            continue
+        for other in others:
+            found = _scores(run, name, role, other)
+            row.append("" if found is None else f"{found.mean:.3f}")
+    table.add_row(*row, style="bold" if role == run.method(name).keeps else None)
+
+
+def _scores(run: Run, name: str, role: str, measure: str) -> Spread | None:
+    clients = run.clients_of(name)
+    found = [run.kept(name, client, measure, role=role) for client in clients]
+    values = [value for value in found if value is not None]
+    return spread(values) if values else None
+
+
+def _cost(spent: Epsilon | None, role: str) -> dict[str, str]:
     """What releases cost: a private model is never released, but the proxy it learnt beside is."""
-    worst = largest(r.epsilon for r in records)
-    if worst.kind is Kind.NONE:
-        shared = role != "private"
-        return {
-            "epsilon": "inf" if shared else "",
-            "delta": "",
-            "kind": "no DP" if shared else "not shared",
-        }
+    if spent is None or spent.kind is Kind.NONE:
+        if role == "private":
+            return {"epsilon": "", "delta": "", "kind": "not shared"}
+        return {"epsilon": "inf", "delta": "", "kind": "no DP"}
     return {
-        "epsilon": brief(worst.best),
-        "delta": f"{worst.delta:.1e}",
-        "kind": str(worst.kind),
+        "epsilon": brief(spent.best),
+        "delta": f"{spent.delta:.1e}",
+        "kind": str(spent.kind),
     }
 
 
-def _gains(result: Result, sites: Sequence[Site], console: Console) -> list[Table]:
+def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
     """What each client gains, in one table where it fits, else in several with some of the methods
     each."""
-    title = "What each client gains over training alone (accuracy points)"
-    others = [name for name in result.final if name != "alone"]
-    whole = [
-        _gained(result, sites, frame(title), ["examples", "alone", *others], console)
-        for frame in FRAMES[:2]
-    ]
-    whole += [
-        _gained(result, sites, frame(title), ["alone", *others], console) for frame in (airy, tight)
-    ]
+    title = f"What each client gains over training alone ({_title(run)} points)"
+    others = [name for name in scored if name != "alone"]
+    whole = []
+    for frame in FRAMES[:2]:
+        whole.append(_gained(run, frame(title), ["examples", "alone", *others], console))
+    for frame in (airy, tight):
+        whole.append(_gained(run, frame(title), ["alone", *others], console))
     chosen = fitting(console, whole)
     if natural_width(console, chosen) <= console.width:
         return [chosen]
     parts: list[list[str]] = [["alone"]]
     for name in others:
-        wider = _gained(result, sites, tight(), [*parts[-1], name], console)
+        wider = _gained(run, tight(), [*parts[-1], name], console)
         if parts[-1] and natural_width(console, wider) > console.width:
             parts.append([])
         parts[-1].append(name)
-    return [
-        _gained(result, sites, tight(None if i else title), part, console)
-        for i, part in enumerate(parts)
-    ]
+    tables = []
+    for number, part in enumerate(parts):
+        tables.append(_gained(run, tight(None if number else title), part, console))
+    return tables
 
 
-def _gained(
-    result: Result, sites: Sequence[Site], table: Table, columns: Sequence[str], console: Console
-) -> Table:
+def _gained(run: Run, table: Table, columns: Sequence[str], console: Console) -> Table:
     # A long name goes on in the next line rather than push the numbers out.
     table.add_column("client", overflow="fold", max_width=max(8, console.width // 4))
     for column in columns:
         table.add_column(escape(column), justify="right", no_wrap=True)
-    for client, site in enumerate(sites):
-        fixed = {"examples": str(len(site.y)), "alone": f"{result.accuracy('alone', client):.3f}"}
-        table.add_row(
-            escape(site.name), *(fixed.get(c) or _signed(result.gain(c, client)) for c in columns)
-        )
+    listed = (run.summary or {}).get("clients", [])
+    for client, name in run.clients.items():
+        alone = run.kept("alone", client)
+        cells = {"alone": "" if alone is None else f"{alone:.3f}", "examples": ""}
+        if client < len(listed):
+            cells["examples"] = str(listed[client]["examples"])
+        for column in columns:
+            if column not in cells:
+                cells[column] = _signed(run.gain(column, client))
+        table.add_row(escape(name), *(cells[column] for column in columns))
     return table
 
 
-def _legend(result: Result) -> Iterable[str]:
+def _legend(run: Run) -> Iterable[str]:
     yield "bold: what an institution keeps; macro: mean of the classes' accuracies"
     yield "proxy: after local training; received: after the exchange"
-    deltas = sorted({f"{e.delta:.1e}" for e in _epsilons(result)}, key=float)
+    deltas = sorted({f"{spent.delta:.1e}" for spent in _epsilons(run)}, key=float)
     if deltas:
         span = deltas[0] if len(deltas) == 1 else f"{deltas[0]} to {deltas[-1]}"
         yield f"epsilon: what sharing cost, largest over clients, at delta {span}"
 
 
-def _explanations(result: Result) -> Iterable[str]:
-    kinds = {r.epsilon.kind for records in result.final.values() for r in records}
+def _explanations(run: Run) -> Iterable[str]:
+    spent = _epsilons(run)
+    kinds = {one.kind for one in spent}
     for kind in (Kind.END_TO_END, Kind.CONDITIONAL):
         if kind in kinds:
             yield kind.sentence
-    for relation in sorted({e.relation for e in _epsilons(result)}):
+    for relation in sorted({one.relation for one in spent}):
         yield relation.sentence
-    weak = [e for e in _epsilons(result) if e.weak]
+    weak = [one for one in spent if one.weak]
     if weak:
         weakest = shown(largest(weak).best, 0)
         yield f"An epsilon of {weakest} is a weak guarantee: it rules out very little."
@@ -193,21 +224,32 @@ def _explanations(result: Result) -> Iterable[str]:
     )
 
 
-def _epsilons(result: Result) -> Iterable[Epsilon]:
-    return (
-        r.epsilon
-        for records in result.final.values()
-        for r in records
-        if r.epsilon.kind is not Kind.NONE
-    )
+def _epsilons(run: Run) -> list[Epsilon]:
+    """What every client has spent under every method that trains with DP."""
+    found = []
+    for name in run.methods:
+        for client in run.clients_of(name):
+            spent = run.spent(name, client)
+            if spent is not None and spent.kind is not Kind.NONE:
+                found.append(spent)
+    return found
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{mean(values):.3f} ({pstdev(values):.3f})" if len(values) > 1 else f"{values[0]:.3f}"
+def _title(run: Run) -> str:
+    known = MEASURES.get(run.measure)
+    return run.measure if known is None else known.title
+
+
+def _shown(values: Spread) -> str:
+    if values.std is None:
+        return f"{values.mean:.3f}"
+    return f"{values.mean:.3f} ({values.std:.3f})"
 
 
 def _signed(gain: float | None) -> str:
     if gain is None:
         return ""
-    colour = "green" if gain > 0 else "red" if gain < 0 else "default"
+    colour = "default"
+    if gain != 0:
+        colour = "green" if gain > 0 else "red"
     return f"[{colour}]{gain * 100:+.1f}[/]"

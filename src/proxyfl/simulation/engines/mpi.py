@@ -36,7 +36,8 @@ from proxyfl.transport.base import Transport
 from proxyfl.transport.mpi import Mail, MpiTransport, launched
 
 if TYPE_CHECKING:
-    from proxyfl.simulation.run import Callback, Result
+    from proxyfl.records.run import Run
+    from proxyfl.simulation.run import Callback
 
 _LOADING = 600.0
 _LOADS = "while it loaded its data"
@@ -80,12 +81,12 @@ def run(
     dataset: Dataset | None = None,
     table: Mapping[str, Method] = METHODS,
     callbacks: "Sequence[Callback]" = (),
-) -> "Result | None":
+) -> "Run | None":
     """``runner.run`` for a script that is started under mpiexec: the result on rank 0, None on the
     others."""
     from proxyfl.simulation import run as runner
 
-    results: list[Result] = []
+    results: list[Run] = []
 
     def action() -> int:
         results.append(
@@ -317,7 +318,7 @@ def _where(method: str, round: int, rounds: int) -> str:
 def _task(about: Mapping[str, Any]) -> Task:
     if "path" not in about:
         return Task(about["method"])
-    return Task(about["method"], Checkpoint(Path(about["path"]), about["round"], 0, [], []))
+    return Task(about["method"], Checkpoint(Path(about["path"]), about["round"], 0, {}))
 
 
 def _checksum(site: Site) -> int:

@@ -10,9 +10,11 @@ from proxyfl.data import Dataset
 from proxyfl.federation import exchange
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Method
+from proxyfl.federation.modelfile import save_model
 from proxyfl.federation.rounds import Client, ClientRound, run_rounds
 from proxyfl.gossip.topology import Topology
 from proxyfl.records import folder
+from proxyfl.records.row import record_of, row_of
 from proxyfl.simulation import checkpoint
 from proxyfl.simulation import clients as build
 from proxyfl.simulation.checkpoint import Checkpoint
@@ -66,7 +68,7 @@ class Done:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, to cross from one process to another."""
-        records = [record.as_dict(whole=True) for record in self.records]
+        records = [row_of(self.method, record, whole=True) for record in self.records]
         return {**vars(self), "records": records}
 
     @classmethod
@@ -75,7 +77,7 @@ class Done:
         return cls(
             **{
                 **content,
-                "records": [ClientRound.from_dict(record) for record in content["records"]],
+                "records": [record_of(row) for row in content["records"]],
             }
         )
 
@@ -147,6 +149,6 @@ def _save_models(path: Path, prepared: Prepared, name: str, clients: Sequence[Cl
             about = build.about_model(
                 prepared.config, prepared.table[name], prepared.dataset, everyone, client, role
             )
-            folder.save_model(
+            save_model(
                 path / f"{client.id:03d}-{role}.safetensors", model, {"method": name, **about}
             )

@@ -4,24 +4,17 @@ import io
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 from proxyfl.cli.terminal.result import show_result, verdicts
+from proxyfl.errors import ConfigError
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses
-from proxyfl.federation.methods import METHODS
-from proxyfl.federation.metrics import Score
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Epsilon, Kind
-from proxyfl.simulation.clients import Site
-from proxyfl.simulation.config import Config
-from proxyfl.simulation.run import Result
-
-
-def score(correct: int) -> Score:
-    """So many of 100 right."""
-    return Score(torch.tensor([[correct, 100 - correct], [0, 0]]))
+from proxyfl.records.row import row_of
+from proxyfl.records.run import Run
+from tests.scores import score_of
 
 
 def record(client: int, scores: dict, kind: Kind, epsilon: float = 1.5) -> ClientRound:
@@ -34,7 +27,7 @@ def record(client: int, scores: dict, kind: Kind, epsilon: float = 1.5) -> Clien
         expected=3,
         steps=2,
         losses=Losses(),
-        scores={role: score(n) for role, n in scores.items()},
+        scores={role: score_of([[n, 100 - n], [0, 0]]) for role, n in scores.items()},
         epsilon=Epsilon(cost + 1, cost, 1e-3, kind),
         traffic=Traffic(),
         weight=1.0,
@@ -48,8 +41,10 @@ def result(
     *,
     kind: Kind = Kind.END_TO_END,
     epsilon: float = 1.5,
-    **more,
-) -> Result:
+    names: tuple[str, ...] = ("client-0", "client-1", "client-2"),
+    path: Path | None = None,
+    **more: list[ClientRound],
+) -> Run:
     """A run in which clients reach so many percent alone and with proxyfl."""
     final = {
         "alone": [record(i, {"private": n}, Kind.NONE) for i, n in enumerate(alone)],
@@ -58,20 +53,24 @@ def result(
             for i, n in enumerate(joined)
         ],
     } | more
-    return Result(Config(), None, final=final, methods={name: METHODS[name] for name in final})
+    rows = []
+    for method, records in final.items():
+        for one in records:
+            rows.append(row_of(method, one) | {"name": names[one.client]})
+    clients = [{"name": name, "examples": 5} for name in names]
+    summary = {"finished": True, "clients": clients}
+    return Run(path, {"rounds": 10, "methods": list(final)}, rows, summary)
 
 
-def sites(names: list[str]) -> list[Site]:
-    return [
-        Site(name, torch.zeros(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5).numpy())
-        for name in names
-    ]
+def without_alone(found: Run) -> Run:
+    """The same run without the method ``alone``."""
+    rows = [row for row in found.rows if row["method"] != "alone"]
+    return Run(None, {"rounds": 10}, rows, found.summary)
 
 
-def shown(found: Result, names: list[str] | None = None, width: int = 80, **options) -> str:
+def shown(found: Run, width: int = 80, **options) -> str:
     out = io.StringIO()
-    places = sites(names or [f"client-{i}" for i in range(3)])
-    show_result(found, places, Console(file=out, width=width, **options))
+    show_result(found, Console(file=out, width=width, **options))
     return out.getvalue()
 
 
@@ -80,8 +79,20 @@ def test_gains() -> None:
     found = result([50, 60, 70], [60, 55, 70])
     assert [found.gain("proxyfl", i) for i in range(3)] == pytest.approx([0.1, -0.05, 0.0])
     assert found.accuracy("proxyfl", 1) == 0.55
-    del found.final["alone"]
-    assert found.gain("proxyfl", 0) is None
+    assert without_alone(found).gain("proxyfl", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "client", "said"),
+    [
+        ("proxyfl", 99, "client 99. Known: 0, 1, 2"),
+        ("fml", 0, "method 'fml'. Known: alone, proxyfl"),
+    ],
+)
+def test_what_is_not_there_is_named(method: str, client: int, said: str) -> None:
+    """Asking for a client or a method that the run does not have lists those that it has."""
+    with pytest.raises(ConfigError, match=said):
+        result([50] * 3, [60] * 3).gain(method, client)
 
 
 def test_a_pooled_method_is_everybodys() -> None:
@@ -168,15 +179,14 @@ def test_a_simulation_is_called_one() -> None:
 
 def test_without_alone_it_is_asked_for() -> None:
     """Where ``alone`` did not run, the summary says that nothing was compared."""
-    found = result([50] * 3, [60] * 3)
-    del found.final["alone"]
+    found = without_alone(result([50] * 3, [60] * 3))
     assert "Not compared with training alone" in shown(found)
 
 
 def test_names_are_shown_as_they_are() -> None:
     """A site whose name looks like markup keeps its name, and so does the folder."""
-    found = Result(**{**vars(result([50] * 3, [60] * 3)), "out": Path("runs/[red]a")})
-    text = shown(found, ["[north]", "[/]", "south"])
+    names = ("[north]", "[/]", "south")
+    text = shown(result([50] * 3, [60] * 3, names=names, path=Path("runs/[red]a")))
     assert "[north]" in text
     assert "[/]" in text
     assert "runs/[red]a" in text

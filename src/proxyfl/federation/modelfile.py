@@ -1,0 +1,81 @@
+"""A model in a file: its weights as safetensors, and in the header what is needed to build it again.
+
+Guarantees: a file is there whole or not at all; ``load`` gives a model that predicts the same bits;
+a file that is missing, damaged or of another program is told apart by the error.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from proxyfl import models
+from proxyfl._files import whole, writing
+from proxyfl.errors import ModelError
+from proxyfl.federation.learners import Residual
+
+
+def save_model(path: Path, model: nn.Module, about: Mapping[str, str]) -> None:
+    """Write a model's weights with ``about``: architecture, shape, classes and whatever a reader
+    should know."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        tensors[name] = tensor.detach().cpu().clone().contiguous()
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as scratch:
+            try:
+                save_file(tensors, scratch, metadata=dict(about))
+            except SafetensorError as error:
+                raise OSError(str(error)) from error  # what this library makes of a full disk
+
+
+def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:
+    """A model from its file, ready to predict, and what the file says about it."""
+    try:
+        with _opened(path) as file:
+            about: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+        model = _built(about)
+        model.load_state_dict(tensors)
+    except ModelError:
+        raise  # says already what cannot be read or built
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{path} is not a model file of this program: {error}") from error
+    return model.eval(), about
+
+
+def about_model(path: Path) -> dict[str, str]:
+    """What a model's file says about it, without reading the weights."""
+    with _opened(path) as file:
+        about: dict[str, str] = file.metadata() or {}
+    return about
+
+
+def _built(about: Mapping[str, str]) -> nn.Module:
+    shape = tuple(int(n) for n in json.loads(about["shape"]))
+    classes = int(about["classes"])
+    model = models.build(about["architecture"], shape=shape, classes=classes, seed=0)
+    if "residual_on" not in about:
+        return model
+    proxy = models.build(about["residual_on"], shape=shape, classes=classes, seed=0)
+    return Residual(model, proxy)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError as error:
+        raise ModelError(f"There is no model file {path}. Did the run finish?") from error
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} is damaged or no model file: {error}") from error

@@ -1,0 +1,318 @@
+"""What joining is worth: runs in groups, and for each method in each group its scores, its gains
+and its price. Tables, pages, data frames and the terminal all ask here.
+
+Definitions (those of one run are in ``records.run``):
+    * runs belong to one **group** if they differ in nothing but the seed, their methods, and
+      settings that results do not depend on;
+    * a method is compared with ``against`` (``alone``) in the same run, or else in the group's run
+      of the same seed, client by client;
+    * the means of a group are over all pairs of a client and a run, each counting once.
+
+Guarantees:
+    * an answer never mixes runs whose settings differ without a remark that says so;
+    * nothing is left out (an unfinished run, a pair without its counterpart) without a remark;
+    * an answer's epsilon is the largest over its clients and runs, of the weakest kind among them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean, stdev
+from typing import Any
+
+from proxyfl.errors import ConfigError, RunError
+from proxyfl.federation.methods import METHODS, Method
+from proxyfl.privacy.guarantee import Epsilon, Kind, largest
+from proxyfl.records.run import Run, better_by, compared_after
+
+APART = ("seed", "methods")
+"""Settings in which the runs of one group may differ: seeds are pooled, methods compared."""
+
+INCIDENTAL = (
+    "device",
+    "threads",
+    "measure",
+    "evaluate_every",
+    "checkpoint_every",
+    "data.directory",
+    "data.download",
+    "exchange.timeout",
+)
+"""Settings that results do not depend on, but for rounding."""
+
+Pair = tuple[int, int]
+"""(number of the run, client)."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The mean of ``n`` values, their standard deviation (n - 1; None for one value), and their
+    range."""
+
+    mean: float
+    std: float | None
+    n: int
+    low: float
+    high: float
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Mean, deviation and range of one value or more."""
+    seen = list(values)
+    if not seen:
+        raise ValueError("Expected one value or more, got none.")
+    deviation = stdev(seen) if len(seen) > 1 else None
+    return Spread(fmean(seen), deviation, len(seen), min(seen), max(seen))
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of runs: of which model, in which measure, after how many rounds (None: at the
+    end), compared with which method."""
+
+    measure: str
+    role: str | None = None
+    after: int | None = None
+    against: str = "alone"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that are taken together, and the settings that tell them from other groups.
+
+    ``mixed`` are settings in which they differ all the same."""
+
+    settings: Mapping[str, Any]
+    runs: Sequence[Run]
+    mixed: Sequence[str] = ()
+
+    @property
+    def label(self) -> str:
+        """The settings in words; empty where there is but one group."""
+        return ", ".join(f"{key}={said(value)}" for key, value in self.settings.items())
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of all runs, those of this release's table first and in its order."""
+        names = dict.fromkeys(name for run in self.runs for name in run.methods)
+        known = [name for name in METHODS if name in names]
+        return known + [name for name in names if name not in METHODS]
+
+    @property
+    def clients(self) -> dict[int, str]:
+        """Client id -> name, over all runs."""
+        found: dict[int, str] = {}
+        for run in self.runs:
+            found |= run.clients
+        return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One method in one group: the score of every client and run, and what each gains.
+
+    ``after`` is the number of rounds after which it was compared, None for the end. A pooled
+    method has one score a run, and a gain for every client."""
+
+    method: str
+    group: Group
+    asked: Question
+    scores: Mapping[Pair, float]
+    gains: Mapping[Pair, float]
+    epsilon: Epsilon
+    after: int | None
+
+    @cached_property
+    def score(self) -> Spread:
+        """The scores, summed up."""
+        return spread(self.scores.values())
+
+    @cached_property
+    def gain(self) -> Spread | None:
+        """The gains, summed up; None where there was nothing to compare with."""
+        return spread(self.gains.values()) if self.gains else None
+
+    @property
+    def gaining(self) -> int:
+        """How many clients are better off, over all runs."""
+        return sum(gain > 0 for gain in self.gains.values())
+
+    @property
+    def losing(self) -> int:
+        """How many clients are worse off, over all runs."""
+        return sum(gain < 0 for gain in self.gains.values())
+
+    @property
+    def shares(self) -> bool:
+        """Whether the method exchanges models."""
+        return self._as_run.exchange != "none"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the method has one model for everybody."""
+        return self._as_run.pooled
+
+    @property
+    def _as_run(self) -> Method:
+        having = (run for run in self.group.runs if self.method in run.methods)
+        return next(having).method(self.method)
+
+    def by_client(self) -> dict[int, Spread]:
+        """What each client gains, over runs."""
+        found: dict[int, list[float]] = {}
+        for (_, client), gain in self.gains.items():
+            found.setdefault(client, []).append(gain)
+        return {client: spread(values) for client, values in sorted(found.items())}
+
+    def by_seed(self) -> dict[int, list[float]]:
+        """What the clients of each seed gain."""
+        found: dict[int, list[float]] = {}
+        for (number, _), gain in self.gains.items():
+            found.setdefault(self.group.runs[number].seed, []).append(gain)
+        return found
+
+
+def groups(runs: Sequence[Run], by: Sequence[str] | None = None) -> list[Group]:
+    """The runs in groups, by all settings in which they differ or by those given."""
+    differ = differing(runs)
+    keys = differ if by is None else by
+    mixed = [key for key in differ if key not in keys]
+    found: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        found.setdefault(tuple(run.flat.get(key) for key in keys), []).append(run)
+    made = []
+    for values, members in found.items():
+        made.append(Group(dict(zip(keys, values, strict=True)), members, mixed))
+    return made
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """The settings in which runs differ, of those that their results depend on."""
+    keys = dict.fromkeys(key for run in runs for key in run.flat)
+    candidates = [key for key in keys if key not in APART + INCIDENTAL]
+    return [key for key in candidates if len({run.flat.get(key) for run in runs}) > 1]
+
+
+def setting(runs: Sequence[Run], key: str) -> str:
+    """The setting called ``key``, or the only one that ends in it."""
+    known = list(dict.fromkeys(name for run in runs for name in run.flat))
+    matching = [name for name in known if name == key]
+    matching = matching or [name for name in known if name.endswith(f".{key}")]
+    if len(matching) != 1:
+        raise ConfigError(
+            f"Unknown setting {key!r} to group by. Known: {', '.join(matching or known)}."
+        )
+    return matching[0]
+
+
+def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = ()) -> Answer | None:
+    """What a method is worth in a group; None if it has no score. ``others`` are runs to find
+    counterparts in, if the group has none."""
+    scores: dict[Pair, float] = {}
+    gains: dict[Pair, float] = {}
+    spent = []
+    compared = set()
+    for number, run in enumerate(group.runs):
+        if method not in run.methods:
+            continue
+        other = None
+        if method != asked.against:
+            other = _counterpart(group, run, asked.against, others)
+        after = asked.after
+        if after is None and other is not None:
+            after = compared_after(run, method, other, asked.against)
+        compared.add(after)
+        for client in run.clients_of(method):
+            value = run.kept(method, client, asked.measure, role=asked.role, after=after)
+            if value is not None:
+                scores[number, client] = value
+        if other is not None:
+            for client, gain in _gains(run, method, other, replace(asked, after=after)).items():
+                gains[number, client] = gain
+        epsilon = run.epsilon(method, after=after)
+        if epsilon is not None:
+            spent.append(epsilon)
+    if not scores:
+        return None
+    after = compared.pop() if len(compared) == 1 else asked.after
+    return Answer(method, group, asked, scores, gains, weakest(spent), after)
+
+
+def answers(group: Group, asked: Question, others: Sequence[Run] = ()) -> list[Answer]:
+    """What every method is worth in a group; those without a score are left out."""
+    found = [answer(group, method, asked, others) for method in group.methods]
+    return [one for one in found if one is not None]
+
+
+def weakest(spent: Sequence[Epsilon]) -> Epsilon:
+    """The largest epsilon, under the weakest kind among them all."""
+    kinds = list(Kind)
+    kind = max((one.kind for one in spent), key=kinds.index)
+    return replace(largest(spent), kind=kind)
+
+
+def measure_of(runs: Sequence[Run]) -> str:
+    """The measure in which runs are reported; ConfigError if they disagree."""
+    named = list(dict.fromkeys(run.measure for run in runs))
+    if len(named) != 1:
+        raise ConfigError(
+            f"These runs report different measures: {', '.join(named)}. Choose one with --metric."
+        )
+    return named[0]
+
+
+def check_once(group: Group, method: str) -> None:
+    """Raise ``RunError`` if two runs of a group hold the same method, seed and settings."""
+    seen: dict[tuple[Any, ...], Run] = {}
+    for run in group.runs:
+        if method not in run.methods:
+            continue
+        first = seen.setdefault(_same(run, group.mixed), run)
+        if first is not run:
+            raise RunError(
+                f"{first.path} and {run.path} hold the same method ({method}), settings and seed. "
+                "Name one of them."
+            )
+
+
+def said(value: Any) -> str:
+    """A setting's value in words."""
+    if isinstance(value, tuple):
+        return "+".join(map(said, value))
+    return "unset" if value is None else str(value)
+
+
+def _counterpart(group: Group, run: Run, against: str, others: Sequence[Run]) -> Run | None:
+    """The run to compare with: the same if it has the other method, else one of the same seed."""
+    if against in run.methods:
+        return run
+    for other in (*group.runs, *others):
+        if against in other.methods and _same(other, group.mixed) == _same(run, group.mixed):
+            return other
+    return None
+
+
+def _same(run: Run, mixed: Sequence[str]) -> tuple[Any, ...]:
+    """What two runs must share for their clients to be pairs."""
+    return (run.seed, *(run.flat.get(key) for key in mixed))
+
+
+def _gains(run: Run, method: str, other: Run, asked: Question) -> dict[int, float]:
+    """Client -> gain. A pooled method's one model stands for every client of the other."""
+    ours = run.clients_of(method)
+    theirs = other.clients_of(asked.against)
+    if run.method(method).pooled:
+        ours = theirs
+    elif other.method(asked.against).pooled:
+        theirs = ours
+    found = {}
+    for client in ours:
+        if client not in theirs:
+            continue
+        joined = run.kept(method, client, asked.measure, role=asked.role, after=asked.after)
+        role = asked.role
+        alone = other.kept(asked.against, client, asked.measure, role=role, after=asked.after)
+        gain = better_by(asked.measure, joined, alone)
+        if gain is not None:
+            found[client] = gain
+    return found

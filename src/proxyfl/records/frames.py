@@ -1,0 +1,161 @@
+"""Runs as data frames and ready plots for notebooks. The home of pandas among the readers.
+
+    runs = proxyfl.load("runs/a", "runs/b")     # or the folder that holds them
+    runs.gains                                  # one row per run, method and client
+    runs.plot("accuracy")                       # a plotly figure
+
+Guarantees:
+    * reading changes nothing in a run's folder, and works while the run is under way or after it
+      was interrupted;
+    * settings are taken as they stand in ``config.toml``, so a run of another release can be read;
+    * no data frame has an epsilon without its kind beside it; where there is no bound it is
+      infinite, not absent.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proxyfl._validate import choice
+from proxyfl.errors import ConfigError, InputError
+from proxyfl.measures import MEASURES
+from proxyfl.records import folder
+from proxyfl.records.answers import Group, Question, answer, groups
+from proxyfl.records.row import Row
+from proxyfl.records.run import Run, find, read
+
+if TYPE_CHECKING:
+    import pandas
+
+    from proxyfl.records.plots import Figure
+
+
+@dataclass(frozen=True)
+class Runs:
+    """One or more runs, as data frames and plots (extra ``proxyfl[report]``)."""
+
+    runs: tuple[Run, ...]
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __repr__(self) -> str:
+        return f"Runs({', '.join(str(run.path) for run in self.runs)})"
+
+    @cached_property
+    def metrics(self) -> "pandas.DataFrame":
+        """Every line of every metrics.jsonl, with the columns ``run`` and ``seed`` in front."""
+        return _frame(_metric_rows(self.runs))
+
+    @cached_property
+    def gains(self) -> "pandas.DataFrame":
+        """Per run, method and client: what the kept model reaches by every measure, what it gains
+        over ``alone`` (``gain`` by the run's own measure), and the epsilon."""
+        return _frame(_gain_rows(self.runs))
+
+    @cached_property
+    def ledger(self) -> "pandas.DataFrame":
+        """Every charge on every ledger."""
+        return _frame(_ledger_rows(self.runs))
+
+    def plot(self, what: str = "accuracy", *, measure: str | None = None) -> "Figure":
+        """A ready figure: ``accuracy`` (or another measure) over rounds, ``gain`` per client, or
+        ``epsilon`` over rounds."""
+        choice("plot", what, ("accuracy", "gain", "epsilon"))
+        measure = self.runs[0].measure if measure is None else measure
+        choice("measure", measure, MEASURES)
+        try:
+            from proxyfl.records import plots
+        except ImportError as error:
+            raise _missing(error) from error
+        draw = {"accuracy": plots.accuracy, "gain": plots.gain, "epsilon": plots.epsilon}[what]
+        return draw(self, measure)
+
+
+def load(*paths: Path | str) -> Runs:
+    """The runs in the folders given; a folder that holds runs stands for all of them."""
+    return Runs(tuple(read(path) for path in find(paths)))
+
+
+def metrics_csv(path: Path) -> str:
+    """A run's metrics as CSV: one line per method, client and round; empty where a round was not
+    evaluated."""
+    rows = list(folder.read_metrics(path))
+    columns = dict.fromkeys(key for row in rows for key in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _metric_rows(runs: Iterable[Run]) -> Iterator[Row]:
+    for run in runs:
+        for row in run.rows:
+            bounded = dict(row)
+            for key in ("epsilon_rdp", "epsilon_pld"):
+                if row.get(key) is None:
+                    bounded[key] = math.inf
+            yield {"run": run.name, "seed": run.seed, **bounded}
+
+
+def _gain_rows(runs: tuple[Run, ...]) -> Iterator[Row]:
+    for group in groups(runs):
+        for method in group.methods:
+            yield from _method_gains(group, method)
+
+
+def _method_gains(group: Group, method: str) -> Iterator[Row]:
+    found = {measure: answer(group, method, Question(measure)) for measure in MEASURES}
+    for number, run in enumerate(group.runs):
+        if method not in run.methods:
+            continue
+        for client, name in run.clients.items():
+            holder = client
+            if run.method(method).pooled:
+                holder = next(iter(run.clients_of(method)), client)
+            row: Row = {"run": run.name, "seed": run.seed, "method": method}
+            row |= {"client": client, "name": name, "model": run.method(method).keeps}
+            for measure, one in found.items():
+                row[measure] = one.scores.get((number, holder)) if one else None
+            for measure, one in found.items():
+                row[f"{measure}_gain"] = one.gains.get((number, client)) if one else None
+            row["gain"] = row.get(f"{run.measure}_gain")
+            spent = run.spent(method, holder)
+            if spent is not None:
+                row |= {"epsilon": spent.best, "delta": spent.delta}
+                yield row | {"epsilon_kind": str(spent.kind)}
+
+
+def _ledger_rows(runs: Iterable[Run]) -> Iterator[Row]:
+    for run in runs:
+        for method, client, header, charges in run.ledgers():
+            about = {"run": run.name, "method": method, "client": client}
+            about["name"] = header.get("client")
+            about["kind"] = header.get("kind")
+            about["delta"] = header.get("delta")
+            for charge in charges:
+                yield {**about, **charge}
+
+
+def _frame(rows: Iterable[Row]) -> "pandas.DataFrame":
+    try:
+        import pandas
+    except ImportError as error:
+        raise _missing(error) from error
+    return pandas.DataFrame(list(rows))
+
+
+def _missing(error: ImportError) -> InputError:
+    return ConfigError(
+        f"Data frames and plots need {error.name}, which is not installed. "
+        "Install the extra: pip install 'proxyfl[report]'."
+    )
