@@ -5,7 +5,7 @@ the text that the file has: a long number that names a patient is not rounded, a
 says what a text means.
 
 What is recognised, unless it is asked for by name:
-    * the encoding: a byte order mark, else UTF-8, else Latin-1 (Windows-1252 where its letters are);
+    * the encoding: a byte order mark, else UTF-8, else Latin-1 (or Windows-1252 by its letters);
     * the separator: comma, semicolon, tab or bar, whichever divides the first rows most evenly;
     * the decimal sign: a comma where the separator is none, some numbers have one and none a point.
 """

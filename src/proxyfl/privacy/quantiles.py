@@ -1,0 +1,128 @@
+r"""Quantiles of a column with differential privacy: a binary search that asks noisy questions.
+
+To find the quantile p of values within public bounds [low, high], ask at the middle t
+
+    f(t) = (1 - p) #{x <= t} - p #{x > t},     f(t) + N(0, sigma^2) < 0 ?
+
+and go on in the upper half if so, else in the lower. f is zero at the quantile, so the number of
+records is not needed. The middle of the last interval is the estimate.
+
+Guarantee: ``queries`` questions cost what the ledger was charged for them. Proof: a record that is
+added, removed or replaced by one without a value changes f(t) by at most max(p, 1 - p) < 1, whatever
+t is, so each answer is a Gaussian mechanism of sensitivity 1 with noise multiplier sigma. Which t
+comes next depends on earlier answers and on nothing else of the data, so the search is an adaptive
+composition of such mechanisms: exactly what the accountants add up for steps with sampling rate 1.
+The comparison with zero and the estimate are post-processing.
+
+A value outside the bounds counts as the nearer bound. A missing value (NaN) counts nowhere.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from proxyfl._validate import number, whole
+from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.noise import add_noise, clip_norm_for
+from proxyfl.seeds import Randomness
+
+HALVINGS = 8
+"""Questions for one quantile: they narrow the bounds to a 256th."""
+
+ROUND = 0
+"""The round under which the ledger records the questions: they come before training."""
+
+
+def queries(columns: int, quantiles: int, halvings: int = HALVINGS) -> int:
+    """How many questions it takes to find so many quantiles of so many columns."""
+    return whole("columns", columns) * whole("quantiles", quantiles) * whole("halvings", halvings)
+
+
+def estimate(
+    columns: Sequence[npt.NDArray[np.float64]],
+    bounds: Sequence[tuple[float, float]],
+    quantiles: Sequence[float],
+    *,
+    noise_multiplier: float,
+    ledger: Ledger,
+    source: Randomness,
+    halvings: int = HALVINGS,
+) -> list[list[float]]:
+    """The ``quantiles`` of each column, searched within its bounds, in ascending order.
+
+    Each array has one value per protected record: one per person, if a person has several rows.
+    The cost of all questions is on the ledger before the first is asked."""
+    if source.simulated != ledger.simulated:
+        raise PrivacyError(
+            "Expected a simulated ledger for seeded noise and a real ledger for real noise, got "
+            f"ledger.simulated={ledger.simulated}. Use seeds.System with a real ledger."
+        )
+    for quantile in quantiles:
+        _check_sensitivity(quantile, noise_multiplier, source)
+    for low, high in bounds:
+        if not number("low", low) < number("high", high):
+            raise ConfigError(f"Expected bounds from low to high, got [{low:g}, {high:g}].")
+    asked = queries(len(columns), len(quantiles), halvings)
+    ledger.charge(ROUND, asked, 1.0, noise_multiplier)
+    found = []
+    for values, (low, high) in zip(columns, bounds, strict=True):
+        present = np.clip(values[~np.isnan(values)], low, high)
+        estimates = []
+        for quantile in quantiles:
+            asking = _Asking(present, quantile, noise_multiplier, ledger, source)
+            estimates.append(_search(asking, low, high, halvings))
+        found.append(sorted(estimates))
+    return found
+
+
+class _Asking:
+    """Answers "is the quantile above t?" with noise, one authorised step a question."""
+
+    def __init__(
+        self,
+        values: npt.NDArray[np.float64],
+        quantile: float,
+        noise_multiplier: float,
+        ledger: Ledger,
+        source: Randomness,
+    ) -> None:
+        self._values = values
+        self._quantile = quantile
+        self._noise_multiplier = noise_multiplier
+        self._ledger = ledger
+        self._source = source
+
+    def is_above(self, t: float) -> bool:
+        """Whether the quantile seems to lie above ``t``."""
+        self._ledger.take(1.0, self._noise_multiplier)
+        below = int((self._values <= t).sum())
+        above = len(self._values) - below
+        answer = (1 - self._quantile) * below - self._quantile * above
+        noisy = torch.tensor([answer], dtype=torch.float64)
+        sigma = self._noise_multiplier
+        add_noise(noisy, noise_multiplier=sigma, clip_norm=1.0, source=self._source)
+        return bool(noisy.item() < 0)
+
+
+def _search(asking: _Asking, low: float, high: float, halvings: int) -> float:
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        if asking.is_above(middle):
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _check_sensitivity(quantile: float, noise_multiplier: float, source: Randomness) -> None:
+    """Real noise rounds an answer to a grid; what a record changes must leave room for that."""
+    number("quantile", quantile, above=0, below=1)
+    room = clip_norm_for(source, 1.0, noise_multiplier=noise_multiplier, size=1)
+    if max(quantile, 1 - quantile) > room:
+        raise ConfigError(
+            f"Expected a quantile further from 0 and 1, got {quantile}: one record could change an "
+            "answer by more than the noise is made for."
+        )
