@@ -30,6 +30,7 @@ COMMANDS = {
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
     "data": "the datasets found here, or what is in one",
+    "schema": "draft a table's schema, check files against it, estimate ranges with DP",
 }
 """A module of this package each. Only the one that is asked for is imported: torch takes
 seconds."""

@@ -8,10 +8,10 @@ and go on in the upper half if so, else in the lower. f is zero at the quantile,
 records is not needed. The middle of the last interval is the estimate.
 
 Guarantee: ``queries`` questions cost what the ledger was charged for them. Proof: a record that is
-added, removed or replaced by one without a value changes f(t) by at most max(p, 1 - p) < 1, whatever
-t is, so each answer is a Gaussian mechanism of sensitivity 1 with noise multiplier sigma. Which t
-comes next depends on earlier answers and on nothing else of the data, so the search is an adaptive
-composition of such mechanisms: exactly what the accountants add up for steps with sampling rate 1.
+added, removed or replaced by one without a value changes f(t) by at most max(p, 1 - p) < 1,
+whatever t is. So each answer is a Gaussian mechanism of sensitivity 1 with noise multiplier sigma.
+Which t comes next depends on earlier answers and on nothing else of the data, so the search is an
+adaptive composition of such mechanisms: what the accountants add up for steps with sampling rate 1.
 The comparison with zero and the estimate are post-processing.
 
 A value outside the bounds counts as the nearer bound. A missing value (NaN) counts nowhere.

@@ -160,9 +160,9 @@ class _Reader:
         def meaning(text: str) -> float:
             if is_missing(canonical(text)):
                 return np.nan
-            return _number(text if decimal == "." else text.replace(decimal, "."))
+            return number(text if decimal == "." else text.replace(decimal, "."))
 
-        values = _each(meaning, self._texts(name))
+        values = each(meaning, self._texts(name))
         unreadable = np.isinf(values)
         hint = f"a number with {decimal!r} as decimal sign"
         self._report(name, "number", unreadable, hint)
@@ -190,7 +190,7 @@ class _Reader:
         def meaning(text: str) -> float:
             return np.nan if is_missing(canonical(text)) else _date(text, column.formats)
 
-        values = _each(meaning, self._texts(name))
+        values = each(meaning, self._texts(name))
         unreadable = np.isinf(values)
         self._report(name, "date", unreadable, f"a date as {' or '.join(column.formats)}")
         values[unreadable] = np.nan
@@ -233,7 +233,7 @@ class _Reader:
                 return ABSENT
             return listed.get(text.lower() if lower else text, UNKNOWN)
 
-        codes = _each(meaning, self._texts(name)).astype(np.int64)
+        codes = each(meaning, self._texts(name)).astype(np.int64)
         self.missing[name] = int((codes == ABSENT).sum())
         return codes
 
@@ -269,13 +269,14 @@ def spellings(names: Sequence[str], written: Sequence[Sequence[str]]) -> dict[st
     return codes
 
 
-def _each(meaning: Callable[[str], float], texts: Sequence[str]) -> Floats:
+def each(meaning: Callable[[str], float], texts: Sequence[str]) -> Floats:
     """The meaning of each text, worked out once per distinct text."""
     meanings = {text: meaning(text) for text in set(texts)}
     return np.fromiter(map(meanings.__getitem__, texts), np.float64, len(texts))
 
 
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """The number that ``text`` writes with a point, or UNREADABLE."""
     if "_" in text:  # Python's own 1_000 is no number of a table
         return UNREADABLE
     try:

@@ -1,0 +1,101 @@
+"""``proxyfl schema ranges``: plausible ranges with differential privacy, on the ledger."""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from proxyfl import seeds
+from proxyfl.cli.commands.schema.dialects import add_dialect, dialect
+from proxyfl.data.tables.measured import first_of_each, numbers
+from proxyfl.errors import ConfigError
+from proxyfl.privacy import quantiles
+from proxyfl.privacy.calibration import noise_for
+from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.ledger import Ledger
+
+
+def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the action to `proxyfl schema`."""
+    parser = actions.add_parser(
+        "ranges",
+        help="estimate plausible ranges with DP and charge the ledger",
+        description="Estimate two quantiles of each column with differential privacy, by a binary "
+        "search that asks noisy questions. The cost is on the ledger before the first is asked.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="a table")
+    parser.add_argument(
+        "--within",
+        action="append",
+        required=True,
+        metavar="COLUMN=LOW:HIGH",
+        help="a column and public bounds to search in; once per column",
+    )
+    parser.add_argument("--epsilon", type=float, required=True, help="what the estimates may cost")
+    parser.add_argument(
+        "--ledger", type=Path, required=True, metavar="FILE", help="the site's ledger, or a new one"
+    )
+    parser.add_argument("--delta", type=float, default=1e-5, help="of a new ledger (default 1e-5)")
+    parser.add_argument("--person", metavar="COLUMN", help="count one row of each person")
+    parser.add_argument(
+        "--quantiles",
+        type=float,
+        nargs=2,
+        default=(0.02, 0.98),
+        metavar="P",
+        help="which quantiles (default 0.02 0.98)",
+    )
+    add_dialect(parser)
+    parser.set_defaults(run=execute)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print the estimated range of each column, and what all of it cost."""
+    bounds = dict(_bounds(text) for text in args.within)
+    asked = quantiles.queries(len(bounds), len(args.quantiles))
+    columns = _columns(args, list(bounds))
+    ledger = _ledger(args)
+    sigma = noise_for(args.epsilon, sampling_rate=1.0, steps=asked, delta=ledger.delta)
+    found = quantiles.estimate(
+        columns,
+        list(bounds.values()),
+        args.quantiles,
+        noise_multiplier=sigma,
+        ledger=ledger,
+        source=seeds.System(),
+    )
+    for name, (low, high) in zip(bounds, found, strict=True):
+        print(f'[columns."{name}"]\nrange = [{low:g}, {high:g}]\n')
+    print(
+        f"# {asked} questions with noise {sigma:g} cost epsilon {args.epsilon:g} at "
+        f"delta={ledger.delta:g}; on the ledger {args.ledger}: {ledger.epsilon()}."
+    )
+    return 0
+
+
+def _ledger(args: argparse.Namespace) -> Ledger:
+    if args.ledger.exists():
+        return Ledger.read(args.ledger)
+    return Ledger(
+        args.file.stem, delta=args.delta, kind=Kind.END_TO_END, simulated=False, path=args.ledger
+    )
+
+
+def _columns(args: argparse.Namespace, names: list[str]) -> list[npt.NDArray[np.float64]]:
+    found, persons = numbers(args.file, names, dialect(args), person=args.person)
+    if args.person is None:
+        return found
+    first = first_of_each(persons)
+    return [values[first] for values in found]
+
+
+def _bounds(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, bounds = text.rpartition("=")
+    low, _, high = bounds.partition(":")
+    try:
+        return name, (float(low), float(high))
+    except ValueError:
+        raise ConfigError(
+            f"Expected --within COLUMN=LOW:HIGH, such as age=0:130, got {text!r}."
+        ) from None

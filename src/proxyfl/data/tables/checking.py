@@ -1,0 +1,67 @@
+"""Every violation of a schema in some files, with row and column, all of them at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proxyfl.data.tables.encoding import Encoded, encode, header_faults
+from proxyfl.data.tables.faults import Fault, Tally
+from proxyfl.data.tables.loading import empty_columns
+from proxyfl.data.tables.reading import Dialect, read
+from proxyfl.data.tables.schema import Schema
+
+
+@dataclass
+class Checked:
+    """One file compared with the schema."""
+
+    path: Path
+    faults: list[Fault] = field(default_factory=list)
+    tally: Tally = field(default_factory=Tally)
+
+
+@dataclass
+class _Persons:
+    """Where each person was seen first."""
+
+    site: dict[str, str] = field(default_factory=dict)
+
+    def elsewhere(self, schema: Schema, path: Path, part: Encoded) -> list[Fault]:
+        """The rows of persons whom another site has too."""
+        found = []
+        sites = part.site or [path.stem] * len(part.person)
+        for person, site, row in zip(part.person, sites, part.rows.tolist(), strict=True):
+            first = self.site.setdefault(person, site)
+            if first != site:
+                expected = f"a person of {site!r} alone, who is at {first!r} too"
+                found.append(Fault(row, schema.person or "", "two sites", person, expected))
+        return found
+
+
+def check(
+    paths: Sequence[Path],
+    schema: Schema,
+    dialect: Dialect | None = None,
+    *,
+    labelled: bool = True,
+) -> list[Checked]:
+    """Compare files with the schema, and with each other where persons are named."""
+    persons = _Persons()
+    return [_check(path, schema, dialect, persons, labelled) for path in paths]
+
+
+def _check(
+    path: Path, schema: Schema, dialect: Dialect | None, persons: _Persons, labelled: bool
+) -> Checked:
+    found = Checked(path)
+    in_header: list[Fault] = []
+    for number, part in enumerate(read(path, dialect)):
+        if number == 0:
+            in_header = header_faults(schema, part.header, labelled=labelled)
+        encoded, faults = encode(schema, part, found.tally, labelled=labelled)
+        found.faults += faults
+        found.faults += persons.elsewhere(schema, path, encoded)
+    of_columns = [*in_header, *empty_columns(schema, found.tally, {f.column for f in in_header})]
+    found.faults = sorted([*of_columns, *found.faults], key=lambda fault: fault.row)
+    found.tally.add(found.faults)
+    return found

@@ -1,0 +1,128 @@
+"""The command `proxyfl schema`: draft, check and ranges."""
+
+import json
+import re
+import tomllib
+
+import pytest
+
+from proxyfl.cli.main import main
+from proxyfl.data.tables import schema
+from proxyfl.errors import ConfigError
+from proxyfl.privacy.ledger import Ledger
+from tests.data.tables import making
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site's file without faults."""
+    return making.write(tmp_path / "north.csv", making.rows(60))
+
+
+@pytest.fixture
+def agreed(tmp_path):
+    """The schema that all sites agreed on."""
+    path = tmp_path / "schema.toml"
+    path.write_text(schema.to_toml(making.SCHEMA))
+    return path
+
+
+def test_draft_asks_for_ranges(site, capsys):
+    """A draft has types from the file and no range, list or value from its records."""
+    assert main(["schema", "draft", str(site), "--label", "died", "--person", "patient"]) == 0
+    text = capsys.readouterr().out
+    tree = tomllib.loads(text)
+    assert tree["columns"]["age"] == {"type": "number", "unit": "", "range": []}
+    assert tree["columns"]["stage"] == {"type": "category", "values": []}
+    assert tree["columns"]["smoker"] == {"type": "yes/no"}
+    assert tree["columns"]["born"]["formats"] == ["%Y-%m-%d"]
+    assert tree["person"] == "patient"
+    assert "II" not in text
+    with pytest.raises(ConfigError, match="plausible range"):
+        schema.parse(tree)
+
+
+def test_draft_from_data_says_that_it_looked(site, capsys):
+    """With --from-data the draft is a schema, and both the draft and stderr say what that means."""
+    arguments = ["schema", "draft", str(site), "--label", "died", "--person", "patient"]
+    assert main([*arguments, "--from-data"]) == 0
+    out, err = capsys.readouterr()
+    assert "no epsilon covers" in out
+    assert "no epsilon covers" in err
+    found = schema.parse(tomllib.loads(out))
+    assert found.columns["stage"].values == ("I", "II", "III")
+    low, high = found.columns["age"].range
+    assert 18 <= low < high <= 100
+
+
+def test_draft_names_what_is_not_there(site, capsys):
+    """A label that is no column is refused with the columns that are."""
+    assert main(["schema", "draft", str(site), "--label", "dead"]) == 2
+    assert "no column 'dead' for the label. Its columns: patient, age" in capsys.readouterr().err
+
+
+def test_check_is_silent_about_good_files(site, agreed, capsys):
+    """A file without faults gives exit code 0 and the schema's fingerprint."""
+    assert main(["schema", "check", str(site), "--schema", str(agreed)]) == 0
+    out = capsys.readouterr().out
+    assert "60 rows, 0 faults" in out
+    assert making.SCHEMA.fingerprint in out
+
+
+def test_check_names_every_violation(tmp_path, agreed, capsys):
+    """Each fault of each file is a line with file, kind, row and column; the exit code is 1."""
+    table = making.rows(30)
+    table[0][2] = "1.7"
+    table[4][3] = "IV"
+    table[29][6] = "2"
+    north = making.write(tmp_path / "north.csv", table)
+    south = making.write(tmp_path / "south.csv", making.rows(5, first=28))
+    assert main(["schema", "check", str(north), str(south), "--schema", str(agreed)]) == 1
+    out = capsys.readouterr().out
+    assert re.search(r"north.csv: unit: row 2, column 'height'", out)
+    assert re.search(r"north.csv: category: row 6, column 'stage': expected one of I, II, III", out)
+    assert re.search(r"north.csv: label: row 31, column 'died'", out)
+    assert re.search(r"south.csv: two sites: row 2, column 'patient'", out)
+    assert "30 rows, 3 faults" in out
+
+
+def test_check_as_json(tmp_path, agreed, capsys):
+    """With --json the faults are objects, and clipped and missing values are counted."""
+    table = making.rows(10)
+    table[3][1] = "110"
+    table[4][1] = ""
+    table[5][4] = "maybe"
+    path = making.write(tmp_path / "north.csv", table)
+    assert main(["schema", "check", str(path), "--schema", str(agreed), "--json"]) == 1
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert file["clipped"] == {"age": 1}
+    assert file["missing"]["age"] == 1
+    assert [(f["row"], f["column"], f["kind"]) for f in file["faults"]] == [(7, "smoker", "yes/no")]
+
+
+def test_ranges_are_estimated_and_charged(tmp_path, capsys):
+    """The estimates lie in the bounds, and the ledger has the charge with its epsilon."""
+    path = making.write(tmp_path / "north.csv", making.rows(3000))
+    ledger = tmp_path / "north.jsonl"
+    arguments = ["schema", "ranges", str(path), "--within", "age=0:128", "--person", "patient"]
+    arguments += ["--epsilon", "1", "--ledger", str(ledger)]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    low, high = tomllib.loads(out)["columns"]["age"]["range"]
+    assert 10 < low < 30
+    assert 90 < high < 110
+    account = Ledger.read(ledger)
+    assert not account.simulated
+    assert 0.9 < account.epsilon().pld <= 1
+    assert main(arguments) == 0
+    assert len(Ledger.read(ledger).charges) == 2
+
+
+@pytest.mark.parametrize("within", ["age", "age=0", "age=a:b", "age=5:5"])
+def test_ranges_need_bounds(tmp_path, site, within, capsys):
+    """Bounds that are none are refused before anything is charged."""
+    ledger = tmp_path / "x.jsonl"
+    arguments = ["schema", "ranges", str(site), "--within", within]
+    assert main([*arguments, "--epsilon", "1", "--ledger", str(ledger)]) == 2
+    assert "Expected" in capsys.readouterr().err
+    assert not ledger.exists() or not Ledger.read(ledger).charges
