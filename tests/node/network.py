@@ -14,8 +14,9 @@ from typing import Any
 from proxyfl.errors import TransportError
 from proxyfl.gossip.routes import routes
 from proxyfl.gossip.topology import make
+from proxyfl.node.exchange.books import Books, Part, divided
 from proxyfl.node.exchange.messages import Header, Share, parse_weight
-from proxyfl.node.exchange.protocol import Exchange, Part, divided
+from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.exchange.store import Store
 
 ROUNDS = 1000
@@ -58,7 +59,7 @@ class Site:
         self.name = name
         self.store = store
         self.exchange = self.open()
-        if not self.exchange.position().mass:
+        if not self.exchange.books.position().mass:
             with store.transaction() as run:
                 run.execute("update site set mass = ?", (str(value).encode(),))
 
@@ -66,21 +67,15 @@ class Site:
         """Start the program; it lives until the next crash."""
         if isinstance(self.store, FailingStore):
             self.store.countdown = None
-        self.exchange = Exchange(
-            self.store,
-            federation="f",
-            me=self.name,
-            version=1,
-            rounds=ROUNDS,
-            check=refuse_marked,
-        )
-        self.exchange.start()
+        books = Books(self.store, federation="f", me=self.name, version=1, rounds=ROUNDS)
+        self.exchange = Exchange(books, refuse_marked)
+        self.exchange.books.start()
         return self.exchange
 
     @property
     def value(self) -> Fraction:
         """What the site holds itself."""
-        return Fraction(self.exchange.position().mass.decode())
+        return Fraction(self.exchange.books.position().mass.decode())
 
 
 def refuse_marked(share: Share, frame: bytes) -> None:
@@ -140,20 +135,20 @@ class Network:
             site.open()
         for _ in range(12):
             for name in self.names:
-                for peer in self.sites[name].exchange.owed_to():
+                for peer in self.sites[name].exchange.books.owed_to():
                     self._hello(name, peer)
             self._deliver_all()
             for name in self.names:
-                for peer in self.sites[name].exchange.owed_to():
+                for peer in self.sites[name].exchange.books.owed_to():
                     self._send_shares(name, peer)
             self._deliver_all()
             for name in self.names:
                 site = self.sites[name]
-                if site.exchange.position().phase == "released":
+                if site.exchange.books.position().phase == "released":
                     self._conclude(site)
                 else:
                     self._absorb(site)
-            if not any(self.sites[name].exchange.owed_to() for name in self.names):
+            if not any(self.sites[name].exchange.books.owed_to() for name in self.names):
                 return
 
     def deliver(self) -> None:
@@ -178,14 +173,14 @@ class Network:
     def release(self) -> None:
         """A site divides its mass and fills its outbox."""
         site = self.sites[self.random.choice(self.names)]
-        here = site.exchange.position()
+        here = site.exchange.books.position()
         if here.phase == "ready" and here.state == "active":
             self._guarded(site, lambda: self._release(site))
 
     def conclude(self) -> None:
         """A site waits no longer and adds what has arrived."""
         site = self.sites[self.random.choice(self.names)]
-        if site.exchange.position().phase == "released":
+        if site.exchange.books.position().phase == "released":
             self._guarded(site, lambda: self._conclude(site))
 
     def drop(self) -> None:
@@ -217,13 +212,13 @@ class Network:
     def leave(self) -> None:
         """A site hands its mass on and goes."""
         site = self.sites[self.random.choice(self.names)]
-        staying = [s for s in self.sites.values() if s.exchange.position().state == "active"]
-        here = site.exchange.position()
+        staying = [s for s in self.sites.values() if s.exchange.books.position().state == "active"]
+        here = site.exchange.books.position()
         if here.state != "active" or here.phase != "ready" or len(staying) < 3:
             return
 
         def go() -> None:
-            site.exchange.set_state("leaving")
+            site.exchange.books.set_state("leaving")
             self._absorb(site)
             self._release(site, leaving=True)
             self._conclude(site)
@@ -290,12 +285,12 @@ class Network:
         exchange = self.sites[name].exchange
         if not exchange.admitted(peer):
             return
-        for share, frame in exchange.unsettled(peer):
+        for share, frame in exchange.books.unsettled(peer):
             self.flying.append((peer, share, frame))
 
     def _release(self, site: Site, *, leaving: bool = False) -> None:
         exchange = site.exchange
-        here = exchange.position()
+        here = exchange.books.position()
         shares = self._shares(site, leaving=leaving)
         last = site.name if site.name in shares else list(shares)[-1]
         weights = divided(here.weight, shares, last)
@@ -311,15 +306,15 @@ class Network:
         if last != site.name:
             frames[last] = self._frame(rest)
             rest = Fraction(0)
-        exchange.release(kept=str(rest).encode(), frames=frames, weights=weights)
+        exchange.books.release(kept=str(rest).encode(), frames=frames, weights=weights)
 
     def _frame(self, value: Fraction) -> bytes:
         bad = "!" if self.random.random() < 0.05 else ""
         return f"{bad}{value}".encode()
 
     def _shares(self, site: Site, *, leaving: bool) -> dict[str, float]:
-        blocked = site.exchange.blocked()
-        round = site.exchange.position().round
+        blocked = site.exchange.books.blocked()
+        round = site.exchange.books.position().round
         me = self.names.index(site.name)
         gone = frozenset({me}) if leaving else frozenset()
         plan = routes(self.topology, round, range(len(self.names)), leaving=gone).shares(me)
@@ -336,16 +331,16 @@ class Network:
 
     def _absorb(self, site: Site) -> None:
         """Add what lies in the inbox to the mass, within the round."""
-        parts = site.exchange.parts(every=True)
+        parts = site.exchange.books.parts(every=True)
         if parts:
             total = site.value + _sum_of(parts)
-            here = site.exchange.position().round
-            site.exchange.conclude(parts, str(total).encode(), next_round=here)
+            here = site.exchange.books.position().round
+            site.exchange.books.conclude(parts, str(total).encode(), next_round=here)
 
     def _conclude(self, site: Site) -> None:
-        parts = site.exchange.parts()
+        parts = site.exchange.books.parts()
         total = site.value + _sum_of(parts)
-        site.exchange.conclude(parts, str(total).encode())
+        site.exchange.books.conclude(parts, str(total).encode())
 
 
 def _sum_of(parts: list[Part]) -> Fraction:

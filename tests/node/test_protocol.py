@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import TransportError
+from proxyfl.node.exchange.books import divided
 from proxyfl.node.exchange.messages import Hello, Restored, Verdict
-from proxyfl.node.exchange.protocol import MOST_UNAPPLIED, RestoredError, divided
+from proxyfl.node.exchange.protocol import MOST_UNAPPLIED, RestoredError
 from proxyfl.node.exchange.store import Store
 
 from .network import Network, Site
@@ -30,7 +31,7 @@ def run_schedule(seed: int) -> None:
     assert network.weights() == network.total_weight, f"seed {seed}, settled"
     assert network.values() == network.total_value, f"seed {seed}, settled"
     for site in network.sites.values():
-        assert not site.exchange.owed_to(), f"seed {seed}: {site.name} still owes something"
+        assert not site.exchange.books.owed_to(), f"seed {seed}: {site.name} still owes something"
 
 
 def run_schedules(seeds: range) -> None:
@@ -75,13 +76,15 @@ def meet(a: Site, b: Site) -> None:
 
 def release(site: Site, *, to: Site, frame: bytes) -> None:
     """Half of the site's weight goes to ``to``."""
-    weights = divided(site.exchange.position().weight, {site.name: 0.5, to.name: 0.5}, site.name)
-    site.exchange.release(kept=b"1/2", frames={to.name: frame}, weights=weights)
+    weights = divided(
+        site.exchange.books.position().weight, {site.name: 0.5, to.name: 0.5}, site.name
+    )
+    site.exchange.books.release(kept=b"1/2", frames={to.name: frame}, weights=weights)
 
 
 def pass_on(a: Site, b: Site) -> Verdict:
     """Site b takes what a owes it."""
-    share, frame = a.exchange.unsettled(b.name)[0]
+    share, frame = a.exchange.books.unsettled(b.name)[0]
     verdict = b.exchange.handle(share, frame, time=0)
     assert isinstance(verdict, Verdict)
     return verdict
@@ -92,21 +95,21 @@ def test_a_share_is_added_once_however_often_it_arrives() -> None:
     a, b = two_sites()
     first, second = pass_on(a, b), pass_on(a, b)
     assert (first.outcome, second.outcome) == ("stored", "stored")
-    assert len(b.exchange.parts()) == 1
+    assert len(b.exchange.books.parts()) == 1
     a.exchange.handle(second, b"", time=0)
-    assert not a.exchange.owed_to()
+    assert not a.exchange.books.owed_to()
 
 
 def test_a_refused_share_returns_to_its_sender() -> None:
     """What the receiver will never add is the sender's again, with its exact weight."""
     a, b = two_sites()
-    a.exchange.conclude([], b"1/2")
+    a.exchange.books.conclude([], b"1/2")
     a.exchange.handle(pass_on(a, b), b"", time=0)
     release(a, to=b, frame=b"!1/4")
     verdict = pass_on(a, b)
     assert verdict.outcome == "refused"
     a.exchange.handle(verdict, b"", time=0)
-    assert [(part.returned_by, part.weight) for part in a.exchange.parts()] == [
+    assert [(part.returned_by, part.weight) for part in a.exchange.books.parts()] == [
         ("b", Fraction(1, 4))
     ]
 
@@ -115,18 +118,18 @@ def test_another_share_under_the_same_key_is_refused() -> None:
     """Two different shares of one round and sender: the second is refused, the first stands."""
     a, b = two_sites()
     pass_on(a, b)
-    share, _ = a.exchange.unsettled("b")[0]
+    share, _ = a.exchange.books.unsettled("b")[0]
     other = dataclasses.replace(share, sha256="0" * 64)
     verdict = b.exchange.handle(other, b"1/2", time=0)
     assert isinstance(verdict, Verdict)
     assert verdict.outcome == "refused"
-    assert len(b.exchange.parts()) == 1
+    assert len(b.exchange.books.parts()) == 1
 
 
 def test_a_flood_of_shares_is_put_off() -> None:
     """One peer can occupy a few places of the inbox and no more; nothing is decided beyond."""
     a, b = two_sites()
-    share, frame = a.exchange.unsettled("b")[0]
+    share, frame = a.exchange.books.unsettled("b")[0]
     outcomes = []
     for round in range(MOST_UNAPPLIED + 3):
         verdict = b.exchange.handle(dataclasses.replace(share, round=round), frame, time=0)
@@ -139,8 +142,8 @@ def test_a_share_from_an_unknown_start_must_say_hello_first() -> None:
     """After a restart nothing is taken before the site has shown its stamp."""
     a, b = two_sites()
     a.open()
-    share, frame = a.exchange.unsettled("b")[0]
-    later = dataclasses.replace(share, boot=a.exchange.stamp().boot)
+    share, frame = a.exchange.books.unsettled("b")[0]
+    later = dataclasses.replace(share, boot=a.exchange.books.stamp().boot)
     verdict = b.exchange.handle(later, frame, time=0)
     assert isinstance(verdict, Verdict)
     assert (verdict.outcome, verdict.reason) == ("again", "say hello first")
@@ -149,11 +152,11 @@ def test_a_share_from_an_unknown_start_must_say_hello_first() -> None:
 def test_a_site_that_left_returns_what_it_never_stored() -> None:
     """Its last hello settles a share in flight: not stored, hence the sender's again."""
     a, b = two_sites()
-    b.exchange.set_state("left")
+    b.exchange.books.set_state("left")
     a.exchange.handle(b.exchange.hello("a", time=0), b"", time=0)
-    assert not a.exchange.owed_to()
-    assert a.exchange.parts(every=True)[0].returned_by == "b"
-    assert a.exchange.blocked() == {"b"}
+    assert not a.exchange.books.owed_to()
+    assert a.exchange.books.parts(every=True)[0].returned_by == "b"
+    assert a.exchange.books.blocked() == {"b"}
 
 
 def test_an_old_backup_is_recognised(tmp_path: Path) -> None:
@@ -171,9 +174,9 @@ def test_an_old_backup_is_recognised(tmp_path: Path) -> None:
     assert isinstance(answer, Restored)
     with pytest.raises(RestoredError, match="proxyfl node rejoin --round 1"):
         restored.exchange.handle(answer, b"", time=0)
-    restored.exchange.begin_again(round=1)
+    restored.exchange.books.begin_again(round=1)
     meet(restored, b)
-    assert restored.exchange.position().weight == 0
+    assert restored.exchange.books.position().weight == 0
 
 
 def test_a_restart_is_no_restore() -> None:
@@ -188,8 +191,8 @@ def test_parts_must_add_up_to_the_whole() -> None:
     """A release that would create or lose weight is refused, with nothing written."""
     a = Site("a", Store(None), Fraction(1))
     with pytest.raises(TransportError, match="do not add up"):
-        a.exchange.release(kept=b"1", frames={}, weights={"a": Fraction(9, 10)})
-    assert a.exchange.position().phase == "ready"
+        a.exchange.books.release(kept=b"1", frames={}, weights={"a": Fraction(9, 10)})
+    assert a.exchange.books.position().phase == "ready"
 
 
 @pytest.mark.parametrize("shares", [{"a": 1 / 3, "b": 2 / 3}, {"b": 0.1, "c": 0.9}, {"b": 1.0}])

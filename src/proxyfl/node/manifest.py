@@ -40,7 +40,7 @@ class Input:
     """What an example looks like at every site."""
 
     shape: tuple[int, ...] = ()
-    """The shape of one example: channels, height, width for images; the number of columns for a table."""
+    """The shape of one example: channels, height, width; or the number of columns of a table."""
     classes: tuple[str, ...] = ()
     """The classes, in the order of the proxy's outputs."""
 
@@ -123,7 +123,7 @@ class Manifest:
 
     @property
     def federation(self) -> str:
-        """What tells this federation from all others: its name and the hash of its first version."""
+        """What tells this federation from all others: its name and its first version's hash."""
         return f"{self.name}/{(self.founded or self.digest)[:16]}"
 
     def member(self, name: str) -> Card:

@@ -1,7 +1,7 @@
 """Messages between sites: a signed header, and for a share the frame that it announces.
 
-    b"PFLNODE" | version, 1 byte | length of the header, 4 bytes | header, JSON | signature, 64 bytes
-    | body
+    b"PFLNODE" | version, 1 byte | length of the header, 4 bytes
+    | header, JSON | signature, 64 bytes | body
 
 The signature covers the header, and the header holds the body's length and SHA-256. A message is
 what it is on whichever way it came: over TLS, through a relay, or as a file.
@@ -75,6 +75,11 @@ class Stamp:
     tag: str
     clock: int
 
+    @property
+    def numbers(self) -> tuple[int, int, str, int]:
+        """All of it, in the order of a header's fields."""
+        return self.epoch, self.boot, self.tag, self.clock
+
     def behind(self, seen: "Stamp") -> bool:
         """Whether a site with this stamp has forgotten some of what ``seen`` shows."""
         if self.epoch != seen.epoch:
@@ -138,7 +143,7 @@ class Share(Header):
 
 @dataclass(frozen=True)
 class Verdict(Header):
-    """What the receiver of a share did with it. ``again`` asks to try later: nothing was decided."""
+    """What the receiver of a share did with it. ``again`` asks to try later: nothing is decided."""
 
     round: int
     sha256: str

@@ -1,0 +1,91 @@
+"""The asking end: one peer, one channel, made when first used and again when certificates change.
+
+Guarantees:
+    * nothing is sent before the peer has shown a certificate that ``trusted`` signed, under the
+      name expected, over TLS 1.3; there is no plain text to fall back to;
+    * every call ends by its timeout: with the answer, PeerTimeout, or TransportError.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from proxyfl.errors import PeerTimeout, TransportError
+from proxyfl.transport.grpc import FOLLOW, SEND, Credentials, options
+
+
+class Client:
+    """Asks one peer. Use it from any thread."""
+
+    def __init__(
+        self, address: str, name: str, *, credentials: Callable[[], Credentials], largest: int
+    ) -> None:
+        self.address = address
+        self._name = name
+        self._credentials = credentials
+        self._largest = largest
+        self._lock = threading.Lock()
+        self._shown: Credentials | None = None
+        self._channel: Any = None
+
+    def send(self, message: bytes, *, timeout: float) -> bytes:
+        """The peer's answer to ``message``."""
+        ask = self._open().unary_unary(SEND)
+        try:
+            answer: bytes = ask(message, timeout=timeout)
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+        return answer
+
+    def follow(self) -> Iterator[bytes]:
+        """What the peer has for this end, as it comes, for as long as both live."""
+        ask = self._open().unary_stream(FOLLOW)
+        try:
+            yield from ask(b"")
+        except grpc.RpcError as error:
+            raise self._translated(error) from error
+
+    def close(self) -> None:
+        """Let go of the connection; a later call makes a new one."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _open(self) -> Any:
+        wanted = self._credentials()
+        with self._lock:
+            old = None
+            if self._channel is None or wanted != self._shown:
+                old = self._channel
+                self._channel = self._made(wanted)
+                self._shown = wanted
+            channel = self._channel
+        if old is not None:
+            old.close()
+        return channel
+
+    def _made(self, credentials: Credentials) -> Any:
+        secure = grpc.ssl_channel_credentials(
+            credentials.trusted, credentials.key, credentials.certificate
+        )
+        named = [
+            ("grpc.ssl_target_name_override", self._name),
+            ("grpc.initial_reconnect_backoff_ms", 200),
+            ("grpc.min_reconnect_backoff_ms", 200),
+            ("grpc.max_reconnect_backoff_ms", 5000),
+            ("grpc.use_local_subchannel_pool", 1),
+            # A site's proxy settings are for browsers; peers are reached directly.
+            ("grpc.enable_http_proxy", 0),
+        ]
+        return grpc.secure_channel(self.address, secure, options=[*options(self._largest), *named])
+
+    def _translated(self, error: Any) -> TransportError:
+        code, details = error.code(), error.details() or ""
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return PeerTimeout(f"{self.address} did not answer in time.")
+        if code == grpc.StatusCode.UNAVAILABLE:
+            return PeerTimeout(f"{self.address} cannot be reached: {details:.300}")
+        return TransportError(f"{self.address} refused ({code.name}): {details:.400}")

@@ -1,0 +1,168 @@
+"""The answering end.
+
+Guarantees:
+    * a call reaches ``answer`` only over TLS 1.3, with a client certificate that the trusted ones
+      signed; who that is, ``answer`` decides from the certificate;
+    * a message larger than ``largest`` is refused before its memory is taken;
+    * one peer has at most ``per_peer`` calls in progress and one stream; more are turned away, so
+      that one peer cannot occupy all threads;
+    * certificates, one's own and the trusted ones, may change while the server runs: each new
+      connection asks for them.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+
+from proxyfl.errors import TransportError
+from proxyfl.transport.grpc import (
+    FOLLOW,
+    HANDSHAKE_SECONDS,
+    KEEPALIVE_SECONDS,
+    SEND,
+    Credentials,
+    options,
+)
+
+Answer = Callable[[bytes, bytes], bytes]
+"""(the peer's certificate, message) -> answer; TransportError refuses."""
+
+Follow = Callable[[bytes, Callable[[], bool]], Iterator[bytes]]
+"""(the peer's certificate, whether it still listens) -> messages for it, as they come."""
+
+
+class Server:
+    """Listens from the start; ``stop`` ends it. ``port`` is the one that was given or found."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        credentials: Callable[[], Credentials],
+        answer: Answer,
+        follow: Follow,
+        largest: int,
+        threads: int = 8,
+        per_peer: int = 4,
+        refused: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._credentials = credentials
+        self._answer = answer
+        self._follow = follow
+        self._per_peer = per_peer
+        self._refused = refused
+        self._lock = threading.Lock()
+        self._busy: dict[str, int] = {}
+        self._server = grpc.server(
+            ThreadPoolExecutor(threads, thread_name_prefix="proxyfl-server"),
+            handlers=[_Methods(self._send, self._stream)],
+            options=[
+                *options(largest),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", 2 * per_peer),
+                ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
+                # Without these a server answers a client's keepalive with GOAWAY.
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 500 * KEEPALIVE_SECONDS),
+                ("grpc.http2.max_ping_strikes", 0),
+            ],
+        )
+        first = _configuration(credentials())
+        secure = grpc.dynamic_ssl_server_credentials(
+            first, self._configuration, require_client_authentication=True
+        )
+        try:
+            self.port: int = self._server.add_secure_port(address, secure)
+        except RuntimeError as error:
+            raise TransportError(
+                f"Cannot listen on {address}: is it in use, or not an address of this machine?"
+            ) from error
+        self._server.start()
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Take no more calls; give those in progress ``grace`` seconds."""
+        self._server.stop(grace).wait(grace + 5)
+
+    def _configuration(self) -> Any:
+        return _configuration(self._credentials())
+
+    def _send(self, message: bytes, context: Any) -> bytes:
+        certificate = self._certificate(context)
+        with _Turn(self, certificate, context, self._per_peer, ""):
+            try:
+                return self._answer(certificate, message)
+            except TransportError as error:
+                self._refused(str(error))
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:400])
+                raise
+
+    def _stream(self, message: bytes, context: Any) -> Iterator[bytes]:
+        certificate = self._certificate(context)
+        with _Turn(self, certificate, context, 1, "stream "):
+            try:
+                yield from self._follow(certificate, context.is_active)
+            except TransportError as error:
+                self._refused(str(error))
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:400])
+
+    def _certificate(self, context: Any) -> bytes:
+        about = context.auth_context()
+        versions = about.get("ssl_tls_version", [b"TLSv1.3"])
+        certificates = about.get("x509_pem_cert", [])
+        if list(versions) != [b"TLSv1.3"] or len(certificates) != 1:
+            self._refused(f"a connection by {versions!r} with {len(certificates)} certificates")
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "TLS 1.3 with a certificate, please.")
+        found: bytes = certificates[0]
+        return found
+
+
+class _Turn:
+    """A peer's place among those that are being answered."""
+
+    def __init__(
+        self, server: Server, certificate: bytes, context: Any, most: int, kind: str
+    ) -> None:
+        self._server = server
+        self._key = kind + hashlib.sha256(certificate).hexdigest()
+        self._context = context
+        self._most = most
+
+    def __enter__(self) -> None:
+        with self._server._lock:
+            count = self._server._busy.get(self._key, 0)
+            full = count >= self._most
+            if not full:
+                self._server._busy[self._key] = count + 1
+        if full:
+            self._server._refused("a peer with too many calls at a time")
+            self._context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"At most {self._most} calls at a time."
+            )
+
+    def __exit__(self, *_: object) -> None:
+        with self._server._lock:
+            self._server._busy[self._key] -= 1
+            if not self._server._busy[self._key]:
+                del self._server._busy[self._key]
+
+
+class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+    """The two methods, with bytes as they are: there is nothing to deserialize."""
+
+    def __init__(self, send: object, stream: object) -> None:
+        self._methods = {
+            SEND: grpc.unary_unary_rpc_method_handler(send),
+            FOLLOW: grpc.unary_stream_rpc_method_handler(stream),
+        }
+
+    def service(self, handler_call_details: Any) -> Any:
+        return self._methods.get(handler_call_details.method)
+
+
+def _configuration(credentials: Credentials) -> Any:
+    return grpc.ssl_server_certificate_configuration(
+        [(credentials.key, credentials.certificate)], root_certificates=credentials.trusted
+    )

@@ -1,0 +1,221 @@
+"""gRPC with mutual TLS 1.3: who gets in, what is bounded, what changes without a restart."""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from proxyfl.errors import PeerTimeout, TransportError
+from proxyfl.node.card import fingerprint_of, tls_name
+from proxyfl.node.identity import Identity
+from proxyfl.transport.grpc import Credentials
+from proxyfl.transport.grpc.client import Client
+from proxyfl.transport.grpc.server import Server
+
+LARGEST = 1 << 20
+
+
+class Pair:
+    """A server that echoes, and what its clients need."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server_identity = Identity.create(folder / "server", "server")
+        self.friend = Identity.create(folder / "friend", "friend")
+        self.stranger = Identity.create(folder / "stranger", "stranger")
+        self.trusted = [self.friend.card("").pem]
+        self.callers: list[str] = []
+        self.refused: list[str] = []
+        self.delay = 0.0
+        self.server = Server(
+            "127.0.0.1:0",
+            credentials=lambda: self.credentials(self.server_identity, *self.trusted),
+            answer=self.echo,
+            follow=self.three,
+            largest=LARGEST,
+            refused=self.refused.append,
+        )
+
+    def credentials(self, identity: Identity, *trusted: bytes) -> Credentials:
+        """What one end shows and trusts."""
+        return Credentials(identity.key_pem(), identity.tls_certificate(), b"".join(trusted))
+
+    def client(self, identity: Identity, *, trusted: Identity | None = None) -> Client:
+        """A client with the keys of ``identity``."""
+        peer = trusted or self.server_identity
+        return Client(
+            f"127.0.0.1:{self.server.port}",
+            tls_name(peer.fingerprint),
+            credentials=lambda: self.credentials(identity, peer.card("").pem),
+            largest=LARGEST,
+        )
+
+    def echo(self, certificate: bytes, message: bytes) -> bytes:
+        """The message, after a while; "bad" is refused."""
+        self.callers.append(fingerprint_of(certificate))
+        time.sleep(self.delay)
+        if message == b"bad":
+            raise TransportError("a bad message")
+        return message
+
+    def three(self, certificate: bytes, listens: Callable[[], bool]) -> Iterator[bytes]:
+        """Three messages."""
+        yield from (b"1", b"2", b"3")
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """A running server."""
+    made = Pair(tmp_path)
+    yield made
+    made.server.stop(0)
+
+
+def test_a_member_is_answered_and_known_by_its_key(pair: Pair) -> None:
+    """The answer comes back, and the server sees the client's own key."""
+    client = pair.client(pair.friend)
+    assert client.send(b"hello", timeout=5) == b"hello"
+    assert list(client.follow()) == [b"1", b"2", b"3"]
+    assert pair.callers == [pair.friend.fingerprint]
+    client.close()
+
+
+def test_a_stranger_does_not_get_in(pair: Pair) -> None:
+    """A certificate that no member signed ends the handshake."""
+    client = pair.client(pair.stranger)
+    with pytest.raises(PeerTimeout, match="cannot be reached"):
+        client.send(b"hello", timeout=3)
+    assert pair.callers == []
+    client.close()
+
+
+def test_a_client_talks_to_no_other_server(pair: Pair) -> None:
+    """A server with another key than the expected one hears nothing."""
+    client = pair.client(pair.friend, trusted=pair.stranger)
+    with pytest.raises(PeerTimeout, match="cannot be reached"):
+        client.send(b"hello", timeout=3)
+    assert pair.callers == []
+    client.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_there_is_no_way_below_tls_1_3(pair: Pair, version: ssl.TLSVersion) -> None:
+    """A member that offers TLS 1.2 is refused; with TLS 1.3 the same handshake succeeds."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = version
+    context.maximum_version = version
+    folder = pair.friend.folder
+    context.load_cert_chain(folder / "tls.pem", folder / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection(("127.0.0.1", pair.server.port), 3) as plain:
+        if version == ssl.TLSVersion.TLSv1_2:
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                context.wrap_socket(plain)
+        else:
+            with context.wrap_socket(plain) as secure:
+                assert secure.version() == "TLSv1.3"
+
+
+def test_plain_text_gets_nothing(pair: Pair) -> None:
+    """An HTTP/2 preface without TLS is answered by closing, or by nothing."""
+    with socket.create_connection(("127.0.0.1", pair.server.port), 3) as plain:
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+        plain.settimeout(15)
+        received = b""
+        while part := plain.recv(1000):
+            received += part
+    assert b"proxyfl" not in received
+    assert pair.callers == []
+
+
+def test_too_large_a_message_is_refused(pair: Pair) -> None:
+    """More than the largest allowed does not reach the service."""
+    client = Client(
+        f"127.0.0.1:{pair.server.port}",
+        tls_name(pair.server_identity.fingerprint),
+        credentials=lambda: pair.credentials(pair.friend, pair.server_identity.card("").pem),
+        largest=16 * LARGEST,
+    )
+    with pytest.raises(TransportError, match="RESOURCE_EXHAUSTED"):
+        client.send(bytes(LARGEST + 1000), timeout=10)
+    assert pair.callers == []
+    client.close()
+
+
+def test_a_refusal_says_why(pair: Pair) -> None:
+    """What the service raises reaches the caller and the server's log."""
+    client = pair.client(pair.friend)
+    with pytest.raises(TransportError, match="a bad message"):
+        client.send(b"bad", timeout=5)
+    assert pair.refused == ["a bad message"]
+    client.close()
+
+
+def test_renewal_and_new_members_need_no_restart(pair: Pair) -> None:
+    """Both ends renew their certificates, a member is added: the same server serves all."""
+    client = pair.client(pair.friend)
+    assert client.send(b"1", timeout=5) == b"1"
+    pair.friend.renew()
+    pair.server_identity.renew()
+    assert client.send(b"2", timeout=5) == b"2"
+    pair.trusted.append(pair.stranger.card("").pem)
+    newcomer = pair.client(pair.stranger)
+    assert newcomer.send(b"3", timeout=5) == b"3"
+    client.close()
+    newcomer.close()
+
+
+def test_one_peer_cannot_occupy_the_server(pair: Pair) -> None:
+    """Of a flood of slow calls only a few are taken; another peer is answered meanwhile."""
+    pair.trusted.append(pair.stranger.card("").pem)
+    pair.delay = 1.5
+    flood = pair.client(pair.stranger)
+    turned_away = []
+
+    def call() -> None:
+        try:
+            flood.send(b"x", timeout=10)
+        except TransportError as error:
+            turned_away.append(str(error))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    pair.delay = 0.0
+    client = pair.client(pair.friend)
+    started = time.monotonic()
+    assert client.send(b"me", timeout=5) == b"me"
+    assert time.monotonic() - started < 1.0
+    for thread in threads:
+        thread.join()
+    assert turned_away
+    assert "At most 4" in turned_away[0]
+    flood.close()
+    client.close()
+
+
+def test_a_silent_server_is_a_timeout(pair: Pair) -> None:
+    """A call ends by its timeout."""
+    pair.delay = 3.0
+    client = pair.client(pair.friend)
+    with pytest.raises(PeerTimeout, match="did not answer in time"):
+        client.send(b"x", timeout=0.3)
+    client.close()
+
+
+def test_an_address_in_use_is_named(pair: Pair) -> None:
+    """Two servers cannot share a port."""
+    with pytest.raises(TransportError, match="Cannot listen"):
+        Server(
+            f"127.0.0.1:{pair.server.port}",
+            credentials=lambda: pair.credentials(pair.friend, *pair.trusted),
+            answer=pair.echo,
+            follow=pair.three,
+            largest=LARGEST,
+        )
