@@ -55,7 +55,7 @@ def test_gossip_equals_the_dense_matrix_product(seed: int, n: int, rounds: int) 
         masses = exchange(masses, plan)
         M, w = plan.matrix() @ M, plan.matrix() @ w
         for k in range(n):
-            np.testing.assert_allclose(masses[k].m.numpy(), M[k], rtol=1e-12, atol=1e-13)
+            np.testing.assert_allclose(masses[k].m.numpy(), M[k], rtol=1e-11, atol=1e-12)
             assert masses[k].w == pytest.approx(w[k], rel=1e-12)
             np.testing.assert_allclose(masses[k].theta.numpy(), M[k] / w[k], rtol=1e-11, atol=1e-12)
 
@@ -78,28 +78,24 @@ def test_total_mass_is_conserved(seed: int, n: int) -> None:
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9))
 def test_consensus_is_a_fixed_point(seed: int, n: int) -> None:
-    """Equal parameters stay equal under random column-stochastic, time-varying P, to float32
-    rounding."""
+    """Equal parameters stay equal under random column-stochastic, time-varying P, bit for bit."""
     schedule = random_schedule(np.random.default_rng(seed), n, 30)
     theta = torch.randn(50, generator=torch.Generator().manual_seed(seed))
     masses = {k: Mass.of(theta) for k in range(n)}
     for round in range(30):
         masses = exchange(masses, routing.routes(schedule, round, range(n)))
     for mass in masses.values():
-        # One rounding per split and one per sum, each at most 2^-24 of the value: 60 in 30 rounds,
-        # if all conspired.
-        assert ((mass.theta - theta).abs() <= 62 * 2**-24 * theta.abs()).all()
+        # A mean of equal float32 numbers, taken in float64, rounds back to the number.
+        assert torch.equal(mass.theta, theta)
 
 
 def test_consensus_does_not_drift_under_shares_that_are_no_binary_fraction() -> None:
-    """A thousand rounds with share 1/3 move a consensus by rounding noise, not by a bias that adds
-    up each round."""
+    """A thousand rounds with share 1/3 do not move a consensus."""
     theta = torch.randn(500, generator=torch.Generator().manual_seed(1))
     masses = {k: Mass.of(theta) for k in range(3)}
     for round in range(1000):
         masses = exchange(masses, routing.routes(gossip.ring(1 / 3), round, range(3)))
-    drift = ((masses[0].theta.double() - theta.double()) / theta.double()).mean().item()
-    assert abs(drift) < 2e-6  # float32(1/3) is off by 3e-8, and would add up to 1e-5 and more
+    assert torch.equal(masses[0].theta, theta)
 
 
 def test_algorithm_1_as_printed_moves_a_consensus() -> None:
@@ -156,7 +152,7 @@ def test_a_permutation_moves_parameters_bit_for_bit(topology: gossip.Topology) -
     masses = starts(7, 20, torch.float32)
     masses[3] = Mass.of(torch.tensor([1e-45, -0.0, 3.4e38, 1 / 3] * 5))
     where = list(range(7))
-    bits = {k: masses[k].m.view(torch.int32).clone() for k in range(7)}
+    bits = {k: masses[k].theta.view(torch.int32).clone() for k in range(7)}
     for round in range(9):
         plan = routing.routes(topology, round, range(7))
         masses = exchange(masses, plan)
@@ -201,25 +197,48 @@ def test_a_leaver_parts_in_the_mean() -> None:
         torch.testing.assert_close(mass.theta, mean, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.25, 2.0, 1 / 3, 0.7])
-def test_products_are_rounded_once(factor: float) -> None:
-    """m = w * theta and theta = m / w are the float64 results rounded to float32, by whichever way
-    they are taken."""
-    theta = torch.randn(1000, generator=torch.Generator().manual_seed(2))
-    mass = Mass.of(theta, factor)
-    assert torch.equal(mass.m, (theta.double() * factor).float())
-    assert torch.equal(Mass(theta, factor).theta, (theta.double() / factor).float())
+@pytest.mark.parametrize("weights", [(1, 1), (1, 3), (0.5, 0.25), (1, 1, 1), (0.25,) * 20])
+def test_means_are_rounded_once(weights: tuple[float, ...]) -> None:
+    """The weighted mean of float32 parameters is the float64 mean, rounded to float32."""
+    held = starts(len(weights), 1000, torch.float32)
+    masses = [Mass(held[k].theta, w) for k, w in enumerate(weights)]
+    w = math.fsum(weights)
+    total = torch.stack([mass.m for mass in masses]).sum(0)
+    assert torch.equal(add(masses).theta, (total / w).float())
+    assert add(masses).w == w
 
 
-@pytest.mark.parametrize("count", [2, 3, 20])
-def test_sums_are_rounded_once(count: int) -> None:
-    """A sum of float32 masses is the float64 sum, rounded."""
-    masses = list(starts(count, 1000, torch.float32).values())
-    expected = sum(
-        (mass.m.double() for mass in masses), torch.zeros(1000, dtype=torch.float64)
-    ).float()
-    assert torch.equal(add(masses).m, expected)
-    assert add(masses).w == count
+def source(kept: float) -> gossip.Topology:
+    """Client 0 sends to client 1 and is sent nothing; 1 and 2 mix."""
+    return gossip.from_matrices([[kept, 0, 0], [1 - kept, 0.5, 0.5], [0, 0.5, 0.5]])
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+def test_who_is_never_sent_to_keeps_its_parameters(kept: float) -> None:
+    """The weight of a client to whom nobody sends decays; its parameters stay, bit for bit, and the
+    others stay finite."""
+    masses = starts(3, 50, torch.float32)
+    theta = masses[0].theta.clone()
+    for round in range(300):
+        masses = exchange(masses, routing.routes(source(kept), round, range(3)))
+        assert torch.equal(masses[0].theta, theta)
+    assert masses[0].w == pytest.approx(kept**300, rel=1e-9)
+    assert masses[1].theta.abs().max() < 10
+
+
+def test_decaying_weights_are_added_in_proportion() -> None:
+    """Two clients whose weights have decayed below what float32 can hold still mix by their
+    weights."""
+    masses = [Mass(torch.full((2,), 1.0), 1e-60), Mass(torch.full((2,), 5.0), 3e-60)]
+    assert torch.equal(add(masses).theta, torch.full((2,), 4.0))
+
+
+def test_a_weight_that_cannot_be_represented_is_an_error() -> None:
+    """Before a weight becomes 0, or loses digits, splitting it fails with a reason."""
+    mass = Mass(torch.ones(3), 1e-306)
+    assert mass.split({0: 0.1, 1: 0.9})[0].w > 0
+    with pytest.raises(TopologyError, match="too small to be represented"):
+        mass.split({0: 0.001, 1: 0.999})
 
 
 def test_results_own_their_memory() -> None:
@@ -228,16 +247,16 @@ def test_results_own_their_memory() -> None:
     mass = Mass.of(theta)
     theta.zero_()
     part = mass.split({1: 1.0})[1]
-    summed, read = add([part]), mass.theta
-    for tensor in (part.m, summed.m, read):
+    summed = add([part])
+    for tensor in (part.theta, summed.theta, summed.m):
         tensor.zero_()
-        assert torch.equal(mass.m, torch.ones(3))
+        assert torch.equal(mass.theta, torch.ones(3))
 
 
 def test_no_weight_no_parameters() -> None:
-    """Reading parameters from a mass of weight 0 is an error that says how it came about."""
+    """A sum of masses of weight 0 is an error that says how it came about."""
     with pytest.raises(TopologyError, match=r"w=0\.0: nobody sent to this client"):
-        _ = Mass(torch.zeros(2), 0.0).theta
+        add([Mass(torch.zeros(2), 0.0)])
     with pytest.raises(TopologyError, match="got none"):
         add([])
 

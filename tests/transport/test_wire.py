@@ -27,7 +27,7 @@ def read(
     )
 
 
-def forged(header: object, values: bytes = b"", *, version: int = 1) -> bytes:
+def forged(header: object, values: bytes = b"", *, version: int = 2) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return b"ProxyFL" + bytes([version]) + struct.pack("<Q", len(text)) + text + values
 
@@ -76,7 +76,7 @@ def test_frames_of_the_safetensors_library_are_read() -> None:
     """What the official writer makes of the same message decodes, so the format is theirs and not a
     dialect."""
     metadata = {"round": "12", "sender": "3", "weight": (0.75).hex(), "model": MODEL}
-    frame = b"ProxyFL\x01" + safetensors.torch.save({"values": MESSAGE.values}, metadata)
+    frame = b"ProxyFL\x02" + safetensors.torch.save({"values": MESSAGE.values}, metadata)
     got = read(frame)
     assert got.weight == 0.75
     assert torch.equal(got.values, MESSAGE.values)
@@ -161,7 +161,7 @@ def _layout(**changes: object) -> bytes:
         (b"", "0 bytes are too few"),
         (FRAME[:15], "15 bytes are too few"),
         (b"\x80\x05" + FRAME[2:], "no ProxyFL frame"),
-        (FRAME[:7] + b"\x02" + FRAME[8:], "wire version 2, this program speaks 1"),
+        (FRAME[:7] + b"\x01" + FRAME[8:], "wire version 1, this program speaks 2"),
         (FRAME[:-1], "truncated or too long: 27 bytes"),
         (FRAME + b"\x00", "truncated or too long: 29 bytes"),
         (FRAME[:40], "a header of"),

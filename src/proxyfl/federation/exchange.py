@@ -49,7 +49,7 @@ class Post:
 
     def send(self, mass: Mass, *, sender: int, receiver: int) -> None:
         """Put ``mass`` on its way."""
-        frame = encode(Message(self.round, sender, mass.w, mass.m.cpu(), self.model))
+        frame = encode(Message(self.round, sender, mass.w, mass.theta.cpu(), self.model))
         self.transport.send(frame, sender=sender, receiver=receiver, round=self.round)
         counters = self.of(sender)
         counters.bytes_sent += len(frame)
@@ -99,7 +99,7 @@ def mean(
         own = masses[hub]
         total = add(
             [
-                own if c == hub else post.receive(sender=c, receiver=hub, like=own.m)
+                own if c == hub else post.receive(sender=c, receiver=hub, like=own.theta)
                 for c in sorted(present)
             ]
         )
@@ -109,7 +109,7 @@ def mean(
             post.send(part, sender=hub, receiver=client)
     for client, mass in masses.items():
         if client != hub and client not in leaving:
-            mixed[client] = post.receive(sender=hub, receiver=client, like=mass.m)
+            mixed[client] = post.receive(sender=hub, receiver=client, like=mass.theta)
     return mixed
 
 
@@ -133,7 +133,7 @@ def peer_to_peer(topology: Topology) -> Exchange:
                 continue
             sources = sorted({*plan.senders(client), *([client] if client in kept else [])})
             parts = [
-                kept[s] if s == client else post.receive(sender=s, receiver=client, like=mass.m)
+                kept[s] if s == client else post.receive(sender=s, receiver=client, like=mass.theta)
                 for s in sources
             ]
             mixed[client] = add(parts)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from proxyfl.errors import TransportError
 
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"ProxyFL"
 _START = len(_MAGIC) + 1
@@ -37,7 +37,7 @@ _METADATA = {"round", "sender", "weight", "model"}
 
 @dataclass(frozen=True)
 class Message:
-    """One client's share for another: values = P_kj m_j, weight = P_kj w_j."""
+    """One client's share for another: values = theta_j, weight = P_kj w_j."""
 
     round: int
     sender: int
