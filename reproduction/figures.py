@@ -1,4 +1,4 @@
-"""The paper's figures, and ours, from the recorded results: PNG for the page, PDF for print.
+"""The paper's figures, and ours, from the recorded results, as PNG.
 
 Colours are Okabe and Ito's, which readers with any colour vision tell apart; line style and marker
 say it again. Shades and bars are one standard deviation over clients and seeds, as in the paper.
@@ -64,7 +64,7 @@ def draw_all(results: Path, to: Path) -> Iterator[Path]:
     found = Results(results)
     for name, (needs, draw) in FIGURES.items():
         if all(map(found.has, needs)):
-            yield from save(draw(found), to / name)
+            yield save(draw(found), to / name)
 
 
 def accuracy(results: Results) -> "Figure":

@@ -94,3 +94,23 @@ def finished(process: "subprocess.Popen[str]", timeout: float) -> subprocess.Com
         out, err = process.communicate()
         pytest.fail(f"The job still ran after {timeout:g} s.\n{out}\n{err}")
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def processes(job: "subprocess.Popen[str]") -> dict[int, int]:
+    """The process of each rank of a job that runs on this machine, by rank."""
+    found: dict[int, int] = {}
+    below = _children(job.pid)
+    while below:
+        process = below.pop()
+        below += _children(process)
+        environ = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        for entry in environ:
+            name, _, value = entry.partition(b"=")
+            if name == b"OMPI_COMM_WORLD_RANK":
+                found[int(value)] = process
+    return found
+
+
+def _children(process: int) -> list[int]:
+    text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in text.split()]

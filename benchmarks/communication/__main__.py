@@ -1,4 +1,4 @@
-"""What communication costs, measured, modelled and simulated."""
+"""``python -m benchmarks.communication``."""
 
 import sys
 

@@ -12,7 +12,8 @@ matplotlib.use("agg")  # files, on machines without a screen
 import numpy as np
 from matplotlib import pyplot as plt
 
-from benchmarks.communication.measure import Link, Point
+from benchmarks.communication.link import Link
+from benchmarks.communication.measure import Point
 from benchmarks.communication.wiremodel import Wire, pattern, predicted, seconds, size_of
 
 if TYPE_CHECKING:
@@ -227,12 +228,11 @@ def failures(
     return figure
 
 
-def save(figure: "Figure", path: Path) -> list[Path]:
-    """Write ``path`` as PNG and as PDF."""
+def save(figure: "Figure", path: Path) -> Path:
+    """Write ``path`` as PNG; equal figures give equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = [path.with_suffix(".png"), path.with_suffix(".pdf")]
-    figure.savefig(written[0], dpi=160, metadata={"Software": None})
-    figure.savefig(written[1], metadata={"CreationDate": None, "Producer": None, "Creator": None})
+    written = path.with_suffix(".png")
+    figure.savefig(written, dpi=160, metadata={"Software": None})
     plt.close(figure)
     return written
 

@@ -21,7 +21,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.communication.measure import Link, Point
+from benchmarks.communication.link import Link
+from benchmarks.communication.measure import Point
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.methods import METHODS

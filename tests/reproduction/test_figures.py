@@ -19,19 +19,19 @@ def test_every_experiment_is_recorded() -> None:
 
 @pytest.mark.parametrize("source", ["recorded", "quick"])
 def test_all_figures_come_out(source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """As PNG and as PDF, from the committed results, and from those of the quick variants."""
+    """As PNG, from the committed results, and from those of the quick variants."""
     found: Results = RECORDED if source == "recorded" else request.getfixturevalue("quick")
     written = list(figures.draw_all(found.folder, tmp_path))
     assert sorted(path.name for path in written) == sorted(
-        f"{n}{e}" for n in figures.FIGURES for e in (".png", ".pdf")
+        f"{name}.png" for name in figures.FIGURES
     )
     assert all(path.stat().st_size > 5000 for path in written)
 
 
 def test_committed_figures_are_all_there() -> None:
+    """Every figure of the page is committed."""
     for name in figures.FIGURES:
         assert (catalogue.FIGURES / f"{name}.png").is_file()
-        assert (catalogue.FIGURES / f"{name}.pdf").is_file()
 
 
 def test_curves_are_the_recorded_means() -> None:

@@ -2,26 +2,32 @@
 go on."""
 
 import json
+import os
+import random
 import re
+import signal
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
-import torch
 
+from proxyfl.errors import DataError
 from proxyfl.federation import membership
-from proxyfl.simulation import clients as build
+from proxyfl.simulation.checkpoint import Checkpoint
 from proxyfl.simulation.config import Config, to_toml
-from proxyfl.simulation.engines.mpi import _own_sites, _runs_of_equals, _unrolled, leading, led
-from proxyfl.simulation.engines.ranks import Places
+from proxyfl.simulation.engines.mpi import on_rank_zero
+from proxyfl.simulation.engines.ranks import Plan, Ranks, reason
+from proxyfl.simulation.engines.serial import Task
 from proxyfl.simulation.run import run
 
 from .. import ranks
-from .engines import assert_equal_runs, small
+from .engines import assert_equal_runs, rows, small
 
-LIMIT = 120.0
+LIMIT = 200.0
 
 
-def settings(**changes: object) -> Config:
+def settings(timeout: float = 60.0) -> Config:
     """Three clients, two methods that share and two that do not, one of them pooled."""
     return small(
         methods=["alone", "joint", "fedavg", "proxyfl"],
@@ -30,9 +36,8 @@ def settings(**changes: object) -> Config:
         exchange={
             "topology": "tests.simulation.faults:topology",
             "self_weight": "none",
-            "timeout": 5.0,
+            "timeout": timeout,
         },
-        **changes,
     )
 
 
@@ -76,24 +81,30 @@ class TestRanks:
         assert json.loads(done.stdout)["finished"]
         assert_equal_runs(whole, tmp_path / "run")
 
-    def test_a_killed_rank_is_named_and_the_run_resumes_on_other_ranks(
+    def test_a_killed_rank_ends_the_job_and_the_run_resumes_on_other_ranks(
         self, config: Path, whole: Path, tmp_path: Path
     ) -> None:
-        """After kill -9 of a rank the job ends with its name, and resumed on four ranks (one idle)
-        it ends the same."""
+        """After kill -9 of a rank the launcher names it, rank 0 says how to resume, and resumed on
+        four ranks (one idle) the run ends the same."""
+        out = tmp_path / "run"
+        done = ranks.run(2, command(config, out), timeout=LIMIT, extra={"FAULT": "kill 1 2"})
+        assert done.returncode != 0
+        assert re.search(r"process rank 1 .*signal 9", done.stderr, re.DOTALL)
+        (said,) = messages(done.stderr)
+        assert "a rank was lost" in said
+        assert f"proxyfl resume {out}" in said
+        done = ranks.run(4, command(config, out, "resume"), timeout=LIMIT)
+        assert done.returncode == 0, done.stderr
+        assert_equal_runs(whole, out)
+
+    def test_the_death_of_rank_zero_ends_the_job(self, config: Path, tmp_path: Path) -> None:
+        """When rank 0 is killed the launcher says so and ends the others, which say nothing."""
         done = ranks.run(
-            2, command(config, tmp_path / "run"), timeout=LIMIT, extra={"FAULT": "kill 1 2"}
+            2, command(config, tmp_path / "run"), timeout=LIMIT, extra={"FAULT": "kill 0 1"}
         )
         assert done.returncode != 0
-        said = one_message(done.stderr)
-        assert re.search(
-            r"rank 1 on \S+, which hosts client-1, was lost in proxyfl, round 2: its process ended",
-            said,
-        )
-        assert f"proxyfl resume {tmp_path / 'run'}" in said
-        done = ranks.run(4, command(config, tmp_path / "run", "resume"), timeout=LIMIT)
-        assert done.returncode == 0, done.stderr
-        assert_equal_runs(whole, tmp_path / "run")
+        assert re.search(r"process rank 0 .*signal 9", done.stderr, re.DOTALL)
+        assert messages(done.stderr) == []
 
     @pytest.mark.parametrize(
         ("fault", "expected"),
@@ -101,35 +112,47 @@ class TestRanks:
             (
                 "raise 1 1",
                 r"rank 1 on \S+, which hosts client-1, failed in proxyfl, round 1: OSError: the "
-                r"disk of this",
+                r"disk of this rank is gone \(faults\.py",
             ),
             (
                 "raise 0 1",
                 r"rank 0 on \S+, which hosts client-0, client-2, failed in proxyfl, round 1: "
-                r"OSError: the",
+                r"OSError: the disk of this rank is gone",
             ),
             (
                 "stall 1 1",
-                r"rank 1 on \S+, which hosts client-1, stalled in proxyfl, round 1: client 1 sent "
-                r"nothing",
-            ),
-            (
-                "kill 0 1",
-                r"rank 0 on \S+, which hosts client-0, client-2, was lost in proxyfl, round 1: "
-                r"its process",
+                r"rank 0 on \S+, which hosts client-0, client-2, failed in proxyfl, round 1: "
+                r"Client 1 sent nothing .* Client 1 is on rank 1, machine \S+",
             ),
         ],
     )
-    def test_a_failing_rank_ends_the_job_with_its_name(
+    def test_a_failing_rank_is_named(
         self, fault: str, expected: str, config: Path, tmp_path: Path
     ) -> None:
-        """A rank that raises, stalls or dies, rank 0 too, is named once, with its clients and the
-        round; none hangs."""
+        """A rank that raises, or waits in vain for one that stalls, says where; the job ends."""
+        if fault.startswith("stall"):
+            config = tmp_path / "config.toml"
+            config.write_text(to_toml(settings(timeout=5.0)))
         done = ranks.run(
             2, command(config, tmp_path / "run"), timeout=LIMIT, extra={"FAULT": fault}
         )
         assert done.returncode != 0
-        assert re.search(expected, one_message(done.stderr))
+        said = messages(done.stderr)
+        assert re.search(expected, said[0])
+        assert f"proxyfl resume {tmp_path / 'run'}" in said[-1]
+
+    def test_a_rank_killed_at_any_instant(self, config: Path, whole: Path, tmp_path: Path) -> None:
+        """A run whose rank is killed at a random instant resumes, on another number of ranks, to
+        the same end."""
+        kill_and_resume(random.Random(0), config, whole, tmp_path / "run", kills=1)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", range(1, 5))
+    def test_ranks_killed_again_and_again(
+        self, seed: int, config: Path, whole: Path, tmp_path: Path
+    ) -> None:
+        """The same with four kills in a row, each of any rank, on two to four ranks."""
+        kill_and_resume(random.Random(seed), config, whole, tmp_path / "run", kills=4)
 
     def test_bad_input_is_refused_once(self, config: Path, tmp_path: Path) -> None:
         """A folder that exists already gives one message and exit code 2, whatever the number of
@@ -138,70 +161,82 @@ class TestRanks:
         (tmp_path / "run" / "mine.txt").write_text("keep me")
         done = ranks.run(2, command(config, tmp_path / "run"), timeout=LIMIT)
         assert done.returncode == 2
-        assert "exists already" in one_message(done.stderr)
+        (said,) = messages(done.stderr)
+        assert "exists already" in said
         assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
 
-def one_message(stderr: str) -> str:
-    """The one line that the job's ranks said about its end; the launcher adds lines of its own."""
+def kill_and_resume(
+    draw: random.Random, config: Path, whole: Path, out: Path, *, kills: int
+) -> None:
+    """Kill a rank ``kills`` times, each when some more rows were recorded; resume; compare."""
+    last = len(rows(whole)) - 1
+    for _ in range(kills):
+        number = draw.choice([2, 3, 4])
+        recorded = len(rows(out)) if out.exists() else 0
+        job = ranks.start(number, command(config, out, "resume" if out.exists() else "run"))
+        wait_for_rows(job, out, min(last, recorded + draw.randint(0, last // (kills + 1))))
+        time.sleep(draw.uniform(0, 0.05))
+        victim = draw.randrange(number)
+        os.kill(ranks.processes(job)[victim], signal.SIGKILL)
+        done = ranks.finished(job, LIMIT)
+        assert done.returncode != 0, done.stderr
+        assert f"process rank {victim} " in done.stderr
+    done = ranks.run(draw.choice([1, 2, 3]), command(config, out, "resume"), timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(whole, out)
+
+
+def wait_for_rows(job: "subprocess.Popen[str]", out: Path, number: int) -> None:
+    """Wait until the run has more than ``number`` rows of metrics."""
+    deadline = time.monotonic() + LIMIT
+    metrics = out / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") <= number:
+        assert time.monotonic() < deadline
+        assert job.poll() is None, job.communicate()
+        time.sleep(0.005)
+
+
+def messages(stderr: str) -> list[str]:
+    """What the job's ranks said about its end; the launcher adds lines of its own."""
     # Open MPI ends what it says about an abort with a zero byte, and our line may come next.
-    lines = [
-        line.strip("\0 ")
-        for line in stderr.splitlines()
-        if line.strip("\0 ").startswith("proxyfl: ")
-    ]
-    assert len(lines) == 1, stderr
-    return lines[0]
+    lines = [line.strip("\0 ") for line in stderr.splitlines()]
+    return [line for line in lines if line.startswith("proxyfl: ")]
 
 
 def test_without_a_launcher_nothing_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside mpiexec ``led`` is the action itself, and mpi4py is not even looked for."""
+    """Outside mpiexec the action is called without an engine, and mpi4py is not even looked for."""
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
-    assert led(lambda: 7 if not leading() else 8) == 7
+    assert on_rank_zero(lambda engine: 7 if engine is None else 8) == 7
 
 
-def test_a_rank_keeps_only_what_it_hosts() -> None:
-    """Hosted clients have exactly the data that dealing gives them; of the others only names and
-    rows remain."""
-    settled = settings()
-    dataset = build.load_data(settled)
-    for own, dealt in zip(
-        _own_sites(settled, dataset, [1]), build.deal(settled, dataset), strict=True
-    ):
-        assert own.name == dealt.name
-        assert own.rows.tolist() == dealt.rows.tolist()
-        if own.name == "client-1":
-            assert torch.equal(own.x, dealt.x)
-            assert torch.equal(own.y, dealt.y)
-        else:
-            assert len(own.x) == len(own.y) == 0
-
-
-def test_presences_survive_the_journey() -> None:
-    """Who is there, who leaves and who takes fewer steps is the same after JSON as before."""
+def test_a_plan_survives_the_journey(tmp_path: Path) -> None:
+    """Settings, tasks, who is there, who leaves and who takes fewer steps are the same after JSON
+    as before."""
     schedule = [membership.Stay(0, leaves=4), membership.Stay(2, joins=3, away=(5, 6))]
     allowances = {1: membership.Allowance(3, 20)}
-    plan = membership.plan(4, 12, schedule=schedule, absence=0.2, seed=1, allowances=allowances)
-    assert any(presence.leaving for presence in plan)
-    assert any(presence.fewer_steps for presence in plan)
-    assert _unrolled(json.loads(json.dumps(_runs_of_equals(plan)))) == plan
-    constant = membership.plan(4, 500)
-    assert len(_runs_of_equals(constant)) == 1
-    assert _unrolled(_runs_of_equals(constant)) == constant
+    rounds = membership.plan(4, 12, schedule=schedule, absence=0.2, seed=1, allowances=allowances)
+    assert any(presence.leaving for presence in rounds)
+    assert any(presence.fewer_steps for presence in rounds)
+    resumed = Task("proxyfl", Checkpoint(tmp_path, 3, 0, {}))
+    plan = Plan(settings(), tmp_path, [resumed, Task("alone")], {"proxyfl": rounds}, [7, 8])
+    assert Plan.decode(plan.encode()) == plan
 
 
 def test_a_rank_is_described_with_its_clients() -> None:
     """Every N-th client lives on a rank; many are abbreviated, and a rank without any says so by
     silence."""
-    places = Places(tuple(f"client-{i}" for i in range(20)), ("a", "b"))
-    assert places.describe(1).startswith("rank 1 on b, which hosts client-1, client-3, client-5,")
-    assert places.describe(1).endswith("client-11, 4 more,")
-    assert [places.home(client) for client in (0, 1, 19)] == [0, 1, 1]
-    assert Places(("only",), ("a", "b")).describe(1) == "rank 1 on b"
+    described = Ranks([f"client-{i}" for i in range(20)], ("a", "b")).describe(1)
+    assert described.startswith("rank 1 on b, which hosts client-1, client-3, client-5,")
+    assert described.endswith("client-11, 4 more,")
+    assert Ranks(["only"], ("a", "b")).describe(1) == "rank 1 on b"
+
+
+def test_the_reason_of_a_foreign_error_has_its_place() -> None:
+    """Our errors speak for themselves; others are told with their type, file and line."""
+    assert reason(DataError("No such file.")) == "No such file."
     try:
         raise OSError("no space")
     except OSError as error:
-        said = places.failed(0, "in proxyfl, round 3", error)
-    assert re.search(
-        r"failed in proxyfl, round 3: OSError: no space \(test_mpi\.py, line \d+\)\.$", said
-    )
+        said = reason(error)
+    assert re.fullmatch(r"OSError: no space \(test_mpi\.py, line \d+\)\.", said)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from proxyfl.transport.mpi import Mail, MpiTransport, launched
+from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
 
 from .. import ranks
-from .contract import PATIENCE, Part, TransportContract, refusal
+from .contract import PATIENCE, Part, TransportContract
 
 
 @pytest.fixture(autouse=True)
@@ -67,20 +67,6 @@ def reuse_key(transport: Any, client: int) -> bool:
     return got == [b"first", b"second"]
 
 
-def two_channels(transport: MpiTransport, client: int) -> list[bytes]:
-    """The same key on two channels of one mail, and what is left of one when the other is
-    closed."""
-    other = MpiTransport(transport._mail, lambda client: client, channel=1)
-    transport.send(b"on 0", sender=client, receiver=1 - client, round=0)
-    other.send(b"on 1", sender=client, receiver=1 - client, round=0)
-    first = transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)
-    transport.close()
-    refusal(
-        lambda: transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)
-    )
-    return [first, other.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE)]
-
-
 def test_what_nobody_asked_for_yet_waits() -> None:
     """Thirty megabytes that arrive before they are asked for are kept, and handed out in any
     order."""
@@ -93,13 +79,6 @@ def test_what_nobody_asked_for_yet_waits() -> None:
 def test_a_received_key_is_free_again() -> None:
     """Nothing is remembered for ever: once received, a key may be used again."""
     assert on_ranks([_Part(reuse_key, client) for client in range(2)]) == [True, True]
-
-
-def test_channels_are_kept_apart() -> None:
-    """Equal keys on two channels are two frames, and closing one channel leaves the other open."""
-    assert (
-        on_ranks([_Part(two_channels, client) for client in range(2)]) == [[b"on 0", b"on 1"]] * 2
-    )
 
 
 def test_no_launcher_means_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +115,11 @@ class _Part:
 
 def main(folder: Path) -> None:
     """One rank of ``on_ranks``."""
-    mail = Mail()
-    part = pickle.loads((folder / "parts").read_bytes())[mail.rank]
-    result = part(MpiTransport(mail, lambda client: client))
-    (folder / f"result-{mail.rank}").write_bytes(pickle.dumps(result))
-    mail.barrier(range(mail.size), 0)  # what a rank sent last may still be on its way
-    mail.close()
+    endpoint = MpiEndpoint()
+    part = pickle.loads((folder / "parts").read_bytes())[endpoint.rank]
+    result = part(MpiTransport(endpoint, endpoint.size))
+    (folder / f"result-{endpoint.rank}").write_bytes(pickle.dumps(result))
+    endpoint.flush(1.0)  # what a rank sent last may still be on its way
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ from proxyfl.records.run import Run, state
 from proxyfl.simulation import checkpoint
 from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import Config, of_run, to_toml
-from proxyfl.simulation.engines import mpi
 from proxyfl.simulation.engines import processes as workers
-from proxyfl.simulation.engines.serial import Done, Prepared, Task, rounds_of
+from proxyfl.simulation.engines.serial import Done, Engine, Prepared, Task, rounds_of
 from proxyfl.simulation.prepare import fingerprint, identity
 from proxyfl.simulation.prepare import prepare as prepare
 from proxyfl.transport.memory import MemoryTransport
@@ -59,13 +58,17 @@ def run(
     table: Mapping[str, Method] = METHODS,
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
+    engine: Engine | None = None,
 ) -> Run:
     """Run every method of ``config``; write a run folder at ``out`` if one is given.
 
-    ``workers`` processes share the clients. Results do not depend on their number.
+    ``workers`` processes share the clients, unless another ``engine`` is given. Results depend on
+    neither.
     """
     prepared = prepare(config, dataset=dataset, table=table)
-    return execute(prepared, out=out, callbacks=callbacks, workers=workers, dataset=dataset)
+    return execute(
+        prepared, out=out, callbacks=callbacks, workers=workers, dataset=dataset, engine=engine
+    )
 
 
 def execute(
@@ -75,6 +78,7 @@ def execute(
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
     dataset: Dataset | None = None,
+    engine: Engine | None = None,
 ) -> Run:
     """Run what ``prepare`` found to be in order."""
     whole("workers", workers)
@@ -86,7 +90,8 @@ def execute(
         )
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
-        return _carry_out(prepared, _Recorder(prepared, path), tasks, callbacks, workers, dataset)
+        recorder = _Recorder(prepared, path)
+        return _carry_out(prepared, recorder, tasks, callbacks, workers, dataset, engine)
 
 
 def resume(
@@ -96,6 +101,7 @@ def resume(
     table: Mapping[str, Method] = METHODS,
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
+    engine: Engine | None = None,
 ) -> Run:
     """Go on with the run in ``path``. The end is the same, bit for bit, as that of a run that was
     never cut off."""
@@ -104,7 +110,7 @@ def resume(
     config = of_run(path)
     folder.check_environment(path, identity(config))
     with folder.locked(path):
-        return _resume(path, config, dataset, table, callbacks, workers)
+        return _resume(path, config, dataset, table, callbacks, workers, engine)
 
 
 def _resume(
@@ -114,12 +120,13 @@ def _resume(
     table: Mapping[str, Method],
     callbacks: Sequence[Callback],
     crew: int,
+    engine: Engine | None,
 ) -> Run:
     prepared = prepare(config, dataset=dataset, table=table)
     folder.check_data(path, fingerprint(prepared))
     recorder = _Recorder(prepared, path)
     tasks = recorder.restore(path)
-    return _carry_out(prepared, recorder, tasks, callbacks, crew, dataset)
+    return _carry_out(prepared, recorder, tasks, callbacks, crew, dataset, engine)
 
 
 def _carry_out(
@@ -129,13 +136,14 @@ def _carry_out(
     callbacks: Sequence[Callback],
     crew: int,
     dataset: Dataset | None,
+    engine: Engine | None,
 ) -> Run:
     path = recorder.path
     for callback in callbacks:
         callback.started(prepared.config, path, prepared.sites)
     try:
         waiting = {task.method: task for task in tasks}
-        for done in _rounds(prepared, tasks, path, crew, dataset):
+        for done in _rounds(prepared, tasks, path, crew, dataset, engine):
             if done.method in waiting:
                 first = waiting.pop(done.method).first_round
                 clients = len(prepared.sites_of(done.method))
@@ -163,12 +171,16 @@ def _carry_out(
 
 
 def _rounds(
-    prepared: Prepared, tasks: Sequence[Task], out: Path | None, crew: int, dataset: Dataset | None
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    out: Path | None,
+    crew: int,
+    dataset: Dataset | None,
+    engine: Engine | None,
 ) -> Iterator[Done]:
-    """The rounds of all tasks, done in this process, by a crew of workers, or by the ranks of an
-    MPI job."""
-    if mpi.leading() and tasks:
-        yield from mpi.rounds(prepared, tasks, out=out)
+    """The rounds of all tasks, done by ``engine``, in this process, or by a crew of workers."""
+    if engine is not None and tasks:
+        yield from engine(prepared, tasks, out)
         return
     crew = min(crew, len(prepared.sites))
     if crew > 1 and tasks:

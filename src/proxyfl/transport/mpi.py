@@ -1,24 +1,18 @@
-"""Frames between the ranks of an MPI job. The one home of mpi4py, which is imported only when a job
-needs it.
+"""Frames between the ranks of an MPI job. The one home of mpi4py, imported only in such a job.
 
-A rank has one ``Mail``: a thread that makes all MPI calls, with buffers and without blocking, so
-that what was sent moves on while the rank trains. A message is a header of six int64 (channel,
-sender, receiver, round, length, kind) and, if the length is not 0, the content; MPI keeps the order
-of messages between two ranks, which is what ties a content to its header. The receiver acknowledges
-what was asked for, hence the sender knows which keys are free again. Nothing is pickled."""
+MPI does the work. A message is one synchronous, non-blocking send (MPI_Issend). It stays with the
+sender until the receiver asks for it by rank and tag, which is how the sender knows what has been
+received. Waiting is done here, by looking again and again until a deadline: MPI's own waits have no
+deadline and occupy a core. Nothing is pickled."""
 
-import math
 import os
-import shutil
-import subprocess
-import sys
+import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from struct import Struct
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.transport import base
@@ -26,274 +20,211 @@ from proxyfl.transport import base
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-Key = tuple[int, int, int, int]
-"""Channel, sender, receiver, round. Channels keep apart what different users of one Mail send under
-equal names."""
+CONTROL = 0
+"""The tag of all messages that are not frames. Those from one rank to another arrive in order."""
 
-ALARM = -1
-"""The channel whose messages go to ``alarm`` as they arrive, without being asked for."""
+_SHORTEST, _LONGEST = 5e-5, 2e-3
+"""Seconds between two looks: soon at first, seldom when a peer takes its time."""
 
-_BARRIER = -2
-_HEADER = Struct("<6q")
-_HEADERS, _CONTENTS = 1, 2
-_MESSAGE, _RECEIVED = 0, 1
-_SHORTEST, _LONGEST, _PATIENCE = 2e-5, 1e-2, 0.05
-"""Seconds between two looks for messages: a twentieth of how long it has been quiet, within these
-bounds."""
+_NAME_BYTES = 64
+
+T = TypeVar("T")
 
 
 def launched() -> int:
-    """How many ranks the launcher started, judged by what it left in the environment; 1 without a
-    launcher."""
+    """How many ranks the launcher started, by what it left in the environment; 1 without one."""
     names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
     if "PMIX_RANK" in os.environ:  # srun --mpi=pmix says the size in its own words only
         names.append("SLURM_STEP_NUM_TASKS")
-    found = (os.environ.get(name, "") for name in names)
-    return next((int(text) for text in found if text.isdigit()), 1)
+    for name in names:
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return 1
 
 
-def launcher(ranks: int) -> list[str]:
-    """The start of a command line that runs ``ranks`` processes on this machine, however few cores
-    it has."""
-    beside = Path(sys.executable).with_name("mpiexec")
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
-        raise TransportError("There is no mpiexec. Install one with `pip install 'proxyfl[mpi]'`.")
-    said = subprocess.run(
-        [found, "--version"], capture_output=True, text=True, check=False, timeout=30
-    ).stdout
-    open_mpi = any(
-        name in said.lower() for name in ("open mpi", "open-mpi", "openrte", "prrte", "prterun")
-    )
-    return [
-        found,
-        *(["--oversubscribe", "--bind-to", "none"] if open_mpi else []),
-        "-n",
-        str(ranks),
-    ]
+@dataclass(frozen=True)
+class _Sent:
+    """A message that its receiver may not have asked for yet. MPI reads ``content`` until then."""
+
+    request: "MPI.Request"
+    content: bytes
+    to: int
+    tag: int
 
 
-class Mail:
-    """What one rank sends and receives. Any of its threads may call. All ranks make theirs at the
-    same time.
+class MpiEndpoint:
+    """One rank's end of the job's messages. All ranks make theirs at the same time.
 
     Guarantees:
-        * ``post`` returns at once; a message arrives whole, once, and is kept until it is taken;
-        * ``take`` ends by its timeout, when the mail is closed, and as soon as ``fail`` was called.
+        * ``send`` returns at once; messages with the same sender, receiver and tag arrive in order;
+        * ``receive`` and ``flush`` end by their timeout;
+        * any thread may call; MPI is called by one at a time.
+
+    MPI moves a large message only while both ranks are inside one of these calls.
     """
 
     def __init__(self) -> None:
         self._comm = _world().Dup()
-        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self.alarm: Callable[[int, bytes], None] = lambda _rank, _content: None
-        self._arrived: dict[Key, tuple[bytes, int]] = {}
-        self._not_taken: set[Key] = set()
-        self._outgoing: deque[tuple[int, Key, bytes, int]] = deque()
-        self._closed_channels: set[int] = set()
-        self._error: Exception | None = None
-        self._closed = False
-        state = threading.Lock()
-        self._news, self._work = threading.Condition(state), threading.Condition(state)
-        self._thread = threading.Thread(target=self._deliver, name="mail", daemon=True)
-        self._thread.start()
+        self._lock = threading.Lock()
+        self._sent: list[_Sent] = []
+        self._arriving: dict[tuple[int, int], tuple[MPI.Request, bytearray]] = {}
+        self.rank = self._comm.Get_rank()
+        self.size = self._comm.Get_size()
+        self.machines = self._machines()
+        self.highest_tag = self._highest_tag()
 
-    def post(self, to: int, key: Key, content: bytes) -> None:
-        """Put ``content`` on its way to rank ``to``; TransportError if ``key`` is in use."""
-        with self._news:
-            self._check(key)
-            if key in self._not_taken:
-                raise TransportError(base.repeated(sender=key[1], receiver=key[2], round=key[3]))
-            self._not_taken.add(key)
-            if to == self.rank:
-                self._arrived[key] = (bytes(content), to)
-                self._news.notify_all()
-            else:
-                self._outgoing.append((to, key, bytes(content), _MESSAGE))
-                self._work.notify()
+    def send(self, content: bytes, *, to: int, tag: int = CONTROL) -> None:
+        """Put ``content`` on its way to rank ``to``."""
+        with self._calling():
+            request = self._comm.Issend(content, to, tag)
+            self._sent.append(_Sent(request, content, to, tag))
+            self._forget_received()
 
-    def alert(self, to: int, content: bytes) -> None:
-        """Send ``content`` to the ``alarm`` of rank ``to``."""
-        with self._news:
-            self._outgoing.append((to, (ALARM, self.rank, to, 0), bytes(content), _MESSAGE))
-            self._work.notify()
+    def receive(self, *, source: int, tag: int = CONTROL, timeout: float) -> bytes | None:
+        """The next message of rank ``source`` under ``tag``; None after ``timeout`` seconds."""
+        return until(lambda: self.look(source, tag), timeout)
 
-    def take(self, key: Key, timeout: float = math.inf) -> bytes | None:
-        """The message under ``key``; None if it has not come within ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        with self._news:
-            self._work.notify()
-            while key not in self._arrived:
-                self._check(key)
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return None
-                self._news.wait(min(left, 3600.0))
-            self._check(key)
-            content, source = self._arrived.pop(key)
-            if source == self.rank:
-                self._not_taken.discard(key)
-            else:
-                self._outgoing.append((source, key, b"", _RECEIVED))
-                self._work.notify()
-            return content
+    def look(self, source: int, tag: int) -> bytes | None:
+        """The same without waiting: None if the message is not here, or not all of it."""
+        with self._calling():
+            key = (source, tag)
+            if key not in self._arriving and not self._begins_to_arrive(source, tag):
+                return None
+            request, buffer = self._arriving[key]
+            if not request.Test():
+                return None
+            del self._arriving[key]
+            return bytes(buffer)
 
-    def holds(self, key: Key) -> bool:
-        """Whether a message under ``key`` has arrived and was not taken."""
-        with self._news:
-            return key in self._arrived
+    def waits_for(self, rank: int, tag: int) -> bool:
+        """Whether a message under ``tag`` was sent to ``rank`` and not yet received there."""
+        with self._calling():
+            self._forget_received()
+            return any((sent.to, sent.tag) == (rank, tag) for sent in self._sent)
 
-    def fail(self, error: Exception) -> None:
-        """Let everyone who waits, now or later, get ``error``."""
-        with self._news:
-            self._error = error
-            self._news.notify_all()
-
-    def close_channel(self, channel: int) -> None:
-        """Drop what was not taken from ``channel`` and refuse to use it from now on."""
-        with self._news:
-            self._closed_channels.add(channel)
-            for key in [key for key in self._arrived if key[0] == channel]:
-                del self._arrived[key]
-            self._news.notify_all()
-
-    def close(self, timeout: float = 10.0) -> None:
-        """Send what is still to be sent, as far as that is possible within ``timeout``, and
-        stop."""
-        with self._news:
-            self._closed = True
-            self._news.notify_all()
-            self._work.notify()
-        self._thread.join(timeout)
-
-    def barrier(self, ranks: Sequence[int], number: int) -> None:
-        """Wait until all of ``ranks``, this one among them, wait in the barrier of this ``number``.
-
-        Messages 1, 2, 4 ... places ahead: after the last of them everyone has heard of everyone.
-        The core is free meanwhile, which MPI's own barrier does not promise."""
-        place = ranks.index(self.rank)
-        for step in range((len(ranks) - 1).bit_length()):
-            ahead, behind = (ranks[(place + way) % len(ranks)] for way in (2**step, -(2**step)))
-            self.post(ahead, (_BARRIER, self.rank, ahead, 64 * number + step), b"")
-            self.take((_BARRIER, behind, self.rank, 64 * number + step))
+    def flush(self, timeout: float) -> list[int]:
+        """Wait until all that was sent is received; the ranks that have not done so in time."""
+        until(lambda: None if self._receivers() else True, timeout)
+        return self._receivers()
 
     def abort(self, code: int) -> None:
-        """End every rank of the job, whatever it is doing."""
+        """End every rank of the job, whatever it is doing; the launcher exits with ``code``."""
         self._comm.Abort(code)
 
-    def _check(self, key: Key) -> None:
-        if self._error is not None:
-            raise self._error
-        if self._closed or key[0] in self._closed_channels:
-            raise TransportError("This transport is closed. Open a new one to send or receive.")
-
-    def _deliver(self) -> None:
-        """The thread's loop: send what is to be sent, receive what has come, sleep a little."""
+    def _begins_to_arrive(self, source: int, tag: int) -> bool:
         from mpi4py import MPI
 
-        sends: list[tuple[MPI.Request, bytes]] = []
-        receives: deque[tuple[MPI.Request, Key, bytearray, int]] = deque()
-        quiet_since = time.monotonic()
-        try:
-            while True:
-                with self._news:
-                    outgoing = list(self._outgoing)
-                    self._outgoing.clear()
-                    done = self._closed and not outgoing and not sends
-                if done:
-                    return
-                self._start(outgoing, sends)
-                sends = [(request, held) for request, held in sends if not request.Test()]
-                busy = self._look(receives) or bool(outgoing)
-                busy = self._finish(receives) or busy
-                if busy or self._called(quiet_since):
-                    quiet_since = time.monotonic()
-        except MPI.Exception as error:
-            self.fail(
-                TransportError(f"MPI on rank {self.rank} failed: {error.Get_error_string()}.")
-            )
+        status = MPI.Status()
+        message = self._comm.Improbe(source, tag, status)
+        if message is None:
+            return False
+        buffer = bytearray(status.Get_count(MPI.BYTE))
+        self._arriving[source, tag] = (message.Irecv(buffer), buffer)
+        return True
 
-    def _start(
-        self, outgoing: list[tuple[int, Key, bytes, int]], sends: "list[tuple[MPI.Request, bytes]]"
-    ) -> None:
-        for to, key, content, kind in outgoing:
-            header = _HEADER.pack(*key, len(content), kind)
-            sends.append((self._comm.Isend(header, to, _HEADERS), header))
-            if content:
-                sends.append((self._comm.Isend(content, to, _CONTENTS), content))
+    def _receivers(self) -> list[int]:
+        with self._calling():
+            self._forget_received()
+            return sorted({sent.to for sent in self._sent})
 
-    def _look(self, receives: "deque[tuple[MPI.Request, Key, bytearray, int]]") -> bool:
+    def _forget_received(self) -> None:
+        self._sent = [sent for sent in self._sent if not sent.request.Test()]
+
+    def _highest_tag(self) -> int:
         from mpi4py import MPI
 
-        status, busy = MPI.Status(), False
-        while self._comm.Iprobe(MPI.ANY_SOURCE, _HEADERS, status):
-            source, header, busy = status.Get_source(), bytearray(_HEADER.size), True
-            self._comm.Recv(
-                header, source, _HEADERS
-            )  # it has arrived, as the probe said: this does not wait
-            channel, sender, receiver, round, length, kind = _HEADER.unpack(header)
-            key = (channel, sender, receiver, round)
-            if kind == _RECEIVED:
-                with self._news:
-                    self._not_taken.discard(key)
-            elif length:
-                content = bytearray(length)
-                receives.append(
-                    (self._comm.Irecv(content, source, _CONTENTS), key, content, source)
-                )
-            else:
-                self._hand_in(key, b"", source)
-        return busy
+        return int(self._comm.Get_attr(MPI.TAG_UB) or 32767)  # what the standard promises
 
-    def _finish(self, receives: "deque[tuple[MPI.Request, Key, bytearray, int]]") -> bool:
-        busy = False
-        for _ in range(len(receives)):
-            request, key, content, source = receives.popleft()
-            if request.Test():
-                self._hand_in(key, bytes(content), source)
-                busy = True
-            else:
-                receives.append((request, key, content, source))
-        return busy
+    def _machines(self) -> tuple[str, ...]:
+        own = socket.gethostname().encode()[:_NAME_BYTES]
+        everyone = bytearray(self.size * _NAME_BYTES)
+        self._comm.Allgather(own.ljust(_NAME_BYTES, b"\0"), everyone)
+        names = [everyone[start:][:_NAME_BYTES] for start in range(0, len(everyone), _NAME_BYTES)]
+        return tuple(name.rstrip(b"\0").decode(errors="replace") for name in names)
 
-    def _hand_in(self, key: Key, content: bytes, source: int) -> None:
-        if key[0] == ALARM:
-            self.alarm(source, content)
-            return
-        with self._news:
-            if key[0] not in self._closed_channels:
-                self._arrived[key] = (content, source)
-                self._news.notify_all()
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """One thread at a time, and MPI's errors as ours."""
+        from mpi4py import MPI
 
-    def _called(self, quiet_since: float) -> bool:
-        """Sleep a little; whether somebody woke us, to send or because they wait for something."""
-        pause = _PATIENCE * (time.monotonic() - quiet_since)
-        with self._news:
-            return bool(self._outgoing) or self._work.wait(min(max(pause, _SHORTEST), _LONGEST))
+        with self._lock:
+            try:
+                yield
+            except MPI.Exception as error:
+                raise TransportError(
+                    f"MPI on rank {self.rank} failed: {error.Get_error_string()}."
+                ) from error
 
 
 class MpiTransport:
-    """A Transport over one channel of a Mail. ``home`` says on which rank a client lives."""
+    """A Transport over an endpoint: client k of ``clients`` lives on rank k modulo the ranks.
 
-    def __init__(self, mail: Mail, home: Callable[[int], int], *, channel: int = 0) -> None:
-        self._mail, self._home, self._channel = mail, home, channel
+    The tag of a frame is its key, counted modulo MPI's highest tag: keys of two rounds in a row
+    never share one.
+    """
+
+    def __init__(self, endpoint: MpiEndpoint, clients: int) -> None:
+        if 2 * clients**2 > endpoint.highest_tag:
+            raise TransportError(
+                f"This MPI tells {endpoint.highest_tag} tags apart, too few for {clients} clients. "
+                "Use fewer clients, or Open MPI."
+            )
+        self._endpoint = endpoint
+        self._clients = clients
+        self._closed = False
 
     def send(self, frame: bytes, *, sender: int, receiver: int, round: int) -> None:
         """Hand ``frame`` over for ``receiver``."""
-        self._mail.post(self._home(receiver), (self._channel, sender, receiver, round), frame)
+        self._check_open()
+        rank = self._rank(receiver)
+        tag = self._tag(sender, receiver, round)
+        if self._endpoint.waits_for(rank, tag):
+            raise TransportError(base.repeated(sender=sender, receiver=receiver, round=round))
+        self._endpoint.send(frame, to=rank, tag=tag)
 
     def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
-        frame = self._mail.take((self._channel, sender, receiver, round), timeout)
+        rank = self._rank(sender)
+        tag = self._tag(sender, receiver, round)
+
+        def look() -> bytes | None:
+            self._check_open()
+            return self._endpoint.look(rank, tag)
+
+        frame = until(look, timeout)
         if frame is None:
-            raise PeerTimeout(
-                base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
-            )
+            silent = base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
+            machine = self._endpoint.machines[rank]
+            raise PeerTimeout(f"{silent} Client {sender} is on rank {rank}, machine {machine}.")
         return frame
 
     def close(self) -> None:
-        """Drop what was not received and wake whoever waits, with a TransportError. The Mail goes
-        on."""
-        self._mail.close_channel(self._channel)
+        """Refuse to send and receive from now on. The endpoint stays open."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError("This transport is closed. Open a new one to send or receive.")
+
+    def _rank(self, client: int) -> int:
+        return client % self._endpoint.size
+
+    def _tag(self, sender: int, receiver: int, round: int) -> int:
+        key = (round * self._clients + sender) * self._clients + receiver
+        return CONTROL + 1 + key % self._endpoint.highest_tag
+
+
+def until(look: Callable[[], T | None], timeout: float) -> T | None:
+    """What ``look`` finds, looking again and again; None after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    pause = _SHORTEST
+    while True:
+        found = look()
+        if found is not None or time.monotonic() >= deadline:
+            return found
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST)
 
 
 def _world() -> "MPI.Intracomm":
@@ -303,20 +234,15 @@ def _world() -> "MPI.Intracomm":
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise TransportError(
-            f"Started with {ranks} ranks, but mpi4py does not load: {error}. Install it with `pip "
-            f"install "
-            "'proxyfl[mpi]'`, or against the MPI of this cluster with `pip install --no-binary "
-            "mpi4py mpi4py`."
+            f"Started with {ranks} ranks, but mpi4py does not load: {error}. Install it with "
+            "`pip install 'proxyfl[mpi]'`, or against the MPI of this cluster with "
+            "`pip install --no-binary mpi4py mpi4py`."
         ) from error
-    if ranks > 1 and MPI.COMM_WORLD.Get_size() != ranks:
+    found = MPI.COMM_WORLD.Get_size()
+    if ranks > 1 and found != ranks:
+        library = MPI.Get_library_version().split(",")[0].strip()
         raise TransportError(
-            f"The launcher started {ranks} ranks, but mpi4py finds {MPI.COMM_WORLD.Get_size()}: "
-            f"they belong to "
-            f"different MPIs. Start with the mpiexec of "
-            f"{MPI.Get_library_version().split(',')[0].strip()}."
-        )
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise TransportError(
-            "This MPI allows calls from the main thread alone; ProxyFL needs MPI_THREAD_SERIALIZED."
+            f"The launcher started {ranks} ranks, but mpi4py finds {found}: they belong to "
+            f"different MPIs. Start with the mpiexec of {library}."
         )
     return MPI.COMM_WORLD

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from proxyfl._machine import physical_cores
@@ -10,6 +11,7 @@ from proxyfl.records import folder
 from proxyfl.records.run import Run
 from proxyfl.simulation import run as runner
 from proxyfl.simulation.engines import mpi
+from proxyfl.simulation.engines.serial import Engine
 
 _EPILOG = """\
 examples:
@@ -32,16 +34,20 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of the run")
     add_run_options(parser)
-    parser.set_defaults(run=lambda args: mpi.led(lambda: start(args)))
+    parser.set_defaults(run=execute)
 
 
-def start(args: argparse.Namespace) -> int:
-    """Resume, show progress, show the result."""
+def execute(args: argparse.Namespace) -> int:
+    """Resume, show progress, show the result; under mpiexec, on all ranks of the job."""
+    return mpi.on_rank_zero(partial(_execute, args))
+
+
+def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
     path = folder.existing(args.run_folder)
     others = followers(args, path)
     crew = args.workers if args.workers is not None else physical_cores()
 
     def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.resume(path, callbacks=callbacks, workers=crew)
+        return runner.resume(path, callbacks=callbacks, workers=crew, engine=engine)
 
     return carry_out(action, others, path, args.json)

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from proxyfl._machine import physical_cores
@@ -18,6 +19,7 @@ from proxyfl.simulation import config as settings
 from proxyfl.simulation import run as runner
 from proxyfl.simulation import tracking
 from proxyfl.simulation.engines import mpi
+from proxyfl.simulation.engines.serial import Engine
 
 _EPILOG = """\
 examples:
@@ -71,11 +73,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--print-config", action="store_true", help="print the resolved config as TOML and stop"
     )
-    parser.set_defaults(run=lambda args: mpi.led(lambda: start(args)))
+    parser.set_defaults(run=execute)
 
 
-def start(args: argparse.Namespace) -> int:
-    """Run, show progress, show the result."""
+def execute(args: argparse.Namespace) -> int:
+    """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
+    return mpi.on_rank_zero(partial(_execute, args))
+
+
+def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
     overrides = list(args.overrides)
     for key, value in (("data.directory", args.data_dir), ("device", args.device)):
         if value is not None:
@@ -93,7 +99,7 @@ def start(args: argparse.Namespace) -> int:
     crew = args.workers if args.workers is not None else physical_cores()
 
     def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew)
+        return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew, engine=engine)
 
     return carry_out(action, others, out, args.json)
 

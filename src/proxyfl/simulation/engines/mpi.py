@@ -1,351 +1,205 @@
 """The clients of a run spread over the ranks of an MPI job, as ``workers`` spreads them over
 processes.
 
-Rank 0 leads: it alone reads the command line, makes the run's folder, records and prints. The
-others wait for orders. An order is a run's config and tasks; every rank keeps only its own clients'
-data, hosts every N-th client, and goes through the same methods and rounds. Proxies go directly
-from rank to rank, those of the hub methods through the rank of the hub client, which is 0 unless
-client 0 is away. Records come to rank 0 as JSON. A client computes the same bits wherever it runs,
-so the number of ranks changes nothing but the time.
+Rank 0 alone reads the command line, makes the run's folder, records and prints. Its engine sends
+the plan of the run to the other ranks. Every rank then prepares the run, keeps only its own
+clients' data, and goes through the same methods and rounds. Proxies go directly from rank to rank;
+records go to rank 0 as JSON after every round, and no rank begins a round before rank 0 has its
+records of the last one. A client computes the same bits wherever it runs, so the number of ranks
+changes nothing but the time.
 
-Failure: a rank that raises, dies, or stalls past ``exchange.timeout`` ends the job with one message
-that names it, its clients and the round (simulation/engines/ranks.py). What was recorded and
-checkpointed is intact."""
+Failure: a rank that raises says so and aborts the job. So does a rank that waits longer than
+``exchange.timeout`` for a frame, or twice that for anything else: who waits for a frame knows best
+who is late. The launcher ends the job when a rank dies, and says which; rank 0 then says how to
+resume. What was recorded and checkpointed is intact."""
 
-import tomllib
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import atexit
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
 
 from proxyfl.data import Dataset
-from proxyfl.errors import DataError, PeerTimeout, RunError, WorkerDied
-from proxyfl.federation.membership import Presence
+from proxyfl.errors import DataError, InputError, RunError, WorkerDied
 from proxyfl.federation.methods import METHODS, Method
-from proxyfl.gossip import topology
-from proxyfl.simulation import clients as build
-from proxyfl.simulation.checkpoint import Checkpoint
-from proxyfl.simulation.clients import Site
-from proxyfl.simulation.config import Config, from_tree, to_toml
-from proxyfl.simulation.engines.ranks import Crew, Follower, Places, lead
-from proxyfl.simulation.engines.serial import Done, Prepared, Task, merged, rounds_of
-from proxyfl.transport.base import Transport
-from proxyfl.transport.mpi import Mail, MpiTransport, launched
+from proxyfl.simulation.engines.ranks import Plan, Ranks, checksum, reason
+from proxyfl.simulation.engines.serial import Done, Engine, Prepared, Task, merged, rounds_of
+from proxyfl.simulation.prepare import prepare
+from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
 
-if TYPE_CHECKING:
-    from proxyfl.records.run import Run
-    from proxyfl.simulation.run import Callback
+_STARTING = 3600.0
+"""Seconds that rank 0 may take to load the data and check the run, or to show its result."""
 
 _LOADING = 600.0
-_LOADS = "while it loaded its data"
+"""Seconds that another rank may take to load its part, at least."""
 
-_crew: Crew | None = None
-"""The ranks that this process leads. A process belongs to one MPI job for life, hence one
-variable."""
+_NOTHING_MORE = b"null"
 
 
-def led(
-    action: Callable[[], int],
+def on_rank_zero(
+    action: Callable[[Engine | None], int],
     *,
     dataset: Dataset | None = None,
     table: Mapping[str, Method] = METHODS,
 ) -> int:
-    """Do ``action`` on rank 0, with all other ranks at its service; return its exit code.
+    """Call ``action`` with this job's engine on rank 0, with the other ranks at its service.
 
-    Without a launcher this is ``action()``. On the other ranks it returns 0 when rank 0 dismisses
-    them."""
-    global _crew
+    Returns the exit code: that of ``action``, and 0 on the other ranks. Without a launcher this is
+    ``action(None)``. If rank 0 fails, by a code or an exception, it aborts the job when it exits,
+    once it has said why.
+    """
     if launched() < 2:
-        return action()
-    mail = Mail()
-    if mail.rank > 0:
-        follower = Follower(mail)
-        follower.serve(lambda order: _follow(follower, order, dataset, table))
+        return action(None)
+    endpoint = MpiEndpoint()
+    if endpoint.rank > 0:
+        _follow(endpoint, dataset, table)
         return 0
-    with lead(mail) as crew:
-        _crew = crew
-        try:
-            crew.code = action()
-        finally:
-            _crew = None
-    return crew.code
-
-
-def run(
-    config: Config,
-    *,
-    out: Path | str | None = None,
-    dataset: Dataset | None = None,
-    table: Mapping[str, Method] = METHODS,
-    callbacks: "Sequence[Callback]" = (),
-) -> "Run | None":
-    """``runner.run`` for a script that is started under mpiexec: the result on rank 0, None on the
-    others."""
-    from proxyfl.simulation import run as runner
-
-    results: list[Run] = []
-
-    def action() -> int:
-        results.append(
-            runner.run(config, out=out, dataset=dataset, table=table, callbacks=callbacks)
-        )
-        return 0
-
-    led(action, dataset=dataset, table=table)
-    return results[0] if results else None
-
-
-def leading() -> bool:
-    """Whether this process is rank 0 of a job whose other ranks wait for orders."""
-    return _crew is not None
-
-
-def rounds(prepared: Prepared, tasks: Sequence[Task], *, out: Path | None) -> Iterator[Done]:
-    """Run ``tasks`` on all ranks; yield each round of each method once all ranks have done it. For
-    rank 0."""
-    if _crew is None:
-        raise RunError(
-            "This process leads no MPI job. Start with mpiexec, through `led` or `run` of this "
-            "module."
-        )
-    crew, config = _crew, prepared.config
-    places = Places(tuple(site.name for site in prepared.sites), crew.machines)
-    counts = [_clients(prepared.table, places, task.method) for task in tasks]
-    schedule = [
-        _schedule(tasks, counts, config.rounds, places, rank) for rank in range(crew.mail.size)
-    ]
-    channel = crew.channels(len(tasks))
-    order = _order(prepared, tasks, places, out, channel)
-    crew.begin(places, order, schedule, timeout=config.exchange.timeout, out=out)
-    for rank in range(1, crew.mail.size):
-        crew.report(rank, max(_LOADING, config.exchange.timeout))
-    for number, (task, clients) in enumerate(zip(tasks, counts, strict=True), channel):
-        transport = _Blaming(_transport(crew.mail, places, number), places, task.method)
-        own = rounds_of(prepared, task, places.hosted(0, clients), transport, out)
-        # Where ranks wait for each other, the one who waits in vain knows better than rank 0 for
-        # whom: let it speak.
-        patience = config.exchange.timeout * (
-            1 if prepared.table[task.method].exchange == "none" else 2
-        )
-        for round in range(task.first_round, config.rounds + 1):
-            parts = [_own_part(own, places, _where(task.method, round, config.rounds))]
-            others = range(1, min(crew.mail.size, clients))
-            parts += [Done.from_dict(crew.report(rank, patience)) for rank in others]
-            yield merged(parts)
-            crew.go_on()
-    crew.finished()
-
-
-def _schedule(
-    tasks: Sequence[Task], counts: Sequence[int], rounds: int, places: Places, rank: int
-) -> list[str]:
-    """Where each report of ``rank`` will come from: loading its data, then every round of every
-    method it hosts."""
-    return [_LOADS] + [
-        _where(task.method, round, rounds)
-        for task, clients in zip(tasks, counts, strict=True)
-        if places.hosted(rank, clients)
-        for round in range(task.first_round, rounds + 1)
-    ]
-
-
-def _own_part(own: Iterator[Done], places: Places, where: str) -> Done:
     try:
-        return next(own)
-    except WorkerDied:
+        code = action(partial(_lead, endpoint))
+    except BaseException as error:
+        atexit.register(endpoint.abort, 2 if isinstance(error, InputError) else 1)
         raise
-    except Exception as error:
-        raise WorkerDied(places.failed(0, where, error)) from error
-
-
-def _order(
-    prepared: Prepared, tasks: Sequence[Task], places: Places, out: Path | None, channel: int
-) -> dict[str, Any]:
-    """All that another rank needs to know, as JSON."""
-    return {
-        "config": to_toml(prepared.config),
-        "channel": channel,
-        "out": None if out is None else str(out.absolute()),
-        "names": places.names,
-        "machines": places.machines,
-        "checksums": [_checksum(site) for site in prepared.sites],
-        "tasks": [
-            {
-                "method": t.method,
-                "path": str(t.checkpoint.path.absolute()),
-                "round": t.checkpoint.round,
-            }
-            if t.checkpoint is not None
-            else {"method": t.method}
-            for t in tasks
-        ],
-        "presences": {
-            task.method: _runs_of_equals(prepared.presences[task.method]) for task in tasks
-        },
-    }
-
-
-def _follow(
-    follower: Follower, order: Any, dataset: Dataset | None, table: Mapping[str, Method]
-) -> None:
-    """Carry out one order: what ``rounds`` does, on another rank."""
-    config = from_tree(tomllib.loads(order["config"]))
-    out = None if order["out"] is None else Path(order["out"])
-    places, rank = Places(tuple(order["names"]), tuple(order["machines"])), follower.mail.rank
-    follower.begin(places, timeout=config.exchange.timeout, out=out)
-    follower.where = _LOADS
-    if out is not None and not (out / "config.toml").is_file():
-        raise RunError(
-            f"It does not see the run's folder {out}. Give one that all machines share with --out."
-        )
-    prepared = _prepared(config, order, dataset, table, places, rank)
-    follower.report({})
-    for number, about in enumerate(order["tasks"], order["channel"]):
-        task = _task(about)
-        transport = _Blaming(_transport(follower.mail, places, number), places, task.method)
-        hosted = places.hosted(rank, _clients(table, places, task.method))
-        follower.where = _where(task.method, task.first_round, config.rounds)
-        behind = config.rounds + 1 - task.first_round
-        for done in rounds_of(prepared, task, hosted, transport, out) if hosted else ():
-            follower.report(done.as_dict())
-            follower.where = _where(task.method, done.round + 1, config.rounds)
-            if table[task.method].exchange == "none":
-                # No exchange holds ranks together here, and one that runs far ahead would later
-                # wait in vain.
-                behind -= follower.await_go(config.exchange.timeout)
-        for _ in range(behind):
-            follower.await_go(config.exchange.timeout)
-
-
-def _prepared(
-    config: Config,
-    order: Any,
-    dataset: Dataset | None,
-    table: Mapping[str, Method],
-    places: Places,
-    rank: int,
-) -> Prepared:
-    """The run as this rank sees it: rank 0 has checked it; of the data only what is hosted here is
-    kept."""
-    torch.set_num_threads(config.threads)
-    dataset = dataset if dataset is not None else build.load_data(config)
-    hosted = places.hosted(rank, len(places.names))
-    sites = _own_sites(config, dataset, hosted)
-    for client in hosted:
-        if _checksum(sites[client]) != order["checksums"][client]:
-            raise DataError(
-                f"The data of {sites[client].name} is not what rank 0 has for it. Give all "
-                f"machines the same files."
-            )
-    settings = config.exchange
-    mixing = topology.make(
-        settings.topology,
-        self_weight=settings.self_weight,
-        degree=settings.degree,
-        seed=config.seed,
-    )
-    presences = {name: _unrolled(runs) for name, runs in order["presences"].items()}
-    one = replace(
-        dataset,
-        train_x=dataset.train_x[:1].clone(),
-        train_y=dataset.train_y[:1],
-        site=None,
-        site_names=(),
-    )
-    return Prepared(config, one, sites, table, mixing, presences)
-
-
-def _own_sites(config: Config, dataset: Dataset, hosted: Iterable[int]) -> list[Site]:
-    """All clients by name, with the data of those in ``hosted``. Nobody else's examples are
-    copied."""
-    rows_only = replace(
-        dataset,
-        train_x=torch.zeros(len(dataset.train_y), 1),
-        test_x=torch.zeros(len(dataset.test_y), 1),
-    )
-    sites = [replace(site, x=site.x[:0], y=site.y[:0]) for site in build.deal(config, rows_only)]
-    for client in hosted:
-        rows = sites[client].rows
-        sites[client] = replace(sites[client], x=dataset.train_x[rows], y=dataset.train_y[rows])
-    return sites
+    if code != 0:
+        atexit.register(endpoint.abort, code)
+        return code
+    for rank in range(1, endpoint.size):
+        endpoint.send(_NOTHING_MORE, to=rank)
+    endpoint.flush(_LOADING)
+    return 0
 
 
 @dataclass(frozen=True)
-class _Blaming:
-    """A transport whose timeouts name the rank that stayed silent, and its clients."""
+class _Job:
+    """One run, as one rank takes part in it."""
 
-    transport: Transport
-    places: Places
-    method: str
+    endpoint: MpiEndpoint
+    ranks: Ranks
+    prepared: Prepared
+    out: Path | None
 
-    def send(self, frame: bytes, *, sender: int, receiver: int, round: int) -> None:
-        self.transport.send(frame, sender=sender, receiver=receiver, round=round)
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for anything but a frame."""
+        return 2 * self.prepared.config.exchange.timeout
 
-    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
+    def rounds(self, task: Task) -> Iterator[Done]:
+        """This rank's part of ``task``, whose frames have all been received; WorkerDied if it
+        fails."""
+        pooled = self.prepared.table[task.method].pooled
+        clients = 1 if pooled else len(self.prepared.sites)
+        hosted = self.ranks.hosted(self.endpoint.rank, clients)
+        # One endpoint serves all methods: nothing is on its way when a method ends.
+        transport = MpiTransport(self.endpoint, clients)
+        round = task.first_round
         try:
-            return self.transport.receive(
-                sender=sender, receiver=receiver, round=round, timeout=timeout
+            for report in rounds_of(self.prepared, task, hosted, transport, self.out):
+                self.flush()
+                yield report
+                round = report.round + 1
+        except WorkerDied:
+            raise
+        except Exception as error:
+            who = self.ranks.describe(self.endpoint.rank)
+            where = f"{task.method}, round {round}"
+            raise WorkerDied(f"{who} failed in {where}: {reason(error)}") from error
+
+    def flush(self) -> None:
+        """Wait until all that this rank has sent is received."""
+        late = self.endpoint.flush(self.patience)
+        if late:
+            raise self._stalled(late[0], "asked for nothing", self.patience)
+
+    def report_of(self, rank: int, timeout: float) -> Done:
+        """The next report of ``rank``."""
+        text = self.endpoint.receive(source=rank, timeout=timeout)
+        if text is None:
+            raise self._stalled(rank, "reported nothing", timeout)
+        return Done.from_dict(json.loads(text))
+
+    def _stalled(self, rank: int, what: str, seconds: float) -> WorkerDied:
+        return WorkerDied(
+            f"{self.ranks.describe(rank)} stalled: it {what} for {seconds:g} s. "
+            "If a round takes that long, raise exchange.timeout."
+        )
+
+
+def _lead(
+    endpoint: MpiEndpoint, prepared: Prepared, tasks: Sequence[Task], out: Path | None
+) -> Iterator[Done]:
+    """The engine of rank 0: each round of each method once all ranks have done it."""
+    names = [site.name for site in prepared.sites]
+    job = _Job(endpoint, Ranks(names, endpoint.machines), prepared, out)
+    others = range(1, endpoint.size)
+    plan = Plan.of(prepared, tasks, out).encode()
+    try:
+        for rank in others:
+            endpoint.send(plan, to=rank)
+        for rank in others:
+            job.report_of(rank, max(_LOADING, job.patience))
+        for task in tasks:
+            for own in job.rounds(task):
+                parts = [own]
+                for rank in others:
+                    parts.append(job.report_of(rank, job.patience))
+                yield merged(parts)
+    except KeyboardInterrupt:
+        raise WorkerDied(
+            "This job was ended: by its launcher because a rank was lost, which it names, or by "
+            "a signal."
+        ) from None
+
+
+def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, table: Mapping[str, Method]) -> None:
+    """Take part in what rank 0 plans, until it plans nothing more."""
+    try:
+        while True:
+            text = endpoint.receive(source=0, timeout=_STARTING)
+            if text is None:
+                raise WorkerDied(f"rank 0 planned nothing for {_STARTING:g} s.")
+            if text == _NOTHING_MORE:
+                return
+            _take_part(endpoint, Plan.decode(text), dataset, table)
+    except KeyboardInterrupt:
+        os._exit(130)  # the launcher ends the job, and rank 0 speaks for it
+    except Exception as error:
+        message = str(error)
+        if not isinstance(error, WorkerDied):
+            who = Ranks((), endpoint.machines).describe(endpoint.rank)
+            message = f"{who} failed: {reason(error)}"
+        print(f"proxyfl: {message}", file=sys.stderr, flush=True)
+        endpoint.abort(1)
+
+
+def _take_part(
+    endpoint: MpiEndpoint, plan: Plan, dataset: Dataset | None, table: Mapping[str, Method]
+) -> None:
+    """What ``_lead`` does, on another rank."""
+    if plan.out is not None and not (plan.out / "config.toml").is_file():
+        raise RunError(
+            f"The run's folder {plan.out} is not there. Give one that all machines share (--out)."
+        )
+    own = range(endpoint.rank, len(plan.checksums), endpoint.size)
+    prepared = prepare(plan.config, dataset=dataset, table=table, hosted=own)
+    for client in own:
+        site = prepared.sites[client]
+        if checksum(site) != plan.checksums[client]:
+            raise DataError(
+                f"The data of {site.name} is not what rank 0 has for it. Give all machines the "
+                "same files."
             )
-        except PeerTimeout as error:
-            who = self.places.describe(self.places.home(sender))
-            raise WorkerDied(
-                f"{who} stalled in {self.method}, round {round}: client {sender} sent nothing to "
-                f"client {receiver} "
-                f"within {timeout:g} s. If that is how far ranks are apart, raise exchange.timeout."
-            ) from error
-
-    def close(self) -> None:
-        self.transport.close()
+    names = [site.name for site in prepared.sites]
+    ranks = Ranks(names, endpoint.machines)
+    job = _Job(endpoint, ranks, replace(prepared, presences=plan.presences), plan.out)
+    _report(job, Done("", 0))
+    for task in plan.tasks:
+        for done in job.rounds(task):
+            _report(job, done)
 
 
-def _transport(mail: Mail, places: Places, channel: int) -> MpiTransport:
-    # A channel for each method: the fastest rank may begin the next before the slowest has ended
-    # the last.
-    return MpiTransport(mail, places.home, channel=channel)
-
-
-def _clients(table: Mapping[str, Method], places: Places, method: str) -> int:
-    return 1 if table[method].pooled else len(places.names)
-
-
-def _where(method: str, round: int, rounds: int) -> str:
-    return f"in {method}, round {round}" if round < rounds else f"in {method}, after the last round"
-
-
-def _task(about: Mapping[str, Any]) -> Task:
-    if "path" not in about:
-        return Task(about["method"])
-    return Task(about["method"], Checkpoint(Path(about["path"]), about["round"], 0, {}))
-
-
-def _checksum(site: Site) -> int:
-    checksum = zlib.crc32(site.x.contiguous().numpy().data)
-    return zlib.crc32(site.y.contiguous().numpy().data, checksum)
-
-
-def _runs_of_equals(presences: Sequence[Presence]) -> list[list[Any]]:
-    """Presences as JSON. They seldom change: [how often in a row, what] for each change."""
-    runs: list[list[Any]] = []
-    for presence in presences:
-        plain = [
-            list(presence.present),
-            presence.expected,
-            list(presence.leaving.items()),
-            list(presence.fewer_steps.items()),
-        ]
-        if runs and runs[-1][1] == plain:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, plain])
-    return runs
-
-
-def _unrolled(runs: Sequence[Any]) -> list[Presence]:
-    presences: list[Presence] = []
-    for times, (present, expected, leaving, fewer) in runs:
-        one = Presence(tuple(present), expected, dict(leaving), dict(fewer))
-        presences.extend([one] * times)
-    return presences
+def _report(job: _Job, done: Done) -> None:
+    """Send ``done`` to rank 0 and wait until it has it: nobody runs ahead of the records."""
+    job.endpoint.send(json.dumps(done.as_dict()).encode(), to=0)
+    job.flush()

@@ -82,6 +82,10 @@ class Done:
         )
 
 
+Engine = Callable[[Prepared, Sequence[Task], Path | None], Iterator[Done]]
+"""Runs tasks and yields each round of each method, done by all clients; writes below the folder."""
+
+
 def merged(parts: Sequence[Done]) -> Done:
     """One round as all hosts did it, the records in the order of the clients."""
     records = sorted(
