@@ -1,12 +1,13 @@
 """Arithmetic in bfloat16, for models that are trained without DP."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from proxyfl.errors import ConfigError
+from proxyfl.errors import ConfigError, ModelError
 from proxyfl.federation.learners import Mutual
 from proxyfl.federation.methods import METHODS
 from proxyfl.federation.precision import computing_in
@@ -37,6 +38,51 @@ def test_weights_and_gradients_stay_float32() -> None:
     assert model.state_dict().keys() == cnn().state_dict().keys()
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+def test_a_deep_copy_runs_its_own_weights() -> None:
+    """A copy, such as the proxy as it was received, stays as it is when the original learns."""
+    x = torch.randn(8, 1, 28, 28)
+    model = computing_in("bfloat16", cnn())
+    frozen = copy.deepcopy(model)
+    before = frozen(x)
+    assert torch.equal(before, model(x))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert torch.equal(frozen(x), before)
+    assert not torch.equal(model(x), before)
+
+
+@pytest.mark.parametrize("name", ["proxyfl", "fml"])
+def test_the_received_proxy_is_frozen_without_dp(name: str) -> None:
+    """Without DP, where the proxy computes in bfloat16 too, the private model's teacher is the proxy
+    as it was received while the proxy trains on."""
+    config = from_tree(
+        {
+            "precision": "bfloat16",
+            "privacy": {"enabled": False},
+            "models": {"private": "cnn1", "proxy": "cnn1"},
+        }
+    )
+    dataset = build.load_data(config)
+    sites = build.deal(config, dataset)
+    (client,) = build.clients_for(config, METHODS[name], dataset, sites, [0])
+    learner = client.learner
+    assert isinstance(learner, Mutual)
+    x = dataset.test_x[:16]
+    before = learner.received(x)
+    learner.train(0, 2)
+    assert torch.equal(learner.received(x), before)
+    assert not torch.equal(learner.proxy(x), before)
+
+
+def test_a_forward_that_only_the_object_has_is_refused() -> None:
+    """A model whose forward was set on the object would be copied with it, and the error says so."""
+    model = cnn()
+    model.forward = lambda x: x
+    with pytest.raises(ModelError, match="set on the object"):
+        computing_in("bfloat16", model)
 
 
 def test_float32_changes_nothing() -> None:
