@@ -229,7 +229,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         Case("alone", "mlp", 1, 2, 1)
 
 
-def command(*arguments: str) -> int:
+def command_line(*arguments: str) -> int:
     """Run ``python -m benchmarks.communication`` with these arguments, errors and all."""
     args = parser().parse_args(arguments)
     code: int = args.execute(args)
@@ -259,7 +259,7 @@ def test_the_model_command_reads_points_and_draws(
     (tmp_path / "points.json").write_text(json.dumps({"points": [vars(p) for p in points]}))
     figure = tmp_path / "figures" / "model"
     assert (
-        command(
+        command_line(
             "model",
             str(tmp_path / "points.json"),
             "--cores",
@@ -284,7 +284,7 @@ def test_the_model_command_reads_points_and_draws(
     assert len(list(figure.parent.iterdir())) == 2
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"broken\.json"):
-        command("model", str(tmp_path / "broken.json"))
+        command_line("model", str(tmp_path / "broken.json"))
 
 
 def test_the_mix_command_writes_its_tables(
@@ -293,7 +293,9 @@ def test_the_mix_command_writes_its_tables(
     """Rounds and bytes per graph go to JSON and CSV; a graph that never averages has no rounds."""
     out = tmp_path / "mixing.json"
     assert (
-        command("mix", "--clients", "8,64", "--failures", "50", "--rounds", "20", "--out", str(out))
+        command_line(
+            "mix", "--clients", "8,64", "--failures", "50", "--rounds", "20", "--out", str(out)
+        )
         == 0
     )
     assert "never" in capsys.readouterr().out
@@ -305,4 +307,4 @@ def test_the_mix_command_writes_its_tables(
     assert by["exponential", 0.5, 64]["megabytes"] == pytest.approx(6 * 4 * 199_210 / 1e6)
     assert len(out.with_suffix(".csv").read_text().splitlines()) == 1 + len(rows)
     with pytest.raises(ConfigError, match="2,4,8"):
-        command("mix", "--clients", "many")
+        command_line("mix", "--clients", "many")
