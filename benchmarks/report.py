@@ -23,7 +23,7 @@ from proxyfl._files import write_json
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.records import folder
 from proxyfl.records.run import Run
-from proxyfl.report.live import LivePage
+from proxyfl.report.callback import LivePage
 from proxyfl.seeds import numpy_stream
 from proxyfl.simulation import run as runner
 from proxyfl.simulation.config import Config, from_tree, to_toml

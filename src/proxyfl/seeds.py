@@ -15,12 +15,13 @@ Guarantees:
 import hashlib
 import math
 import ssl
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+if TYPE_CHECKING:  # deriving a seed needs neither, and whoever only reads runs does not wait
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 
 def derive(seed: int, name: str, *index: int) -> int:
@@ -29,13 +30,17 @@ def derive(seed: int, name: str, *index: int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def stream(seed: int, name: str, *index: int) -> torch.Generator:
+def stream(seed: int, name: str, *index: int) -> "torch.Generator":
     """A torch generator for the stream ``name``."""
+    import torch
+
     return torch.Generator().manual_seed(derive(seed, name, *index))
 
 
-def numpy_stream(seed: int, name: str, *index: int) -> np.random.Generator:
+def numpy_stream(seed: int, name: str, *index: int) -> "np.random.Generator":
     """A NumPy generator for the stream ``name``."""
+    import numpy as np
+
     return np.random.default_rng(derive(seed, name, *index))
 
 
@@ -44,6 +49,8 @@ def seed_global(seed: int) -> None:
 
     ``torch.manual_seed`` does the same at a millisecond a call: it also formats a stack trace for
     every kind of accelerator that is not in use."""
+    import torch
+
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it untyped
         torch.cuda.manual_seed_all(seed)
@@ -57,23 +64,23 @@ class Randomness(Protocol):
         """Whether the values can be recomputed by whoever knows a seed."""
         ...
 
-    def bits(self, n: int) -> NDArray[np.uint64]:
+    def bits(self, n: int) -> "NDArray[np.uint64]":
         """``n`` uniform 64-bit numbers."""
         ...
 
-    def uniform(self, n: int) -> Tensor:
+    def uniform(self, n: int) -> "Tensor":
         """``n`` float64 values, uniform on [0, 1)."""
         ...
 
-    def normal(self, n: int) -> Tensor:
+    def normal(self, n: int) -> "Tensor":
         """``n`` float32 values, standard normal."""
         ...
 
-    def state(self) -> Tensor | None:
+    def state(self) -> "Tensor | None":
         """What ``restore`` needs to go on from here; None where there is nothing to restore."""
         ...
 
-    def restore(self, state: Tensor | None) -> None:
+    def restore(self, state: "Tensor | None") -> None:
         """Continue from ``state``."""
         ...
 
@@ -86,20 +93,27 @@ class Seeded:
     def __init__(self, seed: int, name: str, *index: int) -> None:
         self._generator = stream(seed, name, *index)
 
-    def bits(self, n: int) -> NDArray[np.uint64]:
+    def bits(self, n: int) -> "NDArray[np.uint64]":
+        import numpy as np
+        import torch
+
         halves = torch.randint(0, 2**32, (2 * n,), generator=self._generator, dtype=torch.int64)
         return halves.to(torch.uint32).numpy().view(np.uint64)
 
-    def uniform(self, n: int) -> Tensor:
+    def uniform(self, n: int) -> "Tensor":
+        import torch
+
         return torch.rand(n, generator=self._generator, dtype=torch.float64)
 
-    def normal(self, n: int) -> Tensor:
+    def normal(self, n: int) -> "Tensor":
+        import torch
+
         return torch.randn(n, generator=self._generator)
 
-    def state(self) -> Tensor | None:
+    def state(self) -> "Tensor | None":
         return self._generator.get_state()
 
-    def restore(self, state: Tensor | None) -> None:
+    def restore(self, state: "Tensor | None") -> None:
         if state is not None:
             self._generator.set_state(state)
 
@@ -110,15 +124,22 @@ class System:
 
     simulated = False
 
-    def bits(self, n: int) -> NDArray[np.uint64]:
+    def bits(self, n: int) -> "NDArray[np.uint64]":
+        import numpy as np
+
         return np.frombuffer(ssl.RAND_bytes(8 * n), dtype=np.uint64)
 
-    def uniform(self, n: int) -> Tensor:
+    def uniform(self, n: int) -> "Tensor":
+        import numpy as np
+        import torch
+
         # The upper 53 bits of 64 random ones, scaled to [0, 1): every value exactly representable.
         upper = self.bits(n) >> np.uint64(11)
         return torch.from_numpy(upper.astype(np.float64) * 2.0**-53)
 
-    def normal(self, n: int) -> Tensor:
+    def normal(self, n: int) -> "Tensor":
+        import torch
+
         # The noise that hides a record is not drawn here but exactly, from ``bits``
         # (privacy/gaussian). Box-Muller in float64: the tails reach 8.5 sigma before they are cut.
         half = (n + 1) // 2
@@ -126,8 +147,8 @@ class System:
         angle = 2.0 * math.pi * self.uniform(half)
         return torch.cat([radius * angle.cos(), radius * angle.sin()])[:n].to(torch.float32)
 
-    def state(self) -> Tensor | None:
+    def state(self) -> "Tensor | None":
         return None
 
-    def restore(self, state: Tensor | None) -> None:
+    def restore(self, state: "Tensor | None") -> None:
         """Nothing to do: every draw is fresh."""

@@ -11,7 +11,8 @@ import pytest
 
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.records import run as loading
-from proxyfl.report.live import LivePage, LiveServer
+from proxyfl.report.callback import LivePage
+from proxyfl.report.live import LiveServer
 from proxyfl.simulation.config import from_tree
 from proxyfl.simulation.run import Callback
 from proxyfl.simulation.run import run as run_config

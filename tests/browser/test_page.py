@@ -52,7 +52,7 @@ def test_the_answer_is_that_of_the_records(shown: Any, runs: list[Path]) -> None
     epsilon and its kind."""
     page = shown.page
     run = loading.read(runs[0])
-    gains = [gain for client in run.clients() if (gain := run.gain("proxyfl", client)) is not None]
+    gains = [gain for client in run.clients if (gain := run.gain("proxyfl", client)) is not None]
     card = page.locator("#answer li[data-method=proxyfl]")
     assert float(card.get_attribute("data-gain")) == pytest.approx(
         sum(gains) / len(gains), abs=2e-4

@@ -16,9 +16,11 @@ import pytest
 
 from proxyfl.cli.commands import watch
 from proxyfl.errors import ConfigError, RunError
-from proxyfl.report import document as report_data
+from proxyfl.records.run import read
 from proxyfl.report import live
-from proxyfl.report.live import LivePage, LiveServer, await_news, increment, over, tail
+from proxyfl.report.callback import LivePage
+from proxyfl.report.document import document
+from proxyfl.report.live import LiveServer, await_news, news, over, recorded
 from proxyfl.simulation import run as runner
 from proxyfl.simulation.config import from_tree
 
@@ -72,53 +74,60 @@ def ask(
     return answer.status, content
 
 
-def test_increments_add_up_to_the_whole(folder: Path) -> None:
-    """What a page collects piece by piece is what the whole file gives at once."""
-    first = tail(folder)
+def test_news_is_the_whole_document(folder: Path) -> None:
+    """A page that is behind gets all of the run as a report shows it; one that is not gets
+    nothing."""
+    first = news(folder, "")
+    assert first["document"]["runs"][0]["progress"] == {"proxyfl": 1}
+    assert news(folder, first["cursor"])["document"] is None
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(lines("proxyfl", 1) + lines("proxyfl", 2))
-    second = tail(folder, first.cursor)
-    assert [row["round"] for row in second.rows] == [1, 1, 2, 2]
-    assert not second.reset
-    assert first.rows + second.rows == tail(folder).rows
-    assert tail(folder, second.cursor).rows == []
+    second = news(folder, first["cursor"])
+    expected = document([read(folder)])
+    del expected["made"], second["document"]["made"]
+    assert second["document"] == expected
 
 
 @pytest.mark.parametrize("cut", [1, 30, 200])
 def test_half_a_round_is_left_for_later(folder: Path, cut: int) -> None:
     """A round that is still being written, in mid-line or between lines, is not told until it is
     whole."""
-    known = tail(folder).cursor
+    known = recorded(folder).cursor
     whole = lines("proxyfl", 1)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(whole[:-cut])
         file.flush()
-        early = tail(folder, known)
+        early = recorded(folder)
         file.write(whole[-cut:])
-    assert early.rows == []
-    assert len(tail(folder, early.cursor).rows) == 2
+    assert early.cursor == known
+    assert len(recorded(folder).rows) == len(early.rows) + 2
 
 
-def test_a_rewritten_file_starts_anew(folder: Path) -> None:
-    """If a resumed run cut off and rewrote the end, a page with an old cursor is told to begin
-    again."""
+def test_a_rewritten_end_is_news(folder: Path) -> None:
+    """If a resumed run cut off the end and wrote another of the same length, the page is told."""
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(lines("proxyfl", 1))
-    old = tail(folder).cursor
-    (folder / "metrics.jsonl").write_text(
-        lines("proxyfl", 0) + lines("another", 1) + lines("another", 2)
-    )
-    again = tail(folder, old)
-    assert again.reset
-    assert len(again.rows) == 6
+    old = recorded(folder).cursor
+    (folder / "metrics.jsonl").write_text(lines("proxyfl", 0) + lines("another", 1))
+    assert news(folder, old)["document"]["runs"][0]["progress"] == {"proxyfl": 1, "another": 2}
 
 
 @pytest.mark.parametrize("cursor", ["999999-00000000", "-1-x", "nonsense", "9" * 40, "5-00000000"])
-def test_a_cursor_that_fits_nothing_starts_anew(folder: Path, cursor: str) -> None:
+def test_a_cursor_that_fits_nothing_gets_the_whole(folder: Path, cursor: str) -> None:
     """Whatever a reader claims to know, it gets the whole and no error."""
-    found = tail(folder, cursor)
-    assert found.reset
-    assert len(found.rows) == 2
+    assert news(folder, cursor)["document"]["runs"][0]["progress"] == {"proxyfl": 1}
+
+
+def test_telling_leaves_the_machine_to_the_run(
+    server: LiveServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After news that took long to tell, a reader who asks again soon is put off; the end is told
+    all the same."""
+    monkeypatch.setattr(live, "PACE", 1e6)
+    assert server.news("")["document"] is not None
+    assert server.news("")["document"] is None
+    (folder / "summary.json").write_text('{"finished": true}')
+    assert server.news("")["done"]
 
 
 def test_a_run_is_over_when_its_summary_is_the_newest(folder: Path) -> None:
@@ -132,20 +141,20 @@ def test_a_run_is_over_when_its_summary_is_the_newest(folder: Path) -> None:
 
 
 def test_the_end_brings_what_is_only_known_then(folder: Path) -> None:
-    """Once the run is over, an increment carries the classes and that it is done."""
-    assert increment(folder, "")["about"] is None
+    """Once the run is over, the news carries the classes and that it is done."""
+    first = news(folder, "")
+    assert not first["done"]
     (folder / "summary.json").write_text('{"finished": true, "classes": ["a", "b"]}')
-    last = increment(folder, "")
+    last = news(folder, first["cursor"])
     assert last["done"]
-    assert last["about"]["classes"] == ["a", "b"]
-    assert last["series"] == report_data.series(tail(folder).rows)
+    assert last["document"]["runs"][0]["classes"] == ["a", "b"]
 
 
 def test_the_end_is_told_at_once(folder: Path) -> None:
     """A question that is held back is answered when the run ends, not when its time is up."""
     threading.Timer(0.3, lambda: (folder / "summary.json").write_text("{}")).start()
     started = time.monotonic()
-    await_news(folder, tail(folder).cursor, threading.Event())
+    await_news(folder, recorded(folder).cursor, threading.Event())
     assert 0.2 < time.monotonic() - started < live.POLL_SECONDS
 
 
@@ -156,7 +165,7 @@ def test_page_and_data_are_served(server: LiveServer) -> None:
     assert b"ProxyFL live" in page
     status, data = ask(server, "/data.json?since=")
     assert status == 200
-    assert json.loads(data)["series"]["proxyfl"]["rounds"] == [0]
+    assert json.loads(data)["document"]["groups"][0]["epsilons"]["proxyfl"]["rounds"] == [1]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +258,7 @@ def test_watching_changes_no_result(tmp_path: Path) -> None:
     plain, seen = (
         [
             {k: v for k, v in row.items() if not k.startswith("seconds")}
-            for row in tail(tmp_path / n).rows
+            for row in recorded(tmp_path / n).rows
         ]
         for n in ("plain", "live")
     )

@@ -14,10 +14,12 @@ from proxyfl.errors import RunError
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes
 from proxyfl.records import run as loading
+from proxyfl.records.answers import groups
 from proxyfl.records.run import Run
-from proxyfl.report import document as report_data
-from proxyfl.report import graph as report_graph
 from proxyfl.report import page as report
+from proxyfl.report.document import about, document, told
+from proxyfl.report.graph import graph
+from proxyfl.report.series import costs, curves, epsilons
 
 Made = Callable[..., Run]
 
@@ -57,7 +59,7 @@ def test_runs_that_differ_in_the_seed_are_pooled(made: Made) -> None:
     it."""
     runs = [made([], seed=s, privacy={"noise_multiplier": 1.0}) for s in (0, 1)]
     runs.append(made([], seed=0, privacy={"noise_multiplier": 2.0}))
-    groups = report_data.grouped(runs)
+    groups = document(runs)["groups"]
     assert [group["runs"] for group in groups] == [[0, 1], [2]]
     assert [group["label"] for group in groups] == [
         "privacy.noise_multiplier=1.0",
@@ -65,28 +67,35 @@ def test_runs_that_differ_in_the_seed_are_pooled(made: Made) -> None:
     ]
 
 
-def test_groups_that_differ_in_methods_alone_are_told_apart(made: Made) -> None:
-    """No two groups have one name."""
-    groups = report_data.grouped([made([], methods=["alone"]), made([], methods=["alone", "cwt"])])
-    assert len({group["label"] for group in groups}) == 2
+def test_a_sweep_of_one_method_a_run_is_compared(made: Made) -> None:
+    """Runs that differ in their methods alone are one group, and are compared seed by seed."""
+    alone = [row("alone", 2, 0, private_accuracy=0.5, epsilon_kind="none")]
+    joined = [row("proxyfl", 2, 0, private_accuracy=0.7)]
+    runs = [made(alone, methods=["alone"], seed=s) for s in (0, 1)]
+    runs += [made(joined, methods=["proxyfl"], seed=s) for s in (0, 1)]
+    (group,) = document(runs)["groups"]
+    (answer,) = [one for one in group["answers"]["accuracy"] if one["method"] == "proxyfl"]
+    assert answer["mean_gain"] == pytest.approx(0.2)
+    assert answer["clients"] == 2
 
 
-def test_a_client_that_was_away_has_a_gap() -> None:
-    """Columns stay in step with the rounds: absence is null, before joining and in between."""
-    rows = [
-        row("proxyfl", 0, 0, private_accuracy=0.5, private_macro_accuracy=0.4),
-        row("proxyfl", 1, 1),
-    ]
-    rows += [row("proxyfl", 2, c, private_accuracy=0.7, private_macro_accuracy=0.6) for c in (0, 1)]
-    found = report_data.series(rows)["proxyfl"]
-    assert found["rounds"] == [0, 1, 2]
-    assert found["scored"] == [0, 2]
-    assert found["clients"]["0"]["pld"] == [1.0, None, 3.0]
-    assert found["clients"]["1"]["pld"] == [None, 2.0, 3.0]
-    assert found["clients"]["0"]["scores"]["private_accuracy"] == [0.5, 0.7]
-    assert found["clients"]["1"]["scores"]["private_accuracy"] == [None, 0.7]
-    assert found["clients"]["0"]["present"] == 2
-    assert found["clients"]["0"]["sums"]["seconds_training"] == 1.0
+def test_a_client_that_was_away_has_a_gap(made: Made) -> None:
+    """A curve has the rounds in which a client was scored; what it spent stays spent while it is
+    away, and is null before it joined."""
+    rows = [row("proxyfl", 0, 0, private_accuracy=0.5), row("proxyfl", 1, 1)]
+    rows += [row("proxyfl", 2, c, private_accuracy=0.7 + c / 10, epsilon_rdp=9.0) for c in (0, 1)]
+    (group,) = groups([made(rows)])
+    curve = curves(group, "proxyfl")["private_accuracy"]
+    assert curve["all"]["rounds"] == [1, 3]
+    assert curve["all"]["mean"] == [0.5, 0.75]
+    assert curve["all"]["n"] == [1, 2]
+    assert curve["clients"][1] == {"rounds": [3], "mean": [0.8]}
+    spent = epsilons(group, "proxyfl")["pld"]
+    assert spent["clients"] == {0: [1.0, 1.0, 3.0], 1: [None, 2.0, 3.0]}
+    assert (spent["high"], spent["low"]) == ([1.0, 2.0, 3.0], [1.0, 1.0, 3.0])
+    each = costs(group, "proxyfl")
+    assert each is not None
+    assert each["seconds_training"] == {"each": 0.5, "in_all": 2.0}
 
 
 @pytest.mark.parametrize("name", ["exponential", "ring", "complete", "random"])
@@ -96,7 +105,7 @@ def test_graph_is_the_one_that_was_used(made: Made, name: str) -> None:
     present = {0: (0, 1, 2, 3), 1: (0, 2, 3), 2: (0, 1, 2, 3)}
     rows = [row("proxyfl", r, c, present=len(present[r])) for r in present for c in present[r]]
     run = made(rows, seed=3, exchange={"topology": name, "self_weight": 0.5})
-    found = report_graph.graph(run, rows)
+    found = graph(run)
     schedule = topology.make(name, self_weight=0.5, seed=3)
     for i, (round, who) in enumerate(present.items()):
         picture = found["pictures"][found["methods"]["proxyfl"]["pictures"][i]]
@@ -110,7 +119,7 @@ def test_mean_is_a_star_to_the_first_who_stays(made: Made) -> None:
     """Methods with a hub send to the first client that does not leave, and it sends equal shares
     back."""
     rows = [row("fedavg", 0, c, left="budget spent" if c == 0 else None) for c in range(4)]
-    (picture,) = report_graph.graph(made(rows, methods=["fedavg"]), rows)["pictures"].values()
+    (picture,) = graph(made(rows, methods=["fedavg"]))["pictures"].values()
     assert {(a, b) for a, b, _ in picture["edges"]} == {(0, 1), (2, 1), (3, 1), (1, 2), (1, 3)}
 
 
@@ -118,20 +127,22 @@ def test_a_users_function_is_not_called_by_a_report(made: Made) -> None:
     """A topology that names code is shown as a note: a report may be made of somebody else's
     folder."""
     rows = [row("proxyfl", 0, c) for c in range(4)]
-    found = report_graph.graph(made(rows, exchange={"topology": "os:getcwd"}), rows)
+    found = graph(made(rows, exchange={"topology": "os:getcwd"}))
     assert "os:getcwd" in found["note"]
     assert all(not picture["edges"] for picture in found["pictures"].values())
 
 
 def test_budgets_reach_the_page(made: Made) -> None:
     """One budget for all, or one per client, with the accountant that counts it."""
-    assert report_data.about(made([], privacy={"budget": 2.0}))["budget"] == {
-        "epsilon": 2.0,
-        "accountant": "pld",
-    }
-    listed = made([], privacy={"budget": [1.0, 2.0], "accountant": "rdp"})
-    assert report_data.about(listed)["budget"] == {"epsilon": [1.0, 2.0], "accountant": "rdp"}
-    assert report_data.about(made([]))["budget"] is None
+    rows = [row("proxyfl", 0, c) for c in (0, 1)]
+
+    def budget(**privacy: Any) -> Any:
+        return document([made(rows, privacy=privacy)])["groups"][0]["budget"]
+
+    assert budget(budget=2.0) == {"epsilon": {0: 2.0, 1: 2.0}, "accountant": "pld"}
+    listed = budget(budget=[1.0, 2.0], accountant="rdp")
+    assert listed == {"epsilon": {0: 1.0, 1: 2.0}, "accountant": "rdp"}
+    assert budget() is None
 
 
 def test_the_page_asks_for_nothing(made: Made, tmp_path: Path) -> None:
@@ -156,15 +167,18 @@ def test_names_cannot_break_out_of_the_data(made: Made, tmp_path: Path) -> None:
     )
     assert embedded is not None
     data = json.loads(embedded[1])
-    assert data["runs"][0]["series"]["proxyfl"]["clients"]["0"]["name"] == evil
+    assert data["runs"][0]["names"]["0"] == evil
     assert "<title>ProxyFL report: x&lt;y&amp;z</title>" in text
 
 
 def test_infinite_epsilon_is_null_and_of_kind_none(made: Made) -> None:
     """A method without DP has no number for epsilon, and says so by its kind."""
-    rows = [row("alone", 0, 0, epsilon_rdp=None, epsilon_pld=None, epsilon_kind="none")]
-    client = report_data.series(rows)["alone"]["clients"]["0"]
-    assert (client["pld"], client["rdp"], client["kind"]) == ([None], [None], "none")
+    unbounded = {"epsilon_rdp": None, "epsilon_pld": None, "epsilon_kind": "none"}
+    run = made([row("alone", 0, 0, private_accuracy=0.5, **unbounded)])
+    (group,) = document([run])["groups"]
+    assert group["epsilons"]["alone"] == {"kind": "none", "rounds": []}
+    (answer,) = group["answers"]["accuracy"]
+    assert (answer["epsilon"], answer["epsilon_kind"]) == (None, "none")
 
 
 def test_answers_name_the_kind_and_the_largest_epsilon(made: Made) -> None:
@@ -182,7 +196,7 @@ def test_answers_name_the_kind_and_the_largest_epsilon(made: Made) -> None:
         )
         for c in (0, 1)
     ]
-    (answer,) = report_data.told(made(rows))
+    (answer,) = told(groups([made(rows)])[0])
     assert answer["gaining"] == 1
     assert answer["mean_gain"] == pytest.approx(0.0)
     assert (answer["epsilon"], answer["epsilon_kind"]) == (2.0, "conditional")
@@ -199,9 +213,7 @@ def test_additions_are_read_from_the_folder(tmp_path: Path) -> None:
     """A certificate and an audit that lie in the run's folder reach the page."""
     (tmp_path / "config.toml").write_text("rounds = 1\nmethods = []\n")
     (tmp_path / "audit.json").write_text('{"epsilon_lower_bound": 0.5}')
-    assert report_data.about(loading.read(tmp_path))["additions"] == {
-        "audit": {"epsilon_lower_bound": 0.5}
-    }
+    assert about(loading.read(tmp_path))["additions"] == {"audit": {"epsilon_lower_bound": 0.5}}
 
 
 def test_the_command_writes_the_page_and_tells_where(
@@ -214,10 +226,10 @@ def test_the_command_writes_the_page_and_tells_where(
     command.add(parser.add_subparsers())
     arguments = parser.parse_args(["report", str(tmp_path), "--json"])
     assert arguments.run(arguments) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert Path(told["out"]) == tmp_path / "report.html"
-    assert told["bytes"] == (tmp_path / "report.html").stat().st_size
-    assert told["runs"] == [{"name": tmp_path.name, "finished": False, "methods": []}]
+    said = json.loads(capsys.readouterr().out)
+    assert Path(said["out"]) == tmp_path / "report.html"
+    assert said["bytes"] == (tmp_path / "report.html").stat().st_size
+    assert said["runs"] == [{"name": tmp_path.name, "finished": False, "methods": []}]
 
 
 def page_of(runs: list[Run], out: Path) -> str:

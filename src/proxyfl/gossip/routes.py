@@ -7,12 +7,14 @@ Guarantee: ``routes`` hands over everything that a leaving client holds, and sen
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from proxyfl.errors import TopologyError
 from proxyfl.gossip.topology import Topology, check_columns
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,10 @@ class Routes:
         """Who sends to the client, itself left out: the messages to wait for."""
         return self.incoming[self._present(client)]
 
-    def matrix(self) -> NDArray[np.float64]:
+    def matrix(self) -> "NDArray[np.float64]":
         """P as a dense matrix over ``present``; rows are receivers."""
+        import numpy as np
+
         position = {client: k for k, client in enumerate(self.present)}
         P = np.zeros((len(position), len(position)))
         for sender, column in self.columns.items():

@@ -17,13 +17,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import TYPE_CHECKING
 
 from proxyfl import _validate, seeds
 from proxyfl._entrypoint import resolve
 from proxyfl.errors import TopologyError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Columns = tuple[dict[int, float], ...]
 Topology = Callable[[int, int], Columns]
@@ -99,9 +100,11 @@ def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None)
     return schedule
 
 
-def from_matrices(matrices: ArrayLike) -> Topology:
+def from_matrices(matrices: "ArrayLike") -> Topology:
     """Repeat the given K x K matrix, or list of matrices, in order; P[k, j] is the share that j
     sends to k."""
+    import numpy as np
+
     try:
         stack = np.asarray(matrices, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -197,12 +200,11 @@ def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
             continue
         previous = column
         for k, share in column.items():
-            # Plain numbers first: asking an abstract class takes ten times as long.
-            if not (isinstance(k, (int, Integral)) and 0 <= k < n):
+            if not (isinstance(k, Integral) and 0 <= k < n):
                 raise TopologyError(
                     f"Column {j} sends to {k!r}; expected a position from 0 to {n - 1}."
                 )
-            if not (isinstance(share, (float, Real)) and 0 <= share < math.inf):
+            if not (isinstance(share, Real) and 0 <= share < math.inf):
                 raise TopologyError(
                     f"Column {j} has the share {share!r} for {k}; expected a number from 0 to 1."
                 )
@@ -239,6 +241,8 @@ def _subset(count: int, below: int, seed: int, round: int, j: int) -> set[int]:
 
 
 def _from_file(path: Path) -> Topology:
+    import numpy as np
+
     try:
         matrices = (
             np.load(path, allow_pickle=False)

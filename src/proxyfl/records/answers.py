@@ -14,10 +14,10 @@ Guarantees:
     * an answer's epsilon is the largest over its clients and runs, of the weakest kind among them.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean, stdev
 from typing import Any
 
 from proxyfl.errors import ConfigError, RunError
@@ -61,8 +61,13 @@ def spread(values: Iterable[float]) -> Spread:
     seen = list(values)
     if not seen:
         raise ValueError("Expected one value or more, got none.")
-    deviation = stdev(seen) if len(seen) > 1 else None
-    return Spread(fmean(seen), deviation, len(seen), min(seen), max(seen))
+    n = len(seen)
+    mean = math.fsum(seen) / n
+    deviation = None
+    if n > 1:
+        squares = math.fsum((value - mean) ** 2 for value in seen)
+        deviation = math.sqrt(squares / (n - 1))
+    return Spread(mean, deviation, n, min(seen), max(seen))
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ class Group:
 class Answer:
     """One method in one group: the score of every client and run, and what each gains.
 
-    ``after`` is the number of rounds after which it was compared, None for the end. A pooled
-    method has one score a run, and a gain for every client."""
+    ``rounds`` are the numbers of rounds after which each run was compared, None for the end. A
+    pooled method has one score a run, and a gain for every client."""
 
     method: str
     group: Group
@@ -120,7 +125,13 @@ class Answer:
     scores: Mapping[Pair, float]
     gains: Mapping[Pair, float]
     epsilon: Epsilon
-    after: int | None
+    rounds: Mapping[int, int | None]
+
+    @property
+    def after(self) -> int | None:
+        """After how many rounds all runs were compared; None for the end, or where they differ."""
+        compared = set(self.rounds.values())
+        return compared.pop() if len(compared) == 1 else None
 
     @cached_property
     def score(self) -> Spread:
@@ -211,7 +222,7 @@ def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = (
     scores: dict[Pair, float] = {}
     gains: dict[Pair, float] = {}
     spent = []
-    compared = set()
+    rounds: dict[int, int | None] = {}
     for number, run in enumerate(group.runs):
         if method not in run.methods:
             continue
@@ -221,7 +232,7 @@ def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = (
         after = asked.after
         if after is None and other is not None:
             after = compared_after(run, method, other, asked.against)
-        compared.add(after)
+        rounds[number] = after
         for client in run.clients_of(method):
             value = run.kept(method, client, asked.measure, role=asked.role, after=after)
             if value is not None:
@@ -234,8 +245,7 @@ def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = (
             spent.append(epsilon)
     if not scores:
         return None
-    after = compared.pop() if len(compared) == 1 else asked.after
-    return Answer(method, group, asked, scores, gains, weakest(spent), after)
+    return Answer(method, group, asked, scores, gains, weakest(spent), rounds)
 
 
 def answers(group: Group, asked: Question, others: Sequence[Run] = ()) -> list[Answer]:
@@ -278,7 +288,7 @@ def check_once(group: Group, method: str) -> None:
 def said(value: Any) -> str:
     """A setting's value in words."""
     if isinstance(value, tuple):
-        return "+".join(map(said, value))
+        return "+".join(map(said, value)) or "none"
     return "unset" if value is None else str(value)
 
 

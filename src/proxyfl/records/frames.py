@@ -129,8 +129,11 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
             for measure, one in found.items():
                 row[f"{measure}_gain"] = one.gains.get((number, client)) if one else None
             row["gain"] = row.get(f"{run.measure}_gain")
-            spent = run.spent(method, holder)
+            own = found.get(run.measure)
+            after = own.rounds.get(number) if own else None
+            spent = run.spent(method, holder, after=after)
             if spent is not None:
+                row["round"] = run.progress[method] if after is None else after
                 row |= {"epsilon": spent.best, "delta": spent.delta}
                 yield row | {"epsilon_kind": str(spent.kind)}
 

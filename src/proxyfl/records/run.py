@@ -359,7 +359,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _hashable(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return tuple((key, _hashable(inner)) for key, inner in value.items())
+        return "{" + ", ".join(f"{key} = {inner}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
         return tuple(_hashable(inner) for inner in value)
     return value

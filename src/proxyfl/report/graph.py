@@ -3,7 +3,7 @@ in the records."""
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -17,27 +17,21 @@ from proxyfl.records.run import Run
 Edges = list[tuple[int, int, float]]
 
 
-def graph(run: Run, rows: Iterable[Row]) -> dict[str, Any]:
-    """The rounds of ``rows`` as pictures of the graph: per method the round numbers and which
-    picture each shows.
-
-    Pictures are named by their content, so those of later rounds can be added without renaming, and
-    a schedule that repeats costs nothing."""
+def graph(run: Run) -> dict[str, Any]:
+    """The rounds of a run as pictures of the graph: per method the round numbers and which picture
+    each shows. A picture is named by its content, so a schedule that repeats costs nothing."""
     pictures: dict[str, Any] = {}
     methods: dict[str, dict[str, list[Any]]] = {}
-    mixing, note = _topology(run.settings)
-    for (name, round), group in groupby(rows, key=lambda row: (row["method"], row["round"])):
+    schedule, note = _topology(run.settings)
+    by_round = groupby(run.rows, key=lambda row: (row["method"], row["round"]))
+    for (name, round), here in by_round:
         exchange = run.method(name).exchange
         if exchange == "none":
             continue
-        here = list(group)
-        present = tuple(sorted(row["client"] for row in here))
-        leaving = frozenset(row["client"] for row in here if row.get("left"))
-        if len(leaving) == len(present):
-            leaving = frozenset()  # nobody stays to take over: they exchange as usual a last time
-        picture = {"present": present, "leaving": sorted(leaving), "edges": []}
+        present, leaving = _who(list(here))
+        picture: dict[str, Any] = {"present": present, "leaving": sorted(leaving), "edges": []}
         try:
-            picture["edges"] = _edges(exchange, mixing, round, present, leaving)
+            picture["edges"] = _edges(exchange, schedule, round, present, leaving)
         except TopologyError as error:
             note = note or str(error)
         key = hashlib.blake2b(json.dumps(picture).encode(), digest_size=6).hexdigest()
@@ -46,6 +40,15 @@ def graph(run: Run, rows: Iterable[Row]) -> dict[str, Any]:
         shown["rounds"].append(round)
         shown["pictures"].append(key)
     return {"methods": methods, "pictures": pictures, "note": note}
+
+
+def _who(rows: Sequence[Row]) -> tuple[tuple[int, ...], frozenset[int]]:
+    """The clients that were there in a round, and those that hand over in it."""
+    present = tuple(sorted(row["client"] for row in rows))
+    leaving = frozenset(row["client"] for row in rows if row.get("left"))
+    if len(leaving) == len(present):
+        leaving = frozenset()  # nobody stays to take over: they exchange as usual a last time
+    return present, leaving
 
 
 def _topology(settings: Mapping[str, Any]) -> tuple[Topology | None, str | None]:
@@ -73,14 +76,14 @@ def _topology(settings: Mapping[str, Any]) -> tuple[Topology | None, str | None]
 
 def _edges(
     exchange: str,
-    mixing: Topology | None,
+    pushsum: Topology | None,
     round: int,
     present: tuple[int, ...],
     leaving: frozenset[int],
 ) -> Edges:
     if exchange == "mean":
         return _star(present, leaving)
-    schedule = topology.cycle() if exchange == "cycle" else mixing
+    schedule = topology.cycle() if exchange == "cycle" else pushsum
     if schedule is None:
         return []
     plan = routes(schedule, round, present, leaving=leaving)

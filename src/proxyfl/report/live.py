@@ -1,4 +1,4 @@
-"""The report's page, served while the run goes on: `proxyfl run --live` and `proxyfl watch RUN`.
+"""The report's page, served while the run is under way: `proxyfl run --live`, `proxyfl watch RUN`.
 
 Guarantees:
     * reads the run's folder and nothing else, and only answers GET and HEAD; whoever looks changes
@@ -7,8 +7,8 @@ Guarantees:
       the address;
     * a request that was meant for another host name is refused, so no web page can read it through
       a name of its own;
-    * keeps no memory of its readers: a page that was paused, or lost the connection, goes on where
-      it was.
+    * keeps no memory of its readers: a page that was paused, or lost the connection, shows all of
+      the run when it asks again.
 
 A run without it imports nothing of it.
 """
@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,15 +33,10 @@ from urllib.parse import parse_qs, urlsplit
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.records import folder
-from proxyfl.records import run as loading
 from proxyfl.records.row import Row
-from proxyfl.records.run import Run
-from proxyfl.report import document as report_data
-from proxyfl.report import page as report
-from proxyfl.report.graph import graph
-from proxyfl.simulation.clients import Site
-from proxyfl.simulation.config import Config
-from proxyfl.simulation.run import Callback
+from proxyfl.records.run import read
+from proxyfl.report import page
+from proxyfl.report.document import document
 
 POLL_SECONDS = 1.0
 """How often a page hears news at most. It asks again at once; the server holds the answer back, so
@@ -51,78 +46,69 @@ HOLD_SECONDS = 5.0
 """How long a question waits for an answer when there is no news."""
 
 LOOPBACK = "127.0.0.1"
+PACE = 20.0
+"""A page is told news at most so often that telling takes this many times less than waiting."""
+
 _SEEN = 4096
-"""How many bytes before the cursor are compared: a run that was resumed may have cut off and
-rewritten the end."""
+"""How many bytes at the end are compared: a run that was resumed may have cut them off and written
+others."""
 
 
 @dataclass(frozen=True)
-class Tail:
-    """The complete rounds after a cursor; with ``reset`` the file is not the one that the cursor
-    was for."""
+class Recorded:
+    """The complete rounds of a run so far, and a mark that changes with them."""
 
     rows: list[Row]
     cursor: str
-    reset: bool
 
 
-def tail(path: Path, since: str = "") -> Tail:
-    """What ``metrics.jsonl`` has after ``since``. A round counts once the lines of all who were
-    present are there."""
-    offset, reset = 0, False
+def recorded(path: Path) -> Recorded:
+    """What ``metrics.jsonl`` holds. A round counts once the lines of all who were present are
+    there."""
+    rows: list[Row] = []
+    waiting: list[Row] = []
+    size = end = 0
     with (path / "metrics.jsonl").open("rb") as file:
-        if since:
-            claimed, _, check = since.partition("-")
-            offset = int(claimed) if claimed.isdecimal() and len(claimed) < 16 else -1
-            if offset < 0 or _check(file, offset) != check:
-                offset, reset = 0, True
-        file.seek(offset)
-        rows: list[Row] = []
-        end = offset
-        waiting: list[Row] = []
         for line in file:
             if not line.endswith(b"\n"):
                 break
             waiting.append(json.loads(line))
-            offset += len(line)
+            size += len(line)
             if len(waiting) == waiting[0].get("present", len(waiting)):
                 rows += waiting
-                waiting, end = [], offset
-        return Tail(rows, f"{end}-{_check(file, end)}", reset)
+                waiting = []
+                end = size
+        file.seek(max(0, end - _SEEN))
+        seen = file.read(min(end, _SEEN))
+    return Recorded(rows, f"{end}-{zlib.crc32(seen):08x}")
 
 
 def over(path: Path) -> bool:
-    """Whether the run has ended: its summary is written last. A resumed run writes metrics after an
-    older summary."""
+    """Whether the run has stopped: its summary is written last. A resumed run writes metrics after
+    an older summary."""
     try:
-        return (path / "summary.json").stat().st_mtime_ns >= (
-            path / "metrics.jsonl"
-        ).stat().st_mtime_ns
+        summed_up = (path / "summary.json").stat().st_mtime_ns
+        return summed_up >= (path / "metrics.jsonl").stat().st_mtime_ns
     except FileNotFoundError:
         return False
 
 
 def live_page(path: Path) -> str:
     """The page as of now; it asks for the rest by itself."""
-    found = tail(path)
-    run = loading.read(path, found.rows)
-    live = {"cursor": found.cursor}
-    return report.page(report_data.document([run], live=live), title=f"ProxyFL live: {run.name}")
+    found = recorded(path)
+    run = read(path, found.rows)
+    content = document([run], live={"cursor": found.cursor})
+    return page.page(content, title=f"ProxyFL live: {run.name}")
 
 
-def increment(path: Path, since: str) -> dict[str, Any]:
-    """What the page does not have yet. Once the run is over, also what is only known then."""
+def news(path: Path, since: str) -> dict[str, Any]:
+    """The document that the page is to show now; None in its place if it shows that already."""
     done = over(path)  # asked before reading, so that what is said to be all is all
-    found = tail(path, since)
-    run = loading.read(path, found.rows)
-    return {
-        "cursor": found.cursor,
-        "reset": found.reset,
-        "done": done,
-        "series": report_data.series(found.rows),
-        "graph": graph(run, found.rows),
-        "about": report_data.about(loading.read(path)) if done else None,
-    }
+    found = recorded(path)
+    content = None
+    if done or found.cursor != since:
+        content = document([read(path, found.rows)])
+    return {"cursor": found.cursor, "done": done, "document": content}
 
 
 def await_news(path: Path, since: str, closing: threading.Event) -> None:
@@ -150,10 +136,13 @@ class LiveServer(ThreadingHTTPServer):
         self, path: Path, *, host: str = LOOPBACK, port: int = 0, token: str | None = None
     ) -> None:
         folder.existing(path)
-        report.plotly_script()  # complain now if it is missing, not when the page is opened
+        page.plotly_script()  # complain now if it is missing, not when the page is opened
         whole("port", port, at_least=0)
-        self.path, self.asked, self.done_told = path, 0.0, False
+        self.path = path
+        self.asked = 0.0
+        self.done_told = False
         self.closing = threading.Event()
+        self._quiet_until = 0.0
         self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(24))
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
@@ -176,6 +165,16 @@ class LiveServer(ThreadingHTTPServer):
         name = f"[{name}]" if ":" in name else name
         return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
 
+    def news(self, since: str) -> dict[str, Any]:
+        """What a page is to show now, at a pace that leaves the machine to the run."""
+        started = time.monotonic()
+        if started < self._quiet_until and not over(self.path):
+            return {"cursor": since, "done": False, "document": None}
+        found = news(self.path, since)
+        ended = time.monotonic()
+        self._quiet_until = ended + PACE * (ended - started)
+        return found
+
     def close(self) -> None:
         """Stop serving. Questions that wait for news go unanswered."""
         self.closing.set()
@@ -188,43 +187,6 @@ class LiveServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that went away is no news."""
-
-
-class LivePage(Callback):
-    """Serves the page from within a run. At the end it waits for a page that is open to fetch the
-    rest."""
-
-    def __init__(self, *, host: str = LOOPBACK, port: int = 0, patience: float = 3.0) -> None:
-        self.host, self.port, self.patience = host, port, patience
-        self.server: LiveServer | None = None
-
-    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
-        """Begin to serve."""
-        if out is None:
-            raise ConfigError(
-                "The live page reads the run's folder, and this run has none. Give it one with "
-                "out=..."
-            )
-        self.server = LiveServer(out, host=self.host, port=self.port)
-        self.announce(self.server.url)
-
-    def announce(self, url: str) -> None:
-        """Say where the page is. Override to say it elsewhere."""
-        import sys
-
-        print(f"Live page: {url}", file=sys.stderr, flush=True)
-
-    def finished(self, result: Run) -> None:
-        """Let a page that asked lately have the end, then stop."""
-        if self.server is None:
-            return
-        limit = time.monotonic() + self.patience
-        while not self.server.done_told and time.monotonic() < min(
-            limit, self.server.asked + HOLD_SECONDS + 1
-        ):
-            time.sleep(0.05)
-        self.server.close()
-        self.server = None
 
 
 def is_loopback(host: str) -> bool:
@@ -255,7 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
                     await_news(self.server.path, query.get("since", [""])[-1], self.server.closing)
                 if self.server.closing.is_set():
                     return
-                more = increment(self.server.path, query.get("since", [""])[-1])
+                more = self.server.news(query.get("since", [""])[-1])
                 self._send(json.dumps(more, separators=(",", ":")), "application/json")
                 self.server.done_told = more["done"]
             else:
@@ -309,12 +271,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
-
-
-def _check(file: Any, offset: int) -> str:
-    """A short check value over the bytes before ``offset``; of what is there, if the file is
-    shorter."""
-    start = max(0, offset - _SEEN)
-    file.seek(start)
-    found: bytes = file.read(offset - start)
-    return f"{zlib.crc32(found):08x}" if len(found) == offset - start else "short"

@@ -13,7 +13,8 @@ from importlib import resources, util
 from pathlib import Path
 from typing import Any
 
-from proxyfl.errors import ConfigError, RunError
+from proxyfl._files import write_bytes
+from proxyfl.errors import ConfigError
 from proxyfl.records.run import Run
 from proxyfl.report.document import document
 
@@ -36,24 +37,14 @@ SCRIPTS = (
 def write(runs: Sequence[Run], out: Path) -> int:
     """Write the report of ``runs`` to ``out``, whole or not at all; return its size in bytes."""
     content = page(document(runs), title=title(runs)).encode()
-    scratch = out.with_name(f".{out.name}.new")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_bytes(content)
-        scratch.replace(out)
-    except OSError as error:
-        raise RunError(
-            f"Cannot write the report {out}: {error.strerror or error}. Give another file with "
-            f"--out."
-        ) from error
+    write_bytes(out, content)
     return len(content)
 
 
 def title(runs: Sequence[Run]) -> str:
     """What the page is called."""
-    return f"ProxyFL report: {runs[0].name}" + (
-        f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-    )
+    more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+    return f"ProxyFL report: {runs[0].name}{more}"
 
 
 def page(content: Mapping[str, Any], *, title: str) -> str:

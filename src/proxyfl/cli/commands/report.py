@@ -4,14 +4,16 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from proxyfl.cli.terminal.spinner import waiting
-from proxyfl.records import run as loading
-from proxyfl.report import document as report_data
-from proxyfl.report import page as report
+from proxyfl.records.answers import groups
+from proxyfl.records.run import Run, find, read
+from proxyfl.report import page
+from proxyfl.report.document import told
 
 _EPILOG = """\
 examples:
@@ -57,38 +59,38 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the page and say where it is."""
     out = arguments.out if arguments.out is not None else arguments.runs[0] / "report.html"
     runs, size = _made(arguments.runs, out, quiet=arguments.json)
-    unfinished = [one.name for one in runs if not one.finished]
     if arguments.json:
-        told = {
-            "out": str(out),
-            "bytes": size,
-            "groups": report_data.grouped(runs),
-            "runs": [
-                {"name": one.name, "finished": one.finished, "methods": report_data.told(one)}
-                for one in runs
-            ],
-        }
-        print(json.dumps(told))
-    else:
-        console = Console(highlight=False)
-        if unfinished:
-            console.print(
-                f"Not finished, shown as far as recorded: {escape(', '.join(unfinished))}",
-                soft_wrap=True,
-            )
-        console.print(f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)", soft_wrap=True)
+        print(json.dumps(_told(runs, out, size)))
+        return 0
+    console = Console(highlight=False)
+    unfinished = [one.name for one in runs if not one.finished]
+    if unfinished:
+        names = escape(", ".join(unfinished))
+        console.print(f"Not finished, shown as far as recorded: {names}", soft_wrap=True)
+    console.print(f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)", soft_wrap=True)
     return 0
 
 
-def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[loading.Run], int]:
+def _told(runs: Sequence[Run], out: Path, size: int) -> dict[str, Any]:
+    """Where the page is, and its answers: per run, and per group of runs that are pooled."""
+    said = []
+    for one in runs:
+        said.append({"name": one.name, "finished": one.finished, "methods": told(groups([one])[0])})
+    pooled = []
+    for group in groups(runs):
+        members = [number for number, one in enumerate(runs) if one in group.runs]
+        pooled.append({"label": group.label, "runs": members, "methods": told(group)})
+    return {"out": str(out), "bytes": size, "groups": pooled, "runs": said}
+
+
+def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[Run], int]:
     """The runs, and the size of their page."""
-    paths = loading.find(given)
+    paths = find(given)
     runs = []
     # Writing takes about as long as reading, however many runs there are.
-    with waiting(
-        f"Reading and drawing {len(paths)} runs", total=2 * len(paths), quiet=quiet
-    ) as done:
+    saying = f"Reading and drawing {len(paths)} runs"
+    with waiting(saying, total=2 * len(paths), quiet=quiet) as done:
         for path in paths:
-            runs.append(loading.read(path))
+            runs.append(read(path))
             done(1)
-        return runs, report.write(runs, out)
+        return runs, page.write(runs, out)

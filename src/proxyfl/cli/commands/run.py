@@ -136,7 +136,7 @@ def followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
     """Whoever follows the run besides the terminal, as the options say."""
     found = tracking.from_names(args.track, out)
     if args.live:
-        from proxyfl.report.live import LivePage  # a run without it pays nothing
+        from proxyfl.report.callback import LivePage  # a run without it pays nothing
 
         found.append(LivePage())
     return found

@@ -9,12 +9,12 @@ function described(group) {
     run = runs[0],
     set = run.settings;
   const clients = run.clients.length || set["partition.clients"];
-  const sizes = unique(run.clients.map((client) => client.examples));
+  const sizes = unique(run.clients.map((client) => client.examples)).sort((a, b) => a - b);
   const each =
     sizes.length === 1
       ? ` with ${sizes[0]} training examples each`
       : sizes.length
-        ? ` with ${Math.min(...sizes)} to ${Math.max(...sizes)} training examples`
+        ? ` with ${sizes[0]} to ${sizes.at(-1)} training examples`
         : "";
   const deals = {
     majority: `${100 * set["partition.p_major"]} % of them from one class`,
@@ -23,8 +23,10 @@ function described(group) {
     site: "each site its own",
   };
   const seeds =
-    runs.length > 1 ? `${runs.length} runs (seeds ${listed(runs.map((one) => one.seed))})` : `seed ${run.seed}`;
-  const names = Object.keys(run.methods);
+    runs.length > 1
+      ? `${runs.length} runs (seeds ${listed(unique(runs.map((one) => one.seed)))})`
+      : `seed ${run.seed}`;
+  const names = unique(runs.flatMap((one) => Object.keys(one.methods)));
   const given = (key) => [set[`privacy.${key}`]].flat().join("/");
   const dp =
     set["privacy.enabled"] === false
@@ -45,63 +47,37 @@ function unfinished(run) {
   return element(
     "p",
     { class: "notice" },
-    `${run.name} (${runName(run)}) did not finish: ${open.join(", ") || "it has no complete record"}. ` +
-      "Shown is what was recorded; final numbers are those of the last scored round.",
+    `${run.name} (${runName(run)}) did not finish: ${open.join(", ") || "it was not summed up"}. ` +
+      "Shown is what was recorded; methods are compared after the last round in which both were scored.",
   );
 }
 
-// All that a card says about one method in one group of runs.
-function verdict(group, method) {
-  const runs = runsOf(group);
-  const perClient = new Map();
-  for (const run of runs) {
-    for (const client of clientsOf(run).keys()) {
-      const value = gain(run, method, client);
-      if (value !== null) perClient.set(client, [...(perClient.get(client) ?? []), value]);
-    }
-  }
-  const gains = [...perClient.values()].map(mean);
-  const shares = runs.some((run) => (run.methods[method]?.exchange ?? "none") !== "none");
-  return {
-    gains,
-    shares,
-    cost: worst(runs, method),
-    average: gains.length ? mean(gains) : null,
-    better: gains.filter((one) => one > 0).length,
-  };
-}
-
-function card(group, method) {
-  const { gains, cost, average, better } = verdict(group, method);
-  const measure = MEASURES[chosen.measure];
-  const [word, kind] =
-    Math.abs(average) < 0.0005
-      ? ["neither gains nor loses", ""]
-      : average > 0
-        ? ["gains", "gains"]
-        : ["loses", "loses"];
-  const size = word.startsWith("n") ? "" : ` ${(100 * Math.abs(average)).toFixed(1)} points`;
+function card(group, answer) {
+  const average = answer.mean_gain;
+  const size = (100 * Math.abs(average)).toFixed(1);
+  const [word, kind] = average > 0 ? ["gains", "gains"] : ["loses", "loses"];
+  const said = size === "0.0" ? "neither gains nor loses" : `${word} ${size} points`;
+  const seeds = group.runs.length > 1 ? " (clients times seeds)" : "";
+  const above = `${answer.gaining} of ${plural(answer.clients, "client")}${seeds} end above training alone`;
+  const range = between(answer.lowest_gain, answer.highest_gain);
+  const when = answer.after === null ? "" : ` after ${plural(answer.after, "round")}`;
   return element(
     "li",
-    { "data-method": method, "data-gain": average },
+    { "data-method": answer.method, "data-gain": average, "data-epsilon": answer.epsilon },
     element(
       "p",
-      { class: `verdict ${kind}` },
-      swatch(method),
-      ` ${method}: joining ${word}${size}`,
-      element("span", { class: "quiet" }, " on average"),
+      { class: size === "0.0" ? "verdict" : `verdict ${kind}` },
+      swatch(answer.method),
+      ` ${answer.method}: joining ${said}`,
+      element("span", { class: "quiet" }, ` on average${when}`),
     ),
-    element(
-      "p",
-      {},
-      `${better} of ${plural(gains.length, "client")} end above training alone (${span(gains)} points of ${measure}).`,
-    ),
+    element("p", {}, `${above} (${range} points of ${measureName()}).`),
     element(
       "p",
       {},
-      cost.kind === "none" ? `With ${costWords(cost)}.` : `At ${costWords(cost)}, largest over clients.`,
+      answer.epsilon_kind === "none" ? `With ${costWords(answer)}.` : `At ${costWords(answer)}, largest over clients.`,
     ),
-    cost.epsilon > 10 && cost.kind !== "none"
+    answer.weak
       ? element("p", { class: "loses" }, "A weak guarantee: above 10 an epsilon rules out very little.")
       : null,
   );
@@ -109,123 +85,98 @@ function card(group, method) {
 
 function answerCards(holder) {
   holder.replaceChildren();
+  const quiet = (text) => element("p", { class: "quiet" }, text);
   for (const group of page.groups) {
     const runs = runsOf(group);
     if (page.groups.length > 1) holder.append(element("h3", {}, groupName(group)));
     holder.append(element("p", {}, described(group)), ...runs.map(unfinished).filter(Boolean));
     if (runs.every((run) => !("alone" in run.methods))) {
-      holder.append(
-        element(
-          "p",
-          { class: "notice" },
-          "Not compared with training alone: add alone to the methods to see what joining is worth.",
-        ),
-      );
+      const told = "Not compared with training alone: add alone to the methods to see what joining is worth.";
+      holder.append(element("p", { class: "notice" }, told));
       continue;
     }
-    const ready = shown().filter((method) => {
-      const one = verdict(group, method);
-      return one.shares && one.gains.length;
-    });
+    const ready = shown()
+      .map((method) => answerOf(group, method))
+      .filter((answer) => answer?.shares && answer.mean_gain !== null);
     holder.append(
       ready.length
-        ? element("ul", { class: "cards" }, ...ready.map((method) => card(group, method)))
-        : element("p", { class: "quiet" }, "No shown method that shares a model has been scored yet."),
+        ? element("ul", { class: "cards" }, ...ready.map((answer) => card(group, answer)))
+        : quiet("No shown method that shares a model has been scored yet."),
     );
     if (runs.length === 1 && ready.length)
-      holder.append(element("p", { class: "quiet" }, "One seed only: a difference of a few points may be chance."));
+      holder.append(quiet("One seed only: a difference of a few points may be chance."));
   }
-  const kinds = unique(
-    page.runs.flatMap((run) =>
-      Object.values(run.series).flatMap((series) => Object.values(series.clients).map((client) => client.kind)),
-    ),
-  );
-  for (const kind of kinds.filter((one) => one !== "none"))
-    holder.append(element("p", { class: "quiet" }, `${kind}: ${KINDS[kind]}.`));
+  const kinds = unique(page.groups.flatMap((group) => Object.values(group.epsilons).map((one) => one.kind)));
+  for (const kind of kinds.filter((one) => one !== "none" && one in page.kinds)) holder.append(quiet(page.kinds[kind]));
   if (page.runs.some((run) => run.simulation)) {
-    holder.append(
-      element(
-        "p",
-        { class: "quiet" },
-        "A simulation: its noise can be recomputed from the seed, so these epsilons say what a real run would cost.",
-      ),
-    );
+    const told = "A simulation: its noise can be recomputed from the seed, so these epsilons say what ";
+    holder.append(quiet(`${told}a real run would cost.`));
   }
 }
 
+function gainTrace(group, answer, rows) {
+  const { colour, symbol, size } = look(answer.method);
+  const clients = answer.by_client;
+  for (const one of clients)
+    rows.push([
+      groupName(group),
+      answer.method,
+      one.name,
+      one.score,
+      one.gain,
+      one.low,
+      one.high,
+      one.n,
+      answer.epsilon ?? "infinite",
+      answer.epsilon_kind,
+      answer.delta,
+    ]);
+  const hover = (one) =>
+    `${answer.method}, ${one.name}: ${points(one.gain)} points of ${measureName()}<br>${costWords(answer)}` +
+    (one.n > 1 ? `<br>${one.n} seeds, ${between(one.low, one.high)}` : "");
+  return {
+    type: "scatter",
+    mode: "markers",
+    name: answer.method,
+    x: clients.map((one) => 100 * one.gain),
+    y: clients.map((one) => one.name),
+    text: clients.map(hover),
+    hoverinfo: "text",
+    marker: {
+      color: colour,
+      symbol,
+      size: size(10),
+      line: { width: symbol === "x" || symbol === "cross" ? 0 : 1, color: style("--ground") },
+    },
+    error_x: {
+      type: "data",
+      array: clients.map((one) => 100 * (one.high - one.gain)),
+      arrayminus: clients.map((one) => 100 * (one.gain - one.low)),
+      visible: group.runs.length > 1,
+      color: faint(colour, 0.5),
+      thickness: 1.5,
+      width: 3,
+    },
+  };
+}
+
 function drawGains() {
-  const measure = MEASURES[chosen.measure];
   const rows = [],
     panels = [];
   for (const group of page.groups) {
-    const runs = runsOf(group),
-      names = new Map(runs.flatMap((run) => [...clientsOf(run)]));
     const traces = shown()
       .filter((method) => method !== "alone")
-      .map((method) => {
-        const { colour, symbol, size } = look(method);
-        const found = { x: [], y: [], low: [], high: [], text: [] };
-        for (const [client, name] of names) {
-          const gains = runs.map((run) => gain(run, method, client)).filter((value) => value !== null);
-          if (!gains.length) continue;
-          const average = mean(gains),
-            cost = worst(runs, method);
-          found.x.push(100 * average);
-          found.y.push(name);
-          found.low.push(100 * (average - Math.min(...gains)));
-          found.high.push(100 * (Math.max(...gains) - average));
-          found.text.push(
-            `${method}, ${name}: ${points(average)} points of ${measure}<br>${costWords(cost)}` +
-              (gains.length > 1 ? `<br>${gains.length} seeds, ${span(gains)}` : ""),
-          );
-          rows.push([
-            groupName(group),
-            method,
-            name,
-            mean(runs.map((run) => kept(run, method, client)).filter((v) => v !== null)),
-            average,
-            Math.min(...gains),
-            Math.max(...gains),
-            gains.length,
-            Number.isFinite(cost.epsilon) ? cost.epsilon : "infinite",
-            cost.kind,
-            cost.delta,
-          ]);
-        }
-        return {
-          type: "scatter",
-          mode: "markers",
-          name: method,
-          x: found.x,
-          y: found.y,
-          text: found.text,
-          hoverinfo: "text",
-          marker: {
-            color: colour,
-            symbol,
-            size: size(10),
-            line: { width: symbol === "x" || symbol === "cross" ? 0 : 1, color: style("--ground") },
-          },
-          error_x: {
-            type: "data",
-            array: found.high,
-            arrayminus: found.low,
-            visible: runs.length > 1,
-            color: faint(colour, 0.5),
-            thickness: 1.5,
-            width: 3,
-          },
-        };
-      })
-      .filter((trace) => trace.x.length);
+      .map((method) => answerOf(group, method))
+      .filter((answer) => answer?.by_client.length)
+      .map((answer) => gainTrace(group, answer, rows));
     if (!traces.length) continue;
     panels.push({
-      title: page.groups.length > 1 ? groupName(group) : "",
+      title: panelTitle(group),
       traces,
-      height: 90 + 34 * names.size,
+      height: 90 + 34 * Object.keys(group.clients).length,
       layout: {
         xaxis: {
-          title: `gain over alone, points of ${measure}`,
+          title: `gain over alone, points of ${measureName()}`,
           zeroline: true,
           zerolinewidth: 2,
           zerolinecolor: style("--quiet"),
@@ -245,7 +196,7 @@ function drawGains() {
       "group",
       "method",
       "client",
-      measure,
+      measureName(),
       "gain over alone",
       "lowest",
       "highest",

@@ -1,15 +1,8 @@
 // Class by class: what a client has, where collaboration helped, and what is taken for what.
 
-const confusionOf = (run, method, client, role) => {
-  const clients = run.confusion[method] ?? {};
-  return (run.methods[method]?.pooled ? Object.values(clients)[0] : clients[client])?.[role] ?? null;
-};
-const perClass = (counts) =>
-  counts?.map((row, i) => {
-    const all = row.reduce((a, b) => a + b, 0);
-    return all ? row[i] / all : null;
-  }) ?? null;
-const classAccuracy = (run, method, client) => perClass(confusionOf(run, method, client, run.methods[method]?.keeps));
+const classAccuracy = (run, method, client) => run.by_class[method]?.[client]?.accuracy ?? null;
+const classGain = (run, method, client) => run.by_class[method]?.[client]?.gain ?? null;
+const isPooledIn = (run, method) => run.methods[method]?.pooled ?? false;
 const runOptions = () => page.runs.map((run, i) => [String(i), runName(run)]);
 const LATER = "Class by class numbers are written when a run ends.";
 
@@ -45,17 +38,13 @@ function helpedFigure() {
         columns,
         note: one.ended ? "Needs a finished alone and another method in the same run." : LATER,
       };
-    const clients = [...clientsOf(one)].filter(
-      ([id]) => classAccuracy(one, method, id) && classAccuracy(one, "alone", id),
-    );
-    const rows = [];
-    const z = clients.map(([id, name]) =>
+    const clients = [...clientsOf(one)].filter(([id]) => classGain(one, method, id));
+    const z = clients.map(([id]) => classGain(one, method, id));
+    const rows = clients.flatMap(([id, name], i) =>
       one.classes.map((label, k) => {
-        const here = classAccuracy(one, method, id)[k],
-          there = classAccuracy(one, "alone", id)[k];
-        const difference = here === null || there === null ? null : here - there;
-        rows.push([name, label, one.clients[id]?.class_counts[k] ?? null, there, here, difference]);
-        return difference;
+        const there = classAccuracy(one, "alone", id)[k],
+          here = classAccuracy(one, method, id)[k];
+        return [name, label, one.clients[id]?.class_counts[k] ?? null, there, here, z[i][k]];
       }),
     );
     if (!z.length) return { panels: [], rows, columns, note: "" };
@@ -194,7 +183,7 @@ function confusionFigure() {
     () =>
       Object.keys(run().confusion[names.value] ?? {}).map((id) => [
         id,
-        run().series[names.value]?.clients[id]?.name ?? `client ${id}`,
+        isPooledIn(run(), names.value) ? "all together" : (run().names[id] ?? `client ${id}`),
       ]),
     again,
   );

@@ -27,34 +27,26 @@ function drawCosts(stack) {
     rows = [];
   for (const group of page.groups) {
     const found = shown()
-      .map((method) => {
-        const clients = runsOf(group).flatMap((run) => Object.values(run.series[method]?.clients ?? {}));
-        const rounds = clients.reduce((sum, client) => sum + client.present, 0);
-        return {
-          method,
-          rounds,
-          clients,
-          sum: (key) => clients.reduce((total, client) => total + client.sums[key], 0),
-        };
-      })
-      .filter(({ rounds }) => rounds > 0);
+      .map((method) => [method, group.costs[method]])
+      .filter(([, costs]) => costs);
     if (!found.length) continue;
     const traces = stack.parts.map(([name, key, colour, shape]) => ({
       type: "bar",
       orientation: "h",
       name,
-      y: found.map(({ method }) => method),
-      x: found.map(({ rounds, sum }) => (stack.scale * sum(key)) / rounds),
+      y: found.map(([method]) => method),
+      x: found.map(([, costs]) => stack.scale * costs[key].each),
       marker: {
         color: colour,
         pattern: { shape, fillmode: "overlay", fgcolor: style("--ground"), fgopacity: 0.6, solidity: 0.2 },
       },
       hovertemplate: `%{y}, ${name}: %{x:.3s} ${stack.unit}<extra></extra>`,
     }));
-    for (const { method, rounds, sum } of found)
-      for (const [name, key] of stack.parts) rows.push([groupName(group), method, name, sum(key) / rounds, sum(key)]);
+    for (const [method, costs] of found)
+      for (const [name, key] of stack.parts)
+        rows.push([groupName(group), method, name, costs[key].each, costs[key].in_all]);
     panels.push({
-      title: page.groups.length > 1 ? groupName(group) : "",
+      title: panelTitle(group),
       traces,
       height: 130 + 30 * found.length,
       layout: {

@@ -1,46 +1,29 @@
-// Accuracy over rounds: a line per method and model, with a band over clients and seeds.
+// Scores over rounds: a line per method and model, with a band over clients and seeds.
 
 const BANDS = {
   deviation: [
     "one standard deviation",
-    (values) => {
-      const m = mean(values),
-        s = deviation(values);
-      return [m - s, m + s];
-    },
+    (found, i) => [found.mean[i] - (found.std[i] ?? 0), found.mean[i] + (found.std[i] ?? 0)],
   ],
-  range: ["lowest to highest", (values) => [Math.min(...values), Math.max(...values)]],
-  none: ["none", () => null],
+  range: ["lowest to highest", (found, i) => [found.low[i], found.high[i]]],
+  none: ["none", null],
 };
 
-// Per scored round, the values of all clients asked for in all runs of the group.
-function gathered(group, method, role, client, measure) {
-  const rounds = new Map();
-  for (const run of runsOf(group)) {
-    const series = run.series[method];
-    if (!series) continue;
-    const pooled = run.methods[method].pooled;
-    for (const [id, entry] of Object.entries(series.clients)) {
-      if (client !== "all" && id !== client && !pooled) continue;
-      entry.scores[`${role}_${measure}`]?.forEach((value, i) => {
-        const round = series.scored[i];
-        if (value === null) return;
-        if (!rounds.has(round)) rounds.set(round, []);
-        rounds.get(round).push(value);
-      });
-    }
-  }
-  return [...rounds].sort((a, b) => a[0] - b[0]);
+// The series of all clients together, or of one; a pooled model is everybody's.
+function curveOf(group, method, role, client) {
+  const found = group.curves[method]?.[`${role}_${chosen.measure}`];
+  if (!found) return null;
+  return client === "all" || isPooled(group, method) ? found.all : (found.clients[client] ?? null);
 }
 
-function curveTraces(method, role, found, bounds) {
+function curveTraces(method, role, found, kind) {
   const { colour, symbol, size } = look(method);
-  const x = found.map(([round]) => round + 1),
-    y = found.map(([, values]) => mean(values));
+  const x = found.rounds;
   const name = `${method}, ${role}`;
   const traces = [];
-  const edges = found.map(([, values]) => bounds(values));
-  if (edges[0] && found.some(([, values]) => values.length > 1)) {
+  const bounds = BANDS[kind][1];
+  if (bounds && found.n) {
+    const edges = x.map((_, i) => bounds(found, i));
     traces.push({
       type: "scatter",
       mode: "lines",
@@ -54,22 +37,18 @@ function curveTraces(method, role, found, bounds) {
       name: `${name} band`,
     });
   }
+  const spread = (i) =>
+    found.n ? ` (${found.low[i].toFixed(3)} to ${found.high[i].toFixed(3)}, ${found.n[i]} values)` : "";
   traces.push({
     type: "scatter",
     mode: x.length > 1 ? "lines+markers" : "markers",
     x,
-    y,
+    y: found.mean,
     name,
     meta: method,
     line: { color: colour, width: 2, dash: DASHES[role] },
     marker: { color: colour, symbol, size: size(7), maxdisplayed: 8 },
-    text: found.map(
-      ([round, values]) =>
-        `${name}<br>round ${round + 1}: ${mean(values).toFixed(3)}` +
-        (values.length > 1
-          ? ` (${Math.min(...values).toFixed(3)} to ${Math.max(...values).toFixed(3)}, ${values.length} values)`
-          : ""),
-    ),
+    text: x.map((round, i) => `${name}<br>round ${round}: ${found.mean[i].toFixed(3)}${spread(i)}`),
     hoverinfo: "text",
   });
   return traces;
@@ -82,51 +61,36 @@ function curvesSection() {
     () => [["kept", "the one that is kept"], ...ROLES.map((role) => [role, role]), ["all", "all of them"]],
     again,
   );
-  const clients = select(
-    "Client",
-    () => [["all", "all, averaged"], ...new Map(page.runs.flatMap((run) => [...clientsOf(run)]))],
-    again,
-  );
+  const clients = select("Client", () => [["all", "all, averaged"], ...allClients()], again);
   const bands = select("Band", () => Object.entries(BANDS).map(([key, [words]]) => [key, words]), again);
+  const wanted = (role, keeps) =>
+    roles.value === "all" || roles.value === role || (roles.value === "kept" && role === keeps);
 
   function draw() {
-    const measure = chosen.measure,
-      bounds = BANDS[bands.value][1];
     const rows = [],
       panels = [];
     for (const group of page.groups) {
       const traces = [];
       for (const method of shown()) {
         const keeps = runsOf(group).find((run) => method in run.methods)?.methods[method].keeps;
-        for (const role of ROLES) {
-          if (!(roles.value === "all" || roles.value === role || (roles.value === "kept" && role === keeps))) continue;
-          const found = gathered(group, method, role, clients.value, measure);
-          if (!found.length) continue;
-          traces.push(...curveTraces(method, role, found, bounds));
-          for (const [round, values] of found)
-            rows.push([
-              groupName(group),
-              method,
-              role,
-              round + 1,
-              mean(values),
-              deviation(values),
-              Math.min(...values),
-              Math.max(...values),
-              values.length,
-            ]);
+        for (const role of ROLES.filter((one) => wanted(one, keeps))) {
+          const found = curveOf(group, method, role, clients.value);
+          if (!found) continue;
+          traces.push(...curveTraces(method, role, found, bands.value));
+          const at = (key, i, otherwise) => (found[key] ? found[key][i] : otherwise);
+          found.rounds.forEach((round, i) => {
+            const mean = found.mean[i];
+            const more = [at("std", i, null), at("low", i, mean), at("high", i, mean), at("n", i, 1)];
+            rows.push([groupName(group), method, role, round, mean, ...more]);
+          });
         }
       }
       if (traces.length)
         panels.push({
-          title: page.groups.length > 1 ? groupName(group) : "",
+          title: panelTitle(group),
           traces,
           height: 420,
-          layout: {
-            xaxis: { title: "round" },
-            yaxis: { title: MEASURES[measure], tickformat: ".2f" },
-            ...legend(),
-          },
+          layout: { xaxis: { title: "round" }, yaxis: { title: measureName(), tickformat: ".2f" }, ...legend() },
         });
     }
     sameRange(panels);
@@ -138,7 +102,7 @@ function curvesSection() {
         "method",
         "model",
         "round",
-        `mean ${MEASURES[measure]}`,
+        `mean ${measureName()}`,
         "standard deviation",
         "lowest",
         "highest",
@@ -146,7 +110,7 @@ function curvesSection() {
       ],
       note:
         "Solid: private model. Dashed: proxy after local training. Dotted: proxy as received from the exchange. " +
-        "Mean over clients and seeds, on the common test set.",
+        "Mean over seeds and the clients that were scored in the round, on the common test set.",
     };
   }
   const made = figure({ id: "curves", title: "Test score over rounds", controls: [roles, clients, bands], draw });

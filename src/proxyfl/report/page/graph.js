@@ -3,7 +3,7 @@
 function graphSection() {
   let timer = null;
   const again = () => made.update();
-  const runs = select("Run", () => page.runs.map((run, i) => [String(i), runName(run)]), again);
+  const runs = select("Run", runOptions, again);
   const run = () => page.runs[runs.value || 0];
   // Hidden methods stay in this list: one picture shows one method, whichever it is.
   const names = select(

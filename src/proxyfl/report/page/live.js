@@ -12,12 +12,12 @@ function follow() {
     over = false,
     news = Date.now();
   status.hidden = pause.hidden = false;
-  const run = page.runs[0];
 
   function say(text) {
     if (status.textContent !== text) status.textContent = text;
   }
   function where() {
+    const run = page.runs[0];
     const now = Object.entries(run.progress)
       .filter(([, done]) => done > 0)
       .at(-1);
@@ -53,18 +53,16 @@ function follow() {
   }
 
   function take(more) {
-    if (more.reset) Object.assign(run, { series: {}, graph: { methods: {}, pictures: {}, note: null }, progress: {} });
-    const fresh = Object.keys(more.series).length > 0 || more.done;
+    const fresh = more.document !== null;
     cursor = more.cursor;
-    extend(run, more.series, more.graph);
-    if (more.about) Object.assign(run, more.about);
+    if (fresh) Object.assign(page, more.document, { live: page.live });
     over = more.done;
     if (fresh) news = Date.now();
     const quiet = Math.floor((Date.now() - news) / 60000);
     pause.hidden = over;
     say(
       over
-        ? `${run.finished ? "Finished" : "Ended before its last round"}: ${where()}.`
+        ? `${page.runs[0].finished ? "Finished" : "Ended before its last round"}: ${where()}.`
         : `Live: ${where()}.${quiet ? ` Nothing new for ${quiet} min: a long round, or the run was stopped.` : ""}`,
     );
     document.body.dataset.live = over ? "over" : "on";

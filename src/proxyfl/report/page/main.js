@@ -9,6 +9,7 @@ function update() {
 }
 
 function fillToolbar() {
+  for (const one of toolbarSelects) one.refresh();
   const boxes = document.getElementById("method-boxes");
   const names = methods();
   if (boxes.childElementCount - 1 === names.length && boxes.dataset.theme === style("--ink")) return;
@@ -31,10 +32,12 @@ function fillToolbar() {
   );
 }
 
+const toolbarSelects = [];
+
 function toolbar() {
   const measure = select(
     "Measure",
-    () => Object.entries(MEASURES),
+    () => Object.entries(page.measures),
     () => {
       chosen.measure = measure.value;
       update();
@@ -52,6 +55,7 @@ function toolbar() {
       update();
     },
   );
+  toolbarSelects.push(measure);
   theme.value = setTheme(remembered());
   document.getElementById("toolbar").append(element("fieldset", { id: "method-boxes" }), measure.node, theme.node);
 }

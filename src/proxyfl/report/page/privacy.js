@@ -1,44 +1,22 @@
 // Epsilon over rounds, against each client's budget. An epsilon is never named without its kind.
 
-function budgetOf(run, client) {
-  const budget = run.budget?.epsilon;
-  return Array.isArray(budget) ? (budget[client] ?? null) : (budget ?? null);
-}
-
-// Per round the largest epsilon over the clients asked for, and the smallest; null where none was there.
+// What was spent after each round: the largest over all clients and the smallest, or one client's.
 function spending(group, method, client, accountant) {
-  const rounds = new Map(),
-    kinds = new Set();
-  for (const run of runsOf(group)) {
-    const series = run.series[method];
-    for (const [id, entry] of Object.entries(series?.clients ?? {})) {
-      if (client !== "all" && id !== client && !run.methods[method].pooled) continue;
-      kinds.add(entry.kind);
-      if (entry.kind === "none") continue;
-      let spent = null; // what was spent stays spent while a client is away, and after it has left
-      series.rounds.forEach((round, i) => {
-        const value = (spent = epsilon(entry, accountant, i) ?? spent);
-        if (value === null) return;
-        const [low, high] = rounds.get(round) ?? [Infinity, -Infinity];
-        rounds.set(round, [Math.min(low, value), Math.max(high, value)]);
-      });
-    }
-  }
-  return {
-    kind: [...kinds].filter((kind) => kind !== "none").join(" or ") || "none",
-    known: kinds.size > 0,
-    found: [...rounds].sort((a, b) => a[0] - b[0]),
-  };
+  const found = group.epsilons[method];
+  const series = found?.[accountant];
+  if (!series) return { kind: found?.kind ?? "none", known: found !== undefined, found: [] };
+  const alone = client === "all" || isPooled(group, method) ? null : (series.clients[client] ?? []);
+  const points = found.rounds
+    .map((round, i) => [round, alone ? [alone[i], alone[i]] : [series.low[i], series.high[i]]])
+    .filter(([, [low]]) => low !== null && low !== undefined);
+  return { kind: found.kind, known: true, found: points };
 }
 
 function budgetLines(group, client, span) {
   const lines = new Map();
-  for (const run of runsOf(group)) {
-    for (const [id, name] of clientsOf(run)) {
-      const budget = budgetOf(run, id);
-      if (budget !== null && (client === "all" || client === id))
-        lines.set(budget, unique([...(lines.get(budget) ?? []), name]));
-    }
+  for (const [id, budget] of Object.entries(group.budget?.epsilon ?? {})) {
+    if (client === "all" || client === id)
+      lines.set(budget, [...(lines.get(budget) ?? []), group.clients[id] ?? `client ${id}`]);
   }
   return [...lines].map(([budget, names]) => {
     const whose = names.length === 1 ? names[0] : names.length > 3 ? `${names.length} clients` : names.join(", ");
@@ -60,11 +38,7 @@ function budgetLines(group, client, span) {
 
 function privacySection() {
   const again = () => made.update();
-  const clients = select(
-    "Client",
-    () => [["all", "largest over all"], ...new Map(page.runs.flatMap((run) => [...clientsOf(run)]))],
-    again,
-  );
+  const clients = select("Client", () => [["all", "largest over all"], ...allClients()], again);
   const accountants = select(
     "Accountant",
     () => [
@@ -87,7 +61,7 @@ function privacySection() {
           if (known) without.add(method);
           continue;
         }
-        for (const [round, [low, high]] of found) rows.push([groupName(group), method, round + 1, high, low, kind]);
+        for (const [round, [low, high]] of found) rows.push([groupName(group), method, round, high, low, kind]);
         // Methods with equal settings spend alike: one line for all of them, named after each.
         const key = JSON.stringify([kind, found]);
         lines.set(key, { names: [...(lines.get(key)?.names ?? []), method], kind, found });
@@ -97,7 +71,7 @@ function privacySection() {
         return {
           type: "scatter",
           mode: found.length > 1 ? "lines+markers" : "markers",
-          x: found.map(([round]) => round + 1),
+          x: found.map(([round]) => round),
           y: found.map(([, [, high]]) => high),
           name: `${names.join(", ")}<br>(${kind})`,
           line: { color: colour, width: 2 },
@@ -105,8 +79,8 @@ function privacySection() {
           hoverinfo: "text",
           text: found.map(
             ([round, [low, high]]) =>
-              `${names.join(", ")}<br>round ${round + 1}: epsilon ${high.toFixed(3)} (${kind})` +
-              (low < high ? `<br>smallest over clients ${low.toFixed(3)}` : ""),
+              `${names.join(", ")}<br>round ${round}: epsilon ${high} (${kind})` +
+              (low < high ? `<br>smallest over clients ${low}` : ""),
           ),
         };
       });
@@ -114,7 +88,7 @@ function privacySection() {
       const span = [1, Math.max(2, ...traces.flatMap((trace) => trace.x))];
       const budgets = budgetLines(group, clients.value, span);
       panels.push({
-        title: page.groups.length > 1 ? groupName(group) : "",
+        title: panelTitle(group),
         traces: [...traces, ...budgets],
         height: 340,
         layout: { xaxis: { title: "round" }, yaxis: { title: "epsilon", rangemode: "tozero" }, ...legend() },
@@ -122,7 +96,7 @@ function privacySection() {
     }
     sameRange(panels);
     const told = panels.some((panel) => panel.traces.some((trace) => trace.name.startsWith("budget")))
-      ? ` Budgets count by ${unique(page.runs.flatMap((run) => run.budget?.accountant ?? []))
+      ? ` Budgets count by ${unique(page.groups.flatMap((group) => group.budget?.accountant ?? []))
           .join(", ")
           .toUpperCase()}.`
       : " No budget was set.";

@@ -1,0 +1,132 @@
+"""What the page's charts show over rounds, for one group of runs: scores, epsilons, costs.
+
+A series is a list with one entry per round that the chart shows. Scores are rounded to 1e-4 and
+epsilons up to four digits, which is all that a chart can show, and keeps a large comparison in a few
+megabytes.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from proxyfl.measures import MEASURES
+from proxyfl.privacy.guarantee import Kind, upward
+from proxyfl.records import row as rows
+from proxyfl.records.answers import Group, spread
+from proxyfl.records.row import ROLES, SECONDS, Row
+from proxyfl.records.run import Run
+
+ACCOUNTANTS = ("best", "pld", "rdp")
+SUMS = (*(f"seconds_{part}" for part in SECONDS), "bytes_sent", "bytes_received")
+
+ByRound = dict[int, list[float]]
+
+
+def curves(group: Group, method: str) -> dict[str, Any]:
+    """ROLE_MEASURE -> the score over rounds of all clients together, and of each."""
+    everyone: dict[str, ByRound] = {}
+    by_client: dict[str, dict[int, ByRound]] = {}
+    for row in _rows(group, method):
+        for key, value in _scores(row):
+            clients = by_client.setdefault(key, {})
+            for found in (everyone.setdefault(key, {}), clients.setdefault(row["client"], {})):
+                found.setdefault(row["round"], []).append(value)
+    return {
+        key: {
+            "all": _summed_up(found),
+            "clients": {client: _summed_up(one) for client, one in by_client[key].items()},
+        }
+        for key, found in everyone.items()
+    }
+
+
+def epsilons(group: Group, method: str) -> dict[str, Any]:
+    """What the clients' data have paid by each round. What was spent stays spent while a client is
+    away, and after it has left."""
+    paid: dict[int, dict[int, dict[str, list[float]]]] = {}
+    kinds = set()
+    for run in group.runs:
+        for number, spent in _paid(run, method):
+            for client, epsilon in spent.items():
+                kinds.add(epsilon.kind)
+                here = paid.setdefault(number, {}).setdefault(client, {})
+                for accountant in ACCOUNTANTS:
+                    here.setdefault(accountant, []).append(getattr(epsilon, accountant))
+    named = sorted(kinds - {Kind.NONE})
+    found: dict[str, Any] = {"kind": " or ".join(named) or "none", "rounds": []}
+    if not named:
+        return found
+    found["rounds"] = [number + 1 for number in sorted(paid)]
+    for accountant in ACCOUNTANTS:
+        found[accountant] = _range(paid, accountant)
+    return found
+
+
+def costs(group: Group, method: str) -> dict[str, Any] | None:
+    """Seconds and bytes, per client and round and in all; None for a method without records."""
+    recorded = list(_rows(group, method))
+    if not recorded:
+        return None
+    found = {}
+    for key in SUMS:
+        total = sum(row.get(key) or 0.0 for row in recorded)
+        found[key] = {"each": total / len(recorded), "in_all": total}
+    return found
+
+
+def _rows(group: Group, method: str) -> Iterable[Row]:
+    for run in group.runs:
+        for row in run.rows:
+            if row["method"] == method:
+                yield row
+
+
+def _scores(row: Row) -> Iterable[tuple[str, float]]:
+    for role in ROLES:
+        for measure in MEASURES:
+            value = rows.score(row, role, measure)
+            if value is not None:
+                yield f"{role}_{measure}", value
+
+
+def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {key: [] for key in ("rounds", "mean", "std", "low", "high", "n")}
+    for number, values in sorted(by_round.items()):
+        seen = spread(values)
+        found["rounds"].append(number + 1)
+        found["n"].append(seen.n)
+        for key in ("mean", "low", "high"):
+            found[key].append(round(getattr(seen, key), 4))
+        found["std"].append(None if seen.std is None else round(seen.std, 4))
+    if max(found["n"]) == 1:
+        return {"rounds": found["rounds"], "mean": found["mean"]}
+    return found
+
+
+def _paid(run: Run, method: str) -> Iterable[tuple[int, dict[int, Any]]]:
+    """Per round, what each client that has ever been there has spent."""
+    by_round: dict[int, list[Row]] = {}
+    for row in run.rows:
+        if row["method"] == method:
+            by_round.setdefault(row["round"], []).append(row)
+    spent: dict[int, Any] = {}
+    for number, here in sorted(by_round.items()):
+        for row in here:
+            spent[row["client"]] = rows.epsilon(row)
+        yield number, dict(spent)
+
+
+def _range(
+    paid: Mapping[int, Mapping[int, Mapping[str, list[float]]]], accountant: str
+) -> dict[str, Any]:
+    """The largest and the smallest over clients and runs, and each client's largest."""
+    found: dict[str, Any] = {"high": [], "low": [], "clients": {}}
+    clients = sorted({client for here in paid.values() for client in here})
+    for _, here in sorted(paid.items()):
+        values = [value for client in here.values() for value in client[accountant]]
+        found["high"].append(upward(max(values)))
+        found["low"].append(upward(min(values)))
+        for client in clients:
+            own = here.get(client, {}).get(accountant)
+            shown = None if own is None else upward(max(own))
+            found["clients"].setdefault(client, []).append(shown)
+    return found
