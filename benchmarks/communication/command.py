@@ -14,7 +14,7 @@ first steps:
   python -m benchmarks.communication measure --clients 2,4,8 --out points.json
   python -m benchmarks.communication model points.json
   python -m benchmarks.communication mix --clients 10,100
-  python -m benchmarks.communication measure --help      what a command does and takes, with examples
+  python -m benchmarks.communication measure --help      what it does and takes, with examples
 """
 
 

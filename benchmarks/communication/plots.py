@@ -197,7 +197,11 @@ def failures(
     figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.1))
     colours = ["#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
     for (label, errors), colour in zip(curves.items(), colours, strict=False):
-        line = ":" if "nothing" in label else "--" if "lost" in label else "-"
+        line = "-"
+        if "nothing" in label:
+            line = ":"
+        elif "lost" in label:
+            line = "--"
         axes[0].plot(range(1, len(errors) + 1), errors, color=colour, linestyle=line, label=label)
     axes[0].set_yscale("log")
     axes[0].set_ylim(1e-6, 30)  # room for the legend

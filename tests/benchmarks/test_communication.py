@@ -2,7 +2,6 @@
 consensus."""
 
 import json
-import threading
 import time
 from dataclasses import replace
 from itertools import islice
@@ -72,36 +71,31 @@ def test_the_exchange_is_measured_between_real_ranks(monkeypatch: pytest.MonkeyP
 
 
 def test_an_emulated_link_carries_one_frame_at_a_time() -> None:
-    """Three frames from one sender to one receiver arrive one after the other; after a pause the
-    link is free again."""
+    """Three frames from one sender to one receiver arrive one after the other; sending does not
+    wait for that."""
     below = MemoryTransport()
-    sender, receiver = Paced(below, Link(0.02, 1e5)), Paced(below, Link(0.02, 1e5))
+    link = Link(latency=0.05, bandwidth=2e4)
+    sender, receiver = Paced(below, link), Paced(below, link)
     began = time.monotonic()
     for round in range(3):
         sender.send(bytes(2000), sender=0, receiver=1, round=round)
-    assert time.monotonic() - began < 0.015, "sending does not wait"
+    assert time.monotonic() - began < 0.1
     for round in range(3):
         assert receiver.receive(sender=0, receiver=1, round=round, timeout=1) == bytes(2000)
-        assert time.monotonic() - began == pytest.approx(0.02 + 0.02 * (round + 1), abs=0.015)
+        passed = time.monotonic() - began
+        assert 0.05 + 0.1 * (round + 1) <= passed < 0.05 + 0.1 * (round + 1) + 0.3
 
 
 def test_two_senders_share_the_receivers_link() -> None:
     """Frames of two senders that leave together reach one receiver one after the other."""
-    below, link = MemoryTransport(), Link(0.0, 1e5)
-    senders = [Paced(below, link) for _ in range(2)]
+    below, link = MemoryTransport(), Link(latency=0.0, bandwidth=2e4)
     began = time.monotonic()
-    threads = [
-        threading.Thread(
-            target=one.send, args=(bytes(3000),), kwargs={"sender": k, "receiver": 2, "round": 0}
-        )
-        for k, one in enumerate(senders)
-    ]
-    for thread in threads:
-        thread.start()
+    for k in range(2):
+        Paced(below, link).send(bytes(2000), sender=k, receiver=2, round=0)
     receiver = Paced(below, link)
     for k in range(2):
         receiver.receive(sender=k, receiver=2, round=0, timeout=1)
-    assert time.monotonic() - began == pytest.approx(0.06, abs=0.02)
+    assert 0.2 <= time.monotonic() - began < 0.5
 
 
 def test_the_fit_finds_the_constants() -> None:

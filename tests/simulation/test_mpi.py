@@ -141,6 +141,19 @@ class TestRanks:
         assert re.search(expected, said[0])
         assert f"proxyfl resume {tmp_path / 'run'}" in said[-1]
 
+    @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+    def test_a_stopped_rank_ends_the_job(self, victim: int, tmp_path: Path) -> None:
+        """A rank that is stopped, not dead, is named by another once it has waited long enough."""
+        config = tmp_path / "config.toml"
+        config.write_text(to_toml(settings(timeout=5.0)))
+        job = ranks.start(2, command(config, tmp_path / "run"))
+        wait_for_rows(job, tmp_path / "run", 0)
+        os.kill(ranks.processes(job)[victim], signal.SIGSTOP)
+        done = ranks.finished(job, LIMIT)
+        assert done.returncode != 0
+        named = rf"rank {victim} on .* stalled: it|Client \d is on rank {victim},"
+        assert re.search(named, " ".join(messages(done.stderr))), done.stderr
+
     def test_a_rank_killed_at_any_instant(self, config: Path, whole: Path, tmp_path: Path) -> None:
         """A run whose rank is killed at a random instant resumes, on another number of ranks, to
         the same end."""

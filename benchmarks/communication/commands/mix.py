@@ -3,13 +3,15 @@
 import argparse
 from collections.abc import Sequence
 
-from benchmarks.communication import measure, mixing, output
+from benchmarks.communication import measure, output, tables
+from benchmarks.communication.mixing import Setting
 from proxyfl import _validate
 
 _EPILOG = """\
 examples:
   python -m benchmarks.communication mix --clients 10,100,1000
-  python -m benchmarks.communication mix --target 0.01 --model cnn1 --out mixing.json --figure mixing
+  python -m benchmarks.communication mix --target 0.01 --model cnn1 --out mixing.json
+  python -m benchmarks.communication mix --figure mixing
 """
 
 _LOSSES = (0.0, 0.01, 0.05, 0.2)
@@ -67,9 +69,9 @@ def execute(args: argparse.Namespace) -> int:
     target = _validate.number("--target", args.target, above=0, below=1)
     clients = output.numbers("--clients", args.clients)
     size = 4 * measure.parameters(args.model)
-    rows = mixing.consensus_table(clients, target, size, seed=args.seed)
-    lost = mixing.loss_table(args.failures, _LOSSES, target, args.rounds, seed=args.seed)
-    absent = mixing.absence_table(args.failures, _ABSENCES, target, seed=args.seed)
+    rows = tables.consensus(clients, target, size, seed=args.seed)
+    lost = tables.losses(args.failures, _LOSSES, target, args.rounds, seed=args.seed)
+    absent = tables.absences(args.failures, _ABSENCES, target, seed=args.seed)
     document = {"target": target, "consensus": rows, "lost": lost, "absent": absent}
     output.save(args, document, rows)
     if args.figure is not None:
@@ -91,14 +93,14 @@ def _draw(
 
 def _curves(clients: int, seed: int) -> dict[str, list[float]]:
     """The error round by round, without losses, with them, and with shares that are kept."""
-    settings = {"nothing lost": mixing.Setting("exponential", clients)}
+    settings = {"nothing lost": Setting("exponential", clients)}
     for loss in (0.01, 0.2):
-        lost = mixing.Setting("exponential", clients, loss=loss)
-        kept = mixing.Setting("exponential", clients, loss=loss, keep=True)
+        lost = Setting("exponential", clients, loss=loss)
+        kept = Setting("exponential", clients, loss=loss, keep=True)
         settings[f"{loss:.0%} lost"] = lost
         settings[f"{loss:.0%}, kept by the sender"] = kept
     return {
-        name: mixing.error_curve(setting, _CURVE, seed=seed) for name, setting in settings.items()
+        name: tables.error_curve(setting, _CURVE, seed=seed) for name, setting in settings.items()
     }
 
 

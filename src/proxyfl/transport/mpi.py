@@ -79,7 +79,6 @@ class MpiEndpoint:
         with self._calling():
             request = self._comm.Issend(content, to, tag)
             self._sent.append(_Sent(request, content, to, tag))
-            self._forget_received()
 
     def receive(self, *, source: int, tag: int = CONTROL, timeout: float) -> bytes | None:
         """The next message of rank ``source`` under ``tag``; None after ``timeout`` seconds."""
@@ -100,13 +99,15 @@ class MpiEndpoint:
     def waits_for(self, rank: int, tag: int) -> bool:
         """Whether a message under ``tag`` was sent to ``rank`` and not yet received there."""
         with self._calling():
-            self._forget_received()
-            return any((sent.to, sent.tag) == (rank, tag) for sent in self._sent)
+            for sent in self._sent:
+                if (sent.to, sent.tag) == (rank, tag) and not sent.request.Test():
+                    return True
+            return False
 
     def flush(self, timeout: float) -> list[int]:
         """Wait until all that was sent is received; the ranks that have not done so in time."""
-        until(lambda: None if self._receivers() else True, timeout)
-        return self._receivers()
+        until(lambda: None if self._late() else True, timeout)
+        return self._late()
 
     def abort(self, code: int) -> None:
         """End every rank of the job, whatever it is doing; the launcher exits with ``code``."""
@@ -123,13 +124,11 @@ class MpiEndpoint:
         self._arriving[source, tag] = (message.Irecv(buffer), buffer)
         return True
 
-    def _receivers(self) -> list[int]:
+    def _late(self) -> list[int]:
+        """The ranks that have not yet received all that was sent to them."""
         with self._calling():
-            self._forget_received()
+            self._sent = [sent for sent in self._sent if not sent.request.Test()]
             return sorted({sent.to for sent in self._sent})
-
-    def _forget_received(self) -> None:
-        self._sent = [sent for sent in self._sent if not sent.request.Test()]
 
     def _highest_tag(self) -> int:
         from mpi4py import MPI
@@ -137,11 +136,15 @@ class MpiEndpoint:
         return int(self._comm.Get_attr(MPI.TAG_UB) or 32767)  # what the standard promises
 
     def _machines(self) -> tuple[str, ...]:
+        """The host name of every rank."""
         own = socket.gethostname().encode()[:_NAME_BYTES]
         everyone = bytearray(self.size * _NAME_BYTES)
         self._comm.Allgather(own.ljust(_NAME_BYTES, b"\0"), everyone)
-        names = [everyone[start:][:_NAME_BYTES] for start in range(0, len(everyone), _NAME_BYTES)]
-        return tuple(name.rstrip(b"\0").decode(errors="replace") for name in names)
+        names = []
+        for rank in range(self.size):
+            name = everyone[rank * _NAME_BYTES : (rank + 1) * _NAME_BYTES]
+            names.append(name.rstrip(b"\0").decode(errors="replace"))
+        return tuple(names)
 
     @contextmanager
     def _calling(self) -> Iterator[None]:
