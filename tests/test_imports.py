@@ -20,6 +20,7 @@ LEVELS = (
     ("simulation", "node"),
     ("sweeps", "report", "audit"),
     ("cli",),
+    ("__main__",),
 )
 """Who may import whom (docs/design.md): a package imports from lower levels and from itself."""
 

@@ -41,7 +41,9 @@ def refused(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert sorted(here.iterdir()) == before, "something was left behind"
-    assert printed.err.startswith("proxyfl: ")
+    *patience, said = printed.err.splitlines(keepends=True)
+    assert patience in ([], ["Loading the data and building the models ...\n"])
+    assert said.startswith("proxyfl: ")
     assert "Traceback" not in printed.err
     return printed.err
 
@@ -378,6 +380,56 @@ def test_output_that_cannot_be_written(target: str, said: str) -> None:
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     assert said in done.stderr
+
+
+def interruptible() -> None:
+    """Let a started process hear Ctrl-C even if the tests run in the background, under nohup."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_modules_load(number: signal.Signals) -> None:
+    """Ctrl-C in the seconds before a command begins ends in one line: 130 and no traceback."""
+    command = [sys.executable, "-X", "importtime", "-m", "proxyfl", "run", "--print-config"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+    )
+    said = ""
+    # NumPy is imported by the command's module, long before the last of torch.
+    while "numpy.version" not in said:
+        said += process.stderr.readline() or pytest.fail(f"ended too soon: {said[-500:]}")
+    process.send_signal(number)
+    said += process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "proxyfl: interrupted; nothing was begun." in said
+    assert "Traceback" not in said
+
+
+def test_a_background_job_ignores_ctrl_c() -> None:
+    """A process that was started with SIGINT ignored, as by nohup, keeps ignoring it."""
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "from proxyfl.cli.main import main; main(['methods', '--json']); "
+        "assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+
+def test_python_m(tmp_path: Path) -> None:
+    """`python -m proxyfl` is the command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "proxyfl", "methods", "--json"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert '"proxyfl"' in done.stdout
 
 
 def test_a_short_parser_says_the_same() -> None:

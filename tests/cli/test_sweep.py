@@ -140,7 +140,8 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_PACE", "30")
     out = file.parent / "out"
     code = (
-        "import argparse, sys; from proxyfl.cli.commands import sweep; p = argparse.ArgumentParser(); "
+        "import argparse, sys; from proxyfl.cli.commands import sweep; "
+        "p = argparse.ArgumentParser(); "
         f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.start(a, "
         f"command={STANDIN!r})"
     )
@@ -148,6 +149,8 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [sys.executable, "-c", code, "sweep", str(file), "--out", str(out)],
         stderr=subprocess.PIPE,
         text=True,
+        # Also when the tests run in the background, with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not (out / "seed=0,beta=0.0" / "attempts").exists() and time.monotonic() < deadline:

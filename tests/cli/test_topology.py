@@ -144,3 +144,17 @@ def test_a_matrix_that_loses_mass_is_refused_with_its_column(tmp_path: Path) -> 
     (tmp_path / "p.json").write_text("[[0.5, 0.3], [0.5, 0.6]]")
     with pytest.raises(TopologyError, match=r"p\.json: Matrix 0 of 1: Column 1 .* sums to 0\.9"):
         run(str(tmp_path / "p.json"), "--clients", "2")
+
+
+def test_too_many_clients_are_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What would take minutes is refused with the reason and what to ask for instead."""
+    with pytest.raises(TopologyError, match=r"at most 1,000,000 shares .*got 1,700,000. Ask for"):
+        run("ring", "--clients", "100000")
+    with pytest.raises(TopologyError, match=r"at most 1,000,000 shares .*Ask for fewer --clients"):
+        run("complete", "--clients", "2000", "--self-weight", "0.5")
+
+
+def test_many_clients_get_what_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Above some thousands the graph is shown, and why who has heard from whom is not."""
+    assert run("ring", "--clients", "5001", "--rounds", "1") == 0
+    assert "worked out for at most 5,000 clients" in " ".join(capsys.readouterr().out.split())

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxyfl.errors import ConfigError
-from proxyfl.federation.membership import Allowance, Stay, everyone, plan
+from proxyfl.errors import ConfigError, TopologyError
+from proxyfl.federation.membership import Allowance, Stay, everyone, plan, rehearse
+from proxyfl.gossip import topology
 
 
 def test_everyone_is_always_there() -> None:
@@ -86,3 +87,46 @@ def test_impossible_schedules_are_refused(schedule: list[Stay], reason: str) -> 
     """A schedule that names nobody, or leaves no one, is an error that says so."""
     with pytest.raises(ConfigError, match=reason):
         plan(2, 10, schedule=schedule)
+
+
+FIXED = topology.from_matrices([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schedule": [Stay(1, away=(8, 8))]},
+        {"schedule": [Stay(2, leaves=8)]},
+        {"absence": 0.1},
+        {"allowances": {0: Allowance(2, 17)}},
+    ],
+)
+def test_a_rehearsal_finds_what_fails_in_a_late_round(changes: dict[str, object]) -> None:
+    """Matrices for three clients fit until one is missing, and the rehearsal names that round."""
+    rehearse(FIXED, plan(3, 20))
+    with pytest.raises(TopologyError, match=r"for 3 clients, but 2 are present in round \d+"):
+        rehearse(FIXED, plan(3, 20, **changes))  # type: ignore[arg-type]
+
+
+def test_a_rehearsal_finds_a_client_left_with_nothing() -> None:
+    """A schedule whose second matrix leaves a client bare is found, though the first is sound."""
+    bare = [[0.0, 0.0], [1.0, 1.0]]
+    with pytest.raises(TopologyError, match=r"In round 1 nobody sends to clients \[0\]"):
+        rehearse(topology.from_matrices([[[0.5, 0.5], [0.5, 0.5]], bare]), plan(2, 4))
+
+
+def test_a_rehearsal_finds_a_weight_that_decays_away() -> None:
+    """A client that keeps a tenth and is never sent to lasts 307 rounds, and no more."""
+    source = topology.from_matrices([[0.1, 0.0], [0.9, 1.0]])
+    rehearse(source, plan(2, 307))
+    with pytest.raises(TopologyError, match=r"Client 0 in round 307: .* too small"):
+        rehearse(source, plan(2, 400))
+
+
+def test_a_rehearsal_takes_what_works() -> None:
+    """Built-in topologies pass with clients that come, go, leave and are all gone at the end."""
+    schedule = [Stay(0, joins=3), Stay(1, away=(2, 5)), Stay(2, leaves=6)]
+    presences = plan(5, 30, schedule=schedule, absence=0.2, allowances={3: Allowance(2, 11)})
+    for name in topology.TOPOLOGIES:
+        rehearse(topology.make(name), presences)
+    rehearse(topology.make("ring"), plan(2, 9, allowances=dict.fromkeys((0, 1), Allowance(2, 3))))

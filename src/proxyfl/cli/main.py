@@ -10,51 +10,44 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from proxyfl._machine import keep_freed_memory
+from proxyfl.cli.commands import COMMANDS
 from proxyfl.errors import InputError, ProxyFLError
 
-COMMANDS = {
-    "run": "run one or more methods and compare them",
-    "resume": "go on with an interrupted run",
-    "sweep": "run a grid of settings and seeds over one config",
-    "table": "compare runs: mean and spread over clients and seeds, significance",
-    "report": "make one self-contained page about one or more runs",
-    "watch": "follow a run in the browser while it goes on",
-    "predict": "predict with a client's private model from a finished run",
-    "epsilon": "what a training costs in privacy, or which noise or how many steps a target "
-    "epsilon allows",
-    "methods": "list the methods and what distinguishes them",
-    "models": "the model architectures, their sizes, and which may be a proxy",
-    "topology": "who sends to whom in each round, and how fast news spreads",
-    "data": "the datasets found here, or what is in one",
-    "schema": "draft a table's schema, check files against it, estimate ranges with DP",
-}
-"""A module of this package each. Only the one that is asked for is imported: torch takes
-seconds."""
+_DESCRIPTION = """\
+Decentralized federated learning through proxy models. Each institution keeps a private model and
+shares only a small proxy, trained with differential privacy.
+"""
 
 _EPILOG = """\
 first steps:
   proxyfl run                                 eight clients, embedded data, about half a minute
-  proxyfl run --set rounds=200 --out runs/a   the same, longer, into a folder of your choice
+  proxyfl report RUN                          its results as a page (RUN: the folder it named)
+  proxyfl run --set rounds=200 --out runs/a   the same run, longer, in a folder of your choice
+  proxyfl data patients.csv --label diagnosis what is in your own data
   proxyfl epsilon --examples 1000 --batch 250 --epochs 300 --noise 1
+
+what to read next:
   proxyfl COMMAND --help                      what a command does and takes, with examples
+  proxyfl run --print-config                  every setting with its value; docs/settings.md
 """
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The whole command line; with ``only``, the options of that command alone."""
+    """The whole command line; with ``only``, the options of that command alone.
+
+    Only the modules of commands whose options are needed are imported: torch takes seconds."""
     top = argparse.ArgumentParser(
         prog="proxyfl",
-        description="Decentralized federated learning through proxy models: each institution "
-        "keeps a private model and "
-        "shares only a small proxy, trained with differential privacy.",
+        description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"proxyfl {version('proxyfl')}")
+    top.add_argument("--version", action=_Version, help="show the version and exit")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if only in (None, name):
@@ -67,18 +60,12 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     keep_freed_memory()
-    if threading.current_thread() is threading.main_thread():  # others may not set handlers
-        signal.signal(
-            signal.SIGTERM, signal.default_int_handler
-        )  # a polite kill ends like Ctrl-C: records intact
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    # "" stands for no command at all: `proxyfl --help` needs none of them.
-    args = parser(only=next((word for word in arguments if word in COMMANDS), "")).parse_args(
-        arguments
-    )
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    with _stopping_at_once():
+        args = _parsed(words)
     try:
         code: int = args.run(args)
-        # here, where a reader that went away or a full disk can still be answered
+        # Here a reader that went away, or a full disk, can still be answered.
         sys.stdout.flush()
     except InputError as error:
         print(f"proxyfl: {error}", file=sys.stderr)
@@ -96,12 +83,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno != errno.ENOSPC:
             raise
         _discard_output()
-        print(
-            f"proxyfl: cannot write: {error.strerror}. Make room and run the command again.",
-            file=sys.stderr,
-        )
+        advice = "Make room and run the command again."
+        print(f"proxyfl: cannot write: {error.strerror}. {advice}", file=sys.stderr)
         return 1
     return code
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The arguments, read by the parser of the command that they name."""
+    for word in words:
+        if word in COMMANDS:
+            return parser(only=word).parse_args(words)
+    return parser(only="").parse_args(words)  # `proxyfl --help` needs no command's module
+
+
+@contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """Let Ctrl-C or a polite kill end the process in one line while modules are imported.
+
+    Nothing has begun then, and an exception in the middle of an import ends in a traceback.
+    Afterwards both raise KeyboardInterrupt, so that records are left whole. A signal that the
+    caller ignores, as nohup does, stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _stop)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    os.write(2, b"proxyfl: interrupted; nothing was begun.\n")
+    os._exit(130)
+
+
+class _Version(argparse.Action):
+    """Prints the version. Looking it up imports much, and few ask."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"proxyfl {version('proxyfl')}")
+        parser.exit()
 
 
 def _discard_output() -> None:

@@ -9,10 +9,14 @@ Guarantee: presence is a function of the settings and the round alone, so it is 
 the run, and all of its processes agree. A client's ledger enforces its budget again, whatever is
 planned here."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proxyfl.errors import ConfigError
+from proxyfl.errors import ConfigError, TopologyError
+from proxyfl.gossip.pushsum import part_of
+from proxyfl.gossip.routes import routes
+from proxyfl.gossip.topology import Topology
 from proxyfl.seeds import derive
 
 
@@ -90,9 +94,8 @@ def plan(
     presences = []
     for round in range(rounds):
         expected = [c for c in range(clients) if stays[c].joins <= round and c not in gone]
-        last = {
-            c for c in expected if stays[c].leaves == round + 1
-        }  # chance does not keep one from handing over
+        # Chance does not keep one from handing over.
+        last = {c for c in expected if stays[c].leaves == round + 1}
         missing = {c for c in expected if c not in last and _absent(c, round, absence, seed)}
         present = tuple(c for c in expected if stays[c].includes(round) and c not in missing)
         leaving = {c: f"scheduled to leave at round {round + 1}" for c in present if c in last}
@@ -103,11 +106,39 @@ def plan(
                 continue
             left = allowance.in_all - spent[c]
             if left < allowance.per_round:
-                fewer[c], leaving[c] = left, f"budget spent after {allowance.in_all} steps"
+                fewer[c] = left
+                leaving[c] = f"budget spent after {allowance.in_all} steps"
             spent[c] += min(left, allowance.per_round)
         gone |= set(leaving)
         presences.append(Presence(present, len(expected), leaving, fewer))
     return presences
+
+
+def rehearse(topology: Topology, presences: Sequence[Presence]) -> None:
+    """Try every round's exchange over ``topology`` without models; raise TopologyError if one of
+    them would fail.
+
+    Who sends to whom, and every client's weight, follow from the plan alone. So what could fail in
+    a late round, after privacy was spent, fails here."""
+    weights: dict[int, float] = {}
+    for round, presence in enumerate(presences):
+        if not presence.present:
+            continue
+        weights = {client: weights.get(client, 1.0) for client in {*weights, *presence.present}}
+        mixing = routes(topology, round, presence.present, leaving=presence.handing_over)
+        received: dict[int, list[float]] = {client: [] for client in presence.present}
+        for sender in presence.present:
+            for receiver, share in mixing.shares(sender).items():
+                received[receiver].append(_part(weights[sender], share, sender, round))
+        for client, parts in received.items():
+            weights[client] = math.fsum(parts)
+
+
+def _part(weight: float, share: float, sender: int, round: int) -> float:
+    try:
+        return part_of(weight, share)
+    except TopologyError as error:
+        raise TopologyError(f"Client {sender} in round {round}: {error}") from error
 
 
 def _checked(schedule: Sequence[Stay], clients: int, rounds: int) -> dict[int, Stay]:

@@ -3,6 +3,7 @@ consensus."""
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,18 +84,14 @@ def _layers(columns: Columns) -> Iterator[tuple[NDArray[np.int64], NDArray[np.in
     """The edges as (receivers, senders), cut so that no receiver stands twice in one part: indexed
     OR needs that."""
     senders = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
-    receivers = np.fromiter(
-        (k for column in columns for k in column), dtype=np.int64, count=len(senders)
-    )
-    positive = np.fromiter(
-        (share > 0 for column in columns for share in column.values()), bool, len(senders)
-    )
+    receivers = np.fromiter(chain.from_iterable(columns), np.int64, len(senders))
+    values = chain.from_iterable(column.values() for column in columns)
+    positive = np.fromiter(values, np.float64, len(senders)) > 0
     senders, receivers = senders[positive], receivers[positive]
     order = np.argsort(receivers, kind="stable")
     senders, receivers = senders[order], receivers[order]
-    layer = np.arange(len(receivers)) - np.searchsorted(
-        receivers, receivers
-    )  # i for a receiver's i-th sender
+    first = np.searchsorted(receivers, receivers)
+    layer = np.arange(len(receivers)) - first  # i for a receiver's i-th sender
     order = np.argsort(layer, kind="stable")
     cuts = np.cumsum(np.bincount(layer))[:-1]
     yield from zip(np.split(receivers[order], cuts), np.split(senders[order], cuts), strict=True)

@@ -34,7 +34,8 @@ class Segment:
 
     def __post_init__(self) -> None:
         _validate.number("sampling_rate", self.sampling_rate, above=0, at_most=1)
-        _validate.number("noise_multiplier", self.noise_multiplier, above=0)
+        # Its square must be a float, too.
+        _validate.number("noise_multiplier", self.noise_multiplier, above=0, at_most=1e100)
         _validate.whole("steps", self.steps, at_least=0)
 
 

@@ -58,9 +58,10 @@ def noise_for(
                 f"keeps {steps} steps within it. Such an epsilon protects nobody; choose one "
                 f"below 10."
             )
+    least = min(1e-9, epsilon / 2)  # stands in for a cost of 0, which has no logarithm
     # On logarithms, where epsilon is nearly a straight line.
     root = optimize.brentq(
-        lambda x: math.log(max(cost(math.exp(x)), 1e-9) / epsilon),
+        lambda x: math.log(max(cost(math.exp(x)), least) / epsilon),
         math.log(low),
         math.log(high),
         xtol=5e-5,

@@ -49,8 +49,6 @@ def prepare(
         degree=settings.degree,
         seed=config.seed,
     )
-    if any(table[name].exchange == "pushsum" for name in config.methods):
-        topology.check_columns(mixing(0, len(sites)), len(sites))
     presences: dict[str, Sequence[membership.Presence]] = {}
     for name in config.methods if hosted is None else ():
         some = [build.pooled(sites)] if table[name].pooled else sites
@@ -58,6 +56,8 @@ def prepare(
         tried = range(len(some)) if _differ(config) else range(1)
         clients = build.clients_for(config, table[name], dataset, some, tried)
         presences[name] = _plan(config, table[name], len(some), clients)
+        if table[name].exchange == "pushsum":
+            membership.rehearse(mixing, presences[name])
     return Prepared(config, dataset, sites, table, mixing, presences)
 
 

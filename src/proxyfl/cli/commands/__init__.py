@@ -1,0 +1,52 @@
+"""The commands. Each is a module with ``add(commands)``, its options, and ``execute(args)``."""
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+COMMANDS = {
+    "run": "run one or more methods and compare them",
+    "resume": "go on with an interrupted run",
+    "sweep": "run a grid of settings and seeds over one config",
+    "table": "compare runs: mean and spread over clients and seeds, significance",
+    "report": "make one self-contained page about one or more runs",
+    "watch": "follow a run in the browser while it goes on",
+    "predict": "predict with a client's private model from a finished run",
+    "epsilon": "what a training costs in privacy, or what a target epsilon allows",
+    "methods": "list the methods and what distinguishes them",
+    "models": "the model architectures, their sizes, and which may be a proxy",
+    "topology": "who sends to whom in each round, and how fast news spreads",
+    "data": "the datasets found here, or what is in one",
+    "schema": "draft a table's schema, check files against it, estimate ranges with DP",
+}
+"""A module of this package each, and what it does in one line."""
+
+
+def opening(
+    commands: "Commands",
+    name: str,
+    execute: Callable[[argparse.Namespace], int],
+    *,
+    description: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    """The parser of the command ``name``, to which its module adds options."""
+    parser = commands.add_parser(
+        name,
+        help=COMMANDS[name],
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=execute)
+    return parser
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option that most commands share."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document and nothing else"
+    )

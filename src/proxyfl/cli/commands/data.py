@@ -2,38 +2,38 @@
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from proxyfl.cli.commands import add_json, opening
 from proxyfl.data import SOURCES, Dataset, load
 from proxyfl.data.fetch import data_folder
 from proxyfl.data.sources import FORMS
 
-_EPILOG = """\
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+Without SOURCE, list the datasets that have a name and where they were found. With one, load it,
+check it as a run would (finite values, labels, shapes) and say what is in it. Values are taken as
+they are; only 8-bit pixels are scaled, by 1/255.
+"""
+
+EPILOG = """\
 examples:
-  proxyfl data                                                which datasets are found here
-  proxyfl data digits                                         shapes, classes, counts, range of values
-  proxyfl data fashion-mnist --data-dir datasets              from that folder, or fetched into it
+  proxyfl data                                        which datasets are found here
+  proxyfl data digits                                 shapes, classes, counts, range of values
+  proxyfl data fashion-mnist --data-dir datasets      from that folder, or fetched into it
   proxyfl data patients.csv --label diagnosis --site hospital --json
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
-    parser = commands.add_parser(
-        "data",
-        help="the datasets found here, or what is in one",
-        description="Without SOURCE, list the datasets that have a name and where they were "
-        "found. With one, load it,\n"
-        "check it as a run would (finite values, labels, shapes) and say what is in it. Values "
-        "are taken\n"
-        "as they are; only 8-bit pixels are scaled, by 1/255.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "data", execute, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "source", nargs="?", metavar="SOURCE", help=f"{', '.join(SOURCES)}; {'; '.join(FORMS)}"
     )
@@ -51,28 +51,25 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--offline", action="store_true", help="fetch nothing; say what is missing instead"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
-    )
-    parser.set_defaults(run=run)
+    add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     """Print the list or the dataset; 0 unless it cannot be loaded."""
-    if arguments.source is None:
-        found = _sources(arguments.data_dir)
+    if args.source is None:
+        found = _sources(args.data_dir)
         show = _show_sources
     else:
         dataset = load(
-            arguments.source,
-            directory=arguments.data_dir,
-            label=arguments.label,
-            site=arguments.site,
-            download=not arguments.offline,
+            args.source,
+            directory=args.data_dir,
+            label=args.label,
+            site=args.site,
+            download=not args.offline,
         )
         found = _contents(dataset)
         show = _show_contents
-    if arguments.json:
+    if args.json:
         print(json.dumps(found))
     else:
         show(found, Console())
@@ -80,45 +77,40 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sources(directory: str | None) -> dict[str, Any]:
-    named = [
-        {"name": name, "description": source.description, "found": source.find(directory)}
-        for name, source in SOURCES.items()
-    ]
+    named = []
+    for name, source in SOURCES.items():
+        found = source.find(directory)
+        named.append({"name": name, "description": source.description, "found": found})
     return {"folder": str(data_folder(directory)), "sources": named, "forms": FORMS}
 
 
 def _contents(dataset: Dataset) -> dict[str, Any]:
-    train, test = (
-        y.bincount(minlength=dataset.classes).tolist() for y in (dataset.train_y, dataset.test_y)
-    )
-    sites = (
-        []
-        if dataset.site is None
-        else dataset.site.bincount(minlength=len(dataset.site_names)).tolist()
-    )
+    train = dataset.train_y.bincount(minlength=dataset.classes).tolist()
+    test = dataset.test_y.bincount(minlength=dataset.classes).tolist()
+    classes = []
+    for i, name in enumerate(dataset.class_names):
+        classes.append({"class": i, "name": name, "train": train[i], "test": test[i]})
+    sites = []
+    if dataset.site is not None:
+        counts = dataset.site.bincount(minlength=len(dataset.site_names)).tolist()
+        for i, name in enumerate(dataset.site_names):
+            sites.append({"site": i, "name": name, "train": counts[i]})
     return {
         "name": dataset.name,
         "shape": list(dataset.shape),
         "train": len(dataset.train_y),
         "test": len(dataset.test_y),
         "range": [float(extreme) for extreme in dataset.train_x.aminmax()],
-        "classes": [
-            {"class": i, "name": name, "train": train[i], "test": test[i]}
-            for i, name in enumerate(dataset.class_names)
-        ],
-        "sites": [
-            {"site": i, "name": name, "train": sites[i]}
-            for i, name in enumerate(dataset.site_names)
-        ],
+        "classes": classes,
+        "sites": sites,
     }
 
 
 def _show_sources(found: dict[str, Any], console: Console) -> None:
     table = Table("source", "description", Column("found", overflow="fold"))
     for row in found["sources"]:
-        table.add_row(
-            row["name"], row["description"], escape(row["found"] or "no; fetched when asked for")
-        )
+        place = row["found"] or "no; fetched when asked for"
+        table.add_row(row["name"], row["description"], escape(place))
     for form, description in found["forms"].items():
         table.add_row(escape(form), description, "yours")
     console.print(table)
@@ -130,15 +122,14 @@ def _show_contents(found: dict[str, Any], console: Console) -> None:
     shape = "x".join(map(str, found["shape"]))
     console.print(
         f"[bold]{escape(found['name'])}[/bold]: {found['train']:,} training and {found['test']:,} "
-        f"test examples "
-        f"of shape {shape}, {len(found['classes'])} classes, values from {low:.4g} to {high:.4g}",
+        f"test examples of shape {shape}, {len(found['classes'])} classes, values from {low:.4g} "
+        f"to {high:.4g}",
         soft_wrap=True,
     )
     table = Table("class", "name", "training", "test")
     for row in found["classes"]:
-        table.add_row(
-            str(row["class"]), escape(row["name"]), f"{row['train']:,}", f"{row['test']:,}"
-        )
+        counts = (f"{row['train']:,}", f"{row['test']:,}")
+        table.add_row(str(row["class"]), escape(row["name"]), *counts)
     console.print(table)
     if found["sites"]:
         table = Table("site", "name", "training")

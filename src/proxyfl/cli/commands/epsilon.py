@@ -1,17 +1,17 @@
-"""``proxyfl epsilon``: what a training costs in privacy, or how much noise or how many steps a
-target allows."""
+"""``proxyfl epsilon``: what a training costs in privacy, or what a target epsilon allows."""
 
 import argparse
 import json
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from proxyfl import _validate
+from proxyfl._validate import number, whole
+from proxyfl.cli.commands import add_json, opening
 from proxyfl.cli.terminal.spinner import waiting
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
@@ -19,12 +19,17 @@ from proxyfl.privacy.accounting import AccountingWarning, Segment
 from proxyfl.privacy.calibration import noise_for, steps_for
 from proxyfl.privacy.guarantee import WEAK, Epsilon, kind_of, shown, upward
 
-DESCRIPTION = """\
-Say what a training costs in privacy: epsilon of DP-SGD with Poisson batches, by two accountants. RDP is the paper's,
-PLD the tighter one; both are upper bounds. Leave out --noise, or both --epochs and --steps, and give --target-epsilon:
-then the missing one is solved for, and the answer respects the target.
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
 
-An epoch is floor(examples / batch) steps. The noise is a multiple of the clipping norm, which therefore does not enter.
+DESCRIPTION = """\
+Say what a training costs in privacy: epsilon of DP-SGD with Poisson batches, by two accountants.
+RDP is the paper's, PLD the tighter one; both are upper bounds. Leave out --noise, or both --epochs
+and --steps, and give --target-epsilon: then the missing one is solved for, and the answer respects
+the target.
+
+An epoch is floor(examples / batch) steps. The noise is a multiple of the clipping norm, which
+therefore does not enter.
 """
 
 EPILOG = """\
@@ -37,8 +42,10 @@ examples:
 
 @dataclass(frozen=True)
 class Answer:
-    """One setting and its cost. If something was solved for, ``solutions`` says what each
-    accountant allows, and the setting is PLD's."""
+    """One setting and its cost.
+
+    If something was solved for, ``solutions`` says what each accountant allows, and the setting is
+    PLD's."""
 
     examples: int
     batch: int
@@ -48,20 +55,19 @@ class Answer:
     solutions: dict[str, float]
 
     @property
+    def epoch(self) -> int:
+        """Steps in an epoch."""
+        return self.examples // self.batch
+
+    @property
     def epochs(self) -> float:
-        return self.segment.steps / (self.examples // self.batch)
+        """Epochs in the training."""
+        return self.segment.steps / self.epoch
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = commands.add_parser(
-        "epsilon",
-        help="what a training costs in privacy, or which noise or how many steps a target epsilon "
-        "allows",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = opening(commands, "epsilon", execute, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "--examples", type=int, required=True, metavar="N", help="the client's training examples"
     )
@@ -78,96 +84,106 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--target-epsilon", type=float, metavar="E", help="solve for what was left out"
     )
-    beta_help = "weight of the private model in the proxy's loss, which sets the guarantee's kind (default: 0)"
-    parser.add_argument("--beta", type=float, default=0.0, help=beta_help)
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON object and nothing else"
+        "--beta",
+        type=float,
+        default=0.0,
+        help="weight of the private model in the proxy's loss, on which the guarantee's kind "
+        "depends (default: 0)",
     )
-    parser.set_defaults(run=run)
+    add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     """Compute and print; exit code 0."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AccountingWarning)
-        with waiting("Computing", quiet=arguments.json):
-            answer = solve(arguments)
-    # One sentence each, however often it was said while solving.
-    said = dict.fromkeys(
-        str(w.message) for w in caught if issubclass(w.category, AccountingWarning)
-    )
-    notes = [*_notes(answer), *said]
-    if arguments.json:
+        with waiting("Computing", quiet=args.json):
+            answer = solve(args)
+    notes = _notes(answer)
+    for warning in caught:
+        # One sentence each, however often it was said while solving.
+        said = str(warning.message)
+        if issubclass(warning.category, AccountingWarning) and said not in notes:
+            notes.append(said)
+    if args.json:
         print(json.dumps(_document(answer, notes), indent=2))
     else:
         _show(answer, notes, Console(highlight=False))
     return 0
 
 
-def solve(arguments: argparse.Namespace) -> Answer:
+def solve(args: argparse.Namespace) -> Answer:
     """The answer to what was asked; ConfigError if that cannot be answered."""
-    examples = _validate.whole("examples", arguments.examples)
-    batch = _validate.whole("batch", arguments.batch)
+    examples = whole("examples", args.examples)
+    batch = whole("batch", args.batch)
     if batch > examples:
         raise ConfigError(f"Expected batch <= examples, got batch={batch} and examples={examples}.")
-    rate, delta = batch / examples, _delta(arguments)
-    # One of these three is None, which _unknown makes sure of.
-    steps, noise, target = _steps(arguments), arguments.noise, arguments.target_epsilon
-    beta = _validate.number("beta", arguments.beta, at_least=0, at_most=1)
-    solved = _unknown(steps, noise, target)
-    given = {"sampling_rate": rate, "delta": delta}
+    rate = batch / examples
+    delta = _delta(args)
+    kind = kind_of(dp=True, teacher_weight=args.beta)
+    steps = _steps(args)
+    noise = args.noise
+    solved = _missing({"noise": noise, "steps": steps, "epsilon": args.target_epsilon})
     solutions: dict[str, float] = {}
+    if solved != "epsilon":
+        for accountant in ("rdp", "pld"):
+            solutions[accountant] = _solution(args, steps, rate, delta, accountant)
     if solved == "noise":
-        solutions = {
-            a: noise_for(target, steps=steps, accountant=a, **given) for a in ("rdp", "pld")
-        }
         noise = solutions["pld"]
-    elif solved == "steps":
-        solutions = {
-            a: steps_for(target, noise_multiplier=noise, accountant=a, **given)
-            for a in ("rdp", "pld")
-        }
+    if solved == "steps":
         steps = int(solutions["pld"])
-    segment = Segment(rate, noise, steps)
-    kind = kind_of(dp=True, teacher_weight=beta)
-    return Answer(
-        examples, batch, segment, accounting.epsilon([segment], delta, kind), solved, solutions
-    )
+    segment = Segment(rate, noise, steps or 0)
+    epsilon = accounting.epsilon([segment], delta, kind)
+    return Answer(examples, batch, segment, epsilon, solved, solutions)
 
 
-def _delta(arguments: argparse.Namespace) -> float:
-    # For a single example 1/N would be 1, which is no guarantee at all.
-    default = 1 / max(arguments.examples, 2)
-    return _validate.number(
-        "delta", default if arguments.delta is None else arguments.delta, above=0, below=1
-    )
-
-
-def _steps(arguments: argparse.Namespace) -> Any:
-    if arguments.epochs is not None:
-        return _validate.whole("epochs", arguments.epochs, at_least=0) * (
-            arguments.examples // arguments.batch
+def _solution(
+    args: argparse.Namespace, steps: int | None, rate: float, delta: float, accountant: str
+) -> float:
+    """The noise, or without ``steps`` their number, that the target allows."""
+    target = args.target_epsilon
+    if steps is not None:
+        return noise_for(
+            target, sampling_rate=rate, steps=steps, delta=delta, accountant=accountant
         )
-    return (
-        None if arguments.steps is None else _validate.whole("steps", arguments.steps, at_least=0)
+    return steps_for(
+        target,
+        sampling_rate=rate,
+        noise_multiplier=args.noise,
+        delta=delta,
+        accountant=accountant,
     )
 
 
-def _unknown(steps: int | None, noise: float | None, target: float | None) -> str:
+def _delta(args: argparse.Namespace) -> float:
+    if args.delta is not None:
+        return number("delta", args.delta, above=0, below=1)
+    examples: int = args.examples
+    return 1 / max(examples, 2)  # for a single example 1/N would be 1: no guarantee at all
+
+
+def _steps(args: argparse.Namespace) -> int | None:
+    if args.epochs is not None:
+        epoch: int = args.examples // args.batch
+        return whole("epochs", args.epochs, at_least=0) * epoch
+    if args.steps is not None:
+        return whole("steps", args.steps, at_least=0)
+    return None
+
+
+def _missing(given: dict[str, float | None]) -> str:
     """Which of the three is to be computed: the one that is missing."""
-    missing = [
-        name
-        for name, value in (("noise", noise), ("steps", steps), ("epsilon", target))
-        if value is None
-    ]
-    if len(missing) != 1:
-        raise ConfigError(
-            "Give exactly two of these three, and the third is computed: --noise; --epochs or "
-            "--steps; "
-            f"--target-epsilon. Got {3 - len(missing)}"
-            + (f", missing {', '.join(missing)}." if missing else ".")
-        )
-    return missing[0]
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == 1:
+        return missing[0]
+    found = f"Got {3 - len(missing)}"
+    if missing:
+        found += f", missing {', '.join(missing)}"
+    raise ConfigError(
+        "Give exactly two of these three, and the third is computed: --noise; --epochs or --steps; "
+        f"--target-epsilon. {found}."
+    )
 
 
 def _notes(answer: Answer) -> list[str]:
@@ -176,16 +192,16 @@ def _notes(answer: Answer) -> list[str]:
     if epsilon.delta > 1 / answer.examples:
         notes.append(
             f"Warning: delta={epsilon.delta:.3g} is above 1/N = {1 / answer.examples:.3g}. A "
-            f"program that "
-            "publishes one example outright would meet such a guarantee. Choose a smaller delta."
+            "program that publishes one example outright would meet such a guarantee. Choose a "
+            "smaller delta."
         )
     if answer.solved == "steps" and answer.segment.steps == 0:
         notes.append("Not even one step fits. Use more noise, a smaller batch or a larger target.")
     if epsilon.weak:
         notes.append(
-            f"Frankly: an epsilon of {shown(epsilon.best, 0)} is a weak guarantee; above {WEAK:.0f} it "
-            f"rules out very "
-            "little. More noise, smaller batches or fewer steps make it stronger."
+            f"Frankly: an epsilon of {shown(epsilon.best, 0)} is a weak guarantee; above "
+            f"{WEAK:.0f} it rules out very little. More noise, smaller batches or fewer steps make "
+            "it stronger."
         )
     return notes
 
@@ -216,32 +232,33 @@ def _document(answer: Answer, notes: list[str]) -> dict[str, object]:
         "epochs": answer.epochs,
         "notes": notes,
     }
-    return document | (
-        {"solved": {"for": answer.solved, **answer.solutions}} if answer.solutions else {}
-    )
+    if answer.solutions:
+        document["solved"] = {"for": answer.solved, **answer.solutions}
+    return document
 
 
 def _show(answer: Answer, notes: list[str], console: Console) -> None:
-    segment, epsilon = answer.segment, answer.epsilon
     if answer.solutions:
-        per_epoch = answer.examples // answer.batch
-        table = Table("accountant", f"{answer.solved} within the target")
-        for accountant, value in answer.solutions.items():
-            text = (
-                f"{value:g}"
-                if answer.solved == "noise"
-                else f"{value:.0f} ({value / per_epoch:.4g} epochs)"
-            )
-            table.add_row(accountant.upper(), text)
-        console.print(table)
+        console.print(_solutions(answer))
+    segment = answer.segment
+    epsilon = answer.epsilon
     table = Table("accountant", f"epsilon ({epsilon.kind}) at delta {epsilon.delta:.3g}")
-    for accountant in ("rdp", "pld"):
-        table.add_row(accountant.upper(), shown(getattr(epsilon, accountant)))
+    table.add_row("RDP", shown(epsilon.rdp))
+    table.add_row("PLD", shown(epsilon.pld))
     console.print(table)
     console.print(
         f"{segment.steps} steps ({answer.epochs:.4g} epochs), sampling rate "
-        f"{segment.sampling_rate:.4g}, "
-        f"noise multiplier {segment.noise_multiplier:g}."
+        f"{segment.sampling_rate:.4g}, noise multiplier {segment.noise_multiplier:g}."
     )
     for sentence in (_meaning(epsilon), epsilon.kind.sentence, epsilon.relation.sentence, *notes):
         console.print(sentence)
+
+
+def _solutions(answer: Answer) -> Table:
+    table = Table("accountant", f"{answer.solved} within the target")
+    for accountant, value in answer.solutions.items():
+        text = f"{value:g}"
+        if answer.solved == "steps":
+            text = f"{value:.0f} ({value / answer.epoch:.4g} epochs)"
+        table.add_row(accountant.upper(), text)
+    return table

@@ -2,38 +2,42 @@
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from proxyfl.cli.commands import add_json, opening
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS, build, parameter_count
 from proxyfl.privacy.validation import check_private_trainable
 
-_EPILOG = """\
-examples:
-  proxyfl models                                              for 28x28 grey images and ten classes
-  proxyfl models --shape 3x80x100 --classes 8                 for endoscopy images
-  proxyfl models --shape 30 --classes 2 --json                for a table with 30 features
-  proxyfl models my_models:wide --shape 1x28x28               your own: wide(shape, classes) in my_models.py
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+List models by name with the number of parameters they have for your data. Every client may have
+another private model; all clients share one proxy architecture. A proxy of few parameters is cheap
+to send and suffers less from the noise that protects it.
 """
 
+EPILOG = """\
+examples:
+  proxyfl models                                        for 28x28 grey images and ten classes
+  proxyfl models --shape 3x80x100 --classes 8           for endoscopy images
+  proxyfl models --shape 30 --classes 2 --json          for a table with 30 features
+  proxyfl models my_models:wide --shape 1x28x28         your own: wide(shape, classes)
+"""
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
-    parser = commands.add_parser(
-        "models",
-        help="the model architectures, their sizes, and which may be a proxy",
-        description="List models by name with the number of parameters they have for your data. "
-        "Every client may have\n"
-        "another private model; all clients share one proxy architecture. A proxy of few "
-        "parameters is\n"
-        "cheap to send and suffers less from the noise that protects it.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+_LEGEND = """\
+bytes a round: what a client sends to one peer if this is the proxy (4 bytes a parameter).
+Your own: package.module:factory, called as factory(shape, classes)."""
+
+
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "models", execute, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "names", nargs="*", metavar="MODEL", help="only these: names, or package.module:factory"
     )
@@ -43,37 +47,34 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--classes", type=int, default=10, metavar="N", help="number of classes (default 10)"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
-    )
-    parser.set_defaults(run=run)
+    add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     """Print the table; 0 unless the shape or a name cannot be read."""
-    shape = _shape(arguments.shape)
-    if arguments.classes < 1:
-        raise ModelError(f"Expected --classes >= 1, got {arguments.classes}.")
-    rows = [_row(name, shape, arguments.classes) for name in arguments.names or MODELS]
-    if arguments.json:
-        print(json.dumps({"shape": list(shape), "classes": arguments.classes, "models": rows}))
+    shape = _shape(args.shape)
+    if args.classes < 1:
+        raise ModelError(f"Expected --classes >= 1, got {args.classes}.")
+    rows = [_row(name, shape, args.classes) for name in args.names or MODELS]
+    if args.json:
+        print(json.dumps({"shape": list(shape), "classes": args.classes, "models": rows}))
     else:
-        _show(rows, shape, arguments.classes, Console())
+        _show(rows, shape, args.classes, Console())
     return 0
 
 
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.lower().split("x")
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        raise ModelError(
-            f"Expected --shape as whole numbers joined by x, such as 3x32x32 or 30, got {text!r}."
-        )
+        expected = "Expected --shape as whole numbers joined by x, such as 3x32x32 or 30"
+        raise ModelError(f"{expected}, got {text!r}.")
     return tuple(map(int, sizes))
 
 
 def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
-    """What is known of one model. A built-in one that does not fit is a row; the user's own that
-    fails is an error."""
+    """What is known of one model.
+
+    A built-in one that does not fit is a row; the user's own that fails is an error."""
     row: dict[str, Any] = {
         "name": name,
         "description": MODELS[name].description if name in MODELS else "your own",
@@ -88,7 +89,8 @@ def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
         if name not in MODELS:
             raise
         return row | {"problem": str(problem)}
-    row |= {"parameters": parameter_count(model), "bytes_per_round": 4 * parameter_count(model)}
+    count = parameter_count(model)
+    row |= {"parameters": count, "bytes_per_round": 4 * count}
     try:
         check_private_trainable(model, shape)
     except ModelError as problem:
@@ -108,20 +110,15 @@ def _show(
         title=f"Models for examples of {'x'.join(map(str, shape))} and {classes} classes",
     )
     for row in rows:
+        parameters, size = "does not fit", "-"
         fits = row["parameters"] is not None
+        if fits:
+            parameters, size = f"{row['parameters']:,}", f"{row['bytes_per_round']:,}"
+        description = row["description"]
         # That image models do not fit a table needs no explanation in every row; --json has it.
-        explained = row["problem"] and (fits or len(shape) == 3)
-        table.add_row(
-            escape(row["name"]),
-            f"{row['parameters']:,}" if fits else "does not fit",
-            f"{row['bytes_per_round']:,}" if fits else "-",
-            "yes" if row["proxy"] else "no",
-            escape(row["description"] + (f". {row['problem']}" if explained else "")),
-        )
+        if row["problem"] and (fits or len(shape) == 3):
+            description += f". {row['problem']}"
+        proxy = "yes" if row["proxy"] else "no"
+        table.add_row(escape(row["name"]), parameters, size, proxy, escape(description))
     console.print(table)
-    console.print(
-        "bytes a round: what a client sends to one peer if this is the proxy (4 bytes a "
-        "parameter).\n"
-        "Your own: package.module:factory, called as factory(shape, classes).",
-        soft_wrap=True,
-    )
+    console.print(_LEGEND, soft_wrap=True)

@@ -3,54 +3,58 @@
 import argparse
 import inspect
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl import _validate
+from proxyfl._validate import whole
+from proxyfl.cli.commands import add_json, opening
 from proxyfl.errors import TopologyError
 from proxyfl.gossip import reach as spreading
-from proxyfl.gossip import routes as routing
 from proxyfl.gossip import topology as gossip
+from proxyfl.gossip.routes import routes
 
-_SHOWN = 8
-_DENSE_LIMIT = 512
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+Print who sends which share of its proxy to whom, after how many rounds everyone has heard from
+everyone, and what that costs each client. Nothing is trained and nothing is sent.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl topology exponential --clients 8 --rounds 6       the paper's: proxies passed on whole
+  proxyfl topology exponential --clients 8 --self-weight 0.5    keep half: proxies are averaged
+  proxyfl topology random --clients 100 --rounds 10 --degree 2 --seed 7 --json
+  proxyfl topology my_matrices.npy --clients 5 --rounds 4   your own: rows receive, columns send
+"""
 
 _LEGEND = (
     "heard by: clients that hold some of one client's starting mass; been with: clients that "
-    "trained the proxy that "
-    "one client holds (both: the fewest). to mean: distance of the de-biased proxies from their "
-    "mean, 1 at the start. "
-    "sent/got: messages of one client (the most)."
+    "trained the proxy that one client holds (both: the fewest). to mean: distance of the "
+    "de-biased proxies from their mean, 1 at the start. sent/got: messages of one client (the "
+    "most)."
 )
 
-_EPILOG = """\
-examples:
-  proxyfl topology exponential --clients 8 --rounds 6                   the paper's graph: proxies are passed on whole
-  proxyfl topology exponential --clients 8 --rounds 6 --self-weight 0.5     keep half, send half: proxies are averaged
-  proxyfl topology random --clients 100 --rounds 10 --degree 2 --seed 7 --json
-  proxyfl topology my_matrices.npy --clients 5 --rounds 4          your own K x K matrices: rows receive, columns send
-"""
+_SHOWN = 8
+_MOST_FOR_ERROR = 512
+_MOST_FOR_SPREAD = 5_000
+"""Who has heard from whom takes n * n bits; the distance to the mean takes n * n numbers."""
+_MOST_SHARES = 1_000_000
+"""Shares of all rounds that are worked out: some seconds."""
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the command line."""
-    parser = commands.add_parser(
-        "topology",
-        help="who sends to whom in each round, and how fast news spreads",
-        description="Print who sends which share of its proxy to whom, after how many rounds "
-        "everyone has heard from\n"
-        "everyone, and what that costs each client. Nothing is trained and nothing is sent.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "topology", execute, description=DESCRIPTION, epilog=EPILOG)
+    names = ", ".join(gossip.TOPOLOGIES)
     parser.add_argument(
         "name",
         metavar="NAME",
-        help=f"{', '.join(gossip.TOPOLOGIES)}; a .json or .npy file with matrices; or "
-        f"package.module:function",
+        help=f"{names}; a .json or .npy file with matrices; or package.module:function",
     )
     parser.add_argument(
         "--clients", type=int, default=8, metavar="K", help="number of clients (default 8)"
@@ -76,132 +80,153 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--limit", type=int, metavar="T", help="give up on 'everyone has heard' after T rounds"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
-    )
-    parser.set_defaults(run=run)
+    add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     """Print the analysis; 0 unless the topology is refused."""
-    found = analyse(arguments)
-    if arguments.json:
+    found = analyse(args)
+    if args.json:
         print(json.dumps(found))
     else:
         _show(found, Console())
     return 0
 
 
-def analyse(arguments: argparse.Namespace) -> dict[str, Any]:
+def analyse(args: argparse.Namespace) -> dict[str, Any]:
     """Everything the command knows, as the JSON document it prints."""
-    clients = _validate.whole("--clients", arguments.clients, error=TopologyError)
-    rounds = max((clients - 1).bit_length(), 1) if arguments.rounds is None else arguments.rounds
-    _validate.whole("--rounds", rounds, error=TopologyError)
+    clients = whole("--clients", args.clients, error=TopologyError)
+    rounds = args.rounds
+    if rounds is None:
+        rounds = max((clients - 1).bit_length(), 1)
+    whole("--rounds", rounds, error=TopologyError)
+    if args.parameters is not None:
+        whole("--parameters", args.parameters, error=TopologyError)
+    topology = gossip.make(
+        args.name, self_weight=args.self_weight, degree=args.degree, seed=args.seed
+    )
+    _check_size(topology, clients, rounds)
+    found = {
+        "topology": args.name,
+        "rule": _rule(args.name),
+        "clients": clients,
+        "self_weight": args.self_weight,
+        "degree": args.degree,
+        "seed": args.seed,
+        "rounds": [_round(topology, t, clients, args.parameters) for t in range(rounds)],
+        "column_sums_ok": True,  # ``routes`` refuses every other matrix
+        "consensus_error": None,
+    }
+    if clients <= _MOST_FOR_ERROR:
+        found["consensus_error"] = spreading.consensus_error(topology, clients, rounds)
+    return found | _spread(topology, clients, rounds, _limit(args.limit, clients, rounds))
+
+
+def _check_size(topology: gossip.Topology, clients: int, rounds: int) -> None:
+    """Refuse what would take minutes and gigabytes."""
+    if clients * rounds > _MOST_SHARES:
+        count = clients * rounds  # at the least; the columns themselves would take long
+    else:
+        count = rounds * sum(map(len, topology(0, clients)))
+    if count > _MOST_SHARES:
+        raise TopologyError(
+            f"Expected at most {_MOST_SHARES:,} shares in all rounds (clients x receivers x "
+            f"rounds), got {count:,}. Ask for fewer --clients or --rounds."
+        )
+
+
+def _limit(given: int | None, clients: int, rounds: int) -> int:
+    if given is not None:
+        return whole("--limit", given, error=TopologyError)
     # A ring of K needs K - 1 rounds, a passed-on proxy more; with thousands of clients the search
     # would take minutes.
-    limit = (
-        max(rounds, min(4 * clients, 250_000 // clients))
-        if arguments.limit is None
-        else arguments.limit
-    )
-    _validate.whole("--limit", limit, error=TopologyError)
-    if arguments.parameters is not None:
-        _validate.whole("--parameters", arguments.parameters, error=TopologyError)
-    topology = gossip.make(
-        arguments.name,
-        self_weight=arguments.self_weight,
-        degree=arguments.degree,
-        seed=arguments.seed,
-    )
+    return max(rounds, min(4 * clients, 250_000 // clients))
+
+
+def _spread(topology: gossip.Topology, clients: int, rounds: int, limit: int) -> dict[str, Any]:
+    """How news spreads; None for each answer where there are too many clients to say."""
+    found: dict[str, Any] = {"limit": limit, "all_heard_after": None, "been_with_all_after": None}
+    if clients > _MOST_FOR_SPREAD:
+        return found | {"limit": None, "heard_by": None, "been_with": None}
     heard_after = spreading.rounds_to_all_heard(topology, clients, limit)
-    been_with = spreading.visits(topology, clients, rounds if heard_after is not None else limit)
-    return {
-        "topology": arguments.name,
-        "rule": _rule(arguments.name),
-        "clients": clients,
-        "self_weight": arguments.self_weight,
-        "degree": arguments.degree,
-        "seed": arguments.seed,
-        "rounds": [
-            _round(topology, round, clients, arguments.parameters) for round in range(rounds)
-        ],
-        "column_sums_ok": True,  # ``routes`` refuses every other matrix
-        "limit": limit,
-        "all_heard_after": heard_after,
-        "heard_by": spreading.reach(topology, clients, rounds).min(axis=1).tolist(),
-        "been_with": been_with[:rounds],
-        "been_with_all_after": next(
-            (t for t, count in enumerate(been_with, 1) if count == clients), None
-        ),
-        "consensus_error": spreading.consensus_error(topology, clients, rounds)
-        if clients <= _DENSE_LIMIT
-        else None,
-    }
+    looked_at = limit if heard_after is None else rounds
+    been_with = spreading.visits(topology, clients, looked_at)
+    if clients in been_with:
+        found["been_with_all_after"] = been_with.index(clients) + 1
+    heard_by = spreading.reach(topology, clients, rounds).min(axis=1).tolist()
+    found |= {"all_heard_after": heard_after, "heard_by": heard_by}
+    return found | {"been_with": been_with[:rounds]}
 
 
 def _round(
     topology: gossip.Topology, round: int, clients: int, parameters: int | None
 ) -> dict[str, Any]:
-    plan = routing.routes(topology, round, range(clients))
-    sent = [len(plan.receivers(client)) for client in range(clients)]
-    received = [len(plan.senders(client)) for client in range(clients)]
-    most = {"messages_sent": max(sent), "messages_received": max(received)}
+    plan = routes(topology, round, range(clients))
+    shares = [plan.shares(client) for client in range(clients)]
+    sent = max(len(column) - (client in column) for client, column in enumerate(shares))
+    received = max(len(senders) for senders in plan.incoming.values())
+    most = {"messages_sent": sent, "messages_received": received}
     if parameters is not None:
-        most |= {
-            "bytes_sent": 4 * parameters * max(sent),
-            "bytes_received": 4 * parameters * max(received),
-        }
-    return {
-        "round": round,
-        "shares": [plan.shares(client) for client in range(clients)],
-        "most_per_client": most,
-    }
+        most |= {"bytes_sent": 4 * parameters * sent, "bytes_received": 4 * parameters * received}
+    return {"round": round, "shares": shares, "most_per_client": most}
 
 
 def _rule(name: str) -> str:
     factory = gossip.TOPOLOGIES.get(name)
-    return (inspect.getdoc(factory) or name).splitlines()[0] if factory else f"As given by {name}."
+    if factory is None:
+        return f"As given by {name}."
+    return (inspect.getdoc(factory) or name).splitlines()[0]
 
 
 def _show(found: dict[str, Any], console: Console) -> None:
-    clients, shown = found["clients"], min(found["clients"], _SHOWN)
-    console.print(
-        f"[bold]{escape(found['topology'])}[/bold], {_count(clients, 'client')}. "
-        f"{escape(found['rule'])}"
-    )
-    if clients > shown:
-        console.print(f"Shown: the first {shown} of {clients} clients; --json lists all.")
+    clients = found["clients"]
+    name = escape(found["topology"])
+    console.print(f"[bold]{name}[/bold], {_count(clients, 'client')}. {escape(found['rule'])}")
+    if clients > _SHOWN:
+        console.print(f"Shown: the first {_SHOWN} of {clients} clients; --json lists all.")
+    console.print(_table(found))
+    console.print(_LEGEND)
+    for line in _verdict(found):
+        console.print(line)
+
+
+def _table(found: dict[str, Any]) -> Table:
     table = Table(
         "round", "sender → receivers", "shares", "heard by", "been with", "to mean", "sent/got"
     )
-    errors = found["consensus_error"] or [None] * len(found["rounds"])
-    for row, heard_by, been_with, error in zip(
-        found["rounds"], found["heard_by"], found["been_with"], errors, strict=True
-    ):
+    for row in found["rounds"]:
+        first = row["shares"][:_SHOWN]
         table.add_row(
             str(row["round"]),
-            "  ".join(_sends(client, row["shares"][client]) for client in range(shown)),
+            "  ".join(_sends(client, shares) for client, shares in enumerate(first)),
             _shares(row["shares"]),
-            str(heard_by),
-            str(been_with),
-            "-" if error is None else f"{error:.3g}",
+            _entry(found["heard_by"], row["round"]),
+            _entry(found["been_with"], row["round"]),
+            _entry(found["consensus_error"], row["round"]),
             _cost(row["most_per_client"]),
         )
-    console.print(table)
-    console.print(_LEGEND)
-    console.print(_verdict(found))
+    return table
+
+
+def _entry(values: list[float] | None, round: int) -> str:
+    return "-" if values is None else f"{values[round]:.3g}"
 
 
 def _sends(client: int, shares: dict[int, float]) -> str:
     others = sorted(receiver for receiver in shares if receiver != client)
+    named = ",".join(map(str, others[:_SHOWN])) or "nobody"
     more = f"+{len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-    return f"{client}→{','.join(map(str, others[:_SHOWN])) or 'nobody'}{more}"
+    return f"{client}→{named}{more}"
 
 
 def _shares(columns: list[dict[int, float]]) -> str:
-    sent = [share for j, column in enumerate(columns) for k, share in column.items() if k != j]
-    kept = [column.get(j, 0.0) for j, column in enumerate(columns)]
-    return f"send {_span(sent)}\nkeep {_span(kept)}" if sent else f"keep {_span(kept)}"
+    sent: list[float] = []
+    kept = []
+    for client, shares in enumerate(columns):
+        kept.append(shares.get(client, 0.0))
+        sent += [share for receiver, share in shares.items() if receiver != client]
+    text = f"keep {_span(kept)}"
+    return f"send {_span(sent)}\n{text}" if sent else text
 
 
 def _span(values: list[float]) -> str:
@@ -211,41 +236,53 @@ def _span(values: list[float]) -> str:
 
 def _cost(most: dict[str, int]) -> str:
     text = f"{most['messages_sent']} / {most['messages_received']}"
-    return (
-        f"{text}\n{most['bytes_sent']:,} B /\n{most['bytes_received']:,} B"
-        if "bytes_sent" in most
-        else text
-    )
+    if "bytes_sent" in most:
+        text += f"\n{most['bytes_sent']:,} B /\n{most['bytes_received']:,} B"
+    return text
 
 
-def _verdict(found: dict[str, Any]) -> str:
-    clients, limit, shown = found["clients"], found["limit"], found["been_with"]
-    sums = "Every column sums to 1: no mass is lost or made."
-    if found["all_heard_after"] is not None:
-        return f"{sums}\nEveryone has heard from everyone after {_count(found['all_heard_after'], 'round')}."
-    lines = [sums, f"Not everyone has heard from everyone within {_count(limit, 'round')}."]
-    if all(len(shares) == 1 for row in found["rounds"] for shares in row["shares"]):
-        lines[-1] += (
+def _verdict(found: dict[str, Any]) -> list[str]:
+    lines = ["Every column sums to 1: no mass is lost or made."]
+    if found["limit"] is None:
+        lines.append(
+            f"Who has heard from whom is worked out for at most {_MOST_FOR_SPREAD:,} clients: it "
+            "takes the square of their number in bits."
+        )
+    elif found["all_heard_after"] is not None:
+        rounds = _count(found["all_heard_after"], "round")
+        lines.append(f"Everyone has heard from everyone after {rounds}.")
+    else:
+        lines += _not_all_heard(found)
+    return lines
+
+
+def _not_all_heard(found: dict[str, Any]) -> list[str]:
+    limit = _count(found["limit"], "round")
+    lines = [f"Not everyone has heard from everyone within {limit}."]
+    if all(_is_passed_on_whole(row["shares"]) for row in found["rounds"]):
+        lines[0] += (
             " Proxies are passed on whole: each client holds one client's mass, nothing is "
             "averaged."
         )
+    clients, been_with = found["clients"], found["been_with"]
     after = found["been_with_all_after"]
+    ending = f"with all {clients} after {_count(after, 'round')}"
+    if after is None:
+        ending = f"not with all within {found['limit']}"
     lines.append(
-        f"After {_count(len(shown), 'round')} each proxy has been with {shown[-1]} of "
-        f"{_count(clients, 'client')} or "
-        "more, who trained it in turn; "
-        + (
-            f"with all {clients} after {_count(after, 'round')}."
-            if after
-            else f"not with all within {limit}."
-        )
+        f"After {_count(len(been_with), 'round')} each proxy has been with {been_with[-1]} of "
+        f"{_count(clients, 'client')} or more, who trained it in turn; {ending}."
     )
     if found["topology"] in ("exponential", "ring") and not found["self_weight"]:
         lines.append(
             "A self weight above 0 (such as --self-weight 0.5) mixes what a client holds with "
             "what arrives."
         )
-    return "\n".join(lines)
+    return lines
+
+
+def _is_passed_on_whole(columns: list[dict[int, float]]) -> bool:
+    return all(len(shares) == 1 for shares in columns)
 
 
 def _count(number: int, word: str) -> str:
