@@ -94,7 +94,7 @@ def test_a_released_models_file_says_what_it_cost(tmp_path: Path) -> None:
     released."""
     run(tiny(learning={"beta": 0.5}, methods=["proxyfl"]), out=tmp_path / "run", dataset=DIGITS)
     models = tmp_path / "run" / "models" / "proxyfl"
-    assert "(conditional)" in about_model(models / "000-proxy.safetensors")["epsilon"]
+    assert "(conditional, zero-out)" in about_model(models / "000-proxy.safetensors")["epsilon"]
     assert about_model(models / "000-private.safetensors")["epsilon"] == "never released"
 
 
