@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from rich.console import Console
 from proxyfl.cli.main import main
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.records import folder
-from proxyfl.simulation.config import Config, from_tree, load
+from proxyfl.simulation.config import Config, from_tree, keys, load
 from proxyfl.simulation.run import run as run_config
 
 TINY = [
@@ -88,9 +89,13 @@ def test_print_config(
 
 
 def test_the_defaults_are_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without arguments --print-config shows the demo's settings."""
+    """Without arguments --print-config shows the demo's settings, those without a value too."""
     assert main(["run", "--print-config"]) == 0
-    assert from_tree(tomllib.loads(capsys.readouterr().out)) == Config()
+    printed = capsys.readouterr().out
+    assert from_tree(tomllib.loads(printed)) == Config()
+    shown = set(re.findall(r"^(?:# )?(\w+) =", printed, re.MULTILINE))
+    assert shown == {key.rpartition(".")[2] for key in keys()}
+    assert "# budget =    # absent; takes a number or a list of numbers" in printed
 
 
 def test_a_folder_of_its_own(

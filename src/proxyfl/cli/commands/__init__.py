@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": "run one or more methods and compare them",
-    "resume": "go on with an interrupted run",
+    "resume": "continue an interrupted run",
     "sweep": "run a grid of settings and seeds over one config",
     "table": "compare runs: mean and spread over clients and seeds, significance",
     "report": "make one self-contained page about one or more runs",

@@ -1,40 +1,42 @@
-"""``proxyfl resume``: go on with a run that was cut off."""
+"""``proxyfl resume``: continue an interrupted run."""
 
 import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from proxyfl._machine import physical_cores
-from proxyfl.cli.commands.run import add_run_options, carry_out, followers
+from proxyfl.cli.commands import opening
+from proxyfl.cli.commands.run import add_run_options, carry_out, followers, workers
 from proxyfl.records import folder
 from proxyfl.records.run import Run
 from proxyfl.simulation import run as runner
 from proxyfl.simulation.engines import mpi
 from proxyfl.simulation.engines.serial import Engine
 
-_EPILOG = """\
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+Continue the run in a folder from its last checkpoint.
+"""
+
+EPILOG = """\
 examples:
   proxyfl resume runs/20261115-210000-digits
   proxyfl resume runs/a --workers 1
 
-After Ctrl-C, a kill, or a crash: the run goes on from its last whole checkpoint and ends as if nothing had happened,
-bit for bit. The ledgers keep what was spent before the cut. Any number of workers will do.
+After Ctrl-C, a kill or a crash: the run continues from its last whole checkpoint, and the result is
+bit-identical to an uninterrupted one. The ledgers keep what was spent before the interruption. Any
+number of workers will do.
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "resume",
-        help="go on with an interrupted run",
-        description="Go on with the run in a folder, from its last checkpoint.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the folder of the run")
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "resume", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the run's folder")
     add_run_options(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -44,10 +46,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
     path = folder.existing(args.run_folder)
-    others = followers(args, path)
-    crew = args.workers if args.workers is not None else physical_cores()
 
     def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.resume(path, callbacks=callbacks, workers=crew, engine=engine)
+        return runner.resume(path, callbacks=callbacks, workers=workers(args), engine=engine)
 
-    return carry_out(action, others, path, args.json)
+    return carry_out(action, followers(args, path), path, as_json=args.json)

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from proxyfl import _settings
 from proxyfl._machine import physical_cores
+from proxyfl.cli.commands import add_json, opening
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_result
 from proxyfl.cli.terminal.spinner import waiting
@@ -15,34 +18,35 @@ from proxyfl.data import SOURCES
 from proxyfl.errors import WorkerDied
 from proxyfl.records import folder
 from proxyfl.records.run import Run
-from proxyfl.simulation import config as settings
+from proxyfl.simulation import config as configs
 from proxyfl.simulation import run as runner
 from proxyfl.simulation import tracking
 from proxyfl.simulation.engines import mpi
 from proxyfl.simulation.engines.serial import Engine
 
-_EPILOG = """\
-examples:
-  proxyfl run                                          the demo: eight clients, scikit-learn's digits
-  proxyfl run experiments/base/images.toml --data-dir data   a config file, with real data
-  proxyfl run --set methods=alone,proxyfl --set privacy.noise_multiplier=2 --set rounds=50
-  proxyfl run --print-config > my.toml                 every setting with its value, to start from
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
 
-The run's folder holds the config, the metrics (metrics.jsonl), the privacy ledgers and the final models.
-Results compare each method with `alone`: the private model trained without joining anybody.
+DESCRIPTION = """\
+Run the methods of a config on the same data, partition and seeds; record everything.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl run                                    the demo: eight clients, scikit-learn's digits
+  proxyfl run experiments/base/images.toml --data-dir data      a config file, with real data
+  proxyfl run --set methods=alone,proxyfl --set privacy.noise_multiplier=2 --set rounds=50
+  proxyfl run --print-config > my.toml           every setting with its value, to start from
+
+The run's folder holds the config, the metrics (metrics.jsonl), the privacy ledgers and the final
+models. Results compare each method with `alone`: the private model trained without joining
+anybody. docs/settings.md explains every setting.
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "run",
-        help="run one or more methods and compare them",
-        description="Run the methods of a config on the same data, partition and seeds; record "
-        "everything.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "run", execute, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "config",
         nargs="?",
@@ -73,41 +77,6 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--print-config", action="store_true", help="print the resolved config as TOML and stop"
     )
-    parser.set_defaults(run=execute)
-
-
-def execute(args: argparse.Namespace) -> int:
-    """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
-    return mpi.on_rank_zero(partial(_execute, args))
-
-
-def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
-    overrides = list(args.overrides)
-    for key, value in (("data.directory", args.data_dir), ("device", args.device)):
-        if value is not None:
-            overrides.append(f"{key}={json.dumps(value)}")
-    config = settings.load(args.config, overrides)
-    if args.print_config:
-        sys.stdout.write(settings.to_toml(config))
-        return 0
-    out = args.out if args.out is not None else folder.fresh(Path("runs"), config.data.source)
-    others = followers(args, out)
-    with waiting(
-        "Loading the data and building the models", quiet=args.json or will_download(config)
-    ):
-        prepared = runner.prepare(config)
-    crew = args.workers if args.workers is not None else physical_cores()
-
-    def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.execute(prepared, out=out, callbacks=callbacks, workers=crew, engine=engine)
-
-    return carry_out(action, others, out, args.json)
-
-
-def will_download(config: settings.Config) -> bool:
-    """Whether the data is fetched first, which shows a bar of its own."""
-    source = SOURCES.get(config.data.source)
-    return source is not None and source.find(config.data.directory) is None
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -127,9 +96,52 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="serve a page that follows the run, on this machine only",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print the summary as one JSON object, nothing else"
-    )
+    add_json(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
+    return mpi.on_rank_zero(partial(_execute, args))
+
+
+def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
+    config = _config(args)
+    if args.print_config:
+        sys.stdout.write(_settings.to_toml(config, complete=True))
+        return 0
+    out: Path = args.out or folder.fresh(Path("runs"), config.data.source)
+    others = followers(args, out)
+    quiet = args.json or _will_download(config)
+    with waiting("Loading the data and building the models", quiet=quiet):
+        prepared = runner.prepare(config)
+
+    def action(callbacks: Sequence[runner.Callback]) -> Run:
+        return runner.execute(
+            prepared, out=out, callbacks=callbacks, workers=workers(args), engine=engine
+        )
+
+    return carry_out(action, others, out, as_json=args.json)
+
+
+def _config(args: argparse.Namespace) -> configs.Config:
+    overrides = list(args.overrides)
+    if args.data_dir is not None:
+        overrides.append(f"data.directory={json.dumps(args.data_dir)}")
+    if args.device is not None:
+        overrides.append(f"device={json.dumps(args.device)}")
+    return configs.load(args.config, overrides)
+
+
+def _will_download(config: configs.Config) -> bool:
+    """Whether the data is fetched first, which shows a bar of its own."""
+    source = SOURCES.get(config.data.source)
+    return source is not None and source.find(config.data.directory) is None
+
+
+def workers(args: argparse.Namespace) -> int:
+    """How many processes to use."""
+    given: int | None = args.workers
+    return physical_cores() if given is None else given
 
 
 def followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
@@ -146,18 +158,19 @@ def carry_out(
     action: Callable[[Sequence[runner.Callback]], Run],
     others: Sequence[runner.Callback],
     out: Path,
+    *,
     as_json: bool,
 ) -> int:
-    """Do ``action`` with progress shown, then show its result; if it is cut off, say how to go
-    on."""
+    """Do ``action`` with progress shown, then show its result; if it is cut off, say how to
+    resume."""
     try:
         with Progress(quiet=as_json) as progress:
             result = action([progress, *others])
     except KeyboardInterrupt:
-        print(f"proxyfl: interrupted; what was recorded is intact. {_go_on(out)}", file=sys.stderr)
+        print(f"proxyfl: interrupted; {_what_is_left(out)}", file=sys.stderr)
         return 130
     except WorkerDied as error:
-        print(f"proxyfl: {error} What was recorded is intact. {_go_on(out)}", file=sys.stderr)
+        print(f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr)
         return 1
     if as_json:
         print(json.dumps({**(result.summary or {}), "out": str(out)}))
@@ -166,9 +179,7 @@ def carry_out(
     return 0
 
 
-def _go_on(out: Path) -> str:
-    return (
-        f"Go on with: proxyfl resume {out}"
-        if (out / "config.toml").exists()
-        else "Nothing was begun."
-    )
+def _what_is_left(out: Path) -> str:
+    if not (out / "config.toml").exists():
+        return "nothing was begun."
+    return f"what was recorded is intact. Go on with: proxyfl resume {out}"
