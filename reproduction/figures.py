@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from benchmarks.communication.plots import save
+from proxyfl.records.palette import BLUE, COLOURS, PURPLE, SKY, VERMILION
 from proxyfl.sweeps.statistics import Spread, spread
 from reproduction import views
 from reproduction.records import Record, Scores
@@ -37,21 +38,38 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLES: Mapping[Model, dict[str, Any]] = {
-    PROXYFL: {"color": "#D55E00", "marker": "o", "linestyle": "-", "linewidth": 2.0, "zorder": 4},
+    PROXYFL: {
+        "color": COLOURS["proxyfl"],
+        "marker": "o",
+        "linestyle": "-",
+        "linewidth": 2.0,
+        "zorder": 4,
+    },
     PROXYFL_PROXY: {
-        "color": "#D55E00",
+        "color": COLOURS["proxyfl"],
         "marker": "o",
         "linestyle": "--",
         "markerfacecolor": "white",
     },
-    FML: {"color": "#E69F00", "marker": "D", "linestyle": "-"},
-    FML_PROXY: {"color": "#E69F00", "marker": "D", "linestyle": "--", "markerfacecolor": "white"},
-    AVGPUSH: {"color": "#009E73", "marker": "s", "linestyle": "-"},
-    FEDAVG: {"color": "#56B4E9", "marker": "v", "linestyle": "-"},
-    CWT: {"color": "#CC79A7", "marker": "^", "linestyle": "-"},
-    REGULAR: {"color": "#777777", "marker": "x", "linestyle": "-"},
-    JOINT: {"color": "#000000", "marker": "", "linestyle": ":"},
-    ALONE: {"color": "#0072B2", "marker": "*", "linestyle": "-.", "linewidth": 2.0, "zorder": 3},
+    FML: {"color": COLOURS["fml"], "marker": "D", "linestyle": "-"},
+    FML_PROXY: {
+        "color": COLOURS["fml"],
+        "marker": "D",
+        "linestyle": "--",
+        "markerfacecolor": "white",
+    },
+    AVGPUSH: {"color": COLOURS["avgpush"], "marker": "s", "linestyle": "-"},
+    FEDAVG: {"color": COLOURS["fedavg"], "marker": "v", "linestyle": "-"},
+    CWT: {"color": COLOURS["cwt"], "marker": "^", "linestyle": "-"},
+    REGULAR: {"color": COLOURS["regular"], "marker": "x", "linestyle": "-"},
+    JOINT: {"color": COLOURS["joint"], "marker": "", "linestyle": ":"},
+    ALONE: {
+        "color": COLOURS["alone"],
+        "marker": "*",
+        "linestyle": "-.",
+        "linewidth": 2.0,
+        "zorder": 3,
+    },
 }
 DATASETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 WIDTH, HEIGHT = 3.5, 3.0
@@ -109,9 +127,9 @@ def honest(results: Results) -> "Figure":
         (
             "beta = alpha: conditional",
             taught,
-            {"color": "#CC79A7", "marker": "s", "linestyle": "--"},
+            {"color": PURPLE, "marker": "s", "linestyle": "--"},
         ),
-        ("beta = 0: end-to-end", own, {"color": "#D55E00", "marker": "o", "linestyle": "-"}),
+        ("beta = 0: end-to-end", own, {"color": VERMILION, "marker": "o", "linestyle": "-"}),
     ):
         both = [alpha for alpha in alphas if alpha in view.scores]
         at = [
@@ -134,7 +152,7 @@ def epsilon(results: Results) -> "Figure":
     """Accuracy against epsilon, end-to-end: what a practitioner asks."""
     view = views.epsilon(results)
     figure, axis = plt.subplots(figsize=(1.9 * WIDTH, 1.25 * HEIGHT))
-    purple = {"color": "#CC79A7", "marker": "^"}
+    purple = {"color": PURPLE, "marker": "^"}
     lines: Mapping[Model, tuple[str, dict[str, Any]]] = {
         views.POOLED_LINEAR: ("Joint (linear)", STYLES[JOINT] | {"marker": "o"}),
         views.POOLED: ("Joint (MLP)", STYLES[JOINT] | {"marker": "^"}),
@@ -230,7 +248,7 @@ def _heterogeneous(axis: "Axes", view: View) -> None:
 def _without_dp(axis: "Axes", view: View) -> None:
     for k, (label, found) in enumerate(view.scores.items()):
         seen = [spread(scored.values()) for scored in found.values()]
-        colour, hatch = (("#56B4E9", "//"), ("#D55E00", ""))[k]
+        colour, hatch = ((SKY, "//"), (VERMILION, ""))[k]
         _bars(
             axis,
             np.arange(len(seen)) + (k - 0.5) * 0.4,
@@ -253,11 +271,11 @@ def _batch_size(axis: "Axes", view: View) -> None:
     other.plot(
         sizes,
         [cost or 0.0 for cost in view.epsilon.values()],
-        color="#0072B2",
+        color=BLUE,
         marker="s",
         linestyle="--",
     )
-    other.set_ylabel("epsilon, conditional (dashed)", color="#0072B2")
+    other.set_ylabel("epsilon, conditional (dashed)", color=BLUE)
     other.set_ylim(0)
     axis.set_xscale("log")
     axis.set_xticks(sizes, list(map(str, sizes)))

@@ -15,26 +15,35 @@ from matplotlib import pyplot as plt
 from benchmarks.communication.link import Link
 from benchmarks.communication.measure import Point
 from benchmarks.communication.wiremodel import Wire, pattern, predicted, seconds, size_of
+from proxyfl.records.palette import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STYLES: Mapping[str, tuple[str, str]] = {
-    "proxyfl": ("#D55E00", "o"),
-    "avgpush": ("#009E73", "s"),
-    "cwt": ("#CC79A7", "^"),
-    "fedavg": ("#56B4E9", "v"),
-    "fml": ("#E69F00", "D"),
+    "proxyfl": (COLOURS["proxyfl"], "o"),
+    "avgpush": (COLOURS["avgpush"], "s"),
+    "cwt": (COLOURS["cwt"], "^"),
+    "fedavg": (COLOURS["fedavg"], "v"),
+    "fml": (COLOURS["fml"], "D"),
 }
-"""Okabe and Ito's colours, which readers with any colour vision tell apart, and a marker for print
-in grey."""
+"""The method's colour, and a marker for print in grey."""
 
 GRAPH_STYLES: Mapping[str, tuple[str, str, str]] = {
-    "exponential": ("#D55E00", "o", "-"),
-    "random": ("#009E73", "s", "--"),
-    "ring": ("#CC79A7", "^", ":"),
-    "complete": ("#0072B2", "D", "-."),
+    "exponential": (VERMILION, "o", "-"),
+    "random": (GREEN, "s", "--"),
+    "ring": (PURPLE, "^", ":"),
+    "complete": (BLUE, "D", "-."),
 }
 
 NAMES = {"mlp": "MLP", "cnn1": "CNN1", "resnet18": "ResNet-18"}
@@ -120,14 +129,14 @@ def extended(
     for axis, (model, size) in zip(axes.flat, sizes.items(), strict=True):
         faster = replace(wide, hub_link=fast_hub)
         gossip = [seconds(wide, "gossip", int(n), size) for n in clients]
-        axis.plot(clients, gossip, color="#D55E00", label="gossip (proxyfl, avgpush, cwt)")
+        axis.plot(clients, gossip, color=VERMILION, label="gossip (proxyfl, avgpush, cwt)")
         hub = [seconds(wide, "hub", int(n), size) for n in clients]
-        axis.plot(clients, hub, color="#E69F00", linestyle="--", label="hub (fedavg, fml)")
+        axis.plot(clients, hub, color=ORANGE, linestyle="--", label="hub (fedavg, fml)")
         hub = [seconds(faster, "hub", int(n), size) for n in clients]
         axis.plot(
             clients,
             hub,
-            color="#0072B2",
+            color=BLUE,
             linestyle="-.",
             label=f"hub with {_rate(fast_hub.bandwidth)}",
         )
@@ -195,7 +204,7 @@ def failures(
 ) -> "Figure":
     """The error round by round with lost messages; rounds to consensus with absent clients."""
     figure, axes = plt.subplots(1, 2, figsize=(7.2, 3.1))
-    colours = ["#000000", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
+    colours = [BLACK, SKY, VERMILION, GREEN, PURPLE, ORANGE]
     for (label, errors), colour in zip(curves.items(), colours, strict=False):
         line = "-"
         if "nothing" in label:

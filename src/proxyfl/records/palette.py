@@ -3,15 +3,24 @@ tell apart, and a shape that says the same again."""
 
 from collections.abc import Iterable
 
+BLACK = "#000000"
+GREY = "#999999"
+BLUE = "#0072B2"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+ORANGE = "#E69F00"
+VERMILION = "#D55E00"
+PURPLE = "#CC79A7"
+
 COLOURS = {
-    "alone": "#000000",
-    "proxyfl": "#D55E00",
-    "fml": "#E69F00",
-    "avgpush": "#009E73",
-    "fedavg": "#56B4E9",
-    "cwt": "#CC79A7",
-    "regular": "#0072B2",
-    "joint": "#999999",
+    "alone": BLACK,
+    "proxyfl": VERMILION,
+    "fml": ORANGE,
+    "avgpush": GREEN,
+    "fedavg": SKY,
+    "cwt": PURPLE,
+    "regular": BLUE,
+    "joint": GREY,
 }
 
 SYMBOLS = {
