@@ -23,8 +23,9 @@ from torch import nn
 from proxyfl import models
 from proxyfl._machine import keep_freed_memory
 from proxyfl.data import Dataset
-from proxyfl.federation.learners import optimizer
+from proxyfl.data.examples import InMemory
 from proxyfl.federation.precision import computing_in
+from proxyfl.federation.trainers import Optimizer
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
@@ -63,7 +64,7 @@ def _model(name: str, shape: tuple[int, ...]) -> nn.Module:
 
 
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
-    return optimizer("adam", model, learning_rate=0.001, weight_decay=1e-4)
+    return Optimizer("adam", learning_rate=0.001, weight_decay=1e-4).over(model)
 
 
 def _plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
@@ -82,8 +83,7 @@ def _ours(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
     trainer = DPSGD(
         model,
         _adam(model),
-        x,
-        y,
+        InMemory(x, y),
         classes=CLASSES,
         batch_size=BATCH,
         clip_norm=1.0,

@@ -87,7 +87,7 @@ def _row(
             )
         )
         scores |= {f"{role}_accuracy": value, f"{role}_macro_accuracy": 0.97 * value}
-    epsilon = 0.25 * (round + 1) ** 0.5 if method.private else None
+    epsilon = 0.25 * (round + 1) ** 0.5 if method.dp else None
     sent = 2700 if method.exchange != "none" else 0
     return {
         "method": name,
@@ -103,7 +103,7 @@ def _row(
         "epsilon_rdp": epsilon and 1.1 * epsilon,
         "epsilon_pld": epsilon,
         "delta": 1e-3,
-        "epsilon_kind": "end-to-end" if method.private else "none",
+        "epsilon_kind": "end-to-end" if method.dp else "none",
         "weight": 1.0,
         "bytes_sent": sent,
         "bytes_received": sent,

@@ -317,7 +317,7 @@ def test_the_demos_figures_are_the_defaults() -> None:
     """The pages give the demo's size, settings and price as they follow from the default config."""
     config = settings.Config()
     n, batch = (
-        min(len(site.y) for site in preparation.prepare(config).sites),
+        min(map(len, preparation.prepare(config).clients)),
         config.learning.batch_size,
     )
     assert isinstance(batch, int)

@@ -20,6 +20,8 @@ NAMES = [
     "Config",
     "Dataset",
     "Epsilon",
+    "Examples",
+    "InMemory",
     "Kind",
     "Ledger",
     "Mass",

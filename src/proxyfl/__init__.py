@@ -12,7 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from proxyfl._examples import Examples as Examples
     from proxyfl.data.dataset import Dataset as Dataset
+    from proxyfl.data.examples import InMemory as InMemory
     from proxyfl.errors import ProxyFLError as ProxyFLError
     from proxyfl.federation.methods import METHODS as METHODS
     from proxyfl.federation.methods import Method as Method
@@ -37,6 +39,8 @@ _HOMES = {
     "DPSGD": "proxyfl.privacy.dpsgd",
     "Dataset": "proxyfl.data.dataset",
     "Epsilon": "proxyfl.privacy.guarantee",
+    "Examples": "proxyfl._examples",
+    "InMemory": "proxyfl.data.examples",
     "Kind": "proxyfl.privacy.guarantee",
     "Ledger": "proxyfl.privacy.ledger",
     "METHODS": "proxyfl.federation.methods",
@@ -58,6 +62,8 @@ __all__ = [
     "Config",
     "Dataset",
     "Epsilon",
+    "Examples",
+    "InMemory",
     "Kind",
     "Ledger",
     "Mass",

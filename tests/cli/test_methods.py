@@ -13,7 +13,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found) == list(METHODS)
-    assert found["alone"]["private"] is False
+    assert found["alone"]["dp"] is False
     assert found["proxyfl"] == {**vars(METHODS["proxyfl"])}
 
 

@@ -15,6 +15,7 @@ from proxyfl.cli.terminal.layouts import fitting, framed, natural_width, tight
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_result
 from proxyfl.cli.terminal.spinner import duration, stderr_console, waiting
+from proxyfl.data.examples import Absent
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses
 from proxyfl.federation.methods import METHODS
@@ -22,12 +23,13 @@ from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.records.row import row_of
 from proxyfl.records.run import Run
-from proxyfl.simulation.clients import Site
+from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import from_tree
 from tests.scores import score_of
 
 WIDTHS = (40, 60, 80, 120, 200)
 CLIENTS = 8
+ROWS = torch.arange(5)
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7])[;m]")
 
@@ -44,8 +46,8 @@ def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRou
         else ["proxy"]
     )
     roles += ["received"] if method.exchange != "none" else []
-    kind = Kind.CONDITIONAL if method.private else Kind.NONE
-    cost = 86.84 if method.private else float("inf")
+    kind = Kind.CONDITIONAL if method.dp else Kind.NONE
+    cost = 86.84 if method.dp else float("inf")
     return [
         ClientRound(
             round=round,
@@ -65,12 +67,9 @@ def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRou
     ]
 
 
-def sites(last: str = "client-7") -> list[Site]:
+def sites(last: str = "client-7") -> list[ClientData]:
     names = [*(f"client-{i}" for i in range(CLIENTS - 1)), last]
-    return [
-        Site(name, torch.zeros(5, 1), torch.zeros(5, dtype=torch.int64), torch.arange(5).numpy())
-        for name in names
-    ]
+    return [ClientData(name, ROWS, Absent(ROWS, None, (1,))) for name in names]
 
 
 def table(

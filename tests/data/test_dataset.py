@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxyfl.data import Dataset
-from proxyfl.data.dataset import encoded, pixels, split
+from proxyfl.data.dataset import encoded, hold_out
+from proxyfl.data.examples import InMemory, pixels
 from proxyfl.errors import DataError
 
 
@@ -86,8 +87,14 @@ def test_split_uses_every_example_once(n, fraction, seed):
     neither is empty."""
     x, ids = torch.arange(n, dtype=torch.float32)[:, None], torch.arange(n)
     names = [str(i) for i in range(n)]
-    made = split(
-        "made", x, ids, names, test_fraction=fraction, seed=seed, site=ids, site_names=names
+    made = hold_out(
+        "made",
+        InMemory(x, ids),
+        names,
+        test_fraction=fraction,
+        seed=seed,
+        site=ids,
+        site_names=names,
     )
     assert sorted([*made.train_y.tolist(), *made.test_y.tolist()]) == list(range(n))
     assert torch.equal(made.train_x[:, 0].long(), made.train_y)
@@ -98,28 +105,49 @@ def test_split_uses_every_example_once(n, fraction, seed):
 
 def test_split_follows_the_seed():
     """One seed gives one division, another seed another."""
-    x, y = torch.zeros(100, 1), torch.arange(100)
+    examples = InMemory(torch.zeros(100, 1), torch.arange(100))
     names = [str(i) for i in range(100)]
     a, b, c = (
-        split("made", x, y, names, test_fraction=0.2, seed=seed).test_y for seed in (0, 0, 1)
+        hold_out("made", examples, names, test_fraction=0.2, seed=seed).test_y for seed in (0, 0, 1)
     )
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
+
+
+def nothing(n: int) -> InMemory:
+    return InMemory(torch.zeros(n, 1), torch.zeros(n).long())
+
+
+def test_a_person_is_on_one_side():
+    """Where examples have groups, all of a person's examples are in one part; the other is drawn."""
+    groups = torch.arange(60) // 3
+    examples = InMemory(torch.zeros(60, 1), torch.zeros(60).long(), groups)
+    made = hold_out("made", examples, ["a"], test_fraction=0.3, seed=0)
+    train, test = set(made.train.groups.tolist()), set(made.test.groups.tolist())
+    assert not train & test
+    assert train | test == set(range(20))
+    assert len(made.test) == 18
+
+
+def test_a_person_on_both_sides_is_refused():
+    """A dataset whose parts share a person says so, with the first such group."""
+    examples = InMemory(torch.zeros(4, 1), torch.zeros(4).long(), torch.tensor([0, 7, 7, 9]))
+    other = InMemory(torch.zeros(2, 1), torch.zeros(2).long(), torch.tensor([1, 7]))
+    with pytest.raises(DataError, match=r"1 persons are in .* the first is group 7"):
+        Dataset("made", train=examples, test=other, classes=1, class_names=["a"])
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.5, math.nan])
 def test_split_refuses_senseless_fractions(fraction):
     """A test part of nothing or of everything is refused."""
     with pytest.raises(DataError, match="test_fraction"):
-        split(
-            "made", torch.zeros(4, 1), torch.zeros(4).long(), ["a"], test_fraction=fraction, seed=0
-        )
+        hold_out("made", nothing(4), ["a"], test_fraction=fraction, seed=0)
 
 
 def test_split_needs_two_examples():
     """One example cannot be both trained and tested on."""
     with pytest.raises(DataError, match=r"at least 2 examples.*got 1"):
-        split("made", torch.zeros(1, 1), torch.zeros(1).long(), ["a"], test_fraction=0.5, seed=0)
+        hold_out("made", nothing(1), ["a"], test_fraction=0.5, seed=0)
 
 
 def test_pixels_are_scaled_by_255_only():

@@ -154,8 +154,14 @@ def test_npz_pixels(tmp_path, layout):
         ),
         ({"x_train": np.zeros((2, 2)), "y_train": np.zeros(2)}, None, "no array x_test, y_test"),
         ({"x": np.zeros((2, 2)), "y": np.zeros(2)}, "ward", "no array ward"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, None, "got 3 examples and 2 labels"),
-        ({"x": np.array([["a"], ["b"]]), "y": np.zeros(2)}, None, "expected numbers in x, got <U1"),
+        ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, None, "of y for each of the 3 .* got 2"),
+        (
+            {"x": np.zeros((3, 2)), "y": np.zeros(3), "ward": np.zeros(2)},
+            "ward",
+            "expected a value of ward for each of the 3 examples in x, got 2",
+        ),
+        ({"x": np.zeros((3, 2)), "y": np.float64(1)}, None, "array y .*got a single value"),
+        ({"x": np.array([["a"], ["b"]]), "y": np.zeros(2)}, None, "x: expected numbers, got <U1"),
         ({"x": np.full((2, 2), np.nan), "y": np.zeros(2)}, None, "expected finite values, got nan"),
         (
             {"x": np.array([{}, {}], dtype=object), "y": np.zeros(2)},

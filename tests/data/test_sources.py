@@ -70,7 +70,7 @@ def test_own_dataset(own):
         ("cifar", {}, "Unknown source 'cifar'.*digits, mnist, fashion-mnist, cifar10.*FILE.npz"),
         ("missing.csv", {}, "missing.csv: no such file"),
         ("missing.npz", {}, "missing.npz: no such file"),
-        ("digits", {"site": "ward"}, "Only tables and .npz files have sites, got site='ward'"),
+        ("digits", {"site": "ward"}, "Only tables and arrays .* have sites, got site='ward'"),
         ("digits", {"test_fraction": 1.0}, "test_fraction"),
         ("no_such_module:f", {}, "no module 'no_such_module'"),
         ("own_data:missing", {}, "own_data has no 'missing'"),

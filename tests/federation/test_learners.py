@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.data import load
+from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError, PrivacyError
-from proxyfl.federation.learners import Mutual, Residual, Single, optimizer
+from proxyfl.federation.learners import Mutual, Residual, Single
 from proxyfl.federation.metrics import evaluate
-from proxyfl.federation.trainers import PlainSGD
+from proxyfl.federation.trainers import Optimizer, PlainSGD
 from proxyfl.losses import kl_divergence
 from proxyfl.models import build
 from proxyfl.privacy.dpsgd import DPSGD
@@ -23,6 +24,7 @@ from proxyfl.seeds import Seeded
 DIGITS = load("digits")
 N = 40
 X, Y = DIGITS.train_x[:N], DIGITS.train_y[:N]
+EXAMPLES = InMemory(X, Y)
 RATE = 0.1
 
 
@@ -55,8 +57,7 @@ def plain(proxy: nn.Module, beta: float, batches=None) -> PlainSGD:
     return PlainSGD(
         proxy,
         sgd(proxy),
-        X,
-        Y,
+        EXAMPLES,
         classes=10,
         batch_size=N // 2,
         teacher_weight=beta,
@@ -69,8 +70,7 @@ def private_proxy(proxy: nn.Module, beta: float, batches=None) -> DPSGD:
     return DPSGD(
         proxy,
         sgd(proxy),
-        X,
-        Y,
+        EXAMPLES,
         classes=10,
         batch_size=N // 2,
         teacher_weight=beta,
@@ -230,7 +230,7 @@ def test_the_received_proxy_stays_in_evaluation_mode() -> None:
     proxy."""
     frozen = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10))
     both = Residual(model("mlp"), frozen.eval())
-    evaluate(both.train(), X, Y)
+    evaluate(both.train(), EXAMPLES)
     assert both.training
     assert both.own.training
     assert not any(m.training for m in frozen.modules())
@@ -363,8 +363,7 @@ def test_plain_training_claims_nothing() -> None:
         PlainSGD(
             proxy,
             sgd(proxy),
-            X,
-            Y,
+            EXAMPLES,
             batch_size=5,
             teacher_weight=0.0,
             ledger=ledger(Kind.END_TO_END),
@@ -372,11 +371,17 @@ def test_plain_training_claims_nothing() -> None:
         )
     with pytest.raises(ConfigError, match="at most the client's 40 examples, got batch_size=41"):
         PlainSGD(
-            proxy, sgd(proxy), X, Y, batch_size=41, teacher_weight=0.0, ledger=ledger(), **common
+            proxy,
+            sgd(proxy),
+            EXAMPLES,
+            batch_size=41,
+            teacher_weight=0.0,
+            ledger=ledger(),
+            **common,
         )
     with pytest.raises(ConfigError, match="0 <= beta <= 1, got beta=-1"):
         PlainSGD(
-            proxy, sgd(proxy), X, Y, batch_size=5, teacher_weight=-1, ledger=ledger(), **common
+            proxy, sgd(proxy), EXAMPLES, batch_size=5, teacher_weight=-1, ledger=ledger(), **common
         )
 
 
@@ -384,8 +389,8 @@ def test_optimizers() -> None:
     """Both optimizers take their settings, and frozen parameters are left out."""
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     net[0].requires_grad_(False)
-    adam = optimizer("adam", net, learning_rate=0.1, weight_decay=0.2)
-    momentum = optimizer("sgd", net, learning_rate=0.1, momentum=0.9)
+    adam = Optimizer("adam", learning_rate=0.1, weight_decay=0.2).over(net)
+    momentum = Optimizer("sgd", learning_rate=0.1, momentum=0.9).over(net)
     assert isinstance(adam, torch.optim.Adam)
     assert (adam.defaults["lr"], adam.defaults["weight_decay"]) == (0.1, 0.2)
     assert momentum.defaults["momentum"] == 0.9

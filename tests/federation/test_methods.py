@@ -11,7 +11,7 @@ from proxyfl.gossip import topology
 def test_the_table() -> None:
     """The paper's seven methods and ours, with learner, exchange, DP and pooling as DESIGN's table
     has them."""
-    found = {name: (m.learner, m.exchange, m.private, m.pooled) for name, m in METHODS.items()}
+    found = {name: (m.learner, m.exchange, m.dp, m.pooled) for name, m in METHODS.items()}
     assert found == {
         "alone": ("single", "none", False, False),
         "regular": ("single", "none", True, False),
@@ -29,7 +29,7 @@ def test_what_is_kept() -> None:
     DP."""
     for name, row in METHODS.items():
         assert (row.keeps == "private") == (row.learner == "mutual" or name == "alone")
-        assert row.private or row.exchange == "none", f"{name} shares a model without DP"
+        assert row.dp or row.exchange == "none", f"{name} shares a model without DP"
 
 
 @pytest.mark.parametrize("name", METHODS)

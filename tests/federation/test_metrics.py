@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from proxyfl.data.examples import InMemory
 from proxyfl.federation import metrics as evaluation
 from proxyfl.federation.metrics import evaluate, judge
 from proxyfl.measures import Predictions
@@ -26,9 +27,8 @@ class Says(nn.Module):
 
 def test_counts() -> None:
     """confusion[i, j] counts examples of class i taken for j; accuracies follow from it."""
-    score = evaluate(
-        Says(3), torch.tensor([[0.0], [1], [1], [0], [0], [0]]), torch.tensor([0, 0, 1, 0, 0, 1])
-    )
+    x = torch.tensor([[0.0], [1], [1], [0], [0], [0]])
+    score = evaluate(Says(3), InMemory(x, torch.tensor([0, 0, 1, 0, 0, 1])))
     assert score.confusion.tolist() == [[3, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert score.accuracy == pytest.approx(4 / 6)
     assert score.macro_accuracy == pytest.approx((3 / 4 + 1 / 2) / 2)
@@ -45,7 +45,7 @@ def test_no_examples() -> None:
 def test_the_mode_is_put_back(training: bool) -> None:
     """The model predicts in evaluation mode and is left in the mode it was in."""
     model = Says(2).train(training)
-    evaluate(model, torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64))
+    evaluate(model, InMemory(torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)))
     assert model.modes == [False]
     assert model.training is training
 
@@ -53,10 +53,10 @@ def test_the_mode_is_put_back(training: bool) -> None:
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluated in pieces or at once: the same counts, and every example once."""
     model = nn.Linear(4, 3)
-    x, y = torch.sin(torch.arange(80.0)).view(20, 4), torch.arange(20) % 3
-    whole = evaluate(model, x, y)
+    examples = InMemory(torch.sin(torch.arange(80.0)).view(20, 4), torch.arange(20) % 3)
+    whole = evaluate(model, examples)
     monkeypatch.setattr(evaluation, "CHUNK", 7)
-    assert torch.equal(evaluate(model, x, y).confusion, whole.confusion)
+    assert torch.equal(evaluate(model, examples).confusion, whole.confusion)
     assert int(whole.confusion.sum()) == 20
 
 
@@ -64,7 +64,7 @@ def test_nothing_is_drawn_or_learnt() -> None:
     """Evaluation moves neither the global generator nor running statistics, and keeps no graph."""
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
     before, generator = model[1].running_mean.clone(), torch.get_rng_state()
-    evaluate(model, torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
+    evaluate(model, InMemory(torch.ones(5, 4), torch.zeros(5, dtype=torch.int64)))
     assert torch.equal(model[1].running_mean, before)
     assert torch.equal(torch.get_rng_state(), generator)
     assert all(p.grad is None for p in model.parameters())

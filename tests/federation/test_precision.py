@@ -66,9 +66,8 @@ def test_the_received_proxy_is_frozen_without_dp(name: str) -> None:
         }
     )
     dataset = build.load_data(config)
-    sites = build.deal(config, dataset)
-    (client,) = build.clients_for(config, METHODS[name], dataset, sites, [0])
-    learner = client.learner
+    clients = build.split(config, dataset)
+    learner = build.Assembly(config, METHODS[name], dataset, clients).client(0).learner
     assert isinstance(learner, Mutual)
     x = dataset.test_x[:16]
     before = learner.received(x)
@@ -102,12 +101,12 @@ def test_dp_training_stays_in_float32(tmp_path: Path) -> None:
         {"precision": "bfloat16", "models": {"private": "cnn1", "proxy": "cnn1", "residual": False}}
     )
     dataset = build.load_data(config)
-    sites = build.deal(config, dataset)
-    (client,) = build.clients_for(config, METHODS["proxyfl"], dataset, sites, [0])
+    clients = build.split(config, dataset)
+    client = build.Assembly(config, METHODS["proxyfl"], dataset, clients).client(0)
     learner = client.learner
     assert isinstance(learner, Mutual)
     assert isinstance(learner.trainer, DPSGD)
-    x = sites[0].x[:16]
+    x = clients[0].examples.take(torch.arange(16))
     for model, rough in ((learner.private, True), (learner.proxy, False)):
         plain = build_model("cnn1", shape=dataset.shape, classes=10, seed=0)
         plain.load_state_dict(model.state_dict())

@@ -2,7 +2,6 @@
 never unpaid."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
@@ -10,13 +9,15 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.data import load
+from proxyfl.data.examples import InMemory, Subset
 from proxyfl.errors import PrivacyError
 from proxyfl.federation import exchange, membership
+from proxyfl.federation.client import Client
 from proxyfl.federation.learners import Losses, Mutual
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.metrics import Score, evaluate
-from proxyfl.federation.rounds import Client, run_rounds
+from proxyfl.federation.rounds import run_rounds
 from proxyfl.federation.trainers import PlainSGD
 from proxyfl.gossip import topology
 from proxyfl.models import build
@@ -25,12 +26,12 @@ from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import Seeded
 from proxyfl.simulation import run as runner
-from proxyfl.simulation.clients import clients_for, deal
+from proxyfl.simulation.clients import Assembly, split
 from proxyfl.simulation.config import from_tree
 from proxyfl.transport.memory import MemoryTransport
 
 ALL = load("digits")
-DIGITS = dataclasses.replace(ALL, test_x=ALL.test_x[:50], test_y=ALL.test_y[:50])
+DIGITS = dataclasses.replace(ALL, test=Subset(ALL.test, torch.arange(50)))
 TIMES = ("seconds_training", "seconds_evaluation", "seconds_exchange")
 
 
@@ -61,11 +62,11 @@ def test_every_method_runs_and_repeats(name: str, enabled: bool) -> None:
     config = tiny(name, privacy={"enabled": enabled})
     found = rows(config)
     assert found == rows(config)
-    method, private = METHODS[name], METHODS[name].private and enabled
+    method, private = METHODS[name], METHODS[name].dp and enabled
     assert len(found) == 2 * (1 if method.pooled else 3)
     for row in found:
         assert row["epsilon_kind"] == ("end-to-end" if private else "none")
-        assert math.isfinite(row["epsilon_pld"]) == private
+        assert (row["epsilon_pld"] is not None) == private
         assert row["steps"] == (6 if method.pooled else 2)
         assert (row["messages_sent"] > 0) == (method.exchange != "none")
         assert (row["private_loss"] is not None) == (method.keeps == "private")
@@ -138,12 +139,12 @@ def test_watching_changes_nothing(name: str) -> None:
 
 def small(method: Method, config, hosted: list[int], evaluator) -> tuple[list[Client], list]:
     """The clients ``hosted`` of a run, after its rounds, and their records."""
-    prepared = runner.prepare(config, dataset=DIGITS, table={"mine": method})
-    clients = clients_for(config, method, DIGITS, prepared.sites, hosted)
+    prepared = runner.prepare(config, dataset=DIGITS, methods={"mine": method})
+    clients = [prepared.assembly("mine").client(i) for i in hosted]
     loop = run_rounds(
         clients,
         rounds=config.rounds,
-        exchange=exchange.make(method.exchange, prepared.mixing),
+        exchange=exchange.make(method.exchange, prepared.topology),
         shares=method.exchange != "none",
         transport=MemoryTransport(),
         presence=membership.everyone(config.partition.clients)
@@ -156,7 +157,7 @@ def small(method: Method, config, hosted: list[int], evaluator) -> tuple[list[Cl
 
 
 def score(model: nn.Module) -> Score:
-    return evaluate(model, DIGITS.test_x, DIGITS.test_y)
+    return evaluate(model, DIGITS.test)
 
 
 def drawing(model: nn.Module) -> Score:
@@ -216,9 +217,9 @@ def test_clients_draw_their_own_batches_and_noise() -> None:
     """Clients with the same data and the same start train differently: each stream is a client's
     own."""
     config = tiny("mine", rounds=1)
-    sites = deal(config, DIGITS)
-    same = [dataclasses.replace(site, x=sites[0].x, y=sites[0].y) for site in sites]
-    clients = clients_for(config, METHODS["regular"], DIGITS, same, range(3))
+    first, *_ = split(config, DIGITS)
+    assembly = Assembly(config, METHODS["regular"], DIGITS, [first] * 3)
+    clients = [assembly.client(i) for i in range(3)]
     starts = [weights(client) for client in clients]
     for client in clients:
         client.learner.train(0, 2)
@@ -257,8 +258,7 @@ def client(i: int, learner_of=None, **options) -> Client:
     trainer = DPSGD(
         proxy,
         torch.optim.SGD(proxy.parameters(), lr=0.1),
-        x,
-        y,
+        InMemory(x, y),
         classes=10,
         batch_size=10,
         clip_norm=1.0,
@@ -400,10 +400,10 @@ def test_private_architectures_may_differ() -> None:
 
 def test_a_new_method_is_a_new_row() -> None:
     """A row that is in no table of ours runs as its columns say."""
-    table = METHODS | {
+    methods = METHODS | {
         "ring": Method("private models that travel", "mutual", "cycle", keeps="private")
     }
-    found = runner.run(tiny("ring"), dataset=DIGITS, table=table)
+    found = runner.run(tiny("ring"), dataset=DIGITS, methods=methods)
     assert found.rows[0]["messages_sent"] == 1
     assert found.accuracy("ring", 2) == found.finals("ring")[2]["private_accuracy"]
 
@@ -415,7 +415,7 @@ def test_dropout_repeats() -> None:
 
     def run_once(before: int) -> list[Tensor]:
         prepared = runner.prepare(config, dataset=DIGITS)
-        clients = clients_for(config, METHODS["proxyfl"], DIGITS, prepared.sites, range(3))
+        clients = [prepared.assembly("proxyfl").client(i) for i in range(3)]
         for one in clients:
             torch.manual_seed(0)
             own = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Dropout(0.5), nn.Linear(20, 10))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.data import load
+from proxyfl.data.examples import InMemory
 from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError
 from proxyfl.losses import cross_entropy
 from proxyfl.models import build
@@ -46,7 +47,13 @@ def trainer(x: Tensor, y: Tensor, *, batch_size: int, beta: float = 0.0, **chang
     } | changes
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     return DPSGD(
-        model, optimizer, x, y, classes=10, batch_size=batch_size, teacher_weight=beta, **given
+        model,
+        optimizer,
+        InMemory(x, y),
+        classes=10,
+        batch_size=batch_size,
+        teacher_weight=beta,
+        **given,
     )
 
 
@@ -408,11 +415,11 @@ def test_a_model_in_another_memory_layout_trains_alike() -> None:
             memory_format=layout
         )
         ledger = Ledger("a", delta=0.1, kind=Kind.END_TO_END, simulated=True)
+        x = torch.randn(9, 2, 6, 6, generator=torch.Generator().manual_seed(1))
         trainer = DPSGD(
             model,
             torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
-            torch.randn(9, 2, 6, 6, generator=torch.Generator().manual_seed(1)),
-            torch.arange(9) % 3,
+            InMemory(x, torch.arange(9) % 3),
             classes=3,
             batch_size=5,
             clip_norm=1.0,

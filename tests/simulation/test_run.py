@@ -10,6 +10,7 @@ import torch
 
 from proxyfl._settings import flat
 from proxyfl.data import Dataset, load
+from proxyfl.data.examples import Subset
 from proxyfl.errors import ConfigError, DataError, InputError, ModelError, TopologyError
 from proxyfl.federation.modelfile import about_model, load_model
 from proxyfl.privacy.ledger import Ledger
@@ -19,7 +20,7 @@ from proxyfl.simulation.config import from_tree, of_run
 from proxyfl.simulation.run import Callback, prepare, run
 
 ALL = load("digits")
-DIGITS = dataclasses.replace(ALL, test_x=ALL.test_x[:40], test_y=ALL.test_y[:40])
+DIGITS = dataclasses.replace(ALL, test=Subset(ALL.test, torch.arange(40)))
 
 
 def tiny(**sections):
@@ -37,7 +38,7 @@ def with_sites(counts: list[int]) -> Dataset:
     n, site = sum(counts), torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     names = tuple(f"site {i}" for i in range(len(counts)))
     return dataclasses.replace(
-        DIGITS, train_x=DIGITS.train_x[:n], train_y=DIGITS.train_y[:n], site=site, site_names=names
+        DIGITS, train=Subset(DIGITS.train, torch.arange(n)), site=site, site_names=names
     )
 
 
@@ -286,7 +287,11 @@ def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> No
             DataError,
             "asks for 300 examples of a majority class",
         ),
-        ({"partition": {"kind": "site", "examples": "none"}}, DataError, "needs a site column"),
+        (
+            {"partition": {"kind": "site", "examples": "none"}},
+            DataError,
+            "needs the site of each example",
+        ),
         ({"models": {"private": "vgg"}}, ModelError, "vgg expects images of at least 32x32"),
         ({"models": {"proxy": "perceptron"}}, ModelError, "Unknown model 'perceptron'"),
         ({"exchange": {"topology": "star"}}, TopologyError, "Unknown topology 'star'"),
@@ -309,7 +314,7 @@ def test_examples_are_not_ignored(kind: str) -> None:
     silence."""
     config = no_examples(kind=kind, clients=2, examples=25)
     try:
-        sizes = [len(site.y) for site in prepare(config, dataset=with_sites([30, 45])).sites]
+        sizes = [len(client) for client in prepare(config, dataset=with_sites([30, 45])).clients]
     except InputError:
         return
     assert sizes == [25, 25]

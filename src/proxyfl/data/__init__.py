@@ -2,6 +2,7 @@
 of them."""
 
 from proxyfl.data.dataset import Dataset
+from proxyfl.data.examples import Examples, InMemory, MemoryMapped, Subset
 from proxyfl.data.inputs import load_inputs
 from proxyfl.data.partition import by_site, class_counts, dirichlet, iid, majority
 from proxyfl.data.sources import SOURCES, Source, load
@@ -9,7 +10,11 @@ from proxyfl.data.sources import SOURCES, Source, load
 __all__ = [
     "SOURCES",
     "Dataset",
+    "Examples",
+    "InMemory",
+    "MemoryMapped",
     "Source",
+    "Subset",
     "by_site",
     "class_counts",
     "dirichlet",

@@ -1,9 +1,9 @@
-"""A dataset in memory: training and test examples, labels, and where each training example comes
-from."""
+"""A dataset: training and test examples, and where each training example comes from."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,73 +11,137 @@ import torch
 from torch import Tensor
 
 from proxyfl._validate import number
+from proxyfl.data.examples import Examples, InMemory, Subset, chunks
 from proxyfl.errors import DataError
 from proxyfl.seeds import numpy_stream
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, eq=False)
 class Dataset:
-    """Examples (N, *shape) as float32 with int64 labels; ``site`` says which institution a training
+    """Training and test examples with their classes; ``site`` says which institution a training
     example is from.
+
+    It is made of tensors (``train_x``, ``train_y``, ``test_x``, ``test_y``: float32 inputs
+    (N, *shape) and int64 labels) or of any other ``Examples`` (``train``, ``test``), which need not
+    fit into memory.
 
     Guarantees, checked when one is made:
         * training and test part are non-empty, of one shape, and have a label for each example;
         * every value is finite, every label within 0 .. classes - 1, every site within
-          ``site_names``.
+          ``site_names``;
+        * no person (``Examples.groups``) is in both parts.
 
     Tables say more. ``test_site`` is the site of each test example, so that each site is also
-    judged on its own; ``groups`` and ``test_groups`` number the persons. ``schema`` is the text of
-    the table's schema, ``prevalence`` the publicly known share of each class, and ``notes`` say
-    what a user should know of how the files were read.
+    judged on its own. ``schema`` is the text of the table's schema, ``prevalence`` the publicly
+    known share of each class, and ``notes`` say what a user should know of how the files were read.
     """
 
     name: str
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
+    train: Examples
+    test: Examples
     classes: int
     class_names: tuple[str, ...]
-    site: Tensor | None = None
-    site_names: tuple[str, ...] = ()
-    test_site: Tensor | None = None
-    groups: Tensor | None = None
-    test_groups: Tensor | None = None
-    feature_names: tuple[str, ...] = ()
-    schema: str = ""
-    prevalence: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
+    site: Tensor | None
+    site_names: tuple[str, ...]
+    test_site: Tensor | None
+    feature_names: tuple[str, ...]
+    schema: str
+    prevalence: tuple[float, ...]
+    notes: tuple[str, ...]
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        name: str,
+        train_x: Tensor | None = None,
+        train_y: Tensor | None = None,
+        test_x: Tensor | None = None,
+        test_y: Tensor | None = None,
+        classes: int = 0,
+        class_names: Sequence[str] = (),
+        site: Tensor | None = None,
+        site_names: Sequence[str] = (),
+        *,
+        train: Examples | None = None,
+        test: Examples | None = None,
+        test_site: Tensor | None = None,
+        feature_names: Sequence[str] = (),
+        schema: str = "",
+        prevalence: Sequence[float] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        fields = {
+            "name": name,
+            "train": _part(name, "train", train, train_x, train_y),
+            "test": _part(name, "test", test, test_x, test_y),
+            "classes": classes,
+            "class_names": tuple(class_names),
+            "site": site,
+            "site_names": tuple(site_names),
+            "test_site": test_site,
+            "feature_names": tuple(feature_names),
+            "schema": schema,
+            "prevalence": tuple(prevalence),
+            "notes": tuple(notes),
+        }
+        for field, value in fields.items():
+            object.__setattr__(self, field, value)
+        self._check()
+
+    def _check(self) -> None:
         if len(self.class_names) != self.classes or self.classes < 1:
             raise DataError(
                 f"{self.name}: expected one name for each class, got classes={self.classes} "
                 f"and {len(self.class_names)} names."
             )
-        for part, x, y in (
-            ("training", self.train_x, self.train_y),
-            ("test", self.test_x, self.test_y),
-        ):
-            _check_part(f"{self.name}, {part} part", x, y, self.classes)
-        if self.test_x.shape[1:] != self.train_x.shape[1:]:
+        _check_part(f"{self.name}, training part", self.train, self.classes)
+        _check_part(f"{self.name}, test part", self.test, self.classes)
+        if self.test.shape != self.train.shape:
             raise DataError(
                 f"{self.name}: expected training and test examples of one shape, "
-                f"got {tuple(self.train_x.shape[1:])} and {tuple(self.test_x.shape[1:])}."
+                f"got {self.train.shape} and {self.test.shape}."
             )
+        _check_persons(self.name, self.train.groups, self.test.groups)
         if self.site is not None:
             where = f"{self.name}, sites"
-            _check_ids(where, "site", self.site, len(self.train_y), len(self.site_names))
+            _check_ids(where, "site", self.site, len(self.train), len(self.site_names))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one example."""
-        return tuple(self.train_x.shape[1:])
+        return self.train.shape
+
+    @property
+    def train_x(self) -> Tensor:
+        """All training inputs at once, for data that fit into memory."""
+        return _all_inputs(self.train)
+
+    @property
+    def train_y(self) -> Tensor:
+        """The training labels."""
+        return self.train.labels
+
+    @property
+    def test_x(self) -> Tensor:
+        """All test inputs at once, for data that fit into memory."""
+        return _all_inputs(self.test)
+
+    @property
+    def test_y(self) -> Tensor:
+        """The test labels."""
+        return self.test.labels
+
+    def holding(self, train: Examples, test: Examples, site: Tensor | None = None) -> Self:
+        """The same dataset in a process that holds only these parts. Nothing is checked again."""
+        other = copy.copy(self)
+        object.__setattr__(other, "train", train)
+        object.__setattr__(other, "test", test)
+        object.__setattr__(other, "site", site)
+        return other
 
 
-def split(
+def hold_out(
     name: str,
-    x: Tensor,
-    y: Tensor,
+    examples: Examples,
     class_names: Sequence[str],
     *,
     test_fraction: float,
@@ -88,39 +152,50 @@ def split(
     """A dataset whose test part is drawn uniformly from all examples, by the stream ``split`` of
     ``seed`` alone.
 
-    The draw looks at no label: it is the same whatever the examples are.
+    The draw looks at no label: it is the same whatever the examples are. Where examples have
+    groups, persons are drawn instead, and all of a person's examples are on one side.
     """
     number("test_fraction", test_fraction, above=0, below=1, error=DataError)
-    if len(x) < 2:
+    if len(examples) < 2:
         raise DataError(
             f"{name}: expected at least 2 examples, to train on one and test on another, got "
-            f"{len(x)}."
+            f"{len(examples)}."
         )
-    if len(x) != len(y):
-        raise DataError(
-            f"{name}: expected a label for each example, got {len(x)} examples and {len(y)} labels."
-        )
-    tests = min(max(round(test_fraction * len(x)), 1), len(x) - 1)
-    order = torch.from_numpy(numpy_stream(seed, "split").permutation(len(x)))
-    # Sorted: the examples keep the order of their file, and memory is read forwards.
-    test, train = order[:tests].sort().values, order[tests:].sort().values
+    for what, given in (("label", examples.labels), ("site", site), ("group", examples.groups)):
+        if given is not None and len(given) != len(examples):
+            raise DataError(
+                f"{name}: expected a {what} for each example, got {len(examples)} examples and "
+                f"{len(given)} {what}s."
+            )
+    train, test = _drawn(name, examples, test_fraction, seed)
     return Dataset(
-        name=name,
-        train_x=x[train],
-        train_y=y[train],
-        test_x=x[test],
-        test_y=y[test],
+        name,
+        train=Subset(examples, train),
+        test=Subset(examples, test),
         classes=len(class_names),
-        class_names=tuple(class_names),
+        class_names=class_names,
         site=None if site is None else site[train],
-        site_names=tuple(site_names),
+        site_names=site_names,
     )
 
 
-def pixels(values: npt.NDArray[np.uint8]) -> Tensor:
-    """Eight-bit pixels as float32 in [0, 1]. The scale is the format's, not the data's: it reveals
-    nothing."""
-    return torch.from_numpy(np.divide(values, np.float32(255), dtype=np.float32, order="C"))
+def _drawn(name: str, examples: Examples, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The rows of the training and of the test part, each sorted: the order of the file is kept."""
+    units = examples.groups
+    if units is None:
+        units = torch.arange(len(examples))
+    persons, unit_of = torch.unique(units, return_inverse=True)
+    if len(persons) < 2:
+        raise DataError(
+            f"{name}: all examples are of one person, so there is nobody else to test on. "
+            "Give a test part yourself."
+        )
+    tests = min(max(round(fraction * len(persons)), 1), len(persons) - 1)
+    order = torch.from_numpy(numpy_stream(seed, "split").permutation(len(persons)))
+    is_test = torch.zeros(len(persons), dtype=torch.bool)
+    is_test[order[:tests]] = True
+    chosen = is_test[unit_of]
+    return (~chosen).nonzero().view(-1), chosen.nonzero().view(-1)
 
 
 def encoded(name: str, values: npt.NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
@@ -169,22 +244,68 @@ def _strange(values: npt.NDArray[np.floating[Any]]) -> str:
     return f"{values[where]} at index {where}"
 
 
-def _check_part(where: str, x: Tensor, y: Tensor, classes: int) -> None:
-    if x.dtype != torch.float32:
-        raise DataError(f"{where}: expected float32 examples, got {x.dtype}.")
-    if x.ndim < 2 or x.numel() == 0:
+def _part(
+    name: str, part: str, examples: Examples | None, x: Tensor | None, y: Tensor | None
+) -> Examples:
+    """One part of a dataset, from examples or from two tensors."""
+    if examples is not None and x is None and y is None:
+        return examples
+    if examples is not None or x is None or y is None:
+        raise DataError(
+            f"{name}: expected either {part} or {part}_x and {part}_y; give {part}=InMemory(x, y) "
+            f"or {part}_x=x, {part}_y=y."
+        )
+    return InMemory(x, y)
+
+
+def _all_inputs(examples: Examples) -> Tensor:
+    if isinstance(examples, InMemory):
+        return examples.x
+    return examples.take(torch.arange(len(examples)))
+
+
+def _check_part(where: str, examples: Examples, classes: int) -> None:
+    if isinstance(examples, InMemory) and examples.x.dtype != torch.float32:
+        raise DataError(f"{where}: expected float32 examples, got {examples.x.dtype}.")
+    if not len(examples) or not examples.shape or 0 in examples.shape:
         raise DataError(
             f"{where}: expected examples (N, ...) with N >= 1, got an array of shape "
-            f"{tuple(x.shape)}."
+            f"{(len(examples), *examples.shape)}."
         )
-    # Both extremes are NaN if any value is; this reads the data once and allocates nothing.
-    if not all(extreme.isfinite() for extreme in x.aminmax()):
-        first = [int(i) for i in (~x.isfinite()).nonzero()[0]]
+    _check_finite(where, examples)
+    _check_ids(where, "label", examples.labels, len(examples), classes)
+    if examples.groups is not None and len(examples.groups) != len(examples):
         raise DataError(
-            f"{where}: expected finite values, got {x[tuple(first)].item()} in example {first[0]} "
-            f"at {tuple(first[1:])}. Remove or fill such values first."
+            f"{where}: expected a group for each of {len(examples)} examples, got "
+            f"{len(examples.groups)}."
         )
-    _check_ids(where, "label", y, len(x), classes)
+
+
+def _check_finite(where: str, examples: Examples) -> None:
+    before = 0
+    for inputs in chunks(examples):
+        # Both extremes are NaN if any value is; this reads the chunk once and allocates nothing.
+        lowest, highest = inputs.aminmax()
+        if not (lowest.isfinite() and highest.isfinite()):
+            row, *place = [int(i) for i in (~inputs.isfinite()).nonzero()[0]]
+            found = inputs[(row, *place)].item()
+            raise DataError(
+                f"{where}: expected finite values, got {found} in example {before + row} at "
+                f"{tuple(place)}. Remove or fill such values first."
+            )
+        before += len(inputs)
+
+
+def _check_persons(name: str, train: Tensor | None, test: Tensor | None) -> None:
+    if train is None or test is None:
+        return
+    both = torch.unique(train)
+    both = both[torch.isin(both, test)]
+    if len(both):
+        raise DataError(
+            f"{name}: {len(both)} persons are in the training and in the test part, the first "
+            f"is group {int(both[0])}. Put all examples of a person on one side."
+        )
 
 
 def _check_ids(where: str, what: str, ids: Tensor, length: int, bound: int) -> None:

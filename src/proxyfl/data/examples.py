@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,11 @@ class InMemory:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
         return tuple(self.x.shape[1:])
 
     def take(self, rows: Tensor) -> Tensor:
+        """The inputs of ``rows``, copied."""
         return self.x.index_select(0, rows.to(self.x.device))
 
 
@@ -101,6 +103,32 @@ class Subset:
 
     def take(self, rows: Tensor) -> Tensor:
         return self.examples.take(self.rows[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Absent:
+    """Examples whose inputs another process holds: labels, groups and shape are all there is."""
+
+    labels: Tensor
+    groups: Tensor | None
+    shape: tuple[int, ...]
+
+    @classmethod
+    def like(cls, examples: Examples) -> Self:
+        """``examples`` without their inputs."""
+        groups = examples.groups
+        return cls(
+            examples.labels.clone(), None if groups is None else groups.clone(), examples.shape
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> Tensor:
+        raise DataError(
+            f"The inputs of {len(rows)} examples were asked for in a process that has handed them "
+            "to its workers. Load the data again to read them here."
+        )
 
 
 def chunks(examples: Examples, size: int | None = None) -> Iterator[Tensor]:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from proxyfl.data.dataset import Dataset, pixels, split
+from proxyfl.data.dataset import Dataset, hold_out
+from proxyfl.data.examples import InMemory, pixels
 from proxyfl.errors import DataError
 
 # How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and
@@ -39,7 +40,8 @@ def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dat
     x, y = pixels(stacked), torch.tensor([label for _, labels in parts for label in labels])
     name = path.resolve().name
     if not divided:
-        return split(name, x, y, names, test_fraction=test_fraction, seed=seed)
+        examples = InMemory(x, y)
+        return hold_out(name, examples, names, test_fraction=test_fraction, seed=seed)
     trains = len(parts[0][0])
     return Dataset(
         name=name,

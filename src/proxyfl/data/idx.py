@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from proxyfl.data.dataset import Dataset, pixels
+from proxyfl.data.dataset import Dataset
+from proxyfl.data.examples import pixels
 from proxyfl.data.fetch import Remote, data_folder, fetch_all
 from proxyfl.errors import DataError
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxyfl.data import files
-from proxyfl.data.dataset import pixels
+from proxyfl.data import arrays, files
+from proxyfl.data.examples import as_inputs, pixels, read_npy
 from proxyfl.data.folders import read_image
 from proxyfl.errors import DataError
 
@@ -33,21 +33,15 @@ def load_inputs(path: Path, shape: tuple[int, ...]) -> Tensor:
 
 def _read(path: Path, shape: tuple[int, ...]) -> Tensor:
     if path.suffix == ".npz":
-        arrays = files.read_npz(path)
-        key = next((k for k in ("x", "x_test") if k in arrays), None)
+        found = arrays.read_npz(path)
+        key = next((k for k in ("x", "x_test") if k in found), None)
         if key is None:
             raise DataError(
-                f"{path}: expected an array x of shape (n, *{shape}), it holds: "
-                f"{', '.join(arrays)}."
+                f"{path}: expected an array x of shape (n, *{shape}), it holds: {', '.join(found)}."
             )
-        return files.features(path, key, arrays[key])
+        return as_inputs(f"{path}, {key}", found[key])
     if path.suffix == ".npy":
-        try:
-            return files.features(path, "the array", np.load(path, allow_pickle=False))
-        except (ValueError, EOFError, OSError) as problem:
-            raise DataError(
-                f"{path}: not a readable .npy of plain numbers: {problem}."
-            ) from problem
+        return as_inputs(str(path), read_npy(path))
     if path.suffix in (".csv", ".parquet"):
         numbers = (
             files.read_table(path).select_dtypes("number").to_numpy(dtype=np.float32, copy=True)

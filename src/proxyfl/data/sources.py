@@ -9,8 +9,10 @@ import torch
 
 from proxyfl._entrypoint import resolve
 from proxyfl.data import cifar, idx
-from proxyfl.data.dataset import Dataset, split
-from proxyfl.data.files import load_npz, load_table
+from proxyfl.data.arrays import is_array_folder, load_npy_folder, load_npz
+from proxyfl.data.dataset import Dataset, hold_out
+from proxyfl.data.examples import InMemory
+from proxyfl.data.files import load_table
 from proxyfl.data.folders import load_folder
 from proxyfl.errors import DataError, InputError
 
@@ -37,7 +39,8 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     found = load_digits()
     x = torch.from_numpy(found.images[:, None].astype(np.float32)) / 16
     y = torch.from_numpy(found.target.astype(np.int64))
-    return split("digits", x, y, tuple("0123456789"), test_fraction=test_fraction, seed=seed)
+    names = tuple("0123456789")
+    return hold_out("digits", InMemory(x, y), names, test_fraction=test_fraction, seed=seed)
 
 
 def _published(published: idx.Published, description: str) -> Source:
@@ -75,6 +78,7 @@ FORMS = {
     "FILE.npz": "arrays x and y, or x_train, y_train, x_test, y_test",
     "FILE.csv, FILE.parquet": "a table with a label column, numeric features, and a site column "
     "if there are sites",
+    "FOLDER of .npy": "the same arrays as files (x.npy, y.npy); inputs are read when needed",
     "FOLDER": "images by class: CLASS/name.png, or train/CLASS/name.png and test/CLASS/name.png",
     "package.module:factory": "your own function without arguments that returns a "
     "proxyfl.data.Dataset",
@@ -95,8 +99,8 @@ def load(
     ``package.module:factory``.
 
     ``directory`` is where the named ones are looked for and downloaded to. ``label`` is the label
-    column of a table; ``site`` the column of a table, or the array of an .npz, that says which
-    institution an example is from. Where the source has no test part of its own, ``test_fraction``
+    column of a table; ``site`` the column of a table, or the array, that says which institution an
+    example is from. Where the source has no test part of its own, ``test_fraction``
     of its examples become one, drawn by ``seed``.
 
     Guarantees: the same arguments give the same dataset; a file is never half-read; every failure
@@ -108,9 +112,12 @@ def load(
         )
     if path.suffix == ".npz":
         return load_npz(_existing(path), site=site, test_fraction=test_fraction, seed=seed)
+    if source not in SOURCES and is_array_folder(path):
+        return load_npy_folder(path, site=site, test_fraction=test_fraction, seed=seed)
     if site is not None:
         raise DataError(
-            f"Only tables and .npz files have sites, got site={site!r} for the source {source!r}."
+            f"Only tables and arrays (.npz, or a folder of .npy) have sites, got site={site!r} for "
+            f"the source {source!r}."
         )
     if source in SOURCES:
         return SOURCES[source].load(directory, test_fraction, seed, download)

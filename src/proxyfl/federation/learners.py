@@ -16,18 +16,17 @@ privacy:
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.errors import ModelError
 from proxyfl.federation.methods import Role
 from proxyfl.federation.state import State, pack, unpack
-from proxyfl.federation.trainers import PlainSGD
+from proxyfl.federation.trainers import PlainSGD, smallest_batch
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 
@@ -78,7 +77,9 @@ class Single:
     """One model: the one that is shared, or, in ``alone``, the private one."""
 
     def __init__(self, model: nn.Module, trainer: Trainer, *, role: Role = "proxy") -> None:
-        self.model, self.trainer, self.role = model, trainer, role
+        self.model = model
+        self.trainer = trainer
+        self.role = role
 
     @property
     def shared(self) -> nn.Module:
@@ -115,7 +116,8 @@ class Residual(nn.Module):
 
     def __init__(self, own: nn.Module, received: nn.Module) -> None:
         super().__init__()
-        self.own, self.received = own, received
+        self.own = own
+        self.received = received
 
     def train(self, mode: bool = True) -> "Residual":
         """Only the own part has a training mode: dropout in the frozen one would blur what was
@@ -148,14 +150,15 @@ class Mutual:
         residual: bool = False,
     ) -> None:
         self.received = _frozen_copy(proxy)
-        self.own, self.private_optimizer = private, private_optimizer
+        self.own = private
         self.private = Residual(private, self.received) if residual else private
-        self.proxy, self.trainer = proxy, trainer
-        self.classes, self.alpha, self.teacher = classes, alpha, teacher
-        batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in private.modules())
-        self._smallest_batch = (
-            2 if batch_norm else 1
-        )  # a BatchNorm cannot train on a single example
+        self.private_optimizer = private_optimizer
+        self.proxy = proxy
+        self.trainer = trainer
+        self.classes = classes
+        self.alpha = alpha
+        self.teacher = teacher
+        self._smallest_batch = smallest_batch(private)
 
     @property
     def shared(self) -> nn.Module:
@@ -178,15 +181,15 @@ class Mutual:
         logits = self.private(batch.x) if len(batch) else batch.x.new_zeros(0, self.classes)
         teaches = self.trainer.teacher_weight > 0
         proxy_loss = self.trainer.step(batch, logits.detach() if teaches else None)
-        return (self._private_step(batch, logits) if learns else None), proxy_loss
+        private_loss = self._private_step(batch, logits) if learns else None
+        return private_loss, proxy_loss
 
     def _private_step(self, batch: Batch, logits: Tensor) -> float:
         teacher_logits = None
         if self.alpha > 0:
+            teacher = self.received if self.teacher == "received" else self.proxy
             with torch.no_grad():
-                teacher_logits = (self.received if self.teacher == "received" else self.proxy)(
-                    batch.x
-                )
+                teacher_logits = teacher(batch.x)
         targets = blended_targets(batch.y, self.classes, teacher_logits, self.alpha)
         loss = cross_entropy(logits, targets).mean()
         self.private_optimizer.zero_grad()
@@ -226,31 +229,3 @@ def _mean(losses: Iterable[float | None]) -> float | None:
     """The mean over the batches that have a loss: an empty one has none."""
     values = [loss for loss in losses if loss is not None]
     return sum(values) / len(values) if values else None
-
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
-
-
-def optimizer(
-    name: str,
-    model: nn.Module,
-    *,
-    learning_rate: float,
-    weight_decay: float = 0.0,
-    momentum: float = 0.0,
-) -> torch.optim.Optimizer:
-    """An optimizer over the trainable parameters, in PyTorch's fused form (one pass over the
-    numbers)."""
-    if not params.trainable(model):
-        raise ModelError(
-            f"The model {type(model).__name__} has no trainable parameters: nothing to learn or "
-            f"to share. "
-            "Leave requires_grad on where it should learn."
-        )
-    options: dict[str, Any] = {"lr": learning_rate, "weight_decay": weight_decay, "fused": True}
-    if name == "sgd":
-        options["momentum"] = momentum
-    return OPTIMIZERS[name](params.trainable(model), **options)

@@ -21,7 +21,7 @@ class Method:
 
     ``learner``: "single" (one model) or "mutual" (private model and proxy teach each other).
     ``exchange``: "none", "mean" (through a hub), "cycle" (handed on whole), "pushsum" (over the
-    configured topology). ``private``: whether the model that is shared (or, unshared, would be)
+    configured topology). ``dp``: whether the model that is shared (or, unshared, would be)
     trains with DP-SGD. ``pooled``: whether one model sees all clients' data. ``keeps``: the model
     that an institution uses after training; results are reported for it. ``architecture``: for a
     single model, whether it is built like the proxies or like the private models."""
@@ -29,7 +29,7 @@ class Method:
     summary: str
     learner: Literal["single", "mutual"]
     exchange: Literal["none", "mean", "cycle", "pushsum"]
-    private: bool = True
+    dp: bool = True
     pooled: bool = False
     keeps: Role = "proxy"
     architecture: Literal["proxy", "private"] = "proxy"
@@ -40,7 +40,7 @@ METHODS: dict[str, Method] = {
         "the private model on local data only, no DP: what an institution has if it does not join",
         "single",
         "none",
-        private=False,
+        dp=False,
         keeps="private",
         architecture="private",
     ),

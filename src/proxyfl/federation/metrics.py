@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from proxyfl._examples import Examples
+from proxyfl.data.examples import chunks
 from proxyfl.measures import MEASURES, Predictions
 
 CHUNK = 1000
@@ -39,10 +41,10 @@ def judge(predictions: Predictions) -> Score:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> Score:
-    """The score of ``model``, which is left in the mode it was in."""
+def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score:
+    """The score of ``model``, which is on ``device`` and is left in the mode it was in."""
     was_training = model.training
     model.eval()
-    logits = torch.cat([model(part) for part in torch.split(x, CHUNK)])
+    logits = [model(part.to(device)).float().cpu() for part in chunks(examples, CHUNK)]
     model.train(was_training)
-    return judge(Predictions(logits.float().cpu().numpy(), y.cpu().numpy()))
+    return judge(Predictions(torch.cat(logits).numpy(), examples.labels.numpy()))

@@ -16,41 +16,17 @@ from dataclasses import dataclass, field
 import torch
 
 from proxyfl import params
+from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import Exchange, Post, Traffic
-from proxyfl.federation.learners import Learner, Losses
+from proxyfl.federation.learners import Losses
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
 from proxyfl.federation.metrics import Score
-from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.guarantee import Epsilon
-from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import seed_global
 from proxyfl.transport.base import Transport
 
 Evaluator = Callable[[torch.nn.Module], Score]
-
-
-@dataclass
-class Client:
-    """One institution as the loop sees it. ``weight`` is its PushSum weight; the mass is weight *
-    shared parameters."""
-
-    id: int
-    name: str
-    learner: Learner
-    ledger: Ledger
-    steps: int
-    global_seed: Callable[[int], int]
-    weight: float = 1.0
-
-    def mass(self) -> Mass:
-        """The client's share of the network's total."""
-        return Mass.of(params.flatten(self.learner.shared), self.weight)
-
-    def take(self, mass: Mass) -> None:
-        """Go on with ``mass``."""
-        self.weight = mass.w
-        self.learner.adopt(mass.theta)
 
 
 @dataclass(frozen=True)

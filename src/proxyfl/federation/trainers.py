@@ -1,21 +1,57 @@
-"""Training without DP, through the same three calls as ``DPSGD``: for models that are never shared,
-and for ablations.
+"""How a client's models are trained: optimizers, and training without DP.
 
-It samples as DP-SGD does (Poisson, from the client's own stream), so that comparing the two
-compares clipping and noise and nothing else. It promises no privacy, and its ledger says so (kind
-``none``)."""
+``PlainSGD`` trains through the same three calls as ``DPSGD``, for models that are never shared and
+for ablations. It samples as DP-SGD does (Poisson, from the client's own stream), so comparing the
+two compares clipping and noise and nothing else. It promises no privacy, and its ledger says so
+(kind ``none``).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from proxyfl._validate import number
-from proxyfl.errors import PrivacyError
+from proxyfl import params
+from proxyfl._examples import Examples
+from proxyfl._validate import choice, number
+from proxyfl.errors import ModelError, PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.dpsgd import Batch
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.sampling import poisson, rate_for
 from proxyfl.seeds import Randomness
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer by name, and its settings. ``momentum`` is for "sgd" alone."""
+
+    name: str = "adam"
+    learning_rate: float = 0.001
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+    def over(self, model: nn.Module) -> torch.optim.Optimizer:
+        """An optimizer of the trainable parameters, in PyTorch's fused form (a single pass)."""
+        trainable = params.trainable(model)
+        if not trainable:
+            raise ModelError(
+                f"The model {type(model).__name__} has no trainable parameters: nothing to learn "
+                "or to share. Leave requires_grad on where it should learn."
+            )
+        make = OPTIMIZERS[choice("optimizer", self.name, OPTIMIZERS)]
+        options: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        if self.name == "sgd":
+            options["momentum"] = self.momentum
+        return make(trainable, **options, fused=True)
 
 
 class PlainSGD:
@@ -25,8 +61,7 @@ class PlainSGD:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        x: Tensor,
-        y: Tensor,
+        examples: Examples,
         *,
         classes: int,
         batch_size: int,
@@ -40,27 +75,29 @@ class PlainSGD:
                 f"not {ledger.kind}."
             )
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
-        self.model, self.optimizer, self.ledger = model, optimizer, ledger
-        self.sampling_rate, self.batch_size = rate_for(batch_size, len(x)), batch_size
-        self._x, self._y, self._classes, self._batches = x, y, classes, batches
+        self.model = model
+        self.optimizer = optimizer
+        self.ledger = ledger
+        self.batch_size = batch_size
+        self.sampling_rate = rate_for(batch_size, len(examples))
+        self._examples = examples
+        self._classes = classes
+        self._device = params.trainable(model)[0].device
+        self._batches = batches
         self._drawn = 0
-        batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
-        self._smallest_batch = (
-            2 if batch_norm else 1
-        )  # a BatchNorm cannot train on a single example
+        self._smallest_batch = smallest_batch(model)
 
     def begin_round(self, round: int, steps: int) -> None:
         """Nothing to put on record."""
 
     def draw(self) -> Batch:
         """The next Poisson sample."""
-        chosen = poisson(len(self._x), self.sampling_rate, self._batches).to(self._x.device)
+        rows = poisson(len(self._examples), self.sampling_rate, self._batches)
         self._drawn += 1
-        return Batch(self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn)
+        return Batch.of(self._examples, rows, self._device, self._drawn)
 
     def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
-        """One step on the batch's mean loss, which it returns; a batch too small to learn from
-        changes nothing."""
+        """One step on the batch's mean loss, which it returns. Too small a batch does nothing."""
         if len(batch) < self._smallest_batch:
             return None
         self.model.train()
@@ -78,3 +115,9 @@ class PlainSGD:
     def restore(self, state: dict[str, Tensor | None]) -> None:
         """Continue from a checkpoint's ``state``."""
         self._batches.restore(state.get("batches"))
+
+
+def smallest_batch(model: nn.Module) -> int:
+    """The fewest examples that ``model`` can learn from: a BatchNorm cannot train on one."""
+    norm = nn.modules.batchnorm._BatchNorm
+    return 2 if any(isinstance(module, norm) for module in model.modules()) else 1

@@ -268,7 +268,14 @@ def _from_function(name: str) -> Topology:
     function = resolve(name, error=TopologyError)
 
     def schedule(round: int, n: int) -> Columns:
-        returned = function(round, n)
+        try:
+            returned = function(round, n)
+        except Exception as error:  # it is the user's, and may raise anything
+            raise TopologyError(
+                f"Topology {name!r} raised {type(error).__name__} for round {round} and {n} "
+                f"clients: {error}. Expected a function (round, n) -> {n} dicts; try it by itself "
+                "with these two numbers."
+            ) from error
         try:
             columns = tuple(dict(column) for column in returned)
         except (TypeError, ValueError) as error:

@@ -20,11 +20,13 @@ record:
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from proxyfl import params
+from proxyfl._examples import Examples
 from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
@@ -44,6 +46,13 @@ class Batch:
     y: Tensor
     number: int
 
+    @classmethod
+    def of(cls, examples: Examples, rows: Tensor, device: torch.device, number: int) -> Self:
+        """The examples of ``rows``, on ``device``."""
+        x = examples.take(rows).to(device)
+        y = examples.labels.index_select(0, rows).to(device)
+        return cls(x, y, number)
+
     def __len__(self) -> int:
         return len(self.y)
 
@@ -57,8 +66,7 @@ class DPSGD:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        x: Tensor,
-        y: Tensor,
+        examples: Examples,
         *,
         classes: int,
         batch_size: int,
@@ -95,11 +103,17 @@ class DPSGD:
             model
         ):  # the layout of the gradients, which fused optimizers take for given
             parameter.data = parameter.data.contiguous()
-        self.model, self.optimizer, self.ledger = model, optimizer, ledger
-        self.sampling_rate, self.batch_size = rate_for(batch_size, len(x)), batch_size
-        self._x, self._y, self._classes = x, y, classes
-        self._batches, self._noise = batches, noise
-        self._clipper = checked_clipper(model, tuple(x.shape[1:]), classes)
+        self.model = model
+        self.optimizer = optimizer
+        self.ledger = ledger
+        self.batch_size = batch_size
+        self.sampling_rate = rate_for(batch_size, len(examples))
+        self._examples = examples
+        self._classes = classes
+        self._batches = batches
+        self._noise = noise
+        self._clipper = checked_clipper(model, examples.shape, classes)
+        self._device = params.trainable(model)[0].device
         self._clip_to = clip_norm_for(
             noise, clip_norm, noise_multiplier=noise_multiplier, size=params.size(model)
         )
@@ -122,11 +136,9 @@ class DPSGD:
     def draw(self) -> Batch:
         """The next Poisson sample. Uses up one step that ``begin_round`` put on record."""
         self._charge = self.ledger.take(self.sampling_rate, self.noise_multiplier)
-        chosen = poisson(len(self._x), self._charge.sampling_rate, self._batches).to(self._x.device)
+        rows = poisson(len(self._examples), self._charge.sampling_rate, self._batches)
         self._drawn += 1
-        self._unused = Batch(
-            self._x.index_select(0, chosen), self._y.index_select(0, chosen), self._drawn
-        )
+        self._unused = Batch.of(self._examples, rows, self._device, self._drawn)
         return self._unused
 
     def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:

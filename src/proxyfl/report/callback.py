@@ -8,7 +8,7 @@ from pathlib import Path
 from proxyfl.errors import ConfigError
 from proxyfl.records.run import Run
 from proxyfl.report.live import HOLD_SECONDS, LOOPBACK, LiveServer
-from proxyfl.simulation.clients import Site
+from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.run import Callback
 
@@ -23,7 +23,7 @@ class LivePage(Callback):
         self.patience = patience
         self.server: LiveServer | None = None
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Begin to serve."""
         if out is None:
             raise ConfigError(

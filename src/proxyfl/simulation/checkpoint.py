@@ -26,7 +26,7 @@ from safetensors.torch import save
 
 from proxyfl._files import finite, writing
 from proxyfl.errors import RunError
-from proxyfl.federation.rounds import Client
+from proxyfl.federation.client import Client
 
 VERSION = 2
 KEPT = 2

@@ -1,64 +1,136 @@
-"""Everything that can be wrong with a run is found here, before its folder comes into being."""
+"""Validates a run before anything is written, and plans who takes part in which round."""
 
 import hashlib
-import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from proxyfl._validate import choice
 from proxyfl.data import Dataset
+from proxyfl.data.examples import Absent, Subset, checksum, gathered, is_in_memory
 from proxyfl.errors import ConfigError
 from proxyfl.federation import membership
+from proxyfl.federation.membership import Allowance, Presence
 from proxyfl.federation.methods import METHODS, Method
-from proxyfl.federation.rounds import Client
 from proxyfl.gossip import topology
-from proxyfl.privacy.dpsgd import DPSGD
-from proxyfl.simulation import clients as build
-from proxyfl.simulation.config import Config, to_toml, values
-from proxyfl.simulation.engines.serial import Prepared
+from proxyfl.gossip.topology import Topology
+from proxyfl.privacy.guarantee import Kind, kind_of
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.simulation.clients import Assembly, ClientData, load_data, pooled, split
+from proxyfl.simulation.config import Config, to_toml
+
+
+@dataclass
+class Prepared:
+    """A run that was found to be in order: settings, data, and who is present when."""
+
+    config: Config
+    dataset: Dataset
+    clients: list[ClientData]
+    methods: Mapping[str, Method]
+    topology: Topology
+    presences: Mapping[str, Sequence[Presence]]
+
+    def clients_of(self, method: str) -> list[ClientData]:
+        """The clients' data under a method: everyone's own, or all of it in one place."""
+        if self.methods[method].pooled:
+            return [pooled(self.clients, self.dataset.train)]
+        return self.clients
+
+    def assembly(self, method: str) -> Assembly:
+        """What assembles the clients of a method."""
+        return Assembly(self.config, self.methods[method], self.dataset, self.clients_of(method))
+
+    def only(self, hosted: Collection[int]) -> "Prepared":
+        """The same run for a process that has the clients in ``hosted``: no others' examples.
+
+        The one that has client 0 also has the pooled client, and with it everyone's examples. What
+        is read from a file stays there.
+        """
+        pools = 0 in hosted and any(self.methods[name].pooled for name in self.config.methods)
+        kept = [
+            client if pools or i in hosted else _empty(client) for i, client in self._numbered()
+        ]
+        dataset = self.dataset
+        if is_in_memory(dataset.train):
+            rows = torch.cat([client.rows for client in kept]).sort().values
+            train = gathered(Subset(dataset.train, rows))
+            test = gathered(dataset.test) if is_in_memory(dataset.test) else dataset.test
+            dataset = dataset.holding(train, test)
+            kept = [_moved(client, rows) for client in kept]
+        mine = [
+            ClientData(client.name, client.rows, Subset(dataset.train, client.rows))
+            for client in kept
+        ]
+        return Prepared(self.config, dataset, mine, self.methods, self.topology, self.presences)
+
+    def release_examples(self) -> None:
+        """Forget the inputs, once other processes hold them; names, labels and rows stay."""
+        train, test = Absent.like(self.dataset.train), Absent.like(self.dataset.test)
+        self.dataset = self.dataset.holding(train, test)
+        self.clients = [client.without_inputs() for client in self.clients]
+
+    def _numbered(self) -> list[tuple[int, ClientData]]:
+        return list(enumerate(self.clients))
 
 
 def prepare(
-    config: Config,
-    *,
-    dataset: Dataset | None = None,
-    table: Mapping[str, Method] = METHODS,
-    hosted: Collection[int] | None = None,
+    config: Config, *, dataset: Dataset | None = None, methods: Mapping[str, Method] = METHODS
 ) -> Prepared:
-    """Load and check everything that a run needs; raise ``InputError`` if something does not fit.
-
-    A process that hosts only some clients names them in ``hosted``: it keeps their data alone, and
-    leaves the checks, and who is present when, to the process that started it."""
+    """Load and check all that a run needs; raise ``InputError`` if something does not fit."""
+    if not isinstance(config, Config):
+        raise ConfigError(
+            f"Expected a proxyfl.Config, got {type(config).__name__}. Config() is the demo's; "
+            "read one from a file with proxyfl.simulation.config.load."
+        )
     for name in config.methods:
-        choice("method", name, table)
+        choice("method", name, methods)
     _check_device(config.device)
     torch.set_num_threads(config.threads)
-    dataset = dataset if dataset is not None else build.load_data(config)
-    pools = any(table[name].pooled for name in config.methods) and 0 in (hosted or ())
-    sites = build.deal(config, dataset, None if pools else hosted)
-    if hosted is not None:
-        dataset = replace(
-            dataset, train_x=dataset.train_x[:1].clone(), train_y=dataset.train_y[:1], site=None
-        )
+    prepared = laid_out(config, dataset, methods)
+    presences = {}
+    for name in config.methods:
+        assembly = prepared.assembly(name)
+        assembly.check_models()
+        presences[name] = _plan(assembly)
+        if methods[name].exchange == "pushsum":
+            membership.rehearse(prepared.topology, presences[name])
+    prepared.presences = presences
+    return prepared
+
+
+def laid_out(
+    config: Config,
+    dataset: Dataset | None = None,
+    methods: Mapping[str, Method] = METHODS,
+    presences: Mapping[str, Sequence[Presence]] | None = None,
+) -> Prepared:
+    """A run with its data divided among the clients, neither checked nor planned.
+
+    For a process that was given the plan (``presences``) by the one that checked the run.
+    """
+    dataset = dataset if dataset is not None else load_data(config)
+    return Prepared(
+        config,
+        dataset,
+        split(config, dataset),
+        methods,
+        topology_of(config),
+        presences if presences is not None else {},
+    )
+
+
+def topology_of(config: Config) -> Topology:
+    """The topology that the config names."""
     settings = config.exchange
-    mixing = topology.make(
+    return topology.make(
         settings.topology,
         self_weight=settings.self_weight,
         degree=settings.degree,
         seed=config.seed,
     )
-    presences: dict[str, Sequence[membership.Presence]] = {}
-    for name in config.methods if hosted is None else ():
-        some = [build.pooled(sites)] if table[name].pooled else sites
-        # Where clients differ in settings each is tried; where they do not, one stands for all.
-        tried = range(len(some)) if _differ(config) else range(1)
-        clients = build.clients_for(config, table[name], dataset, some, tried)
-        presences[name] = _plan(config, table[name], len(some), clients)
-        if table[name].exchange == "pushsum":
-            membership.rehearse(mixing, presences[name])
-    return Prepared(config, dataset, sites, table, mixing, presences)
 
 
 def identity(config: Config) -> str:
@@ -67,86 +139,81 @@ def identity(config: Config) -> str:
 
 
 def fingerprint(prepared: Prepared) -> int:
-    """A checksum of the data as it was dealt out: a resumed run must find the same."""
-    checksum = 0
-    for site in prepared.sites:
-        for part in (site.x, site.y):
-            checksum = zlib.crc32(part.contiguous().numpy().tobytes(), checksum)
-    return checksum
+    """A checksum of all clients' data: a resumed run must find the same."""
+    found = 0
+    for client in prepared.clients:
+        found = checksum(client.examples, found)
+    return found
 
 
-def _plan(
-    config: Config, method: Method, clients: int, tried: Sequence[Client]
-) -> Sequence[membership.Presence]:
+def _empty(client: ClientData) -> ClientData:
+    return ClientData(client.name, client.rows[:0], Subset(client.examples, client.rows[:0]))
+
+
+def _moved(client: ClientData, rows: Tensor) -> ClientData:
+    """``client`` with its rows counted among ``rows``, which are sorted."""
+    return ClientData(client.name, torch.searchsorted(rows, client.rows), client.examples)
+
+
+def _plan(assembly: Assembly) -> list[Presence]:
     """Who is there when. A method without exchange has no federation to leave but by its budget."""
-    settings = config.membership
-    if method.exchange == "none":
-        return membership.plan(
-            clients, config.rounds, allowances=_allowances(config, clients, tried)
-        )
+    config, clients = assembly.config, len(assembly.clients)
+    allowances = _allowances(assembly)
+    if assembly.method.exchange == "none":
+        return membership.plan(clients, config.rounds, allowances=allowances)
     return membership.plan(
         clients,
         config.rounds,
-        schedule=settings.schedule,
-        absence=settings.absence,
+        schedule=config.membership.schedule,
+        absence=config.membership.absence,
         seed=config.seed,
-        allowances=_allowances(config, clients, tried),
+        allowances=allowances,
     )
 
 
-def _allowances(
-    config: Config, clients: int, tried: Sequence[Client]
-) -> dict[int, membership.Allowance]:
-    if not _capped(config):
-        return {}
+def _allowances(assembly: Assembly) -> dict[int, Allowance]:
+    """How many steps each client takes in a round, and how many its budget allows in all."""
+    beta = assembly.config.learning.beta if assembly.method.learner == "mutual" else 0.0
+    kind = kind_of(dp=assembly.row.dp, teacher_weight=beta)
+    known: dict[tuple[object, ...], int | None] = {}  # many clients, few settings
     allowances = {}
-    for client in tried:
-        trainer, in_all = client.learner.trainer, None
-        if isinstance(trainer, DPSGD):
-            limit = config.rounds * client.steps
-            in_all = client.ledger.affordable_steps(
-                trainer.sampling_rate, trainer.noise_multiplier, limit
+    for i, client in enumerate(assembly.clients):
+        rate = assembly.batch_size(i) / len(client)
+        steps, dp = assembly.steps(i), assembly.dp(i)
+        ledger = Ledger(
+            client.name,
+            delta=dp.delta or 1 / max(2, len(client)),
+            kind=kind,
+            simulated=True,
+            budget=dp.budget,
+        )
+        case = (rate, steps, dp, ledger.delta)
+        if case not in known:
+            known[case] = _steps_in_all(
+                ledger, rate, dp.noise_multiplier, assembly.config.rounds * steps
             )
-            if in_all < 1:
-                raise ConfigError(
-                    f"The budget of client {client.id} ({_budget(client)}) does not cover a "
-                    f"single step. "
-                    "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
-                )
-            in_all = None if in_all == limit else in_all
-        allowances[client.id] = membership.Allowance(client.steps, in_all)
-    if len(tried) == 1:
-        allowances = dict.fromkeys(range(clients), allowances[tried[0].id])
+        if known[case] == 0:
+            raise ConfigError(
+                f"The budget of client {i} ({_budget(ledger)}) does not cover a single step. "
+                "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
+            )
+        allowances[i] = Allowance(steps, known[case])
     return allowances
 
 
-def _budget(client: Client) -> str:
-    budget = client.ledger.budget
-    return (
-        "none"
-        if budget is None
-        else f"epsilon {budget.epsilon:g} by {budget.accountant}, {client.ledger.kind}"
-    )
+def _steps_in_all(ledger: Ledger, rate: float, noise_multiplier: float, limit: int) -> int | None:
+    """How many of ``limit`` steps the budget allows; None if it allows them all."""
+    if ledger.budget is None or ledger.kind is Kind.NONE:
+        return None
+    steps = ledger.affordable_steps(rate, noise_multiplier, limit)
+    return None if steps == limit else steps
 
 
-def _capped(config: Config) -> bool:
-    return config.privacy.budget is not None and config.privacy.enabled
-
-
-def _differ(config: Config) -> bool:
-    settings = (
-        config.models.private,
-        config.learning.batch_size,
-        config.learning.steps_per_round,
-        config.partition.examples,
-        config.privacy.noise_multiplier,
-        config.privacy.clip_norm,
-        config.privacy.delta,
-        config.privacy.budget,
-    )
-    return config.partition.kind in ("dirichlet", "site") or any(
-        len(values(s)) > 1 for s in settings
-    )
+def _budget(ledger: Ledger) -> str:
+    budget = ledger.budget
+    if budget is None:
+        return "none"
+    return f"epsilon {budget.epsilon:g} by {budget.accountant}, {ledger.kind}"
 
 
 def _check_device(device: str) -> None:

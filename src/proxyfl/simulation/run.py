@@ -5,14 +5,13 @@ seeds.
 result is bit-identical to an uninterrupted one."""
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from proxyfl._files import read_json
-from proxyfl._validate import whole
 from proxyfl.data import Dataset, class_counts
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
@@ -20,25 +19,24 @@ from proxyfl.records import folder
 from proxyfl.records.row import Row, confusion_of, roles, row_of
 from proxyfl.records.run import Run, state
 from proxyfl.simulation import checkpoint
-from proxyfl.simulation.clients import Site
+from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config, of_run, to_toml
-from proxyfl.simulation.engines import processes as workers
-from proxyfl.simulation.engines.serial import Done, Engine, Prepared, Task, rounds_of
-from proxyfl.simulation.prepare import fingerprint, identity
+from proxyfl.simulation.engines import processes
+from proxyfl.simulation.engines.serial import Engine, RoundReport, Task
+from proxyfl.simulation.prepare import Prepared, fingerprint, identity
 from proxyfl.simulation.prepare import prepare as prepare
-from proxyfl.transport.memory import MemoryTransport
 
 
 class Callback:
     """Follows a run. Override what you need; what you raise stops the run, with its records
     intact."""
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Before the first round of the first method."""
 
     def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
         """Before the records of a method's first round, or of the first that was still to be
-        done."""
+        report."""
 
     def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
         """After every round of a method, with one record for each client that was present."""
@@ -55,7 +53,7 @@ def run(
     *,
     out: Path | str | None = None,
     dataset: Dataset | None = None,
-    table: Mapping[str, Method] = METHODS,
+    methods: Mapping[str, Method] = METHODS,
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
     engine: Engine | None = None,
@@ -65,10 +63,8 @@ def run(
     ``workers`` processes share the clients, unless another ``engine`` is given. Results depend on
     neither.
     """
-    prepared = prepare(config, dataset=dataset, table=table)
-    return execute(
-        prepared, out=out, callbacks=callbacks, workers=workers, dataset=dataset, engine=engine
-    )
+    prepared = prepare(config, dataset=dataset, methods=methods)
+    return execute(prepared, out=out, callbacks=callbacks, workers=workers, engine=engine)
 
 
 def execute(
@@ -77,11 +73,10 @@ def execute(
     out: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
-    dataset: Dataset | None = None,
     engine: Engine | None = None,
 ) -> Run:
     """Run what ``prepare`` found to be in order."""
-    whole("workers", workers)
+    engine = engine or processes.engine(workers)
     config = prepared.config
     path = None
     if out is not None:
@@ -90,43 +85,29 @@ def execute(
         )
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
-        recorder = _Recorder(prepared, path)
-        return _carry_out(prepared, recorder, tasks, callbacks, workers, dataset, engine)
+        return _carry_out(prepared, _Recorder(prepared, path), tasks, callbacks, engine)
 
 
 def resume(
     path: Path | str,
     *,
     dataset: Dataset | None = None,
-    table: Mapping[str, Method] = METHODS,
+    methods: Mapping[str, Method] = METHODS,
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
     engine: Engine | None = None,
 ) -> Run:
-    """Go on with the run in ``path``. The end is the same, bit for bit, as that of a run that was
-    never cut off."""
-    whole("workers", workers)
+    """Continue the run in ``path``; the result is bit-identical to an uninterrupted one."""
+    engine = engine or processes.engine(workers)
     path = Path(path)
     config = of_run(path)
     folder.check_environment(path, identity(config))
     with folder.locked(path):
-        return _resume(path, config, dataset, table, callbacks, workers, engine)
-
-
-def _resume(
-    path: Path,
-    config: Config,
-    dataset: Dataset | None,
-    table: Mapping[str, Method],
-    callbacks: Sequence[Callback],
-    crew: int,
-    engine: Engine | None,
-) -> Run:
-    prepared = prepare(config, dataset=dataset, table=table)
-    folder.check_data(path, fingerprint(prepared))
-    recorder = _Recorder(prepared, path)
-    tasks = recorder.restore(path)
-    return _carry_out(prepared, recorder, tasks, callbacks, crew, dataset, engine)
+        prepared = prepare(config, dataset=dataset, methods=methods)
+        folder.check_data(path, fingerprint(prepared))
+        recorder = _Recorder(prepared, path)
+        tasks = recorder.restore(path)
+        return _carry_out(prepared, recorder, tasks, callbacks, engine)
 
 
 def _carry_out(
@@ -134,29 +115,15 @@ def _carry_out(
     recorder: "_Recorder",
     tasks: Sequence[Task],
     callbacks: Sequence[Callback],
-    crew: int,
-    dataset: Dataset | None,
-    engine: Engine | None,
+    engine: Engine,
 ) -> Run:
     path = recorder.path
+    described = [client.without_inputs() for client in prepared.clients]
     for callback in callbacks:
-        callback.started(prepared.config, path, prepared.sites)
+        callback.started(prepared.config, path, described)
     try:
-        waiting = {task.method: task for task in tasks}
-        for done in _rounds(prepared, tasks, path, crew, dataset, engine):
-            if done.method in waiting:
-                first = waiting.pop(done.method).first_round
-                clients = len(prepared.sites_of(done.method))
-                for callback in callbacks:
-                    callback.method_started(
-                        done.method, prepared.table[done.method], clients, first
-                    )
-            if done.ended:
-                recorder.end(done.method)
-                continue
-            recorder.take(done)
-            for callback in callbacks:
-                callback.round_ended(done.method, done.round, done.records)
+        if tasks:
+            _follow(prepared, recorder, tasks, callbacks, engine)
     except BaseException as error:
         for callback in callbacks:
             callback.stopped(error)
@@ -170,25 +137,28 @@ def _carry_out(
     return result
 
 
-def _rounds(
+def _follow(
     prepared: Prepared,
+    recorder: "_Recorder",
     tasks: Sequence[Task],
-    out: Path | None,
-    crew: int,
-    dataset: Dataset | None,
-    engine: Engine | None,
-) -> Iterator[Done]:
-    """The rounds of all tasks, done by ``engine``, in this process, or by a crew of workers."""
-    if engine is not None and tasks:
-        yield from engine(prepared, tasks, out)
-        return
-    crew = min(crew, len(prepared.sites))
-    if crew > 1 and tasks:
-        yield from workers.rounds(prepared, tasks, workers=crew, out=out, dataset=dataset)
-        return
-    for task in tasks:
-        everyone = range(len(prepared.sites_of(task.method)))
-        yield from rounds_of(prepared, task, everyone, MemoryTransport(), out)
+    callbacks: Sequence[Callback],
+    engine: Engine,
+) -> None:
+    """Record every round that the engine reports, and tell the callbacks."""
+    to_begin = {task.method: task for task in tasks}
+    for report in engine(prepared, tasks, recorder.path):
+        name = report.method
+        if name in to_begin:
+            first = to_begin.pop(name).first_round
+            clients = len(prepared.clients_of(name))
+            for callback in callbacks:
+                callback.method_started(name, prepared.methods[name], clients, first)
+        if report.ended:
+            recorder.end(name)
+            continue
+        recorder.take(report)
+        for callback in callbacks:
+            callback.round_ended(name, report.round, report.records)
 
 
 class _Recorder:
@@ -202,7 +172,7 @@ class _Recorder:
         self.ended: set[str] = set()
 
     def restore(self, path: Path) -> list[Task]:
-        """Take in what the folder holds; what is still to be done."""
+        """Take in what the folder holds; what is still to be report."""
         config = self.prepared.config
         if state(path) == "finished":
             self._restore_finished(path)
@@ -231,22 +201,22 @@ class _Recorder:
         self.rows.extend(folder.read_metrics(path))
         return tasks
 
-    def take(self, done: Done) -> None:
+    def take(self, report: RoundReport) -> None:
         """Record one round, then declare its checkpoint."""
-        rows = [row_of(done.method, record) for record in done.records]
+        rows = [row_of(report.method, record) for record in report.records]
         self.rows.extend(rows)
-        counts = self.confusion.setdefault(done.method, {})
-        for record in done.records:
+        counts = self.confusion.setdefault(report.method, {})
+        for record in report.records:
             if record.scores:
                 counts[record.client] = confusion_of(record)
         if self.path is None:
             return
         size = folder.append_metrics(self.path, rows)
-        if done.files:
+        if report.files:
             checkpoint.commit(
-                self.path / "checkpoints" / done.method,
-                done.round,
-                done.files,
+                self.path / "checkpoints" / report.method,
+                report.round,
+                report.files,
                 metrics_bytes=size,
                 identity=identity(self.prepared.config),
                 confusion=counts,
@@ -284,7 +254,7 @@ class _Recorder:
         }
 
     def _method(self, name: str) -> dict[str, Any]:
-        method = self.prepared.table[name]
+        method = self.prepared.methods[name]
         own = [row for row in self.rows if row["method"] == name]
         final: dict[int, Row] = {}
         for row in own:
@@ -315,12 +285,13 @@ class _Recorder:
 
 def _clients(prepared: Prepared) -> list[dict[str, Any]]:
     """Each client's name and what data it has."""
-    labels = prepared.dataset.train_y.numpy()
-    owned = [site.rows for site in prepared.sites]
+    labels = prepared.dataset.train.labels.numpy()
+    owned = [client.rows.numpy() for client in prepared.clients]
     counts = class_counts(labels, owned, prepared.dataset.classes)
     found = []
-    for site, row in zip(prepared.sites, counts, strict=True):
-        found.append({"name": site.name, "examples": len(site.y), "class_counts": row.tolist()})
+    for client, row in zip(prepared.clients, counts, strict=True):
+        about = {"name": client.name, "examples": len(client), "class_counts": row.tolist()}
+        found.append(about)
     return found
 
 

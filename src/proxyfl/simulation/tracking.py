@@ -24,7 +24,7 @@ from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.records.run import Run
-from proxyfl.simulation.clients import Site
+from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config, to_toml
 from proxyfl.simulation.run import Callback
 
@@ -44,7 +44,7 @@ class TensorBoard(Callback):
         self.log_dir = Path(log_dir) if log_dir is not None else None
         self._writer: Any = None
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Open the log and note the settings."""
         where = self.log_dir or (out / "tensorboard" if out is not None else None)
         if where is None:
@@ -83,7 +83,7 @@ class MLflow(Callback):
         self._run = ""
         self._out: Path | None = None
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Begin an MLflow run, or go on with the one that the folder remembers."""
         self._out = out
         remembered = out / _MLFLOW_RUN if out is not None else None

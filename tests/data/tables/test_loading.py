@@ -51,14 +51,14 @@ def test_nobody_is_in_both_parts(tmp_path):
         line[0] = f"p{i // 3}"
     path = making.write(tmp_path / "a.csv", table)
     found = load_tables([path], making.SCHEMA, test_fraction=0.3)
-    train = set(found.groups.tolist())
-    test = set(found.test_groups.tolist())
+    train = set(found.train.groups.tolist())
+    test = set(found.test.groups.tolist())
     assert not train & test
     assert len(test) == 6
     for line in table:
         line[6] = "1" if line[6] == "0" else "0"
     again = load_tables([making.write(path, table)], making.SCHEMA, test_fraction=0.3)
-    assert torch.equal(again.test_groups, found.test_groups)
+    assert torch.equal(again.test.groups, found.test.groups)
 
 
 def test_a_site_may_lack_classes(tmp_path):

@@ -41,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
     table = Table("method", "learns", "exchange", "DP", "kept model", "in words", title="Methods")
     for name, method in METHODS.items():
         learns = f"{method.learner}, pooled data" if method.pooled else method.learner
-        dp = "yes" if method.private else "no"
+        dp = "yes" if method.dp else "no"
         table.add_row(name, learns, method.exchange, dp, method.keeps, method.summary)
     Console().print(table)
     return 0

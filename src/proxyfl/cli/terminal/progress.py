@@ -26,7 +26,7 @@ from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration, stderr_cons
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Kind, brief, largest
-from proxyfl.simulation.clients import Site
+from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.run import Callback
 
@@ -97,7 +97,7 @@ class Progress(Callback):
         if self._live is not None:
             self._live.stop()
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[Site]) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Note how much there is to do."""
         self._rounds, self._in_all = config.rounds, config.rounds * len(config.methods)
         self._rows = {name: {"round": f"0/{config.rounds}", "done": "0"} for name in config.methods}

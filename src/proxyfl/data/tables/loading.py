@@ -17,6 +17,7 @@ import torch
 
 from proxyfl._validate import choice, number
 from proxyfl.data.dataset import Dataset
+from proxyfl.data.examples import InMemory
 from proxyfl.data.tables.encoding import Encoded, encode, header_faults
 from proxyfl.data.tables.faults import HEADER, KINDS, SHOWN, Fault, Tally
 from proxyfl.data.tables.features import feature_names
@@ -149,6 +150,11 @@ class _Rows:
     held: npt.NDArray[np.bool_]
     tables: Sequence[Table]
 
+    def examples(self, rows: Codes) -> InMemory:
+        """The examples of these rows."""
+        x, y, person = (torch.from_numpy(of[rows]) for of in (self.x, self.y, self.person))
+        return InMemory(x, y, person)
+
     def place(self, i: int) -> str:
         """Where row i stands."""
         for table in self.tables:
@@ -222,18 +228,14 @@ def _dataset(
 ) -> Dataset:
     _check_test(name, schema, rows.y[test])
     return Dataset(
-        name=name,
-        train_x=torch.from_numpy(rows.x[train]),
-        train_y=torch.from_numpy(rows.y[train]),
-        test_x=torch.from_numpy(rows.x[test]),
-        test_y=torch.from_numpy(rows.y[test]),
+        name,
+        train=rows.examples(train),
+        test=rows.examples(test),
         classes=len(schema.label.classes),
         class_names=schema.label.classes,
         site=torch.from_numpy(rows.site[train]),
         site_names=rows.site_names,
         test_site=torch.from_numpy(rows.site[test]),
-        groups=torch.from_numpy(rows.person[train]),
-        test_groups=torch.from_numpy(rows.person[test]),
         feature_names=feature_names(schema),
         schema=to_toml(schema),
         prevalence=schema.label.prevalence,

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxyfl._validate import choice
-from proxyfl.data.files import read_npz
+from proxyfl.data.arrays import read_npz
 from proxyfl.errors import DataError
 
 ROWS = 10_000

@@ -18,16 +18,19 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from proxyfl.data import Dataset
+from proxyfl.data.examples import checksum
 from proxyfl.errors import DataError, InputError, RunError, WorkerDied
 from proxyfl.federation.methods import METHODS, Method
-from proxyfl.simulation.engines.ranks import Plan, Ranks, checksum, reason
-from proxyfl.simulation.engines.serial import Done, Engine, Prepared, Task, merged, rounds_of
-from proxyfl.simulation.prepare import prepare
+from proxyfl.simulation.engines.ranks import Plan, Ranks, reason
+from proxyfl.simulation.engines.serial import Engine, RoundReport, Task, merged, rounds_of
+from proxyfl.simulation.prepare import Prepared, laid_out
 from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
 
 _STARTING = 3600.0
@@ -43,7 +46,7 @@ def on_rank_zero(
     action: Callable[[Engine | None], int],
     *,
     dataset: Dataset | None = None,
-    table: Mapping[str, Method] = METHODS,
+    methods: Mapping[str, Method] = METHODS,
 ) -> int:
     """Call ``action`` with this job's engine on rank 0, with the other ranks at its service.
 
@@ -55,7 +58,7 @@ def on_rank_zero(
         return action(None)
     endpoint = MpiEndpoint()
     if endpoint.rank > 0:
-        _follow(endpoint, dataset, table)
+        _follow(endpoint, dataset, methods)
         return 0
     try:
         code = action(partial(_lead, endpoint))
@@ -85,11 +88,11 @@ class _Job:
         """Seconds to wait for anything but a frame."""
         return 2 * self.prepared.config.exchange.timeout
 
-    def rounds(self, task: Task) -> Iterator[Done]:
+    def rounds(self, task: Task) -> Iterator[RoundReport]:
         """This rank's part of ``task``, whose frames have all been received; WorkerDied if it
         fails."""
-        pooled = self.prepared.table[task.method].pooled
-        clients = 1 if pooled else len(self.prepared.sites)
+        pooled = self.prepared.methods[task.method].pooled
+        clients = 1 if pooled else len(self.prepared.clients)
         hosted = self.ranks.hosted(self.endpoint.rank, clients)
         # One endpoint serves all methods: nothing is on its way when a method ends.
         transport = MpiTransport(self.endpoint, clients)
@@ -112,12 +115,12 @@ class _Job:
         if late:
             raise self._stalled(late[0], "asked for nothing", self.patience)
 
-    def report_of(self, rank: int, timeout: float) -> Done:
+    def report_of(self, rank: int, timeout: float) -> RoundReport:
         """The next report of ``rank``."""
         text = self.endpoint.receive(source=rank, timeout=timeout)
         if text is None:
             raise self._stalled(rank, "reported nothing", timeout)
-        return Done.from_dict(json.loads(text))
+        return RoundReport.from_dict(json.loads(text))
 
     def _stalled(self, rank: int, what: str, seconds: float) -> WorkerDied:
         return WorkerDied(
@@ -128,20 +131,22 @@ class _Job:
 
 def _lead(
     endpoint: MpiEndpoint, prepared: Prepared, tasks: Sequence[Task], out: Path | None
-) -> Iterator[Done]:
+) -> Iterator[RoundReport]:
     """The engine of rank 0: each round of each method once all ranks have done it."""
-    names = [site.name for site in prepared.sites]
-    job = _Job(endpoint, Ranks(names, endpoint.machines), prepared, out)
-    others = range(1, endpoint.size)
+    ranks = Ranks([client.name for client in prepared.clients], endpoint.machines)
     plan = Plan.of(prepared, tasks, out).encode()
+    own = prepared.only(ranks.hosted(0, len(prepared.clients)))
+    prepared.release_examples()
+    job = _Job(endpoint, ranks, own, out)
+    others = range(1, endpoint.size)
     try:
         for rank in others:
             endpoint.send(plan, to=rank)
         for rank in others:
             job.report_of(rank, max(_LOADING, job.patience))
         for task in tasks:
-            for own in job.rounds(task):
-                parts = [own]
+            for report in job.rounds(task):
+                parts = [report]
                 for rank in others:
                     parts.append(job.report_of(rank, job.patience))
                 yield merged(parts)
@@ -152,7 +157,7 @@ def _lead(
         ) from None
 
 
-def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, table: Mapping[str, Method]) -> None:
+def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str, Method]) -> None:
     """Take part in what rank 0 plans, until it plans nothing more."""
     try:
         while True:
@@ -161,7 +166,7 @@ def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, table: Mapping[str, 
                 raise WorkerDied(f"rank 0 planned nothing for {_STARTING:g} s.")
             if text == _NOTHING_MORE:
                 return
-            _take_part(endpoint, Plan.decode(text), dataset, table)
+            _take_part(endpoint, Plan.decode(text), dataset, methods)
     except KeyboardInterrupt:
         os._exit(130)  # the launcher ends the job, and rank 0 speaks for it
     except Exception as error:
@@ -174,7 +179,7 @@ def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, table: Mapping[str, 
 
 
 def _take_part(
-    endpoint: MpiEndpoint, plan: Plan, dataset: Dataset | None, table: Mapping[str, Method]
+    endpoint: MpiEndpoint, plan: Plan, dataset: Dataset | None, methods: Mapping[str, Method]
 ) -> None:
     """What ``_lead`` does, on another rank."""
     if plan.out is not None and not (plan.out / "config.toml").is_file():
@@ -182,24 +187,24 @@ def _take_part(
             f"The run's folder {plan.out} is not there. Give one that all machines share (--out)."
         )
     own = range(endpoint.rank, len(plan.checksums), endpoint.size)
-    prepared = prepare(plan.config, dataset=dataset, table=table, hosted=own)
-    for client in own:
-        site = prepared.sites[client]
-        if checksum(site) != plan.checksums[client]:
+    torch.set_num_threads(plan.config.threads)
+    prepared = laid_out(plan.config, dataset, methods, plan.presences).only(own)
+    for i in own:
+        client = prepared.clients[i]
+        if checksum(client.examples) != plan.checksums[i]:
             raise DataError(
-                f"The data of {site.name} is not what rank 0 has for it. Give all machines the "
+                f"The data of {client.name} is not what rank 0 has for it. Give all machines the "
                 "same files."
             )
-    names = [site.name for site in prepared.sites]
-    ranks = Ranks(names, endpoint.machines)
-    job = _Job(endpoint, ranks, replace(prepared, presences=plan.presences), plan.out)
-    _report(job, Done("", 0))
+    names = [client.name for client in prepared.clients]
+    job = _Job(endpoint, Ranks(names, endpoint.machines), prepared, plan.out)
+    _report(job, RoundReport("", 0))
     for task in plan.tasks:
         for done in job.rounds(task):
             _report(job, done)
 
 
-def _report(job: _Job, done: Done) -> None:
+def _report(job: _Job, done: RoundReport) -> None:
     """Send ``done`` to rank 0 and wait until it has it: nobody runs ahead of the records."""
     job.endpoint.send(json.dumps(done.as_dict()).encode(), to=0)
     job.flush()

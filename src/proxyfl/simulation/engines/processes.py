@@ -1,53 +1,64 @@
 """The clients of a run spread over worker processes that keep their models resident.
 
-A worker prepares the run for itself from the config, hosts every N-th client, and goes through the
-same methods and rounds as all others; proxies cross in shared memory, and each round's records come
-back to the main process. A client computes the same bits wherever it runs, so the number of workers
-changes nothing but the time.
+The main process loads and checks the data, hands each worker the examples of its own clients, every
+N-th, and then forgets them: no process holds more than its clients' examples and the test set. What
+is read from a file is handed over as its path. All workers go through the same methods and rounds;
+proxies cross in shared memory, and each round's records come back to the main process. A client
+computes the same bits wherever it runs, so the number of workers changes nothing but the time.
 
 Failure: a worker that raises or dies ends the run with one message that names it, its clients and
-the round; the others are stopped. What was recorded and checkpointed is intact."""
+the round; the others are stopped. What was recorded and checkpointed is intact.
+"""
 
 import contextlib
 import multiprocessing
+import pickle
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from proxyfl._machine import end_with_parent, keep_freed_memory
+from proxyfl._validate import whole
 from proxyfl.data import Dataset
 from proxyfl.errors import ProxyFLError, WorkerDied
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Method
+from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config
-from proxyfl.simulation.engines.serial import Done, Prepared, Task, merged, rounds_of
-from proxyfl.simulation.prepare import prepare
+from proxyfl.simulation.engines import serial
+from proxyfl.simulation.engines.serial import Engine, RoundReport, Task, merged, rounds_of
+from proxyfl.simulation.prepare import Prepared, topology_of
 from proxyfl.transport.shared import SharedTransport, shared_folder
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """All that a worker needs to know; sent to it once, when it starts."""
+    """All that a worker needs to know; sent to it once, when it has started."""
 
     config: Config
-    dataset: Dataset | None
-    table: Mapping[str, Method]
+    dataset: Dataset
+    clients: list[ClientData]
+    methods: Mapping[str, Method]
     presences: Mapping[str, Sequence[Presence]]
-    clients: int
     tasks: Sequence[Task]
     number: int
     workers: int
     out: Path | None
     frames: Path
 
-    def hosted(self, clients: int) -> list[int]:
-        """The clients of this worker: every ``workers``-th."""
-        return list(range(self.number, clients, self.workers))
+    def prepared(self) -> Prepared:
+        """The run as this worker sees it."""
+        topology = topology_of(self.config)
+        return Prepared(
+            self.config, self.dataset, self.clients, self.methods, topology, self.presences
+        )
 
 
 @dataclass
@@ -57,76 +68,110 @@ class _Worker:
     clients: str
 
 
-def rounds(
-    prepared: Prepared,
-    tasks: Sequence[Task],
-    *,
-    workers: int,
-    out: Path | None,
-    dataset: Dataset | None,
-) -> Iterator[Done]:
-    """Run ``tasks`` on ``workers`` processes; yield each round of each method once all workers have
-    done it."""
+def engine(workers: int) -> Engine:
+    """The engine of ``workers`` processes; of this one alone where one is enough."""
+    whole("workers", workers)
+
+    def rounds(
+        prepared: Prepared, tasks: Sequence[Task], out: Path | None
+    ) -> Iterator[RoundReport]:
+        needed = min(workers, len(prepared.clients))
+        if needed < 2 or not tasks:
+            return serial.rounds(prepared, tasks, out)
+        return _rounds(prepared, tasks, out, needed)
+
+    return rounds
+
+
+def _rounds(
+    prepared: Prepared, tasks: Sequence[Task], out: Path | None, workers: int
+) -> Iterator[RoundReport]:
+    """Run ``tasks`` on ``workers`` processes; yield each round once all workers have done it."""
     # A fork of this process would inherit locked mutexes of torch's threads. The fork server has
     # imported everything and has no threads yet: workers start at once and share its memory.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["proxyfl.simulation.engines.processes"])
+    team: list[_Worker] = []
     with shared_folder() as frames:
-        crew: list[_Worker] = []
         try:
             for number in range(workers):
-                job = Assignment(
-                    prepared.config,
-                    dataset,
-                    prepared.table,
-                    prepared.presences,
-                    len(prepared.sites),
-                    tasks,
-                    number,
-                    workers,
-                    out,
-                    frames,
-                )
                 line, other_end = context.Pipe()
                 process = context.Process(
-                    target=_work, args=(job, other_end), name=f"worker {number}", daemon=True
+                    target=_work, args=(other_end,), name=f"worker {number}", daemon=True
                 )
                 process.start()
                 other_end.close()
-                names = [prepared.sites[i].name for i in job.hosted(len(prepared.sites))]
-                crew.append(_Worker(process, line, ", ".join(names)))
-            yield from _merged(prepared, tasks, crew)
-            for worker in crew:
-                _next(worker, crew, "the end")
+                own = _hosted(len(prepared.clients), number, workers)
+                names = [prepared.clients[i].name for i in own]
+                team.append(_Worker(process, line, ", ".join(names)))
+                _hand_over(line, _assignment(prepared, tasks, out, number, workers, frames))
+            prepared.release_examples()
+            yield from _merged(prepared, tasks, team)
+            for worker in team:
+                _next(worker, team, "the end")
                 worker.process.join()
         finally:
-            for worker in crew:
+            for worker in team:
                 worker.process.kill()
                 worker.process.join()
 
 
-def _merged(prepared: Prepared, tasks: Sequence[Task], crew: list[_Worker]) -> Iterator[Done]:
-    """Each round once all hosts have reported it, the records in the order of the clients."""
+def _hosted(clients: int, number: int, workers: int) -> list[int]:
+    """The clients of worker ``number``: every ``workers``-th."""
+    return list(range(number, clients, workers))
+
+
+def _assignment(
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    out: Path | None,
+    number: int,
+    workers: int,
+    frames: Path,
+) -> Assignment:
+    mine = prepared.only(_hosted(len(prepared.clients), number, workers))
+    return Assignment(
+        mine.config,
+        mine.dataset,
+        mine.clients,
+        mine.methods,
+        mine.presences,
+        tasks,
+        number,
+        workers,
+        out,
+        frames,
+    )
+
+
+def _hand_over(line: Connection, job: Assignment) -> None:
+    """Send ``job`` as bytes. ``Connection.send`` would share tensors with this process instead."""
+    with contextlib.suppress(OSError):  # it has died: `_next` says so, and of what
+        line.send_bytes(pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def _merged(
+    prepared: Prepared, tasks: Sequence[Task], team: list[_Worker]
+) -> Iterator[RoundReport]:
+    """Each round once all workers have reported it, the records in the order of the clients."""
     for task in tasks:
-        # All begin a method together: one who hosts nobody in a long `joint` would wait for the
+        # All begin a method together: one without a client in a long `joint` would wait for the
         # others in vain.
-        for worker in crew:
+        for worker in team:
             with contextlib.suppress(OSError):  # it has died: `_next` says so, and of what
                 worker.line.send(task.method)
-        hosts = crew[: len(prepared.sites_of(task.method))]
+        busy = team[: len(prepared.clients_of(task.method))]
         for round in range(task.first_round, prepared.config.rounds + 1):
-            parts = [
-                Done.from_dict(_next(worker, crew, f"{task.method}, round {round}"))
-                for worker in hosts
-            ]
+            where = f"{task.method}, round {round}"
+            parts = [RoundReport.from_dict(_next(worker, team, where)) for worker in busy]
             yield merged(parts)
 
 
-def _next(worker: _Worker, crew: list[_Worker], where: str) -> Any:
-    """The worker's next message. Raises at once if any worker of the crew has failed: the others
+def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:
+    """The worker's next message. Raises at once if any worker of the team has failed: the others
     may wait for it."""
     while True:
-        running = [other for other in crew if other.process.exitcode is None]
+        running = [other for other in team if other.process.exitcode is None]
         ready = wait([worker.line, *(other.process.sentinel for other in running)])
         for other in running:
             if other.process.sentinel in ready:
@@ -150,7 +195,7 @@ def _failure(worker: _Worker, where: str) -> ProxyFLError:
                 return message
             if isinstance(message, Exception):
                 return WorkerDied(
-                    f"{worker.process.name}, which hosts {worker.clients}, failed in {where}: "
+                    f"{worker.process.name}, which has {worker.clients}, failed in {where}: "
                     f"{message}."
                 )
     except (EOFError, OSError):
@@ -164,31 +209,18 @@ def _died(worker: _Worker, where: str) -> WorkerDied:
         if code is not None and code < 0
         else f"ended with code {code}"
     )
-    return WorkerDied(f"{worker.process.name}, which hosts {worker.clients}, {how} in {where}.")
+    return WorkerDied(f"{worker.process.name}, which has {worker.clients}, {how} in {where}.")
 
 
-def _work(job: Assignment, line: Connection) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches the main process, which ends the workers
+def _work(line: Connection) -> None:
+    # Ctrl-C reaches the main process, which ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     try:
-        own = job.hosted(job.clients)
-        prepared = replace(
-            prepare(job.config, dataset=job.dataset, table=job.table, hosted=own),
-            presences=job.presences,
-        )
-        keep_freed_memory()  # from here on: what loading the data took has gone back
-        for task in job.tasks:
-            line.recv()  # all others are done with the method before
-            clients = len(prepared.sites_of(task.method))
-            if job.number >= clients:
-                continue
-            # A folder for each method: the fastest worker may begin the next before the slowest has
-            # ended the last.
-            transport = SharedTransport(job.frames / task.method)
-            for done in rounds_of(prepared, task, job.hosted(clients), transport, job.out):
-                line.send(done.as_dict())
+        job: Assignment = pickle.loads(line.recv_bytes())
+        keep_freed_memory()  # from here on: what receiving the data took has gone back
+        torch.set_num_threads(job.config.threads)
+        _run_tasks(job, line)
         line.send(None)
     except (BrokenPipeError, EOFError):
         pass  # the main process is gone, and with it the run
@@ -198,3 +230,17 @@ def _work(job: Assignment, line: Connection) -> None:
     except Exception as error:  # reported by the main process, which knows what to tell the user
         line.send(RuntimeError(f"{type(error).__name__}: {error}"))
         sys.exit(1)
+
+
+def _run_tasks(job: Assignment, line: Connection) -> None:
+    prepared = job.prepared()
+    for task in job.tasks:
+        line.recv()  # all others are done with the method before
+        own = _hosted(len(prepared.clients_of(task.method)), job.number, job.workers)
+        if not own:
+            continue
+        # A folder for each method: the fastest worker may begin the next before the slowest has
+        # ended the last.
+        transport = SharedTransport(job.frames / task.method)
+        for report in rounds_of(prepared, task, own, transport, job.out):
+            line.send(report.as_dict())

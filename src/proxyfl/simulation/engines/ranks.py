@@ -3,18 +3,18 @@
 import json
 import tomllib
 import traceback
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from proxyfl.data.examples import checksum
 from proxyfl.errors import ProxyFLError
 from proxyfl.federation.membership import Presence
 from proxyfl.simulation.checkpoint import Checkpoint
-from proxyfl.simulation.clients import Site
 from proxyfl.simulation.config import Config, from_tree, to_toml
-from proxyfl.simulation.engines.serial import Prepared, Task
+from proxyfl.simulation.engines.serial import Task
+from proxyfl.simulation.prepare import Prepared
 
 _SHOWN = 6
 
@@ -70,7 +70,7 @@ class Plan:
     def of(cls, prepared: Prepared, tasks: Sequence[Task], out: Path | None) -> "Plan":
         """The plan of a run that rank 0 has prepared."""
         presences = {task.method: prepared.presences[task.method] for task in tasks}
-        checksums = [checksum(site) for site in prepared.sites]
+        checksums = [checksum(client.examples) for client in prepared.clients]
         return cls(prepared.config, out, tasks, presences, checksums)
 
     def encode(self) -> bytes:
@@ -104,12 +104,6 @@ class Plan:
             presences=presences,
             checksums=content["checksums"],
         )
-
-
-def checksum(site: Site) -> int:
-    """A checksum of one client's examples."""
-    found = zlib.crc32(site.x.contiguous().numpy().data)
-    return zlib.crc32(site.y.contiguous().numpy().data, found)
 
 
 def _task_as_dict(task: Task) -> dict[str, Any]:

@@ -1,0 +1,159 @@
+"""The user's own arrays: one ``.npz`` file, read at once, or a folder of ``.npy`` files, which need
+not fit into memory.
+
+Values are taken as they are. Standardising a column with its own mean and deviation would be a look
+at the data that no privacy accounting covers: scale with constants known beforehand (an age by
+1/100), or account for the statistics. The exception is an array of unsigned bytes: those are
+pixels, scaled by 1/255, whatever they show.
+"""
+
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from proxyfl.data.dataset import Dataset, encoded, hold_out
+from proxyfl.data.examples import Examples, InMemory, MemoryMapped, as_inputs, read_npy
+from proxyfl.errors import DataError
+
+Array = npt.NDArray[Any]
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+GROUP = "group"
+"""The array that says which person each example is about, where there is one."""
+
+
+def load_npz(
+    path: Path, *, site: str | None = None, test_fraction: float = 0.2, seed: int = 0
+) -> Dataset:
+    """``x`` and ``y``, of which a part is kept for the test, or ``x_train, y_train, x_test,
+    y_test``.
+
+    ``site`` names an array with the site of each example of ``x`` or ``x_train``; ``group``, or
+    ``group_train`` and ``group_test``, number the persons. Images are (N, C, H, W); unsigned bytes
+    may also come as (N, H, W) or (N, H, W, C) with at most four channels.
+    """
+    arrays = read_npz(path)
+
+    def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
+        return InMemory(as_inputs(f"{path}, {key}", arrays[key]), labels, groups)
+
+    return _dataset(path, arrays, examples, site, test_fraction, seed)
+
+
+def is_array_folder(path: Path) -> bool:
+    """Whether ``path`` is a folder with arrays in it, as ``load_npy_folder`` reads."""
+    return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
+
+
+def load_npy_folder(
+    path: Path, *, site: str | None = None, test_fraction: float = 0.2, seed: int = 0
+) -> Dataset:
+    """The arrays of ``load_npz`` as files, ``x.npy``, ``y.npy`` and so on.
+
+    Inputs are read from their file whenever a batch needs them; the rest is read at once.
+    """
+    names = sorted(file.stem for file in path.glob("*.npy"))
+    arrays = {name: read_npy(path / f"{name}.npy", mapped=name.startswith("x")) for name in names}
+
+    def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
+        return MemoryMapped((path / f"{key}.npy").absolute(), labels, groups)
+
+    return _dataset(path, arrays, examples, site, test_fraction, seed)
+
+
+def _dataset(
+    path: Path,
+    arrays: Mapping[str, Array],
+    examples: Callable[[str, Tensor, Tensor | None], Examples],
+    site: str | None,
+    test_fraction: float,
+    seed: int,
+) -> Dataset:
+    """The dataset of these arrays; ``examples`` makes a part of it from the name of its inputs."""
+    divided = "x_train" in arrays
+    _check_names(path, arrays, PARTS if divided else ("x", "y"), site)
+    _check_lengths(path, arrays, "x_train" if divided else "x", site)
+    sites, site_names = encoded(f"{path}, {site}", arrays[site]) if site else (None, ())
+    if not divided:
+        labels, class_names = encoded(f"{path}, y", arrays["y"])
+        return hold_out(
+            path.stem,
+            examples("x", labels, _groups(path, arrays, GROUP)),
+            class_names,
+            test_fraction=test_fraction,
+            seed=seed,
+            site=sites,
+            site_names=site_names,
+        )
+    # Encoded together, so that a class number means the same in both parts.
+    together = np.concatenate([arrays["y_train"], arrays["y_test"]])
+    labels, class_names = encoded(f"{path}, y_train and y_test", together)
+    trains = len(arrays["y_train"])
+    return Dataset(
+        path.stem,
+        train=examples("x_train", labels[:trains], _groups(path, arrays, f"{GROUP}_train")),
+        test=examples("x_test", labels[trains:], _groups(path, arrays, f"{GROUP}_test")),
+        classes=len(class_names),
+        class_names=class_names,
+        site=sites,
+        site_names=site_names,
+    )
+
+
+def _check_names(
+    path: Path, arrays: Mapping[str, Array], wanted: tuple[str, ...], site: str | None
+) -> None:
+    needed = (*wanted, site) if site else wanted
+    missing = [key for key in needed if key not in arrays]
+    if missing:
+        raise DataError(
+            f"{path}: no array {', '.join(missing)}. Expected x and y, or {', '.join(PARTS)}; "
+            f"found {', '.join(arrays) or 'nothing'}."
+        )
+
+
+def _check_lengths(path: Path, arrays: Mapping[str, Array], inputs: str, site: str | None) -> None:
+    """A label, a site and a group for each example."""
+    pairs = [(inputs, inputs.replace("x", "y")), (inputs, inputs.replace("x", GROUP))]
+    pairs.append(("x_test", f"{GROUP}_test"))
+    if site:
+        pairs.append((inputs, site))
+    for key, other in pairs:
+        if other not in arrays:
+            continue
+        for name in (key, other):
+            if not arrays[name].ndim:
+                raise DataError(f"{path}: expected an array {name} (N, ...), got a single value.")
+        expected, found = len(arrays[key]), len(arrays[other])
+        if found != expected:
+            raise DataError(
+                f"{path}: expected a value of {other} for each of the {expected} examples in "
+                f"{key}, got {found}."
+            )
+
+
+def _groups(path: Path, arrays: Mapping[str, Array], key: str) -> Tensor | None:
+    """Persons as whole numbers, equal in both parts where they are equal."""
+    if key not in arrays:
+        return None
+    values = arrays[key]
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise DataError(
+            f"{path}, {key}: expected one whole number for each person, got {values.dtype} of "
+            f"shape {values.shape}."
+        )
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Every array in the file; pickled objects are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, AttributeError) as problem:
+        raise DataError(f"{path}: not a readable .npz of plain arrays: {problem}.") from problem
