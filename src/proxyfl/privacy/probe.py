@@ -4,8 +4,8 @@
     * ``disagreement``: does each example have the same gradient norm alone and in the batch, and is
       the clipped sum the sum of the clipped gradients, each computed alone by the model itself?
 
-A trial can miss what a proof cannot: no model is accepted for having passed it. It finds mistakes in
-the proof's table, and names the layer where a model mixes its examples."""
+A trial can miss what a proof cannot: no model is accepted for having passed it. It finds mistakes
+in the proof's table, and names the layer where a model mixes its examples."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

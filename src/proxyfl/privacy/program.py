@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from proxyfl.errors import ModelError
 from proxyfl.privacy.axes import Rows, Times
 from proxyfl.privacy.layers import RULES, Use, examples_first, quiet_vmap, vmapped
-from proxyfl.privacy.rowwise import Axes, Unproven, base_name, describe
+from proxyfl.privacy.step import Axes, Unproven, base_name, describe
 from proxyfl.privacy.terms import Materialised, Term
 from proxyfl.privacy.tracing import Trace
 

@@ -2,7 +2,8 @@
 
 Memory carries one record into the gradients of others, in the same batch or in later ones, past all
 clipping. Models that change anything of themselves in a forward pass are refused by the name of the
-layer: buffers, and attributes of its modules (numbers, tensors, lists and dictionaries of these)."""
+layer: buffers, and attributes of its modules (numbers, tensors, lists and dictionaries of
+these)."""
 
 from typing import Any
 

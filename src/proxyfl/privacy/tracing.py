@@ -5,8 +5,8 @@ The model is run twice on made-up inputs, three and four examples, and each oper
 of the number of examples, and the graph says so (``Times``); anything else is not a function of
 the examples alone, and tracing fails with the reason.
 
-What trains is the graph and not the Python that it was recorded from: no branch, counter or cache of
-the model's code has a part in a private step. Control flow that looks at the data cannot be
+What trains is the graph and not the Python that it was recorded from: no branch, counter or cache
+of the model's code has a part in a private step. Control flow that looks at the data cannot be
 recorded. A custom ``autograd.Function`` can, but its backward pass cannot, so the caller looks for
 those (``validation``)."""
 

@@ -20,8 +20,9 @@ from proxyfl import params
 from proxyfl.errors import ModelError
 from proxyfl.privacy.layers import quiet_vmap
 from proxyfl.privacy.program import Program
-from proxyfl.privacy.rowwise import Unproven, prove
+from proxyfl.privacy.rowwise import prove
 from proxyfl.privacy.state import State
+from proxyfl.privacy.step import Unproven
 from proxyfl.privacy.terms import KEPT_AT_MOST, Materialised, Term
 from proxyfl.privacy.tracing import Untraceable, record, trace
 
