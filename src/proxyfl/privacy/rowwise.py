@@ -2,9 +2,10 @@
 
 An abstract interpretation: each tensor of the graph is a *constant*, which depends on weights and
 buffers but on no example, or carries *rows*: entry i along its examples' axis depends on example i
-alone (``axes.Rows``). ``whitelist.OPERATIONS`` names the operations that are known to keep that, each with the function that says where the examples are afterwards. An operation that is not
-in the table, or that is used in a way that its function does not allow, stops the proof:
-``Unproven`` says which and why.
+alone (``axes.Rows``). ``whitelist.OPERATIONS`` names the operations that are known to keep that, each
+with the function that says where the examples are afterwards. An operation that is not in the
+table, or that is used in a way that its function does not allow, stops the proof: ``Unproven`` says
+which and why.
 
 Sizes are symbolic: a constant whose size is not a multiple of the number of examples cannot be
 taken for one, whatever its length, and one that is must be the same in every row (zeros, a repeated
