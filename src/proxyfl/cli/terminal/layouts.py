@@ -1,7 +1,6 @@
-"""Tables that keep their form in a narrow terminal: of several ways to show something, the fullest
-that fits."""
+"""Tables that keep their form: of two ways to show something, the fuller one if it fits."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from rich import box
 from rich.console import Console
@@ -27,25 +26,8 @@ def airy(title: str | None = None) -> Table:
     )
 
 
-def tight(title: str | None = None) -> Table:
-    """The same with one space."""
-    return Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=0,
-    )
-
-
-FRAMES: tuple[Callable[[str | None], Table], ...] = (framed, airy, tight)
-"""From the one that reads best to the one that fits best."""
-
-
 def fitting(console: Console, tables: Iterable[Table]) -> Table:
-    """The first of ``tables`` (at least one) that fits the console uncut and unwrapped; the last if
-    none does."""
+    """The first of ``tables`` that fits the console uncut and unwrapped; the last if none does."""
     for table in tables:
         if natural_width(console, table) <= console.width:
             break
@@ -53,8 +35,6 @@ def fitting(console: Console, tables: Iterable[Table]) -> Table:
 
 
 def natural_width(console: Console, table: Table) -> int:
-    """How wide ``table`` is if nothing in it is wrapped or cut; its title and caption do not
-    count."""
-    return console.measure(
-        table, options=console.options.update(max_width=_ENDLESS, width=_ENDLESS)
-    ).maximum
+    """How wide ``table`` is if nothing in it is wrapped or cut; its title does not count."""
+    endless = console.options.update(max_width=_ENDLESS, width=_ENDLESS)
+    return console.measure(table, options=endless).maximum

@@ -2,14 +2,16 @@
 
 Guarantees:
     * all of it goes to standard error; where that is no terminal, plain lines without escapes;
-    * from 40 columns up no line is longer than the terminal is wide, no name and no guarantee is
+    * from 60 columns up no line is longer than the terminal is wide, no name and no guarantee is
       cut;
-    * an epsilon is never shown without its kind.
+    * an epsilon is never shown without its kind;
+    * the time remaining is that of the method at work, by its own rounds: what starting took does
+      not count, methods differ in their cost, and what cannot be known yet is not said.
 """
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from types import TracebackType
@@ -21,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from proxyfl.cli.terminal.layouts import fitting, framed, tight
+from proxyfl.cli.terminal.layouts import airy, fitting
 from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration, stderr_console
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
@@ -43,25 +45,13 @@ _WIDTHS = {
 """Room kept for each cell from the beginning, so that the table does not change its form as numbers
 come in."""
 
-_FULL = {
-    "round": "round",
-    "present": "present",
-    "private": "private",
-    "proxy": "proxy",
-    "received": "received",
-    "epsilon": "epsilon",
-    "kind": "kind",
-}
-_LAYOUTS: tuple[tuple[Callable[[], Table], dict[str, str]], ...] = (
-    (framed, _FULL | {"received": "received proxy", "sent": "sent per client and round"}),
-    (framed, _FULL | {"sent": "sent"}),
-    (framed, _FULL),
-    (framed, {"round": "round", "kept": "accuracy", "epsilon": "epsilon", "kind": "kind"}),
-    (tight, {"round": "round", "kept": "acc.", "epsilon": "eps.", "kind": "kind"}),
-    (tight, {"done": "round", "kept": "acc.", "epsilon": "eps.", "kind": "kind"}),
-)
-"""Columns and their titles, from wide to narrow. ``kept`` is the accuracy of the model that an
-institution keeps."""
+_WIDE = ("round", "present", "private", "proxy", "received", "epsilon", "kind", "sent")
+_NARROW = ("round", "kept", "epsilon", "kind")
+"""The columns. ``kept`` is the accuracy of the model that an institution keeps."""
+
+_ROUNDS_TO_KNOW = 3
+_SECONDS_TO_KNOW = 1.0
+"""Before so many rounds and seconds the time remaining is anybody's guess."""
 
 
 class Progress(Callback):
@@ -74,8 +64,12 @@ class Progress(Callback):
         self._live: Live | None = None
         self._rows: dict[str, dict[str, str]] = {}
         self._keeps: dict[str, str] = {name: method.keeps for name, method in METHODS.items()}
-        self._rounds = self._done = self._skipped = self._in_all = 0
-        self._began = self._printed = time.monotonic()
+        self._rounds = 0
+        self._done = 0
+        self._in_all = 0
+        self._methods: Sequence[str] = ()
+        self._pace: _Pace | None = None
+        self._printed = time.monotonic()
 
     def __enter__(self) -> Self:
         if not self.quiet and self.console.is_interactive:
@@ -99,9 +93,10 @@ class Progress(Callback):
 
     def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Note how much there is to do."""
-        self._rounds, self._in_all = config.rounds, config.rounds * len(config.methods)
-        self._rows = {name: {"round": f"0/{config.rounds}", "done": "0"} for name in config.methods}
-        self._began = time.monotonic()
+        self._rounds = config.rounds
+        self._methods = config.methods
+        self._in_all = config.rounds * len(config.methods)
+        self._rows = {name: {"round": f"0/{config.rounds}"} for name in config.methods}
         self._say(
             f"{len(sites)} clients, {config.data.source}, {config.rounds} rounds, methods "
             f"{', '.join(config.methods)}"
@@ -110,22 +105,24 @@ class Progress(Callback):
     def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
         """Open the method's row."""
         self._keeps[name] = method.keeps
-        self._rows[name] = {"round": f"{first_round}/{self._rounds}", "done": str(first_round)}
-        self._skipped += first_round
+        self._rows[name] = {"round": f"{first_round}/{self._rounds}"}
+        self._done += first_round
+        self._pace = _Pace(name)
 
     def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
         """Bring the method's row up to date."""
         self._done += 1
+        if self._pace is not None:
+            self._pace.note(round + 1)
         row = self._rows[name]
-        row |= {"round": f"{round + 1}/{self._rounds}", "done": str(round + 1)}
+        row["round"] = f"{round + 1}/{self._rounds}"
         if records:
             self._fill(row, name, records)
         for record in records:
             if record.left:
                 self._note(f"{name}, round {round + 1}: {record.name} leaves ({record.left})")
-        if self._live is None and (
-            time.monotonic() - self._printed > PATIENCE_SECONDS or round + 1 == self._rounds
-        ):
+        is_due = time.monotonic() - self._printed > PATIENCE_SECONDS
+        if self._live is None and (is_due or round + 1 == self._rounds):
             self._printed = time.monotonic()
             self._say(self._line(name, row))
 
@@ -143,17 +140,17 @@ class Progress(Callback):
         row["sent"] = _size(sum(r.traffic.bytes_sent for r in records) / len(records))
 
     def _line(self, name: str, row: dict[str, str]) -> str:
-        shown = [
-            f"{key} {row[key]}"
-            for key in ("round", "present", "private", "proxy", "received")
-            if key in row
-        ]
+        shown = []
+        for key in ("round", "present", "private", "proxy", "received"):
+            if key in row:
+                shown.append(f"{key} {row[key]}")
         if "kind" in row:
-            shown.append(
-                f"epsilon {row['epsilon']} {row['kind']}" if row["epsilon"] else row["kind"]
-            )
-            shown.append(f"sent {row['sent']}")
-        return f"{name}: {', '.join(shown)}" + (f", {left}" if (left := self._remaining()) else "")
+            cost = f"epsilon {row['epsilon']} {row['kind']}" if row["epsilon"] else row["kind"]
+            shown += [cost, f"sent {row['sent']}"]
+        left = self._remaining()
+        if left:
+            shown.append(left)
+        return f"{name}: {', '.join(shown)}"
 
     def _note(self, line: str) -> None:
         """Something that must not be missed: above the live table, or a line of its own."""
@@ -169,42 +166,64 @@ class Progress(Callback):
     def _view(self) -> Group:
         # Both are changed by the run's thread while rich's thread draws.
         rows = {name: dict(row) for name, row in list(self._rows.items())}
-        table = fitting(
-            self.console, (self._table(rows, frame(), titles) for frame, titles in _LAYOUTS)
-        )
+        tables = (self._table(rows, columns) for columns in (_WIDE, _NARROW))
         left = Text(self._remaining(), no_wrap=True)
         bar = ProgressBar(
             total=max(1, self._in_all),
-            completed=self._skipped + self._done,
+            completed=self._done,
             width=max(10, min(40, self.console.width - left.cell_len - 1)),
         )
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row(bar, left)
-        return Group(table, line) if rows else Group(line)
+        return Group(fitting(self.console, tables), line) if rows else Group(line)
 
-    def _table(
-        self, rows: dict[str, dict[str, str]], table: Table, titles: dict[str, str]
-    ) -> Table:
+    def _table(self, rows: dict[str, dict[str, str]], columns: Sequence[str]) -> Table:
         if not any("present" in row for row in rows.values()):
-            titles = {key: title for key, title in titles.items() if key != "present"}
-        # Set off, never shortened: a name that is too long even for the narrowest layout goes on in
-        # the next line.
-        table.add_column("method", min_width=min(7, self.console.width // 4), overflow="fold")
-        widest = {"round": 2 * len(str(self._rounds)) + 1, "done": len(str(self._rounds))} | _WIDTHS
-        for key, title in titles.items():
+            columns = [key for key in columns if key != "present"]
+        table = airy()
+        # A name that is too long for the narrow layout goes on in the next line, uncut.
+        table.add_column("method", min_width=7, overflow="fold")
+        widths = _WIDTHS | {"round": 2 * len(str(self._rounds)) + 1}
+        for key in columns:
+            title = "accuracy" if key == "kept" else key
             justify: JustifyMethod = "left" if key in ("kind", "present") else "right"
-            table.add_column(title, min_width=widest[key], no_wrap=True, justify=justify)
+            table.add_column(title, min_width=widths[key], no_wrap=True, justify=justify)
         for name, row in rows.items():
-            table.add_row(Text(name), *(row.get(key, "") for key in titles))
+            table.add_row(Text(name), *(row.get(key, "") for key in columns))
         return table
 
-    def _left(self) -> int:
-        return self._in_all - self._skipped - self._done
-
     def _remaining(self) -> str:
-        if not self._done or not self._left():
+        """The time remaining, in words; empty while it cannot be known."""
+        if self._pace is None:
             return ""
-        return f"{duration((time.monotonic() - self._began) / self._done * self._left())} left"
+        seconds = self._pace.seconds_left(self._rounds)
+        if not seconds:
+            return ""
+        is_last = self._pace.method == self._methods[-1]
+        return f"{duration(seconds)} left" + ("" if is_last else f" for {self._pace.method}")
+
+
+class _Pace:
+    """How fast the rounds of one method follow each other, from the end of the first on."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+        self.first = (0, 0.0)
+        self.last = (0, 0.0)
+
+    def note(self, rounds: int) -> None:
+        """So many rounds are done now."""
+        self.last = (rounds, time.monotonic())
+        if self.first == (0, 0.0):
+            self.first = self.last
+
+    def seconds_left(self, rounds: int) -> float | None:
+        """Until all of the method's rounds are done, at the pace so far; None if too early."""
+        done = self.last[0] - self.first[0]
+        seconds = self.last[1] - self.first[1]
+        if done < _ROUNDS_TO_KNOW or seconds < _SECONDS_TO_KNOW:
+            return None
+        return seconds / done * (rounds - self.last[0])
 
 
 def _size(size: float) -> str:

@@ -1,28 +1,22 @@
 """The end of a run in words and tables: what each model reached, at which price, and who gained by
 joining. The numbers are those of ``records``."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl.cli.terminal.layouts import FRAMES, airy, fitting, framed, natural_width, tight
+from proxyfl.cli.terminal.layouts import airy, fitting, framed, natural_width
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, groups, spread
 from proxyfl.records.row import ROLES
 from proxyfl.records.run import Run
 
-_COMPARISONS: tuple[tuple[Callable[[str | None], Table], tuple[str, ...]], ...] = (
-    (framed, ("method", "model", "score", "others", "epsilon", "delta", "kind")),
-    (airy, ("method", "model", "score", "others", "epsilon", "delta", "kind")),
-    (airy, ("method", "model", "score", "others", "epsilon", "kind")),
-    (airy, ("method", "model", "score", "epsilon", "kind")),
-    (tight, ("method", "model", "mean", "epsilon", "kind")),
-)
-"""From wide to narrow. The delta is also said below the table; an epsilon without its whole kind
-would mislead."""
+_WIDE = ("method", "model", "score", "others", "epsilon", "delta", "kind")
+_NARROW = ("method", "model", "score", "epsilon", "kind")
+"""The columns. The delta is also said below the table; an epsilon without its kind would mislead."""
 
 _SHORT = {"macro_accuracy": "macro", "accuracy": "acc."}
 
@@ -82,23 +76,20 @@ def _on_average(gain: float) -> str:
 
 def _comparison(run: Run, console: Console) -> Table:
     title = f"Test {_title(run)}, mean over clients (standard deviation)"
-    tables = (_compared(run, frame(title), columns) for frame, columns in _COMPARISONS)
-    return fitting(console, tables)
+    wide = _compared(run, framed(title), _WIDE)
+    return fitting(console, (wide, _compared(run, airy(title), _NARROW)))
 
 
 def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
     others = [name for name in _SHORT if name != run.measure][:1] if "others" in columns else []
-    short = "mean" in columns
-    headings = {"score": _title(run), "mean": _SHORT.get(run.measure, "score")}
-    headings["epsilon"] = "eps." if short else "epsilon"
     for column in columns:
         if column == "others":
             for name in others:
                 table.add_column(_SHORT[name], justify="right", no_wrap=True)
             continue
-        numeric = column in ("score", "mean", "epsilon")
+        numeric = column in ("score", "epsilon")
         table.add_column(
-            headings.get(column, column),
+            _title(run) if column == "score" else column,
             justify="right" if numeric else "left",
             no_wrap=column != "method",
             overflow="fold",
@@ -121,8 +112,7 @@ def _add_row(
     if scores is None:
         return
     cells = {"method": escape(name), "model": role}
-    cells |= {"score": _shown(scores), "mean": f"{scores.mean:.3f}"}
-    cells |= _cost(run.epsilon(name), role)
+    cells |= {"score": _shown(scores)} | _cost(run.epsilon(name), role)
     row = []
     for column in columns:
         if column != "others":
@@ -155,27 +145,21 @@ def _cost(spent: Epsilon | None, role: str) -> dict[str, str]:
 
 
 def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
-    """What each client gains, in one table where it fits, else in several with some of the methods
-    each."""
+    """What each client gains: one table where it fits, else several with some methods each."""
     title = f"What each client gains over training alone ({_title(run)} points)"
     others = [name for name in scored if name != "alone"]
-    whole = []
-    for frame in FRAMES[:2]:
-        whole.append(_gained(run, frame(title), ["examples", "alone", *others], console))
-    for frame in (airy, tight):
-        whole.append(_gained(run, frame(title), ["alone", *others], console))
-    chosen = fitting(console, whole)
-    if natural_width(console, chosen) <= console.width:
-        return [chosen]
+    whole = _gained(run, framed(title), ["examples", "alone", *others], console)
+    if natural_width(console, whole) <= console.width:
+        return [whole]
     parts: list[list[str]] = [["alone"]]
     for name in others:
-        wider = _gained(run, tight(), [*parts[-1], name], console)
+        wider = _gained(run, airy(), [*parts[-1], name], console)
         if parts[-1] and natural_width(console, wider) > console.width:
             parts.append([])
         parts[-1].append(name)
     tables = []
     for number, part in enumerate(parts):
-        tables.append(_gained(run, tight(None if number else title), part, console))
+        tables.append(_gained(run, airy(None if number else title), part, console))
     return tables
 
 
