@@ -82,13 +82,13 @@ def _run(args: argparse.Namespace) -> int:
     parser = argparse.ArgumentParser()
     sweep_command.add(parser.add_subparsers())
     quick = ["--quick"] if args.quick else []
-    code = sweep_command.start(
+    code = sweep_command.execute(
         parser.parse_args(["sweep", str(experiment.file), "--out", str(out), *quick])
     )
     return code or _record(args)
 
 
-def _say_how_long(experiment: Experiment, runs: list[sweep.Run], *, quick: bool) -> None:
+def _say_how_long(experiment: Experiment, runs: list[sweep.Point], *, quick: bool) -> None:
     parallel = physical_cores()
     todo = sum(sweep.state(run.folder) != "finished" for run in runs)
     if quick:

@@ -38,7 +38,7 @@ def yardstick(steps: int = 40) -> float:
 
 
 def seconds_left(
-    runs: Iterable[sweep.Run], record: Record | None, *, parallel: int, here: float
+    runs: Iterable[sweep.Point], record: Record | None, *, parallel: int, here: float
 ) -> float | None:
     """How long the runs will still take, so many at a time; None if nobody has recorded their
     methods."""
@@ -55,7 +55,7 @@ def seconds_left(
     return ratio * work / min(parallel, max(1, len(todo)))
 
 
-def _rounds_done(run: sweep.Run) -> dict[str, int]:
+def _rounds_done(run: sweep.Point) -> dict[str, int]:
     done = dict.fromkeys(run.config.methods, 0)
     if (run.folder / "metrics.jsonl").is_file():
         for row in folder.read_metrics(run.folder):

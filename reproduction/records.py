@@ -101,7 +101,7 @@ class Record:
         return max(set.intersection(*(set(g.rounds) for g in self.groups)))
 
 
-def condense(experiment: str, runs: Iterable[sweep.Run], *, yardstick: float) -> Record:
+def condense(experiment: str, runs: Iterable[sweep.Point], *, yardstick: float) -> Record:
     """The record of the runs, as far as they have come. A run not yet scored is left out."""
     runs = list(runs)
     parts: dict[tuple[str, str, str], list[tuple[int, list[dict[str, Any]]]]] = {}

@@ -38,8 +38,8 @@ def call(*line: str | Path) -> int:
     parser = argparse.ArgumentParser(prog="proxyfl")
     sweep.add(parser.add_subparsers())
     arguments = parser.parse_args(["sweep", *map(str, line)])
-    assert arguments.run is sweep.start
-    return sweep.start(arguments, command=STANDIN)
+    assert arguments.run is sweep.execute
+    return sweep.execute(arguments, command=STANDIN)
 
 
 def test_dry_run_lists_and_starts_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import argparse, sys; from proxyfl.cli.commands import sweep; "
         "p = argparse.ArgumentParser(); "
-        f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.start(a, "
+        f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.execute(a, "
         f"command={STANDIN!r})"
     )
     program = subprocess.Popen(
@@ -177,12 +177,6 @@ def test_a_terminal_shows_bars_and_time(file: Path) -> None:
     assert "2 of 4 runs, about 2.0 h left" in screen.getvalue()
     assert "    bad luck" in screen.getvalue()
     assert screen.getvalue().count("started: seed=0,beta=0.5") == 1
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(5, "5 s"), (600, "10 min"), (9000, "2.5 h")])
-def test_durations(seconds: float, text: str) -> None:
-    """A time is given in the unit that suits it."""
-    assert sweep._duration(seconds) == text
 
 
 def test_a_sweep_under_mpiexec_is_refused(

@@ -16,7 +16,7 @@ from reproduction.series import Results
 ALL = sorted(EXPERIMENTS)
 
 
-def planned(name: str, tmp_path: Path, *, quick: bool = False) -> list[sweep.Run]:
+def planned(name: str, tmp_path: Path, *, quick: bool = False) -> list[sweep.Point]:
     return sweep.plan(EXPERIMENTS[name].file, tmp_path, quick=quick)
 
 

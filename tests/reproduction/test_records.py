@@ -24,7 +24,7 @@ seed = [3, 5]
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> list[sweep.Run]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> list[sweep.Point]:
     """A small sweep, run."""
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "small.toml").write_text(SWEEP)
@@ -34,7 +34,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> list[sweep.Run]:
     return runs
 
 
-def test_scores_are_those_of_the_runs(done: list[sweep.Run]) -> None:
+def test_scores_are_those_of_the_runs(done: list[sweep.Point]) -> None:
     """Every score can be found under its settings, method, model, seed, round and client."""
     record = records.condense("small", done, yardstick=0.01)
     for run in done:
@@ -51,7 +51,7 @@ def test_scores_are_those_of_the_runs(done: list[sweep.Run]) -> None:
     assert record.base["partition.clients"] == 8
 
 
-def test_written_and_read_back(done: list[sweep.Run], tmp_path: Path) -> None:
+def test_written_and_read_back(done: list[sweep.Point], tmp_path: Path) -> None:
     """A record survives the file, and the file says nothing of the machine's folders."""
     record = records.condense("small", done, yardstick=0.01)
     records.write(record, tmp_path / "small.jsonl")
@@ -64,11 +64,11 @@ def test_written_and_read_back(done: list[sweep.Run], tmp_path: Path) -> None:
 
 
 def test_unfinished_runs_count_as_far_as_all_have_come(
-    done: list[sweep.Run], tmp_path: Path
+    done: list[sweep.Point], tmp_path: Path
 ) -> None:
     """One seed has two rounds and the other four: the group has the two that both have."""
     folder = tmp_path / "out"
-    runs = [sweep.Run(run.name, run.settings, run.config, folder / run.name) for run in done]
+    runs = [sweep.Point(run.name, run.settings, run.config, folder / run.name) for run in done]
     for run, source in zip(runs, done, strict=True):
         run.folder.mkdir(parents=True)
         (run.folder / "config.toml").write_text((source.folder / "config.toml").read_text())
@@ -83,7 +83,7 @@ def test_unfinished_runs_count_as_far_as_all_have_come(
     assert len(scores(record, PROXYFL, 2, learning__alpha=0.2)) == 16
 
 
-def test_what_is_missing_is_named(tmp_path: Path, done: list[sweep.Run]) -> None:
+def test_what_is_missing_is_named(tmp_path: Path, done: list[sweep.Point]) -> None:
     with pytest.raises(RunError, match=r"make reproduce EXPERIMENT=skew"):
         Results(tmp_path).record("skew")
     record = records.condense("small", done, yardstick=0.01)

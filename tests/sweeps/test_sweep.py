@@ -15,7 +15,7 @@ from proxyfl.errors import ConfigError, RunError
 from proxyfl.records import folder
 from proxyfl.simulation import config
 from proxyfl.sweeps import pool as processes
-from proxyfl.sweeps.file import Run, plan, state
+from proxyfl.sweeps.file import Point, plan, state
 from proxyfl.sweeps.pool import Status, execute
 
 STANDIN = (sys.executable, "-S", str(Path(__file__).with_name("standin.py")))
@@ -28,19 +28,19 @@ seed = [0, 1]
 """
 
 
-def planned(tmp_path: Path, text: str) -> list[Run]:
+def planned(tmp_path: Path, text: str) -> list[Point]:
     (tmp_path / "sweep.toml").write_text(text)
     return plan(tmp_path / "sweep.toml", tmp_path / "out")
 
 
-def begin(run: Run) -> None:
+def begin(run: Point) -> None:
     """Leave a run's folder as a process does that was stopped early."""
     run.folder.mkdir(parents=True)
     (run.folder / "config.toml").write_text(config.to_toml(run.config))
     (run.folder / "metrics.jsonl").touch()
 
 
-def attempts(run: Run) -> list[str]:
+def attempts(run: Point) -> list[str]:
     return (run.folder / "attempts").read_text().splitlines()
 
 
@@ -211,7 +211,7 @@ def test_runs_are_run_once_and_failures_stay_alone(tmp_path: Path) -> None:
     """All runs end, with one thread and one worker each; one that fails says why, and it alone is
     tried again."""
     runs = planned(tmp_path, "[set]\nrounds = 2\n[grid]\nseed = [0, 13, 2]\n")
-    outcomes = {o.run.name: o for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)}
+    outcomes = {o.point.name: o for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)}
     assert {name: o.error is None for name, o in outcomes.items()} == {
         "seed=0": True,
         "seed=13": False,
@@ -222,7 +222,7 @@ def test_runs_are_run_once_and_failures_stay_alone(tmp_path: Path) -> None:
     assert error.startswith("a line before\nno luck with seed 13\n(exit code 3; all it said: ")
     assert "no luck" in runs[1].beside(".log").read_text()
     again = execute(runs, parallel=2, command=STANDIN, poll=0.01)
-    assert [o.run.name for o in again] == ["seed=13"]
+    assert [o.point.name for o in again] == ["seed=13"]
     assert attempts(runs[0]) == ["run --workers 1 threads=1"]
     assert attempts(runs[1]) == ["run --workers 1 threads=1", "resume --workers 1 threads=1"]
 
@@ -411,11 +411,11 @@ def test_a_real_run_that_fails_and_one_that_does_not(tmp_path: Path) -> None:
         TINY.replace("[0, 1]", "[0]").replace('["alone", "proxyfl"]', '["alone"]')
         + "learning.batch_size = [20, 5000]\n",
     )
-    good, bad = sorted(execute(runs, parallel=2), key=lambda outcome: outcome.run.name)
+    good, bad = sorted(execute(runs, parallel=2), key=lambda outcome: outcome.point.name)
     assert good.error is None
-    assert state(good.run.folder) == "finished"
+    assert state(good.point.folder) == "finished"
     assert "learning.batch_size=5000 is larger than the 100 examples of client 0" in str(bad.error)
-    assert state(bad.run.folder) == "new"
+    assert state(bad.point.folder) == "new"
 
 
 QUICK = """

@@ -5,12 +5,12 @@
     rounds = 100
     [grid]                               every combination of the values listed
     seed = [0, 1, 2]
-    methods = ["alone", "proxyfl"]       one run each; a list within the list is one run with several methods
+    methods = ["alone", "proxyfl"]       one run each; a list within the list is one run with both
     privacy.noise_multiplier = [1, 2]
-    [[variant]]                          settings that vary together, under a name; combined with the grid
+    [[variant]]                          settings that vary together; combined with the grid
     name = "honest"
     learning.beta = 0.0
-    [quick]                              what is different in the quick variant of the sweep (``--quick``)
+    [quick]                              what is different with ``--quick``
     data.source = "digits"               a list replaces the list of that setting in the grid
     seed = [0]
 
@@ -21,7 +21,6 @@ Guarantees:
       counted as done.
 """
 
-import difflib
 import hashlib
 import itertools
 import math
@@ -48,7 +47,7 @@ _LONGEST_NAME = 120
 
 
 @dataclass(frozen=True)
-class _Point:
+class _Choice:
     """What tells one run from the others, and all that it changes in the base config."""
 
     varies: dict[str, Any]
@@ -56,8 +55,8 @@ class _Point:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One point of a sweep. Its name says what varies, and is its folder's name."""
+class Point:
+    """One run of a sweep. Its name says what varies, and is its folder's name."""
 
     name: str
     settings: Mapping[str, Any]
@@ -70,51 +69,52 @@ class Run:
         return self.config.rounds * len(self.config.methods)
 
     def beside(self, ending: str) -> Path:
-        """A file beside the run's folder that belongs to it: its config (.toml), what it said
-        (.log)."""
+        """A file beside the run's folder: its config (.toml), what it said (.log)."""
         return self.folder.with_name(self.folder.name + ending)
 
 
-def plan(path: Path, out: Path, *, quick: bool = False) -> list[Run]:
-    """The runs of the sweep at ``path``, in folders below ``out``; ``ConfigError`` if any of them
-    cannot be."""
+def plan(path: Path, out: Path, *, quick: bool = False) -> list[Point]:
+    """The runs of the sweep at ``path``, in folders below ``out``.
+
+    Raises ``ConfigError`` if the settings of one cannot be, and ``RunError`` if its folder holds
+    another run."""
     tree = _read(path)
     base = configs.load(path.parent / tree["base"] if "base" in tree else None)
     try:
-        points = _points(_quickened(tree) if quick else tree)
-        runs = [
-            _run(base, point, name, out / name)
-            for point, name in zip(points, _names(points), strict=True)
-        ]
+        choices = _choices(_quickened(tree) if quick else tree)
+        points = []
+        for chosen, name in zip(choices, _names(choices), strict=True):
+            points.append(_point(base, chosen, name, out / name))
+        _check_distinct(points)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    for point in points:
+        _check_folder(point)
+    return points
+
+
+def _check_distinct(points: Sequence[Point]) -> None:
     seen: dict[Config, str] = {}
-    for run in runs:
-        if run.config in seen:
-            raise ConfigError(
-                f"{path}: {seen[run.config]} and {run.name} are the same run. Remove one."
-            )
-        seen[run.config] = run.name
-        _check_folder(run)
-    return runs
+    for point in points:
+        if point.config in seen:
+            first = seen[point.config]
+            raise ConfigError(f"{first} and {point.name} are the same run. Remove one.")
+        seen[point.config] = point.name
 
 
 def _read(path: Path) -> dict[str, Any]:
     tree = _settings.read_toml(path, "sweep")
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
-    kinds: list[tuple[str, type, str]] = [
-        (key, dict, "a table") for key in ("set", "grid", "quick")
-    ]
-    for key, kind, what in [("base", str, "a file name"), *kinds]:
-        if not isinstance(tree.get(key, kind()), kind):
-            raise ConfigError(f"{path}: expected {what} for {key!r}, got {tree[key]!r}.")
+    if not isinstance(tree.get("base", ""), str):
+        raise ConfigError(f"{path}: expected a file name for 'base', got {tree['base']!r}.")
+    for key in ("set", "grid", "quick"):
+        if not isinstance(tree.get(key, {}), dict):
+            raise ConfigError(f"{path}: expected a table for {key!r}, got {tree[key]!r}.")
     variants = tree.get("variant", [])
     if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants):
-        raise ConfigError(
-            f"{path}: expected [[variant]] tables, got variant = {variants!r}. Mind the double "
-            f"brackets."
-        )
+        found = f"got variant = {variants!r}. Mind the double brackets."
+        raise ConfigError(f"{path}: expected [[variant]] tables, {found}")
     return tree
 
 
@@ -125,34 +125,59 @@ def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
             "There is no quick variant. Say below [quick] what is different in it, or leave out "
             "--quick."
         )
-    fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
+    fixed = _flat(tree.get("set", {}))
+    grid = _flat(tree.get("grid", {}))
     for key, value in _flat(tree["quick"]).items():
-        (grid if key in grid else fixed)[key] = value
+        where = grid if key in grid else fixed
+        where[key] = value
     return {"set": fixed, "grid": grid, "variant": tree.get("variant", [])}
 
 
-def _points(tree: Mapping[str, Any]) -> list[_Point]:
-    """The runs in the file's order. In what varies, the name of a variant stands for its
-    settings."""
-    fixed, grid = _flat(tree.get("set", {})), _flat(tree.get("grid", {}))
+def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
+    """What each run changes, in the file's order. The name of a variant stands for its settings in
+    what varies."""
+    fixed = _flat(tree.get("set", {}))
+    grid = _flat(tree.get("grid", {}))
     variants = [_variant(table) for table in tree.get("variant", [])]
+    _check_variants(variants)
+    _check_keys(fixed, grid, variants)
+    _check_grid(grid, variants)
+    choices = []
+    for name, together in variants or [("", {})]:
+        named = {"variant": name} if name else {}
+        for values in itertools.product(*grid.values()):
+            point = dict(zip(grid, values, strict=True))
+            choices.append(_Choice(named | point, fixed | together | point))
+    return choices
+
+
+def _check_variants(variants: Sequence[tuple[str, dict[str, Any]]]) -> None:
     for name, count in Counter(name for name, _ in variants).items():
         if count > 1:
             raise ConfigError(f"{count} variants are called {name!r}. Give each its own name.")
-    varied = dict.fromkeys(key for _, changes in variants for key in changes)
+
+
+def _check_keys(
+    fixed: Mapping[str, Any],
+    grid: Mapping[str, Any],
+    variants: Sequence[tuple[str, dict[str, Any]]],
+) -> None:
+    varied: dict[str, Any] = {}
+    for _, changes in variants:
+        varied |= changes
+    known = configs.keys()
     for key, count in Counter([*fixed, *grid, *varied]).items():
-        _check_key(key)
+        choice("setting", key, known)
         if count > 1:
-            raise ConfigError(
-                f"{key!r} is given more than once. Leave it in one of [set], [grid] and "
-                f"[[variant]]."
-            )
+            advice = "Leave it in one of [set], [grid] and [[variant]]."
+            raise ConfigError(f"{key!r} is given more than once. {advice}")
+
+
+def _check_grid(grid: Mapping[str, Any], variants: Sequence[object]) -> None:
     for key, listed in grid.items():
         if not isinstance(listed, list) or not listed:
-            raise ConfigError(
-                f"Expected a list of one or more values for {key!r} in [grid], got {listed!r}. "
-                "A value for all runs goes below [set]."
-            )
+            expected = f"Expected a list of one or more values for {key!r} in [grid]"
+            raise ConfigError(f"{expected}, got {listed!r}. A value for all runs goes below [set].")
     if not grid and not variants:
         raise ConfigError(
             "Nothing varies. Expected a [grid], such as seed = [0, 1, 2], or [[variant]] tables."
@@ -160,14 +185,6 @@ def _points(tree: Mapping[str, Any]) -> list[_Point]:
     count = math.prod(map(len, grid.values())) * max(1, len(variants))
     if count > _MOST_RUNS:
         raise ConfigError(f"Expected at most {_MOST_RUNS} runs, got {count}. Split the sweep.")
-    points = []
-    for name, together in variants or [("", {})]:
-        for chosen in itertools.product(*grid.values()):
-            point = dict(zip(grid, chosen, strict=True))
-            points.append(
-                _Point(({"variant": name} if name else {}) | point, fixed | together | point)
-            )
-    return points
 
 
 def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -182,73 +199,65 @@ def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted keys, whether they were quoted, dotted or written as tables: no setting's value is a
     table."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in tree.items():
-        flat |= (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return flat
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
 
 
-def _check_key(key: str) -> None:
-    known = configs.keys()
-    if key not in known:
-        close = difflib.get_close_matches(key, known, 1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(f"Unknown setting {key!r}.{hint} Known: {', '.join(known)}.")
-
-
-def _run(base: Config, point: _Point, name: str, where: Path) -> Run:
+def _point(base: Config, chosen: _Choice, name: str, where: Path) -> Point:
     tree = tomllib.loads(configs.to_toml(base))
-    for key, value in point.changes.items():
-        table, _, last = key.rpartition(".")
-        (tree.setdefault(table, {}) if table else tree)[last] = value
+    for key, value in chosen.changes.items():
+        _settings.put(tree, key, value)
     try:
         config = configs.from_tree(tree)
         for method in config.methods:
             choice("method", method, METHODS)
     except ConfigError as error:
         raise ConfigError(f"In the run {name}: {error}") from error
-    return Run(name, point.varies, config, where)
+    return Point(name, chosen.varies, config, where)
 
 
-def _check_folder(run: Run) -> None:
-    if state(run.folder) == "new":
+def _check_folder(point: Point) -> None:
+    if state(point.folder) == "new":
         return
-    there, wanted = flat(configs.of_run(run.folder)), flat(run.config)
-    other = [
-        f"{key} is {there[key]!r} there and {wanted[key]!r} here"
-        for key in wanted
-        if there[key] != wanted[key]
-    ]
+    there = flat(configs.of_run(point.folder))
+    other = []
+    for key, wanted in flat(point.config).items():
+        if there[key] != wanted:
+            other.append(f"{key} is {there[key]!r} there and {wanted!r} here")
     if other:
         raise RunError(
-            f"{run.folder} holds a run with other settings: {'; '.join(other)}. "
-            "Give another folder with --out, or remove that one."
+            f"{point.folder} holds a run with other settings: {'; '.join(other)}. Give another "
+            "folder with --out, or remove that one."
         )
 
 
-def _names(points: Sequence[_Point]) -> list[str]:
-    """A short readable name per point. A hash cuts a long one short, and tells apart those that
-    read the same."""
-    lasts = Counter(key.rpartition(".")[2] for key in points[0].varies)
-    names = [
-        ",".join(_label(key, value, lasts) for key, value in point.varies.items())
-        for point in points
-    ]
+def _names(choices: Sequence[_Choice]) -> list[str]:
+    """A short readable name per run.
+
+    A hash cuts a long one short, and tells apart those that read the same."""
+    lasts = Counter(key.rpartition(".")[2] for key in choices[0].varies)
+    names = []
+    for made in choices:
+        names.append(",".join(_label(key, value, lasts) for key, value in made.varies.items()))
     count = Counter(names)
-    return [
-        name
-        if count[name] == 1 and len(name) <= _LONGEST_NAME
-        else f"{name[: _LONGEST_NAME - 9]}-{hashlib.sha256(repr(point.varies).encode()).hexdigest()[:8]}"
-        for name, point in zip(names, points, strict=True)
-    ]
+    for i, (name, made) in enumerate(zip(names, choices, strict=True)):
+        if count[name] > 1 or len(name) > _LONGEST_NAME:
+            digest = hashlib.sha256(repr(made.varies).encode()).hexdigest()
+            names[i] = f"{name[: _LONGEST_NAME - 9]}-{digest[:8]}"
+    return names
 
 
 def _label(key: str, value: Any, lasts: Mapping[str, int]) -> str:
     text = _plain("+".join(map(str, value)) if isinstance(value, list) else str(value))
+    if key in ("variant", "methods"):
+        return text
     last = key.rpartition(".")[2]
-    return text if key in ("variant", "methods") else f"{last if lasts[last] == 1 else key}={text}"
+    return f"{last if lasts[last] == 1 else key}={text}"
 
 
 def _plain(text: str) -> str:

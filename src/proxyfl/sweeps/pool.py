@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxyfl._files import writing
+from proxyfl._files import write_text, writing
 from proxyfl._validate import whole
 from proxyfl.errors import RunError
 from proxyfl.records import folder
 from proxyfl.records.run import state
 from proxyfl.simulation import config as configs
-from proxyfl.sweeps.file import Run
+from proxyfl.sweeps.file import Point
 
-COMMAND = (sys.executable, "-m", "proxyfl.cli.main")
+COMMAND = (sys.executable, "-m", "proxyfl")
 """How a run's process is started."""
 
 _GRACE = 10.0
@@ -35,10 +35,9 @@ _TAIL = 16_384
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``error`` is None for one that finished, else the last lines that it
-    said."""
+    """How a run ended. ``error`` is None for one that finished, else the last lines it said."""
 
-    run: Run
+    point: Point
     seconds: float
     error: str | None = None
 
@@ -56,7 +55,7 @@ class Status:
 
 
 def execute(
-    runs: Sequence[Run],
+    points: Sequence[Point],
     *,
     parallel: int,
     command: Sequence[str] = COMMAND,
@@ -69,7 +68,7 @@ def execute(
     Interrupted (or if ``tell`` raises), it stops its processes first; what they have done can be
     resumed."""
     whole("parallel", parallel)
-    waiting = [run for run in runs if state(run.folder) != "finished"]
+    waiting = [point for point in points if state(point.folder) != "finished"]
     if not waiting:
         return []
     outcomes: list[Outcome] = []
@@ -80,7 +79,7 @@ def execute(
             while waiting or running:
                 while waiting and len(running) < parallel:
                     running.append(_Process(waiting.pop(0), command, lock))
-                tell(clock.status(outcomes, [process.run for process in running], waiting))
+                tell(clock.status(outcomes, [process.point for process in running], waiting))
                 time.sleep(poll)
                 for process in [p for p in running if p.child.poll() is not None]:
                     running.remove(process)
@@ -91,55 +90,53 @@ def execute(
     return outcomes
 
 
-def arguments(run: Run) -> list[str]:
-    """What the program is told to do for ``run``: begin it or go on with it, in one process, as
-    others run beside."""
-    begin = ["run", str(run.beside(".toml")), "--out", str(run.folder)]
-    return [
-        *(begin if state(run.folder) == "new" else ["resume", str(run.folder)]),
-        "--workers",
-        "1",
-    ]
+def arguments(point: Point) -> list[str]:
+    """What the program is told to do: begin or resume the run, in one process beside others."""
+    what = ["run", str(point.beside(".toml")), "--out", str(point.folder)]
+    if state(point.folder) != "new":
+        what = ["resume", str(point.folder)]
+    return [*what, "--workers", "1"]
 
 
 class _Process:
     """One run at work. What it says on standard error goes into its log, after what earlier
     attempts said."""
 
-    def __init__(self, run: Run, command: Sequence[str], lock: int) -> None:
-        self.run, self.began, config = run, time.monotonic(), run.beside(".toml")
-        with writing(config):
-            config.write_text(configs.to_toml(run.config), encoding="utf-8")
-        one_thread = {"OMP_NUM_THREADS": "1"} if run.config.threads == 1 else {}
-        with writing(run.beside(".log")), run.beside(".log").open("ab") as log:
+    def __init__(self, point: Point, command: Sequence[str], lock: int) -> None:
+        self.point = point
+        self.began = time.monotonic()
+        write_text(point.beside(".toml"), configs.to_toml(point.config))
+        environment = dict(os.environ)
+        if point.config.threads == 1:
+            environment["OMP_NUM_THREADS"] = "1"
+        self.log = point.beside(".log")
+        with writing(self.log), self.log.open("ab") as log:
             self.said_before = log.tell()
             self.child = subprocess.Popen(
-                [*command, *arguments(run)],
+                [*command, *arguments(point)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env={**os.environ, **one_thread},
-                # Its own process group: a terminal's Ctrl-C reaches us alone, and we pass it on
-                # once.
+                env=environment,
+                # In its own process group a terminal's Ctrl-C does not reach it: we pass it on.
                 process_group=0,
-                # While a child lives it holds the lock, so that an orphan's folder is not taken
-                # from it.
+                # A child holds the lock while it lives, so that nobody takes an orphan's folder.
                 pass_fds=(lock,),
             )
 
     def outcome(self) -> Outcome:
-        code, seconds = self.child.returncode, time.monotonic() - self.began
-        if code == 0 and state(self.run.folder) == "finished":
-            return Outcome(self.run, seconds)
+        """How the process ended."""
+        code = self.child.returncode
+        seconds = time.monotonic() - self.began
+        if code == 0 and state(self.point.folder) == "finished":
+            return Outcome(self.point, seconds)
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-        with self.run.beside(".log").open("rb") as log:
-            log.seek(max(self.said_before, log.seek(0, os.SEEK_END) - _TAIL))
+        with self.log.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(self.said_before, size - _TAIL))
             last = log.read().decode(errors="replace").strip().splitlines()[-5:]
-        return Outcome(
-            self.run,
-            seconds,
-            "\n".join([*last, f"({how}; all it said: {self.run.beside('.log')})"]),
-        )
+        last.append(f"({how}; all it said: {self.log})")
+        return Outcome(self.point, seconds, "\n".join(last))
 
 
 def _stop(running: Sequence[_Process]) -> None:
@@ -182,33 +179,44 @@ def _alone_in(path: Path) -> Iterator[int]:
 
 
 class _Clock:
-    """Guesses the time remaining from the rounds done since the start; rounds of all methods count
-    alike."""
+    """Estimates the time remaining from the rounds done since the start.
 
-    def __init__(self, todo: Sequence[Run]) -> None:
-        self.todo, self.began = list(todo), time.monotonic()
-        self.at_start = {run.name: _rounds_done(run) for run in todo}
+    Nothing is said before one run has ended or a twentieth is done: a run's start is slow, and rounds
+    of different methods are counted alike."""
+
+    def __init__(self, todo: Sequence[Point]) -> None:
+        self.todo = list(todo)
+        self.began = time.monotonic()
+        self.at_start = {point.name: _rounds_done(point) for point in todo}
 
     def status(
-        self, outcomes: Sequence[Outcome], running: Sequence[Run], waiting: Sequence[Run]
+        self, outcomes: Sequence[Outcome], running: Sequence[Point], waiting: Sequence[Point]
     ) -> Status:
-        done = {run.name: _rounds_done(run) for run in running} | {
-            o.run.name: o.run.work for o in outcomes
-        }
-        done = {run.name: done.get(run.name, self.at_start[run.name]) for run in self.todo}
-        in_all, now = sum(run.work for run in self.todo), sum(done.values())
+        """Where the sweep stands now."""
+        done = dict(self.at_start)
+        for point in running:
+            done[point.name] = _rounds_done(point)
+        for outcome in outcomes:
+            done[outcome.point.name] = outcome.point.work
+        in_all = sum(point.work for point in self.todo)
+        now = sum(done.values())
         fresh = now - sum(self.at_start.values())
-        left = (time.monotonic() - self.began) / fresh * (in_all - now) if fresh else None
-        parts = {run.name: done[run.name] / run.work for run in running}
+        left = None
+        if fresh and (outcomes or fresh >= in_all / 20):
+            left = (time.monotonic() - self.began) / fresh * (in_all - now)
+        parts = {point.name: done[point.name] / point.work for point in running}
         return Status(list(outcomes), parts, len(waiting), now / in_all, left)
 
 
-def _rounds_done(run: Run) -> int:
+def _rounds_done(point: Point) -> int:
     """How far a run has come, by the last whole line of its metrics."""
     try:
-        with (run.folder / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
-            row = json.loads(file.read().rpartition(b"\n")[0].rpartition(b"\n")[2])
-        return run.config.methods.index(row["method"]) * run.config.rounds + int(row["round"]) + 1
+        with (point.folder / "metrics.jsonl").open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL))
+            whole_lines = file.read().rpartition(b"\n")[0]
+        row = json.loads(whole_lines.rpartition(b"\n")[2])
+        before = point.config.methods.index(row["method"])
+        return before * point.config.rounds + int(row["round"]) + 1
     except (OSError, ValueError, KeyError):
         return 0  # not begun

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,18 +17,27 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
+from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
-from proxyfl.records.run import State
-from proxyfl.sweeps import file as sweeps
-from proxyfl.sweeps import pool as processes
-from proxyfl.sweeps.file import Run
+from proxyfl.records.run import State, state
+from proxyfl.sweeps import pool
+from proxyfl.sweeps.file import Point, plan
 from proxyfl.sweeps.pool import Outcome, Status
 from proxyfl.transport.mpi import launched
 
-_EPILOG = """\
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+Run every combination of the settings that a sweep file lists, each in a process and a folder of its
+own. Finished runs are skipped, interrupted ones resumed; one that fails stops no other.
+"""
+
+EPILOG = """\
 examples:
   proxyfl sweep noise.toml --dry-run            what would run, and what is done already
-  proxyfl sweep noise.toml --out runs/noise     run it; the same line again goes on where it was stopped
+  proxyfl sweep noise.toml --out runs/noise     run it; the same line again continues it
   proxyfl table runs/noise                      means, standard deviations and tests over its runs
 
 A sweep file (docs/sweeps.md):
@@ -47,17 +56,9 @@ A sweep file (docs/sweeps.md):
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "sweep",
-        help="run a grid of settings and seeds over one config",
-        description="Run every combination of the settings that a sweep file lists, each in a "
-        "process and a folder of\n"
-        "its own. Finished runs are skipped, begun ones resumed; one that fails stops no other.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "sweep", execute, description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "sweep", type=Path, metavar="SWEEP.toml", help="what varies, over which base config"
     )
@@ -75,55 +76,56 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--dry-run", action="store_true", help="check every run's settings, list the runs and stop"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
-    )
-    parser.set_defaults(run=start)
+    add_json(parser)
 
 
-def start(args: argparse.Namespace, *, command: Sequence[str] = processes.COMMAND) -> int:
+def execute(args: argparse.Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
     """Plan, run what is not done, say how it ended; 1 if some run failed."""
     if launched() > 1:
         raise ConfigError("A sweep starts its runs itself, in parallel. Start it without mpiexec.")
-    out: Path = args.out or Path("runs") / (args.sweep.stem + ("-quick" if args.quick else ""))
-    runs = sweeps.plan(args.sweep, out, quick=args.quick)
-    parallel = (
-        whole("--parallel", args.parallel) if args.parallel is not None else _default_parallel(runs)
-    )
-    before = {run.name: sweeps.state(run.folder) for run in runs}
+    out = _folder(args)
+    points = plan(args.sweep, out, quick=args.quick)
+    parallel = _parallel(args.parallel, points)
+    before = {point.name: state(point.folder) for point in points}
     if args.dry_run:
-        _print_plan(runs, before, out, parallel, as_json=args.json)
+        if args.json:
+            print(json.dumps(_document(points, before, out) | {"parallel": parallel}))
+        else:
+            _print_plan(points, before, out, parallel)
         return 0
+    finished = list(before.values()).count("finished")
     try:
-        with Progress(
-            len(runs), list(before.values()).count("finished"), quiet=args.json
-        ) as progress:
-            outcomes = processes.execute(
-                runs, parallel=parallel, command=command, tell=progress.tell
-            )
+        with Progress(len(points), finished, quiet=args.json) as progress:
+            outcomes = pool.execute(points, parallel=parallel, command=command, tell=progress.tell)
     except KeyboardInterrupt:
         print(f"Stopped. To go on: {_again(args, out)}", file=sys.stderr)
         raise
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:
-        print(
-            json.dumps(
-                _document(runs, before, out)
-                | {"failed": len(failed), "outcomes": [*map(_plain, outcomes)]}
-            )
-        )
+        ended = {"failed": len(failed), "outcomes": [_plain(outcome) for outcome in outcomes]}
+        print(json.dumps(_document(points, before, out) | ended))
     else:
-        _print_end(runs, outcomes, failed, _again(args, out), out)
+        _print_end(points, outcomes, failed, _again(args, out), out)
     return 1 if failed else 0
 
 
+def _folder(args: argparse.Namespace) -> Path:
+    if args.out is not None:
+        return Path(args.out)
+    ending = "-quick" if args.quick else ""
+    return Path("runs") / f"{args.sweep.stem}{ending}"
+
+
 def _again(args: argparse.Namespace, out: Path) -> str:
-    """The line that goes on with the sweep."""
-    return f"proxyfl sweep {args.sweep} {'--quick ' if args.quick else ''}--out {out}"
+    """The line that continues the sweep."""
+    quick = "--quick " if args.quick else ""
+    return f"proxyfl sweep {args.sweep} {quick}--out {out}"
 
 
-def _default_parallel(runs: Sequence[Run]) -> int:
-    return max(1, physical_cores() // max(run.config.threads for run in runs))
+def _parallel(given: int | None, points: Sequence[Point]) -> int:
+    if given is not None:
+        return whole("--parallel", given)
+    return max(1, physical_cores() // max(point.config.threads for point in points))
 
 
 class Progress:
@@ -134,7 +136,9 @@ class Progress:
         self, runs: int, skipped: int, *, quiet: bool = False, console: Console | None = None
     ) -> None:
         self.console = console or Console(stderr=True)
-        self.runs, self.skipped, self.quiet = runs, skipped, quiet
+        self.runs = runs
+        self.skipped = skipped
+        self.quiet = quiet
         self._live: Live | None = None
         self._begun: set[str] = set()
         self._ended = 0
@@ -157,13 +161,12 @@ class Progress:
 
     def tell(self, status: Status) -> None:
         """Show where the sweep stands; say each start and each end once."""
-        done, left = self.skipped + len(status.outcomes), _remaining(status)
+        done = self.skipped + len(status.outcomes)
+        left = _remaining(status)
         for outcome in status.outcomes[self._ended :]:
             how = "finished" if outcome.error is None else "FAILED"
-            self._say(
-                f"{how} after {_duration(outcome.seconds)}: {outcome.run.name} ({done} of "
-                f"{self.runs} done{left})"
-            )
+            after = f"{how} after {duration(outcome.seconds)}"
+            self._say(f"{after}: {outcome.point.name} ({done} of {self.runs} done{left})")
             if outcome.error is not None:
                 self._say(_indented(outcome.error))
         self._ended = len(status.outcomes)
@@ -183,85 +186,71 @@ class Progress:
         table = Table.grid(padding=(0, 1))
         table.add_row(ProgressBar(total=1, completed=status.part_done, width=width), Text(line))
         for name, part in status.running.items():
-            table.add_row(
-                ProgressBar(total=1, completed=part, width=width), Text(name, overflow="ellipsis")
-            )
+            bar = ProgressBar(total=1, completed=part, width=width)
+            table.add_row(bar, Text(name, overflow="ellipsis"))
         return Group(table)
 
 
 def _remaining(status: Status) -> str:
-    unknown = status.seconds_left is None or not (status.running or status.waiting)
-    return "" if unknown else f", about {_duration(status.seconds_left or 0)} left"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if status.seconds_left is None or not (status.running or status.waiting):
+        return ""
+    return f", about {duration(status.seconds_left)} left"
 
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def _document(runs: Sequence[Run], before: dict[str, State], out: Path) -> dict[str, Any]:
-    return {
-        "out": str(out),
-        "runs": [
+def _document(points: Sequence[Point], before: dict[str, State], out: Path) -> dict[str, Any]:
+    runs = []
+    for point in points:
+        runs.append(
             {
-                "name": run.name,
-                "folder": str(run.folder),
-                "settings": dict(run.settings),
-                "before": before[run.name],
-                "state": sweeps.state(run.folder),
+                "name": point.name,
+                "folder": str(point.folder),
+                "settings": dict(point.settings),
+                "before": before[point.name],
+                "state": state(point.folder),
             }
-            for run in runs
-        ],
-    }
+        )
+    return {"out": str(out), "runs": runs}
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {"name": outcome.run.name, "seconds": outcome.seconds, "error": outcome.error}
+    return {"name": outcome.point.name, "seconds": outcome.seconds, "error": outcome.error}
 
 
 def _print_plan(
-    runs: Sequence[Run], before: dict[str, State], out: Path, parallel: int, *, as_json: bool
+    points: Sequence[Point], before: dict[str, State], out: Path, parallel: int
 ) -> None:
-    if as_json:
-        print(json.dumps(_document(runs, before, out) | {"parallel": parallel}))
-        return
     table = Table("run", "rounds", "state")
-    for run in runs:
-        table.add_row(escape(run.name), str(run.work), before[run.name])
+    for point in points:
+        table.add_row(escape(point.name), str(point.work), before[point.name])
     console = Console()
     console.print(table)
-    todo = sum(state != "finished" for state in before.values())
+    todo = sum(found != "finished" for found in before.values())
     console.print(
-        f"{len(runs)} runs, {todo} to do, {parallel} at a time, below {out}",
+        f"{len(points)} runs, {todo} to do, {parallel} at a time, below {out}",
         highlight=False,
         soft_wrap=True,
     )
 
 
 def _print_end(
-    runs: Sequence[Run],
+    points: Sequence[Point],
     outcomes: Sequence[Outcome],
     failed: Sequence[Outcome],
     again: str,
     out: Path,
 ) -> None:
-    console = Console()
-    finished = sum(sweeps.state(run.folder) == "finished" for run in runs)
-    skipped = len(runs) - len(outcomes)
-    lines = [
-        f"{finished} of {len(runs)} runs are finished ({skipped} were before), {len(failed)} "
-        f"failed."
-    ]
-    lines += [
-        f"failed: {outcome.run.name} (what it said: {outcome.run.beside('.log')})"
-        for outcome in failed
-    ]
+    finished = sum(state(point.folder) == "finished" for point in points)
+    skipped = len(points) - len(outcomes)
+    ended = f"{finished} of {len(points)} runs are finished ({skipped} were before)"
+    lines = [f"{ended}, {len(failed)} failed."]
+    for outcome in failed:
+        log = outcome.point.beside(".log")
+        lines.append(f"failed: {outcome.point.name} (what it said: {log})")
     if failed:
         lines.append(f"To try them again: {again}")
     lines.append(f"To compare: proxyfl table {out}")
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    Console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
