@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from proxyfl.node.card import IdentityError, check_name, fingerprint_of, spoken, tls_name
-from proxyfl.node.identity import KEY_FILE, TLS_FILE, Identity
+from proxyfl.node.members.card import IdentityError, check_name, fingerprint_of, spoken, tls_name
+from proxyfl.node.members.identity import KEY_FILE, TLS_FILE, Identity
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def test_a_certificate_near_its_end_is_renewed_by_itself(
     identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a third of its life left, reading the certificate renews it."""
-    monkeypatch.setattr("proxyfl.node.identity.TLS_DAYS", 10)
+    monkeypatch.setattr("proxyfl.node.members.identity.TLS_DAYS", 10)
     identity.renew()
-    monkeypatch.setattr("proxyfl.node.identity.TLS_DAYS", 90)
+    monkeypatch.setattr("proxyfl.node.members.identity.TLS_DAYS", 90)
     identity.tls_certificate()
     left = identity.expires() - datetime.datetime.now(datetime.UTC)
     assert left > datetime.timedelta(days=80)

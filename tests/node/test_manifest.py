@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import ConfigError
-from proxyfl.node import manifest as manifests
-from proxyfl.node.card import Card
-from proxyfl.node.identity import Identity
-from proxyfl.node.manifest import Graph, Input, Manifest
+from proxyfl.node.members import manifest as manifests
+from proxyfl.node.members.card import Card
+from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.manifest import Graph, Input, Manifest
 
 
 def cards(folder: Path, *names: str) -> list[Card]:

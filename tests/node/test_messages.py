@@ -9,7 +9,7 @@ import pytest
 from proxyfl.errors import ProxyFLError
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.messages import Hello, MessageError, Share, Stamp, Verdict
-from proxyfl.node.identity import Identity
+from proxyfl.node.members.identity import Identity
 
 START = ("f/0", 1, "a", "b", 0, 1, "tag", 7)
 BODY = b"frame" * 20

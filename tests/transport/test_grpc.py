@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import PeerTimeout, TransportError
-from proxyfl.node.card import fingerprint_of, tls_name
-from proxyfl.node.identity import Identity
+from proxyfl.node.members.card import fingerprint_of, tls_name
+from proxyfl.node.members.identity import Identity
 from proxyfl.transport.grpc import Credentials
 from proxyfl.transport.grpc.client import Client
 from proxyfl.transport.grpc.server import Server

@@ -20,6 +20,9 @@ COMMANDS = {
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
     "data": "the datasets found here, or what is in one",
+    "node": "run one site of a real federation",
+    "federation": "found a federation, change its manifest, or try one out",
+    "preflight": "check a site before it takes part: keys, peers, data, models, budget, disk",
     "schema": "draft a table's schema, check files against it, estimate ranges with DP",
 }
 """A module of this package each, and what it does in one line."""

@@ -54,6 +54,7 @@ class Exchange:
         self.accepted = ""
         self._check = check
         self._admitted: set[str] = set()
+        self._owed: dict[str, tuple[int, tuple[int, ...]]] = {}
         self._changed = threading.Condition()
 
     def wait(self, seconds: float) -> None:
@@ -69,6 +70,11 @@ class Exchange:
     def admitted(self, name: str) -> bool:
         """Whether ``name`` has answered a hello of this start of the program."""
         return name in self._admitted
+
+    def owes_nothing(self, peer: str, round: int) -> bool:
+        """Whether ``peer`` has released ``round`` and has no share for this site on its way."""
+        released, owed = self._owed.get(peer, (0, ()))
+        return released > round and not any(other <= round for other in owed)
 
     def hello(self, peer: str, *, time: int, answer: bool = False) -> Hello:
         """This site's present state, for ``peer``."""
@@ -134,6 +140,7 @@ class Exchange:
             )
             if hello.state == "left":
                 self._take_back(hello)
+            self._owed[hello.sender] = (hello.round, hello.owed)
         if hello.answer:
             self._admitted.add(hello.sender)
         self.notify()

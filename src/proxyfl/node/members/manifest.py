@@ -27,7 +27,7 @@ from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.gossip import topology
 from proxyfl.measures import MEASURES
-from proxyfl.node.card import Card
+from proxyfl.node.members.card import Card
 
 FILE = "manifest.toml"
 PROTOCOL = 1

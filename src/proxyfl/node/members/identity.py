@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from proxyfl._files import write_bytes
-from proxyfl.node.card import (
+from proxyfl.node.members.card import (
     CURVE,
     HASH,
     SEALING_KEY_BYTES,

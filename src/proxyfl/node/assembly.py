@@ -1,0 +1,157 @@
+"""From the manifest and site.toml to a client: data in the manifest's shape and classes, the two
+models, real noise, a real ledger.
+
+A site in test mode (``seed``) has seeded noise and a ledger that says so; its proxies can be
+compared with a simulation bit for bit, and protect nobody.
+"""
+
+import dataclasses
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from proxyfl import data, models
+from proxyfl._examples import Examples
+from proxyfl.data import Dataset
+from proxyfl.errors import DataError
+from proxyfl.federation.client import DP, Client, Part, assemble, real, seeded
+from proxyfl.federation.methods import METHODS
+from proxyfl.node.members.manifest import Manifest
+from proxyfl.node.members.site import Site
+from proxyfl.privacy.ledger import Budget
+from proxyfl.seeds import derive
+
+LEDGER_FILE = "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """A site's own examples, numbered by the manifest's classes."""
+
+    train: Examples
+    test: Examples
+
+
+@dataclass(frozen=True)
+class Relabelled:
+    """Examples whose classes are numbered as the manifest lists them."""
+
+    examples: Examples
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The person whom each example is about."""
+        return self.examples.groups
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.examples.shape
+
+    def take(self, rows: Tensor) -> Tensor:
+        """The inputs of ``rows``."""
+        return self.examples.take(rows)
+
+
+def load(manifest: Manifest, site: Site, folder: Path) -> SiteData:
+    """The site's examples; DataError if they are not of the manifest's shape and classes."""
+    source = site.data.source
+    if (folder / source).exists():
+        source = str(folder / source)
+    dataset = data.load(
+        source,
+        label=site.data.label,
+        test_fraction=site.data.test_fraction,
+        seed=site.data.seed,
+        download=False,
+    )
+    if dataset.shape != manifest.input.shape:
+        raise DataError(
+            f"{site.data.source}: examples have the shape {list(dataset.shape)}, the manifest says "
+            f"{list(manifest.input.shape)}. Bring them into that shape."
+        )
+    numbers = _numbers(dataset, manifest, site)
+    return SiteData(
+        Relabelled(dataset.train, numbers[dataset.train.labels]),
+        Relabelled(dataset.test, numbers[dataset.test.labels]),
+    )
+
+
+def client(
+    manifest: Manifest,
+    site: Site,
+    examples: Examples,
+    *,
+    ledger: Path | None,
+    seed: int | None = None,
+    method: str = "proxyfl",
+) -> Client:
+    """The site as the round loop sees it. With ``method="alone"``, what it has without joining."""
+    id = manifest.position(site.name)
+    row = METHODS[method]
+    budget = site.privacy.budget
+    # Nothing that this site does alone is shared, so nothing of it is secret to be drawn.
+    own_seed = secrets.randbits(62) if seed is None else derive(seed, "init", 1, id)
+    return assemble(
+        id,
+        site.name,
+        row,
+        examples,
+        classes=len(manifest.input.classes),
+        batch_size=min(site.learning.batch_size, len(examples)),
+        dp=DP(
+            clip_norm=site.privacy.clip_norm,
+            noise_multiplier=site.privacy.noise_multiplier,
+            delta=site.privacy.delta,
+            budget=None if budget is None else Budget(budget, site.privacy.accountant),
+            ledger=ledger,
+        ),
+        streams=real() if seed is None else seeded(seed, id),
+        private=Part(_built(manifest, site.model.architecture, own_seed), site.private_optimizer),
+        proxy=Part(initial_proxy(manifest), site.proxy_optimizer),
+        steps=site.learning.steps_per_round,
+        alpha=site.learning.alpha,
+        beta=site.learning.beta,
+        teacher="received" if site.learning.teacher == "received" else "current",
+        residual=site.model.residual,
+        device=site.resources.device,
+    )
+
+
+def initial_proxy(manifest: Manifest) -> torch.nn.Module:
+    """The proxy that all sites begin with."""
+    seed = derive(manifest.proxy.seed, "init", 0)
+    return _built(manifest, manifest.proxy.architecture, seed)
+
+
+def with_budget(site: Site, epsilon: float) -> Site:
+    """The site with another budget."""
+    return dataclasses.replace(site, privacy=dataclasses.replace(site.privacy, budget=epsilon))
+
+
+def _built(manifest: Manifest, architecture: str, seed: int) -> torch.nn.Module:
+    return models.build(
+        architecture,
+        shape=manifest.input.shape,
+        classes=len(manifest.input.classes),
+        seed=seed,
+    )
+
+
+def _numbers(dataset: Dataset, manifest: Manifest, site: Site) -> Tensor:
+    """For each class of the data, its number in the manifest."""
+    known = {name: number for number, name in enumerate(manifest.input.classes)}
+    unknown = [name for name in dataset.class_names if name not in known]
+    if unknown:
+        raise DataError(
+            f"{site.data.source}: the classes {unknown} are not in the manifest, which has "
+            f"{list(manifest.input.classes)}. Rename or leave out those examples."
+        )
+    return torch.tensor([known[name] for name in dataset.class_names])

@@ -1,0 +1,67 @@
+"""What a site does with a proxy that a member may have poisoned.
+
+``clip`` pulls each received proxy towards the site's own until it is no farther than ``radius``
+times the usual distance (the median of the distances seen lately), and counts no share for more
+than ``most_weight`` times the weight that the site kept. It needs no majority: with the
+exponential graph a site receives one proxy a round, so there is nobody to take a median over.
+
+It bounds what one share can do in one round; it does not detect who lies. Mass that is counted
+for less than it claims is not conserved: with a liar among the members there is nothing to
+conserve. docs/node.md has what it buys and what it costs.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from torch import Tensor
+
+from proxyfl.gossip.pushsum import Mass, add
+from proxyfl.node.exchange.books import Part
+from proxyfl.node.mixing import Mixer
+
+MEMORY = 32
+
+
+@dataclass
+class Guard:
+    """One site's defence; ``rule`` "none" adds up what arrives as it is."""
+
+    rule: str = "none"
+    radius: float = 3.0
+    most_weight: float = 4.0
+    distances: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))
+    clipped: int = 0
+
+    def added(self, mixer: Mixer, kept: Mass, parts: Sequence[Part]) -> Mass | None:
+        """What was kept and what has arrived, added up by the rule."""
+        if self.rule == "none" or not kept.w > 0:
+            return mixer.added(kept, parts)
+        masses = [kept]
+        for part in parts:
+            mass = mixer.mass(part)
+            own = part.sender == mixer.me
+            masses.append(mass if own else self.guarded(kept, mass))
+        return add(masses)
+
+    def guarded(self, kept: Mass, received: Mass) -> Mass:
+        """``received``, pulled towards ``kept`` as far as the rule asks."""
+        distance = float((received.theta - kept.theta).norm())
+        limit = self._limit(distance)
+        self.distances.append(min(distance, limit))
+        weight = min(received.w, self.most_weight * kept.w)
+        if distance <= limit:
+            return Mass(received.theta, weight)
+        self.clipped += 1
+        return Mass(_towards(kept.theta, received.theta, limit / distance), weight)
+
+    def _limit(self, distance: float) -> float:
+        if not self.distances:
+            # All begin with the same proxy: the first distance is that of one round's training.
+            return distance
+        return self.radius * median(self.distances)
+
+
+def _towards(start: Tensor, end: Tensor, part: float) -> Tensor:
+    return start + (end - start) * part

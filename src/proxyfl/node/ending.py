@@ -1,0 +1,95 @@
+"""How a site takes its leave: at the end of all rounds, or before.
+
+Guarantees:
+    * a site does not go while it owes a reachable peer a share, up to ``patience`` seconds; what
+      is still owed then lies in its store and goes out when the site is started again;
+    * what a leaving site holds goes to the others, including what a peer refused and returned.
+"""
+
+import threading
+import time
+
+from proxyfl.node.exchange.service import Service
+from proxyfl.node.participation import Participant
+
+FAREWELL_SECONDS = 2.0
+
+
+class Ending:
+    """One site's last steps."""
+
+    def __init__(
+        self, participant: Participant, service: Service, stopping: threading.Event
+    ) -> None:
+        self.participant = participant
+        self.service = service
+        self.stopping = stopping
+        self.books = participant.books
+        self.courier = participant.courier
+        self.exchange = participant.exchange
+
+    def finish(self) -> None:
+        """Stay until what is owed is delivered and the others have had their last shares."""
+        deadline = time.monotonic() + self.participant.patience
+        while time.monotonic() < deadline and not self.stopping.is_set():
+            self.service.check_behind()
+            unfinished = self._unfinished()
+            if not unfinished and not self.books.owed_to():
+                break
+            self.courier.poke(unfinished, hello=True)
+            self.exchange.wait(0.2)
+        self.farewell()
+        self.service.log.add("finished", round=self.books.position().round)
+
+    def drain(self) -> None:
+        """Hand on what is left, tell everybody, and go."""
+        deadline = time.monotonic() + self.participant.patience
+        while self.books.owed_to() and time.monotonic() < deadline:
+            self.service.check_behind()
+            self.courier.poke(self.books.owed_to())
+            self.exchange.wait(0.2)
+            self._hand_on_again()
+        self.books.set_state("left")
+        self.farewell()
+        self.service.log.add("left", owed=sorted(self.books.owed_to()))
+
+    def farewell(self) -> None:
+        """One last hello to everybody who can be reached."""
+        names = [card.name for card in self.service.roster.others()]
+        turns = [self.courier.turns[name] for name in names if name in self.courier.turns]
+        for turn in turns:
+            turn.hello_due = 0.0
+        self.courier.poke(names)
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        while time.monotonic() < deadline:
+            waiting = [turn for turn in turns if turn.hello_due == 0.0 and turn.reachable]
+            if not waiting:
+                return
+            self.exchange.wait(0.05)
+
+    def _unfinished(self) -> list[str]:
+        """Peers that are still at work, as far as this site knows."""
+        rounds = self.books.rounds
+        found = []
+        for card in self.service.roster.others():
+            peer = self.books.peer(card.name)
+            away = card.name in self.participant.missed
+            if peer.state == "active" and peer.round < rounds and not away:
+                found.append(card.name)
+        return found
+
+    def _hand_on_again(self) -> None:
+        """What a peer refused comes back, and goes to another."""
+        parts = self.books.parts(every=True)
+        if not parts:
+            return
+        mixer = self.participant.mixer
+        mass = mixer.added(self.participant.client.mass(), parts)
+        if mass is None:
+            return
+        here = self.books.position()
+        total = sum((part.weight for part in parts), here.weight)
+        mine = mixer.to_keep(mass.theta, total)
+        self.books.conclude(parts, mine, next_round=here.round)
+        self.participant.release(mass, leaving=True)
+        self.books.conclude([], b"")

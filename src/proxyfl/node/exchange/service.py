@@ -1,0 +1,206 @@
+"""What a site does with the bytes that reach it: who may speak, for whom, and what is answered.
+
+Guarantees:
+    * a message is heard only if a member signed it, it is for this site and this federation, and,
+      where it came over a connection, the connection's certificate holds the same member's key;
+    * whatever else arrives changes nothing: it is refused, counted and logged;
+    * what is relayed is sealed: the relay learns who writes to whom, and how much.
+"""
+
+import json
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from proxyfl.errors import ProxyFLError, TransportError
+from proxyfl.node.exchange import messages
+from proxyfl.node.exchange.messages import Header, Hello, Verdict
+from proxyfl.node.exchange.protocol import Exchange, RestoredError
+from proxyfl.node.members.card import fingerprint_of
+from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.manifest import Manifest
+from proxyfl.node.members.roster import Roster
+from proxyfl.node.observe.auditlog import AuditLog
+
+RELAY = b"PFLRELAY"
+RELAYED = b"proxyfl relay"
+ABOUT = b"PFLABOUT"
+"""A member's question before it takes part: which manifest, and what time is it there?"""
+MOST_QUEUED = 4
+"""Messages that wait for a peer that dials in; a share that finds no room is sent again later."""
+
+
+def about(manifest: Manifest) -> bytes:
+    """The answer to ``ABOUT``."""
+    found = {"version": manifest.version, "hash": manifest.digest, "time": time.time()}
+    return json.dumps(found).encode()
+
+
+class Service:
+    """One site's ears and mouth."""
+
+    def __init__(
+        self, identity: Identity, roster: Roster, exchange: Exchange, log: AuditLog
+    ) -> None:
+        self.identity = identity
+        self.roster = roster
+        self.exchange = exchange
+        self.log = log
+        self.traffic: Counter[str] = Counter()
+        self.contact: dict[str, float] = {}
+        self.skew: dict[str, float] = {}
+        self.behind: RestoredError | None = None
+        self._queues: dict[str, queue.Queue[bytes]] = {}
+        self._lock = threading.Lock()
+
+    def answer(self, certificate: bytes, message: bytes) -> bytes:
+        """The answer to what the holder of ``certificate`` sent; TransportError refuses it."""
+        try:
+            peer = self._member(certificate)
+            if message.startswith(RELAY):
+                return self._pass_on(peer, message)
+            if message == ABOUT:
+                return about(self.roster.current)
+            return self.take(message, via=peer)
+        except ProxyFLError as error:
+            raise TransportError(str(error)) from error
+
+    def take(self, message: bytes, *, via: str | None) -> bytes:
+        """Handle one message that came over ``via``'s connection, or sealed (None)."""
+        header, body = messages.parse(message)
+        self._check_addresses(header, via)
+        messages.authentic(message, self.roster.current.member(header.sender))
+        self._note(header, len(message))
+        try:
+            answer = self.exchange.handle(header, body.tobytes(), time=int(time.time()))
+        except RestoredError as error:
+            self.behind = error
+            self.log.add("restored from an old backup", peer=header.sender)
+            self.exchange.notify()
+            raise
+        if isinstance(answer, Verdict):
+            self._log_verdict(answer)
+        if isinstance(header, Verdict) and header.outcome != "again":
+            event = "delivered" if header.outcome == "stored" else "returned"
+            about = {"round": header.round, "reason": header.reason}
+            self.log.add(event, peer=header.sender, **about)
+        return b"" if answer is None else messages.pack(answer, self.identity)
+
+    def check_behind(self) -> None:
+        """Raise RestoredError if a peer has seen this site further than it knows itself."""
+        if self.behind is not None:
+            raise self.behind
+
+    def opened(self, message: bytes) -> bytes:
+        """The message within a sealed one for this site."""
+        receiver, sealed = _unwrapped(message)
+        if receiver != self.identity.name:
+            raise TransportError(f"A relayed message is for {receiver!r:.60}.")
+        return self.identity.open_sealed(sealed, RELAYED)
+
+    def sealed(self, message: bytes, receiver: str) -> bytes:
+        """``message`` so that a relay can pass it on and only ``receiver`` can read it."""
+        name = receiver.encode()
+        content = self.roster.current.member(receiver).seal(message, RELAYED)
+        return RELAY + bytes([len(name)]) + name + content
+
+    def follow(self, certificate: bytes, listens: Callable[[], bool]) -> Iterator[bytes]:
+        """What there is for a member that dialled in, as it comes."""
+        peer = self._member(certificate)
+        waiting: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
+        with self._lock:
+            self._queues[peer] = waiting
+        self.log.add("dialled in", peer=peer)
+        try:
+            while listens():
+                try:
+                    yield waiting.get(timeout=0.5)
+                except queue.Empty:
+                    continue
+        finally:
+            with self._lock:
+                if self._queues.get(peer) is waiting:
+                    del self._queues[peer]
+
+    def dialled_in(self, peer: str) -> bool:
+        """Whether ``peer`` holds a stream to this site."""
+        with self._lock:
+            return peer in self._queues
+
+    def hand(self, peer: str, message: bytes) -> None:
+        """Give ``message`` to a peer that dialled in."""
+        with self._lock:
+            waiting = self._queues.get(peer)
+        if waiting is None:
+            raise TransportError(f"{peer!r} is not connected to {self.identity.name!r}.")
+        try:
+            waiting.put_nowait(message)
+        except queue.Full:
+            raise TransportError(f"Too many messages wait for {peer!r}. Try later.") from None
+
+    def refused(self, reason: str) -> None:
+        """Put on record what the server turned away."""
+        self.log.add("refused", reason=reason[:300])
+
+    def _member(self, certificate: bytes) -> str:
+        key = fingerprint_of(certificate)
+        name = self.roster.named(key)
+        if name is None or name == self.identity.name:
+            raise TransportError(f"The key {key[:16]}... is not a member's.")
+        return name
+
+    def _check_addresses(self, header: Header, via: str | None) -> None:
+        current = self.roster.current
+        if header.federation != current.federation:
+            raise TransportError(
+                f"A message for {header.federation!r:.80}; this is {current.federation!r}."
+            )
+        if header.receiver != self.identity.name:
+            raise TransportError(f"A message for {header.receiver!r:.60}, not for this site.")
+        if header.sender not in current.names() or header.sender == self.identity.name:
+            raise TransportError(f"A message from {header.sender!r:.60}, who is no other member.")
+        if via is not None and header.sender != via:
+            raise TransportError(f"{via!r} sent a message in the name of {header.sender!r}.")
+
+    def _pass_on(self, peer: str, message: bytes) -> bytes:
+        receiver, _ = _unwrapped(message)
+        if receiver not in self.roster.current.names():
+            raise TransportError(f"{peer!r} asks to relay to {receiver!r:.60}, who is no member.")
+        self.hand(receiver, message)
+        self.traffic["messages_relayed"] += 1
+        return b""
+
+    def _note(self, header: Header, size: int) -> None:
+        now = time.time()
+        known = header.sender in self.contact
+        self.contact[header.sender] = now
+        self.traffic["bytes_received"] += size
+        self.traffic["messages_received"] += 1
+        if isinstance(header, Hello):
+            self.skew[header.sender] = header.time - now
+            if not known:
+                about: dict[str, Any] = {"version": header.version, "round": header.round}
+                self.log.add("connected", peer=header.sender, **about)
+
+    def _log_verdict(self, verdict: Verdict) -> None:
+        if verdict.outcome == "refused":
+            self.log.add(
+                "refused", peer=verdict.receiver, round=verdict.round, reason=verdict.reason
+            )
+        elif verdict.outcome == "stored":
+            self.log.add("stored", peer=verdict.receiver, round=verdict.round)
+
+
+def _unwrapped(message: bytes) -> tuple[str, bytes]:
+    start = len(RELAY) + 1
+    if len(message) <= start:
+        raise TransportError("A relayed message without a receiver.")
+    length = message[start - 1]
+    name = message[start : start + length]
+    try:
+        return name.decode("ascii"), message[start + length :]
+    except UnicodeDecodeError as error:
+        raise TransportError("A relayed message names its receiver in odd letters.") from error

@@ -1,0 +1,174 @@
+"""site.toml: a site's own business. Nothing of it is shared with anybody.
+
+The file lies in the site's folder beside its keys, its store and its ledger. Paths in it are
+relative to that folder.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proxyfl import _settings
+from proxyfl._validate import choice, number, whole
+from proxyfl.errors import ConfigError
+from proxyfl.federation.trainers import Optimizer
+from proxyfl.node.members.card import check_name
+from proxyfl.privacy.accounting import ACCOUNTANTS
+
+FILE = "site.toml"
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where this site's examples are."""
+
+    source: str = "data.npz"
+    """A file, a folder, or one of the datasets that `proxyfl data` lists."""
+    label: str = "label"
+    """The label column of a table."""
+    test_fraction: float = 0.2
+    """The part of the examples that is kept for judging, if the source has no test part."""
+    seed: int = 0
+    """Which examples those are."""
+
+    def __post_init__(self) -> None:
+        number("data.test_fraction", self.test_fraction, above=0, below=1)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The private model. It never leaves the site."""
+
+    architecture: str = "mlp"
+    """Any architecture of `proxyfl models`, or your own "module:function"."""
+    residual: bool = True
+    """Whether the private model learns what the received proxy leaves open."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How the two models teach each other, and how long a round is."""
+
+    alpha: float = 0.6
+    """The weight of the proxy's advice to the private model."""
+    beta: float = 0.0
+    """The weight of the private model's advice to the proxy; above 0, epsilon is conditional."""
+    teacher: str = "received"
+    """Which proxy teaches: the one received, or the current one."""
+    batch_size: int = 60
+    """The expected number of examples in a batch."""
+    steps_per_round: int | None = None
+    """Steps in a round; absent, one pass over the examples."""
+
+    def __post_init__(self) -> None:
+        number("learning.alpha", self.alpha, at_least=0, at_most=1)
+        number("learning.beta", self.beta, at_least=0, at_most=1)
+        choice("learning.teacher", self.teacher, ("current", "received"))
+        whole("learning.batch_size", self.batch_size)
+        if self.steps_per_round is not None:
+            whole("learning.steps_per_round", self.steps_per_round)
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What the proxy may reveal about this site's records."""
+
+    noise_multiplier: float = 4.0
+    clip_norm: float = 1.0
+    delta: float | None = None
+    """The guarantee's delta; absent, one over the number of examples."""
+    budget: float | None = 5.0
+    """The epsilon that this site's records may cost in all. It can be lowered, never raised."""
+    accountant: str = "pld"
+
+    def __post_init__(self) -> None:
+        number("privacy.noise_multiplier", self.noise_multiplier, above=0)
+        number("privacy.clip_norm", self.clip_norm, above=0)
+        choice("privacy.accountant", self.accountant, ACCOUNTANTS)
+        if self.delta is not None:
+            number("privacy.delta", self.delta, above=0, below=1)
+        if self.budget is not None:
+            number("privacy.budget", self.budget, above=0)
+
+
+@dataclass(frozen=True)
+class Network:
+    """How this site meets the others."""
+
+    listen: str = "0.0.0.0:7443"
+    """Where to wait for peers; empty for a site that can only dial out."""
+    patience: float = 600.0
+    """Seconds that a round waits for a peer before it goes on without it."""
+    heartbeat: float = 10.0
+    """Seconds between two signs of life to a peer."""
+    timeout: float = 120.0
+    """Seconds that one call may take."""
+    folder: str = ""
+    """Exchange by files in this folder instead of by connections."""
+    status_port: int = 7480
+    """The port of the status page, on this machine only; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        number("network.patience", self.patience, at_least=0)
+        number("network.heartbeat", self.heartbeat, above=0)
+        number("network.timeout", self.timeout, above=0)
+
+
+@dataclass(frozen=True)
+class Defence:
+    """What is done against a member that sends poison."""
+
+    rule: str = "none"
+    """"none", or "clip": pull what is received towards one's own proxy."""
+    radius: float = 3.0
+    """How far a received proxy may be, in multiples of the usual distance."""
+    most_weight: float = 4.0
+    """How many times one's own weight a single share may have."""
+
+    def __post_init__(self) -> None:
+        choice("defence.rule", self.rule, ("none", "clip"))
+        number("defence.radius", self.radius, above=0)
+        number("defence.most_weight", self.most_weight, above=0)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What of this machine is used."""
+
+    threads: int = 1
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        whole("resources.threads", self.threads)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site's settings."""
+
+    name: str
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    learning: Learning = field(default_factory=Learning)
+    private_optimizer: Optimizer = field(default_factory=lambda: Optimizer("adam", 0.01, 1e-4))
+    proxy_optimizer: Optimizer = field(default_factory=lambda: Optimizer("adam", 0.05, 1e-4))
+    privacy: Privacy = field(default_factory=Privacy)
+    network: Network = field(default_factory=Network)
+    defence: Defence = field(default_factory=Defence)
+    resources: Resources = field(default_factory=Resources)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+
+
+def read(path: Path) -> tuple[Site, Path]:
+    """The settings in ``path`` (a file, or a folder's site.toml), and the site's folder."""
+    file = path / FILE if path.is_dir() else path
+    if not file.exists():
+        raise ConfigError(f"No {FILE} in {path}. `proxyfl node init` makes a site's folder.")
+    tree = _settings.read_toml(file, "site")
+    return _settings.build(Site, tree, source=file), file.parent
+
+
+def to_toml(site: Site) -> str:
+    """The settings as a file, with what could be set in comments."""
+    return _settings.to_toml(site, complete=True)

@@ -1,0 +1,178 @@
+"""Between the exchange, which moves bytes and exact weights, and the round loop, which has tensors.
+
+Guarantees, for what a peer sends:
+    * a frame is refused unless it is the member's whose share announces it, of that round, of the
+      manifest's proxy, with finite values of a sane size and the weight that the share states;
+    * a weight above the number of members is refused: no honest site can hold as much.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from torch import Tensor
+
+from proxyfl.errors import TransportError
+from proxyfl.gossip.pushsum import Mass, add
+from proxyfl.gossip.routes import Routes, routes
+from proxyfl.node.exchange.books import Part
+from proxyfl.node.exchange.messages import Share
+from proxyfl.node.members.manifest import Manifest
+from proxyfl.node.members.roster import Roster
+from proxyfl.transport import wire
+
+LARGEST_VALUE = 1e4
+"""No parameter of a proxy that learns comes near it."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """What every frame must fit: the proxy's fingerprint and number of parameters."""
+
+    model: str
+    size: int
+
+
+class Mixer:
+    """Turns masses into frames and back, for one site."""
+
+    def __init__(self, roster: Roster, me: str, proxy: Proxy) -> None:
+        self.roster = roster
+        self.me = me
+        self.proxy = proxy
+
+    def check(self, share: Share, frame: bytes) -> None:
+        """Raise TransportError unless ``frame`` may be added."""
+        manifest = self._manifest(share.version)
+        if share.sender not in manifest.names():
+            raise TransportError(
+                f"{share.sender!r} is no member in version {share.version} of the manifest."
+            )
+        weight = share.exact_weight
+        if not 0 < weight <= len(manifest.members):
+            raise TransportError(
+                f"{share.sender!r}, round {share.round}: a weight of {float(weight):g}; expected "
+                f"more than 0 and at most the {len(manifest.members)} members' total."
+            )
+        message = self._decoded(frame, manifest, share.sender, share.round)
+        if message.weight != float(weight):
+            raise TransportError(
+                f"{share.sender!r}, round {share.round}: the frame says weight {message.weight:g}, "
+                f"its share {float(weight):g}."
+            )
+        largest = float(message.values.abs().max()) if len(message.values) else 0.0
+        if largest > LARGEST_VALUE:
+            raise TransportError(
+                f"{share.sender!r}, round {share.round}: a parameter of {largest:g}; at most "
+                f"{LARGEST_VALUE:g} is sane. Did that site's training diverge?"
+            )
+
+    def frame(self, theta: Tensor, weight: Fraction, round: int) -> bytes:
+        """The frame of a part of this site's mass."""
+        sender = self.roster.current.position(self.me)
+        message = wire.Message(round, sender, float(weight), theta.cpu(), self.proxy.model)
+        return wire.encode(message)
+
+    def mass(self, part: Part) -> Mass:
+        """The mass in a stored frame."""
+        manifest = self._manifest(part.version)
+        message = self._decoded(part.frame, manifest, part.sender, part.round)
+        return Mass(message.values, float(part.weight))
+
+    def to_keep(self, theta: Tensor, weight: Fraction) -> bytes:
+        """This site's own mass as the store holds it, whatever the round and the version."""
+        return wire.encode(wire.Message(0, 0, float(weight), theta.cpu(), self.proxy.model))
+
+    def kept(self, content: bytes) -> Tensor:
+        """The parameters that ``to_keep`` put away."""
+        message = wire.decode(
+            content,
+            expect_sender=0,
+            expect_round=0,
+            expect_model=self.proxy.model,
+            expect_size=self.proxy.size,
+        )
+        return message.values
+
+    def routes(
+        self, round: int, *, left: Collection[str] = (), leaving: bool = False
+    ) -> tuple[Routes, Sequence[str]]:
+        """The round's graph over those who take part, and the names of its positions."""
+        manifest = self.roster.current
+        names = manifest.names()
+        present = []
+        for position, card in enumerate(manifest.members):
+            if card.joins <= round and (card.name not in left or card.name == self.me):
+                present.append(position)
+        own = manifest.position(self.me)
+        gone = frozenset({own}) if leaving and len(present) > 1 else frozenset()
+        return routes(manifest.mixing(), round, present, leaving=gone), names
+
+    def shares(
+        self, round: int, *, blocked: Collection[str], left: Collection[str], leaving: bool
+    ) -> dict[str, float]:
+        """Receiver -> share of this site's mass. What a blocked peer should get, the site keeps.
+
+        A site that leaves gives everything to those who can take it."""
+        plan, names = self.routes(round, left=left, leaving=leaving)
+        shares: dict[str, float] = {}
+        for position, share in plan.shares(self.roster.current.position(self.me)).items():
+            name = names[position]
+            if name in blocked:
+                name = self.me
+            shares[name] = shares.get(name, 0.0) + share
+        if leaving and self.me in shares:
+            shares = self._handed_over(shares, round, blocked, left)
+        return shares
+
+    def _handed_over(
+        self,
+        shares: dict[str, float],
+        round: int,
+        blocked: Collection[str],
+        left: Collection[str],
+    ) -> dict[str, float]:
+        rest = shares.pop(self.me)
+        if not shares:
+            members = self.roster.current.members
+            able = [
+                card.name
+                for card in members
+                if card.name not in {self.me, *blocked, *left} and card.joins <= round
+            ]
+            return {able[0]: 1.0} if able else {self.me: 1.0}
+        first = next(iter(shares))
+        shares[first] += rest
+        return shares
+
+    def senders(self, round: int, *, left: Collection[str]) -> set[str]:
+        """Whose shares this site may expect in ``round``."""
+        plan, names = self.routes(round, left=left)
+        own = self.roster.current.position(self.me)
+        return {names[position] for position in plan.senders(own)}
+
+    def added(self, kept: Mass, parts: Sequence[Part]) -> Mass | None:
+        """The sum of what was kept and what has arrived; None if all of it weighs nothing.
+
+        Summed in the order of the members, as the simulation does."""
+        order = {name: at for at, name in enumerate(self.roster.current.names())}
+        found = [((order[self.me], -1), kept)]
+        for part in parts:
+            found.append(((order.get(part.sender, len(order)), part.round), self.mass(part)))
+        found.sort(key=lambda entry: entry[0])
+        masses = [mass for _, mass in found if mass.w > 0]
+        return add(masses) if masses else None
+
+    def _manifest(self, version: int) -> Manifest:
+        if version not in self.roster.versions:
+            raise TransportError(f"Version {version} of the manifest is not known here.")
+        return self.roster.versions[version]
+
+    def _decoded(self, frame: bytes, manifest: Manifest, sender: str, round: int) -> wire.Message:
+        return wire.decode(
+            frame,
+            expect_sender=manifest.position(sender),
+            expect_round=round,
+            expect_model=self.proxy.model,
+            expect_size=self.proxy.size,
+        )

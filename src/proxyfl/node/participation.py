@@ -1,0 +1,192 @@
+"""A site's part in one round's exchange: give shares away, wait for those of others, add up.
+
+Guarantees:
+    * what is given away lies in the outbox in the same transaction in which it leaves the mass;
+    * waiting ends after ``patience`` seconds at the latest, and who was missing is said;
+    * a peer that was missed is not waited for again until it is heard from.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict
+from pathlib import Path
+
+from proxyfl.errors import TransportError
+from proxyfl.federation.client import Client
+from proxyfl.federation.exchange import Post
+from proxyfl.gossip.pushsum import Mass
+from proxyfl.node import keeping
+from proxyfl.node.defence import Guard
+from proxyfl.node.exchange.books import Part, divided
+from proxyfl.node.exchange.courier import Courier
+from proxyfl.node.exchange.protocol import Exchange
+from proxyfl.node.mixing import Mixer
+from proxyfl.node.observe.auditlog import AuditLog
+
+ASK_SECONDS = 0.5
+"""How often a round that waits asks the missing peers how far they are."""
+
+
+class Participant:
+    """One site's exchange, as the round loop calls it."""
+
+    def __init__(
+        self,
+        client: Client,
+        exchange: Exchange,
+        mixer: Mixer,
+        courier: Courier,
+        log: AuditLog,
+        folder: Path,
+        *,
+        patience: float,
+        guard: Guard,
+    ) -> None:
+        self.client = client
+        self.exchange = exchange
+        self.books = exchange.books
+        self.mixer = mixer
+        self.courier = courier
+        self.log = log
+        self.folder = folder
+        self.patience = patience
+        self.guard = guard
+        self.missed: dict[str, float] = {}
+        self.heard_of = 0
+        self.expected = 0
+
+    def __call__(
+        self, masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+    ) -> dict[int, Mass]:
+        """Exchange this site's mass for that of the next round."""
+        mass = masses[self.client.id]
+        gone = self.client.id in leaving
+        if gone:
+            mass = self._withdrawn(mass)
+        sent = self.release(mass, leaving=gone)
+        counters = post.of(self.client.id)
+        counters.messages_sent += len(sent)
+        counters.bytes_sent += sum(sent.values())
+        if gone:
+            self.books.conclude([], b"")
+            return {}
+        parts, mixed = self.finish()
+        received = [part for part in parts if not part.returned_by]
+        counters.messages_received += len(received)
+        counters.bytes_received += sum(len(part.frame) for part in received)
+        return {} if mixed is None else {self.client.id: mixed}
+
+    def release(self, mass: Mass, *, leaving: bool) -> dict[str, int]:
+        """Put this round's shares into the outbox; return their sizes by receiver."""
+        here = self.books.position()
+        left = self.left()
+        blocked = self.books.blocked()
+        shares = self.mixer.shares(here.round, blocked=blocked, left=left, leaving=leaving)
+        me = self.books.me
+        last = me if me in shares else list(shares)[-1]
+        weights = divided(here.weight, shares, last)
+        frames: dict[str, bytes] = {}
+        for receiver, weight in weights.items():
+            if receiver != me and weight > 0:
+                frames[receiver] = self.mixer.frame(mass.theta, weight, here.round)
+        # What would round to nothing stays: no weight is ever dropped.
+        nothing = [name for name in weights if name != me and not weights[name]]
+        for name in nothing:
+            del weights[name]
+        kept = self.mixer.to_keep(mass.theta, weights.get(me, here.weight * 0))
+        self.books.release(
+            kept=kept,
+            frames=frames,
+            weights=weights,
+            learner=keeping.save(self.folder, self.client.learner, here.round),
+            charges=[json.dumps(asdict(charge)) for charge in self.client.ledger.charges],
+        )
+        self.log.add("released", round=here.round, to=sorted(frames), leaving=leaving)
+        self.courier.poke(frames)
+        return {receiver: len(frame) for receiver, frame in frames.items()}
+
+    def finish(self) -> tuple[list[Part], Mass | None]:
+        """Wait for this round's shares, add what has arrived, and go on to the next round."""
+        here = self.books.position()
+        self.await_senders(here.round)
+        parts = self.books.parts()
+        kept = Mass(self.mixer.kept(here.mass), float(here.weight))
+        mixed = self.guard.added(self.mixer, kept, parts)
+        frame = b""
+        if mixed is not None:
+            total = sum((part.weight for part in parts), here.weight)
+            frame = self.mixer.to_keep(mixed.theta, total)
+        self.books.conclude(parts, frame)
+        keeping.forget_others(self.folder, here.learner)
+        return parts, mixed
+
+    def await_senders(self, round: int) -> None:
+        """Return when all who should send have, or will not; or when patience is over."""
+        deadline = time.monotonic() + self.patience
+        asked = 0.0
+        senders = self.mixer.senders(round, left=self.left())
+        while True:
+            missing = self._missing(senders, round)
+            self.expected = len(senders)
+            self.heard_of = len(senders) - len(missing)
+            waited_for = [name for name in missing if not self._is_away(name)]
+            if not waited_for:
+                break
+            now = time.monotonic()
+            if now >= deadline:
+                self._give_up(waited_for, round)
+                break
+            if now - asked >= ASK_SECONDS:
+                self.courier.poke(waited_for, hello=True)
+                asked = now
+            self.exchange.wait(0.1)
+        if missing:
+            self.log.add("went on without", round=round, peers=sorted(missing), heard=self.heard_of)
+
+    def left(self) -> set[str]:
+        """Members who have announced that they leave."""
+        names = self.mixer.roster.current.names()
+        return {name for name in names if self.exchange.books.peer(name).state != "active"}
+
+    def _withdrawn(self, mass: Mass) -> Mass:
+        """Refuse what arrives from now on, and add what had arrived: all of it is handed on."""
+        self.books.set_state("leaving")
+        parts = self.books.parts(every=True)
+        if not parts:
+            return mass
+        mixed = self.mixer.added(mass, parts)
+        if mixed is None:
+            raise TransportError("A site without mass has nothing to hand on.")
+        here = self.books.position()
+        total = sum((part.weight for part in parts), here.weight)
+        frame = self.mixer.to_keep(mixed.theta, total)
+        self.books.conclude(parts, frame, next_round=here.round)
+        return mixed
+
+    def _missing(self, senders: Set[str], round: int) -> list[str]:
+        heard = self.books.heard(round)
+        left = self.left()
+        missing = []
+        for name in sorted(senders - heard - left):
+            if not self.exchange.owes_nothing(name, round):
+                missing.append(name)
+        return missing
+
+    def _is_away(self, name: str) -> bool:
+        since = self.missed.get(name)
+        if since is None:
+            return False
+        if self.courier.service.contact.get(name, 0.0) > since:
+            del self.missed[name]
+            self.log.add("is back", peer=name)
+            return False
+        return True
+
+    def _give_up(self, names: Sequence[str], round: int) -> None:
+        now = time.time()
+        for name in names:
+            # A peer that talks but does not send is slow, not away: it is waited for again.
+            recently = now - self.courier.service.contact.get(name, 0.0) < self.patience / 2
+            if not recently:
+                self.missed[name] = now

@@ -1,0 +1,144 @@
+"""What the sites of a federation will get, found in one process: simulate first, then deploy.
+
+The same manifest and site files, the same client, the same round loop; masses go through memory,
+and noise is seeded. In test mode (`proxyfl node run --simulated-seed N`) a real federation's
+proxies are equal to these, bit for bit.
+
+``alone`` is what a site has if it does not join: its private model trained on its own examples for
+as many steps, without DP, since nothing of it is shared.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from proxyfl import params
+from proxyfl.errors import ConfigError
+from proxyfl.federation import exchange, membership
+from proxyfl.federation.client import Client
+from proxyfl.federation.metrics import Score, evaluate
+from proxyfl.federation.rounds import run_rounds
+from proxyfl.measures import MEASURES
+from proxyfl.node import assembly
+from proxyfl.node.assembly import SiteData
+from proxyfl.node.members import manifest, site
+from proxyfl.node.members.manifest import Manifest
+from proxyfl.node.members.site import Site
+from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.privacy.guarantee import Epsilon
+from proxyfl.transport.memory import MemoryTransport
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one site gets, in the manifest's measure."""
+
+    name: str
+    architecture: str
+    examples: int
+    alone: float | None
+    joined: float | None
+    epsilon: Epsilon
+    proxy: torch.Tensor | None = None
+
+    def gain(self, measure: str) -> float | None:
+        """How much better joining is; None where the measure is not defined."""
+        if self.alone is None or self.joined is None:
+            return None
+        return MEASURES[measure].gain(self.joined, self.alone)
+
+
+def find_sites(folder: Path) -> tuple[Manifest, list[tuple[Site, Path]]]:
+    """The manifest in ``folder``, and the site folders in it, in the manifest's order."""
+    agreed = manifest.read(folder)
+    found: dict[str, tuple[Site, Path]] = {}
+    for path in sorted(folder.glob(f"*/{site.FILE}")):
+        settings, place = site.read(path)
+        found[settings.name] = (settings, place)
+    missing = [name for name in agreed.names() if name not in found]
+    if missing:
+        raise ConfigError(
+            f"No {site.FILE} for {', '.join(missing)} below {folder}. A simulation needs each "
+            "site's settings, and data of its shape: real, public, or made up."
+        )
+    return agreed, [found[name] for name in agreed.names()]
+
+
+def predict(
+    folder: Path, *, seed: int = 0, say: Callable[[int], None] = lambda round: None
+) -> list[Outcome]:
+    """Run the federation in ``folder`` in this process."""
+    agreed, sites = find_sites(folder)
+    data = [assembly.load(agreed, settings, place) for settings, place in sites]
+    clients = []
+    for (settings, _), own in zip(sites, data, strict=True):
+        clients.append(assembly.client(agreed, settings, own.train, ledger=None, seed=seed))
+    simulate(agreed, clients, data[0], say=say)
+    outcomes = []
+    for client, (settings, _), own in zip(clients, sites, data, strict=True):
+        outcomes.append(_outcome(agreed, client, settings, own, seed))
+    return outcomes
+
+
+def simulate(
+    agreed: Manifest,
+    clients: Sequence[Client],
+    judged_on: SiteData,
+    *,
+    say: Callable[[int], None] = lambda round: None,
+) -> None:
+    """Run all rounds of ``clients`` in this process, budgets and late joiners included."""
+    presences = membership.plan(
+        len(clients),
+        agreed.rounds,
+        schedule=[membership.Stay(at, card.joins) for at, card in enumerate(agreed.members)],
+        allowances={client.id: _allowance(client, agreed.rounds) for client in clients},
+    )
+    rounds = run_rounds(
+        clients,
+        rounds=agreed.rounds,
+        exchange=exchange.make("pushsum", agreed.mixing()),
+        shares=True,
+        transport=MemoryTransport(),
+        presence=lambda round: presences[round],
+        evaluate=partial(evaluate, examples=judged_on.test),
+        evaluate_now=lambda _round: False,
+    )
+    for number, _ in enumerate(rounds):
+        say(number)
+
+
+def alone(agreed: Manifest, settings: Site, own: SiteData, seed: int | None) -> Score:
+    """What the site's private model reaches by itself, in as many steps."""
+    client = assembly.client(agreed, settings, own.train, ledger=None, seed=seed, method="alone")
+    for round in range(agreed.rounds):
+        client.learner.train(round, client.steps)
+    return evaluate(client.learner.models()["private"], own.test)
+
+
+def _outcome(agreed: Manifest, client: Client, settings: Site, own: SiteData, seed: int) -> Outcome:
+    joined = evaluate(client.learner.models()["private"], own.test)
+    baseline = alone(agreed, settings, own, seed)
+    return Outcome(
+        name=settings.name,
+        architecture=settings.model.architecture,
+        examples=len(own.train),
+        alone=baseline.values[agreed.measure],
+        joined=joined.values[agreed.measure],
+        epsilon=client.ledger.epsilon(),
+        proxy=params.flatten(client.learner.shared),
+    )
+
+
+def _allowance(client: Client, rounds: int) -> membership.Allowance:
+    trainer = client.learner.trainer
+    if not isinstance(trainer, DPSGD):
+        return membership.Allowance(client.steps)
+    wanted = rounds * client.steps
+    affordable = client.ledger.affordable_steps(
+        trainer.sampling_rate, trainer.noise_multiplier, wanted
+    )
+    return membership.Allowance(client.steps, None if affordable == wanted else affordable)

@@ -1,0 +1,369 @@
+"""A running site: one round after the other, whoever else is there.
+
+A round is that of ``federation.rounds.run_rounds``; the node supplies the exchange
+(``participation``). Guarantees:
+    * a round's charge is in the ledger before its first step;
+    * after a crash the site goes on where it was: a round that was released is not trained again;
+    * a site whose budget does not cover a whole round takes the steps that it covers, hands its
+      mass on and keeps its private model, whatever peers or changed settings say;
+    * a site that its peers have seen further than it knows itself stops before it sends anything.
+"""
+
+import contextlib
+import fcntl
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from proxyfl import params
+from proxyfl.errors import ConfigError, PrivacyError, RunError
+from proxyfl.federation.membership import Presence
+from proxyfl.federation.metrics import Score, evaluate
+from proxyfl.federation.rounds import ClientRound, run_rounds
+from proxyfl.node import assembly, keeping
+from proxyfl.node.defence import Guard
+from proxyfl.node.ending import Ending
+from proxyfl.node.exchange.books import Books
+from proxyfl.node.exchange.courier import Courier
+from proxyfl.node.exchange.protocol import Exchange
+from proxyfl.node.exchange.service import Service
+from proxyfl.node.exchange.store import FILE as STORE_FILE
+from proxyfl.node.exchange.store import Store
+from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.roster import Roster
+from proxyfl.node.members.site import Site
+from proxyfl.node.mixing import Mixer, Proxy
+from proxyfl.node.observe import status
+from proxyfl.node.observe.auditlog import FILE as AUDIT_FILE
+from proxyfl.node.observe.auditlog import AuditLog
+from proxyfl.node.participation import Participant
+from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.records.row import row_of
+from proxyfl.transport.files import Folder
+from proxyfl.transport.memory import MemoryTransport
+
+LOCK_FILE = "node.lock"
+STOP_FILE = "stop.request"
+LEAVE_FILE = "leave.request"
+FRAME_OVERHEAD = 1 << 16
+MEET_SECONDS = 5.0
+
+
+class Node:
+    """One site at work. Use it as a context manager; ``run`` returns why it ended."""
+
+    def __init__(
+        self,
+        site: Site,
+        folder: Path,
+        *,
+        seed: int | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.site = site
+        self.folder = folder
+        self.say = say
+        self.seed = seed
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(_locked(folder))
+        torch.set_num_threads(site.resources.threads)
+        self.identity = Identity(folder, site.name)
+        self.roster = Roster(folder, self.identity)
+        manifest = self.roster.current
+        self.data = assembly.load(manifest, site, folder)
+        self.client = assembly.client(
+            manifest, site, self.data.train, ledger=folder / assembly.LEDGER_FILE, seed=seed
+        )
+        self.log = AuditLog(folder / AUDIT_FILE)
+        self.store = Store(folder / STORE_FILE)
+        self._stack.callback(self.store.close)
+        self.books = Books(
+            self.store,
+            federation=manifest.federation,
+            me=site.name,
+            version=manifest.version,
+            rounds=manifest.rounds,
+        )
+        shared = self.client.learner.shared
+        proxy = Proxy(params.fingerprint(shared), params.size(shared))
+        self.mixer = Mixer(self.roster, site.name, proxy)
+        self.exchange = Exchange(self.books, self.mixer.check)
+        self.service = Service(self.identity, self.roster, self.exchange, self.log)
+        self.largest = 4 * proxy.size + FRAME_OVERHEAD
+        self.courier = Courier(
+            self.service,
+            largest=self.largest,
+            heartbeat=site.network.heartbeat,
+            timeout=site.network.timeout,
+            folder=self._shared_folder(),
+        )
+        self.participant = Participant(
+            self.client,
+            self.exchange,
+            self.mixer,
+            self.courier,
+            self.log,
+            folder,
+            patience=site.network.patience,
+            guard=Guard(site.defence.rule, site.defence.radius, site.defence.most_weight),
+        )
+        self.stopping = threading.Event()
+        self.ending = Ending(self.participant, self.service, self.stopping)
+        self.last: ClientRound | None = None
+        self.started = time.time()
+
+    def __enter__(self) -> "Node":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.courier.stop()
+        self._stack.close()
+
+    def run(self) -> str:
+        """Take part until the end; return why it ended: finished, left, or stopped."""
+        self._start()
+        self.courier.start()
+        self._meet()
+        if self.books.position().phase == "released":
+            self._resume_exchange()
+        while True:
+            self.service.check_behind()
+            self._follow_manifest()
+            here = self.books.position()
+            if here.state != "active":
+                self.ending.drain()
+                (self.folder / LEAVE_FILE).unlink(missing_ok=True)
+                return "left"
+            if here.round >= self.roster.current.rounds:
+                self.ending.finish()
+                return "finished"
+            if self._asked(STOP_FILE) or self.stopping.is_set():
+                self.log.add("stopped", round=here.round)
+                return "stopped"
+            self._catch_up()
+            self._round(self.books.position().round)
+
+    def status(self) -> dict[str, Any]:
+        """What the status page shows."""
+        return status.of_folder(self.site, self.folder, service=self.service, running=True)
+
+    def begin_again(self, round: int) -> int:
+        """After a restore from an old backup: charge the rounds that were forgotten, and go on
+        without mass. Returns how many rounds were charged.
+
+        What was released since the backup cannot be taken back, so its cost is put on the ledger as
+        if every round had been trained in full."""
+        self.books.start()
+        here = self.books.position()
+        trainer = self.client.learner.trainer
+        if not isinstance(trainer, DPSGD):
+            raise PrivacyError("A node shares nothing that was trained without DP.")
+        rate, noise = trainer.sampling_rate, trainer.noise_multiplier
+        forgotten = range(here.round, round)
+        for number in forgotten:
+            steps = self.client.ledger.affordable_steps(rate, noise, self.client.steps)
+            self.client.ledger.charge(number, steps, rate, noise)
+        self.books.begin_again(round=round)
+        self.log.add("began again", round=round, charged=len(forgotten))
+        return len(forgotten)
+
+    def _start(self) -> None:
+        manifest = self.roster.current
+        self.books.start(round=manifest.member(self.site.name).joins)
+        self.exchange.manifest = manifest.digest
+        self.exchange.accepted = self.roster.acceptance
+        self._check_budget()
+        self._check_ledger()
+        here = self.books.position()
+        if here.learner:
+            keeping.restore(self.folder, self.client.learner, here.learner)
+        self.client.weight = float(here.weight)
+        if here.phase == "ready" and here.mass:
+            self.client.learner.adopt(self.mixer.kept(here.mass))
+        if self.site.network.listen and not self.site.network.folder:
+            self._listen()
+        self.log.add("started", round=here.round, version=manifest.version)
+
+    def _listen(self) -> None:
+        from proxyfl.transport.grpc import Credentials
+        from proxyfl.transport.grpc.server import Server
+
+        server = Server(
+            self.site.network.listen,
+            credentials=lambda: Credentials(
+                self.identity.key_pem(), self.identity.tls_certificate(), self.roster.trusted()
+            ),
+            answer=self.service.answer,
+            follow=self.service.follow,
+            largest=self.largest,
+            threads=8 + len(self.roster.current.members),
+            refused=self.service.refused,
+        )
+        self._stack.callback(server.stop)
+
+    def _meet(self) -> None:
+        """Say hello to all, so that a peer that knows more of this site can say so."""
+        names = [card.name for card in self.roster.others()]
+        self.courier.poke(names, hello=True)
+        deadline = time.monotonic() + min(MEET_SECONDS, self.site.network.patience)
+        while time.monotonic() < deadline:
+            self.service.check_behind()
+            if all(self.exchange.admitted(name) for name in names):
+                return
+            self.exchange.wait(0.1)
+
+    def _round(self, round: int) -> None:
+        steps, reason = self._allowance()
+        if self._asked(LEAVE_FILE):
+            reason = "asked to leave"
+        left = self.participant.left()
+        members = self.roster.current.members
+        present = [at for at, card in enumerate(members) if card.name not in left]
+        leaving = {self.client.id: reason} if reason else {}
+        who = Presence(tuple(present), len(members), leaving, {self.client.id: steps})
+        transport = MemoryTransport()  # the round loop wants one; the participant moves the mass
+        rows = run_rounds(
+            [self.client],
+            rounds=round + 1,
+            start=round,
+            exchange=self.participant,
+            shares=True,
+            transport=transport,
+            presence=lambda _round: who,
+            evaluate=self._evaluate,
+            evaluate_now=lambda _round: True,
+        )
+        for records in rows:
+            self._record(records[0])
+
+    def _evaluate(self, model: torch.nn.Module) -> Score:
+        return evaluate(model, self.data.test, self.site.resources.device)
+
+    def _allowance(self) -> tuple[int, str]:
+        """The steps that the budget covers this round, and why the site must leave, if it must."""
+        trainer = self.client.learner.trainer
+        usual = self.client.steps
+        if not isinstance(trainer, DPSGD):
+            raise PrivacyError("A node shares nothing that was trained without DP.")
+        affordable = self.client.ledger.affordable_steps(
+            trainer.sampling_rate, trainer.noise_multiplier, usual
+        )
+        return affordable, "budget spent" if affordable < usual else ""
+
+    def _record(self, record: ClientRound) -> None:
+        self.last = record
+        row = row_of("proxyfl", record)
+        row["heard"] = self.participant.heard_of
+        row["asked"] = self.participant.expected
+        row["time"] = round(time.time(), 3)
+        with (self.folder / status.METRICS_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        missing = self.participant.expected - self.participant.heard_of
+        note = f"; WITHOUT {missing} of {self.participant.expected} senders" if missing else ""
+        measure = self.roster.current.measure
+        value = row.get(f"private_{measure}")
+        shown = "" if value is None else f", private {measure} {value:.3f}"
+        self.say(f"round {record.round + 1} of {self.roster.current.rounds}{shown}{note}")
+
+    def _resume_exchange(self) -> None:
+        """The program stopped after a release: what was trained is kept, the round is finished."""
+        if self.books.position().state != "active":
+            self.books.conclude([], b"")
+            return
+        _, mixed = self.participant.finish()
+        self.client.weight = 0.0
+        if mixed is not None:
+            self.client.take(mixed)
+
+    def _catch_up(self) -> None:
+        """Go on at the others' round if all who can be reached have gone on without this site."""
+        here = self.books.position()
+        rounds = []
+        for card in self.roster.others():
+            peer = self.books.peer(card.name)
+            if self.exchange.admitted(card.name) and peer.state == "active":
+                rounds.append(peer.round)
+        last = self.roster.current.rounds - 1
+        if rounds and min(rounds) > here.round + 1:
+            skipped_to = min(min(rounds), last)
+            self.books.skip_to(skipped_to)
+            self.log.add("skipped rounds", first=here.round, last=skipped_to - 1)
+            self.say(f"was away: goes on at round {skipped_to + 1}")
+
+    def _follow_manifest(self) -> None:
+        """Take in a version that the operator accepted meanwhile."""
+        before = self.roster.current
+        if not self.roster.reload():
+            return
+        manifest = self.roster.current
+        self.books.version = manifest.version
+        self.books.rounds = manifest.rounds
+        self.exchange.manifest = manifest.digest
+        self.exchange.accepted = self.roster.acceptance
+        self.client.id = manifest.position(self.site.name)
+        self.books.write_off(set(before.names()) - set(manifest.names()))
+        self.log.add("manifest", version=manifest.version, members=list(manifest.names()))
+
+    def _check_budget(self) -> None:
+        """A budget can be lowered, never raised: the store knows the lowest so far."""
+        budget = self.site.privacy.budget
+        with self.store.transaction() as run:
+            (known,) = run.execute("select budget from site").fetchone()
+            if known and (budget is None or budget > float(known)):
+                raise ConfigError(
+                    f"privacy.budget is {budget}, and this site began with {known}. A budget can "
+                    "be lowered, never raised: set it back."
+                )
+            text = "" if budget is None else repr(budget)
+            run.execute("update site set budget = ?", (text,))
+
+    def _check_ledger(self) -> None:
+        """Whatever the store has seen charged must still be in the ledger."""
+        charges = [json.dumps(asdict(charge)) for charge in self.client.ledger.charges]
+        with self.store.reading() as run:
+            rows = run.execute("select entry from charges order by number").fetchall()
+        known = [entry for (entry,) in rows]
+        if charges[: len(known)] != known:
+            raise PrivacyError(
+                f"The ledger {self.folder / assembly.LEDGER_FILE} lacks charges that the store has "
+                "seen, so what was spent is not known. Bring back the newer ledger."
+            )
+
+    def _shared_folder(self) -> Folder | None:
+        path = self.site.network.folder
+        return Folder(self.folder / path, largest=2 * self.largest) if path else None
+
+    def _asked(self, file: str) -> bool:
+        path = self.folder / file
+        found = path.exists()
+        if found and file == STOP_FILE:
+            path.unlink()
+        return found
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One program at a time works in a site's folder."""
+    with (folder / LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"Another program runs the site in {folder}. Stop it first: proxyfl node stop."
+            ) from None
+        yield
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a program runs the site in ``folder`` now."""
+    try:
+        with _locked(folder):
+            return False
+    except RunError:
+        return True

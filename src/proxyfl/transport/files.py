@@ -1,0 +1,60 @@
+"""Frames as files in a folder that someone synchronises: SFTP, a share, a USB stick.
+
+    FOLDER/for-NAME/SHA256.message
+
+Guarantees:
+    * a file appears under its name whole or not at all, so a synchronisation in between copies no
+      half of one;
+    * the same message is one file, however often it is put there;
+    * ``waiting`` reads no file larger than ``largest``; a file that cannot be read is left alone.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from proxyfl._files import write_bytes
+from proxyfl.errors import TransportError
+
+_SUFFIX = ".message"
+
+
+class Folder:
+    """One end of the exchange by files."""
+
+    def __init__(self, path: Path, *, largest: int) -> None:
+        self.path = path
+        self._largest = largest
+
+    def put(self, message: bytes, receiver: str) -> Path:
+        """Leave ``message`` for ``receiver``."""
+        name = hashlib.sha256(message).hexdigest() + _SUFFIX
+        path = self._inbox(receiver) / name
+        if not path.exists():
+            write_bytes(path, message)
+        return path
+
+    def waiting(self, receiver: str) -> Iterator[tuple[Path, bytes]]:
+        """What lies there for ``receiver``, oldest first; remove each file when it is dealt with."""
+        inbox = self._inbox(receiver)
+        if not inbox.is_dir():
+            return
+        found = [path for path in inbox.iterdir() if path.suffix == _SUFFIX]
+        for path in sorted(found, key=_age):
+            try:
+                if path.stat().st_size <= self._largest:
+                    yield path, path.read_bytes()
+            except OSError:
+                continue
+
+    def _inbox(self, receiver: str) -> Path:
+        if not receiver or "/" in receiver or receiver.startswith("."):
+            raise TransportError(f"Expected a site's name, got {receiver!r:.60}.")
+        return self.path / f"for-{receiver}"
+
+
+def _age(path: Path) -> tuple[float, str]:
+    try:
+        return path.stat().st_mtime, path.name
+    except OSError:
+        return 0.0, path.name

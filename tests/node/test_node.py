@@ -1,0 +1,298 @@
+"""Whole sites on loopback: they train together, survive what happens, and leave in order."""
+
+import json
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from proxyfl import params
+from proxyfl.errors import ConfigError, PrivacyError, RunError
+from proxyfl.node import assembly, export, keeping, prediction
+from proxyfl.node.exchange.protocol import RestoredError
+from proxyfl.node.members import manifest as manifests
+from proxyfl.node.members import roster
+from proxyfl.node.members import site as sites
+from proxyfl.node.members.identity import Identity
+from proxyfl.node.observe import auditlog, status
+from proxyfl.node.supervisor import LEAVE_FILE, STOP_FILE, Node
+from proxyfl.privacy.ledger import Ledger
+
+from .federations import SEED, Running, change, quick, running, total_weight, trial
+
+BUDGET = 0.055
+"""Covers five of the two steps a round that the tests' sites take."""
+
+
+def final_proxy(place: Path) -> torch.Tensor:
+    """The proxy that a finished site holds."""
+    settings, folder = sites.read(place)
+    with Node(settings, folder, seed=SEED) as node:
+        node.books.start()
+        here = node.books.position()
+        keeping.restore(folder, node.client.learner, here.learner)
+        node.client.learner.adopt(node.mixer.kept(here.mass))
+        return params.flatten(node.client.learner.shared).clone()
+
+
+def events(place: Path) -> list[str]:
+    """What the audit log of a site says, in order."""
+    return [entry["event"] for entry in auditlog.read(place / auditlog.FILE)]
+
+
+def test_processes_over_tls_equal_the_in_process_engine(tmp_path: Path) -> None:
+    """Four sites with different architectures, sizes and budgets, as processes with mutual TLS: in
+    seeded test mode their proxies equal the in-process engine's, bit for bit."""
+    layout = trial.lay_out(tmp_path, sites=4, rounds=3, template=quick(patience=60.0))
+    for at, place in enumerate(layout.sites):
+        change(place, lambda site, at=at: assembly.with_budget(site, 2.0 + at))
+        change(
+            place,
+            lambda site, at=at: replace(
+                site, learning=replace(site.learning, batch_size=20 + 5 * at)
+            ),
+        )
+    codes = trial.run(layout, "--simulated-seed", str(SEED), "--no-status-page")
+    assert codes == [0, 0, 0, 0]
+    expected = prediction.predict(tmp_path, seed=SEED)
+    for place, outcome in zip(layout.sites, expected, strict=True):
+        assert torch.equal(final_proxy(place), outcome.proxy), place.name
+    assert total_weight(layout) == 4
+    assert {row["private_loss"] is not None for row in status.rows(layout.sites[0])} == {True}
+
+
+def test_a_dead_peer_does_not_stop_the_others(tmp_path: Path) -> None:
+    """One of three never starts: the others wait once, go on without it, and say so."""
+    layout = trial.lay_out(tmp_path, sites=3, rounds=4, template=quick(patience=1.5))
+    with running(layout, only=["north", "south"]) as made:
+        made.join()
+    assert made.ended == {"north": "finished", "south": "finished"}
+    assert "went on without" in events(layout.sites[0])
+    heard = [(row["heard"], row["asked"]) for row in status.rows(layout.sites[1])]
+    assert (0, 1) in heard
+
+
+def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
+    """A site that comes when the others are far ahead joins at their round; mass balances."""
+    layout = trial.lay_out(tmp_path, sites=3, rounds=30, template=quick(patience=1.0))
+    with running(layout, only=["north", "south"]) as made:
+        while len(status.rows(layout.sites[0])) < 5:
+            time.sleep(0.05)
+        made.start(layout.sites[2])
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    assert "skipped rounds" in events(layout.sites[2])
+    assert total_weight(layout) == 3
+    last = status.rows(layout.sites[2])[-1]
+    assert last["round"] == 29
+
+
+def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
+    """kill -9 at arbitrary instants, a restart each time: the proxies are the same, bit for bit."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=6, template=quick(patience=120.0))
+    arguments = ("--simulated-seed", str(SEED), "--no-status-page")
+    steady, victim = layout.sites
+    (other,) = trial.start([steady], *arguments)
+    try:
+        for at_least in (1, 3):
+            (process,) = trial.start([victim], *arguments)
+            while len(status.rows(victim)) < at_least and process.poll() is None:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        (process,) = trial.start([victim], *arguments)
+        assert process.wait(120) == 0
+        assert other.wait(120) == 0
+    finally:
+        for left in (other, process):
+            left.kill()
+            left.wait()
+    expected = prediction.predict(tmp_path, seed=SEED)
+    for place, outcome in zip(layout.sites, expected, strict=True):
+        assert torch.equal(final_proxy(place), outcome.proxy), place.name
+    assert total_weight(layout) == 2
+
+
+def test_a_spent_budget_ends_a_sites_part(tmp_path: Path) -> None:
+    """The site takes the steps that its budget covers, hands all of its mass on and leaves; the
+    others finish, and the sum of weights is exact."""
+    layout = trial.lay_out(tmp_path, sites=3, rounds=6, template=quick(patience=20.0))
+    change(layout.sites[1], lambda site: assembly.with_budget(site, BUDGET))
+    with running(layout) as made:
+        made.join()
+    assert made.ended == {"north": "finished", "south": "left", "east": "finished"}
+    rows = status.rows(layout.sites[1])
+    assert rows[-1]["left"] == "budget spent"
+    assert len(rows) < 6
+    assert Ledger.read(layout.sites[1] / assembly.LEDGER_FILE).epsilon().pld <= BUDGET
+    assert total_weight(layout) == 3
+    found = status.of_folder(*sites.read(layout.sites[1]))
+    assert (found["state"], found["weight"]) == ("left", 0.0)
+
+
+def test_a_budget_is_never_raised(tmp_path: Path) -> None:
+    """Whatever later settings say, the lowest budget so far holds."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick(patience=0.2))
+    with running(layout) as made:
+        made.join()
+    change(layout.sites[0], lambda site: assembly.with_budget(site, 50.0))
+    settings, folder = sites.read(layout.sites[0])
+    with (
+        Node(settings, folder, seed=SEED) as node,
+        pytest.raises(ConfigError, match="never raised"),
+    ):
+        node.run()
+
+
+def test_leaving_and_stopping_on_request(tmp_path: Path) -> None:
+    """`leave` hands the mass on; `stop` ends after the round, and the site can be started again."""
+    layout = trial.lay_out(tmp_path, sites=3, rounds=40, template=quick(patience=3.0))
+    with running(layout) as made:
+        while len(status.rows(layout.sites[2])) < 2:
+            time.sleep(0.02)
+        (layout.sites[2] / LEAVE_FILE).touch()
+        made.join(["east"])
+        (layout.sites[0] / STOP_FILE).touch()
+        made.join(["north"])
+        assert made.ended["north"] == "stopped"
+        made.start(layout.sites[0])
+        made.join()
+    assert made.ended == {"north": "finished", "south": "finished", "east": "left"}
+    assert total_weight(layout) == 3
+
+
+def test_two_programs_do_not_run_one_site(tmp_path: Path) -> None:
+    """The second is told what to do."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick())
+    settings, folder = sites.read(layout.sites[0])
+    with (
+        Node(settings, folder, seed=SEED),
+        pytest.raises(RunError, match="Another program runs"),
+    ):
+        Node(settings, folder, seed=SEED)
+
+
+def test_a_site_joins_by_a_new_version(tmp_path: Path) -> None:
+    """Members accept version 2 while they run; the new site takes part from its round on."""
+    layout = trial.lay_out(tmp_path, sites=3, rounds=30, template=quick(patience=5.0))
+    newcomer = layout.sites[2]
+    first = manifests.Manifest(
+        "growing",
+        rounds=30,
+        input=layout.manifest.input,
+        proxy=layout.manifest.proxy,
+        members=layout.manifest.members[:2],
+    )
+    second = manifests.successor(first, add=[layout.manifest.members[2]], joins=8)
+    for place in layout.sites:
+        shutil.rmtree(place / roster.FOLDER)
+    for place in layout.sites[:2]:
+        roster.accept(place, Identity(place, place.name), first)
+    with running(layout, only=["north", "south"]) as made:
+        while len(status.rows(layout.sites[0])) < 2:
+            time.sleep(0.02)
+        for place in layout.sites[:2]:
+            roster.accept(place, Identity(place, place.name), second)
+        roster.accept(newcomer, Identity(newcomer, newcomer.name), second)
+        made.start(newcomer)
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    assert status.rows(newcomer)[0]["round"] >= 8
+    assert total_weight(layout) == 3
+    assert "manifest" in events(layout.sites[0])
+
+
+def test_an_old_backup_is_refused_and_can_rejoin(tmp_path: Path) -> None:
+    """A site restored from a backup stops before it sends anything; `rejoin` charges what it has
+    forgotten and goes on without mass."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=12, template=quick(patience=2.0))
+    place = layout.sites[1]
+    with running(layout) as made:
+        while len(status.rows(place)) < 2:
+            time.sleep(0.02)
+        (place / STOP_FILE).touch()
+        made.join(["south"])
+        backup = tmp_path / "backup"
+        shutil.copytree(place, backup)
+        made.start(place)
+        while len(status.rows(place)) < 6:
+            time.sleep(0.02)
+        (place / STOP_FILE).touch()
+        made.join(["south"])
+        spent = Ledger.read(place / assembly.LEDGER_FILE).steps
+        shutil.rmtree(place)
+        shutil.copytree(backup, place)
+        made.start(place)
+        made.join(["south"])
+        refused = made.ended["south"]
+        assert isinstance(refused, RestoredError)
+        round = int(str(refused).partition("--round ")[2].partition("`")[0])
+        settings, folder = sites.read(place)
+        with Node(settings, folder, seed=SEED) as node:
+            assert node.begin_again(round) >= 1
+        assert Ledger.read(place / assembly.LEDGER_FILE).steps >= spent
+        made.start(place)
+        made.join()
+    assert made.ended["south"] == "finished"
+
+
+def test_a_ledger_that_forgot_is_refused(tmp_path: Path) -> None:
+    """A ledger that lacks charges which the store has seen stops the site."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=2, template=quick(patience=5.0))
+    with running(layout) as made:
+        made.join()
+    (layout.sites[0] / assembly.LEDGER_FILE).unlink()
+    settings, folder = sites.read(layout.sites[0])
+    with Node(settings, folder, seed=SEED) as node, pytest.raises(PrivacyError, match="lacks"):
+        node.run()
+
+
+def test_real_noise_is_the_default(tmp_path: Path) -> None:
+    """Without a seed the ledger is real, and two runs of a site differ."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick(patience=0.1))
+    made = Running()
+    made.start(layout.sites[0], seed=None)
+    made.join()
+    assert not Ledger.read(layout.sites[0] / assembly.LEDGER_FILE).simulated
+
+
+def test_the_private_model_is_exported_for_use_without_this_package(tmp_path: Path) -> None:
+    """TorchScript and weights agree with the model, and about.json says what it is."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=2, template=quick(patience=5.0))
+    with running(layout) as made:
+        made.join()
+    settings, folder = sites.read(layout.sites[0])
+    written = export.export(settings, folder, tmp_path / "out")
+    assert [path.name for path in written] == ["about.json", "private.pt", "private.safetensors"]
+    program = torch.jit.load(str(tmp_path / "out" / "private.pt"))
+    own = assembly.load(layout.manifest, settings, folder)
+    rows = torch.arange(20)
+    accuracy = (program(own.test.take(rows)).argmax(1) == own.test.labels[rows]).float().mean()
+    assert accuracy > 0.15
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert about["classes"] == list("0123456789")
+    assert "without DP" in about["warning"]
+
+
+def test_the_audit_log_shows_tampering(tmp_path: Path) -> None:
+    """A changed line no longer follows from the one before it."""
+    log = auditlog.AuditLog(tmp_path / "audit.jsonl")
+    for round in range(4):
+        log.add("released", round=round)
+    assert auditlog.verify(tmp_path / "audit.jsonl") is None
+    text = (tmp_path / "audit.jsonl").read_text().replace('"round": 2', '"round": 7')
+    (tmp_path / "audit.jsonl").write_text(text)
+    assert auditlog.verify(tmp_path / "audit.jsonl") == 3
+
+
+def test_a_flood_costs_one_line(tmp_path: Path) -> None:
+    """A thousand refusals of one peer are counted and hardly written."""
+    log = auditlog.AuditLog(tmp_path / "audit.jsonl")
+    for _ in range(1000):
+        log.add("refused", peer="mallory", reason="x")
+    assert len(auditlog.read(tmp_path / "audit.jsonl")) == 1
+    assert log.counts["refused"] == 1000
