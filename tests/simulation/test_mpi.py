@@ -167,6 +167,13 @@ class TestRanks:
         """The same with four kills in a row, each of any rank, on two to four ranks."""
         kill_and_resume(random.Random(seed), config, whole, tmp_path / "run", kills=4)
 
+    def test_a_rank_with_other_data_is_refused(self) -> None:
+        """A rank whose data are not those of rank 0 says so and ends the job."""
+        done = ranks.run(2, ["-m", "tests.simulation.other_data"], timeout=LIMIT)
+        assert done.returncode != 0
+        assert "rank 1 on" in messages(done.stderr)[0]
+        assert "The data are not those of rank 0." in messages(done.stderr)[0]
+
     def test_bad_input_is_refused_once(self, config: Path, tmp_path: Path) -> None:
         """A folder that exists already gives one message and exit code 2, whatever the number of
         ranks."""

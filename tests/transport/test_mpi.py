@@ -12,7 +12,7 @@ import pytest
 from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
 
 from .. import ranks
-from .contract import PATIENCE, Part, TransportContract
+from .contract import PATIENCE, Part, TransportContract, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,36 @@ def reuse_key(transport: Any, client: int) -> bool:
     return got == [b"first", b"second"]
 
 
+def flush_before_and_after(transport: MpiTransport, client: int) -> list[list[int]]:
+    """Client 0 flushes a frame before client 1 asks for it, and again once it was received."""
+    if client == 1:
+        transport.receive(sender=0, receiver=1, round=1, timeout=PATIENCE)
+        transport.receive(sender=0, receiver=1, round=0, timeout=PATIENCE)
+        return []
+    transport.send(b"not asked for yet", sender=0, receiver=1, round=0)
+    before = transport._endpoint.flush(0.2)
+    transport.send(b"ask", sender=0, receiver=1, round=1)
+    return [before, transport._endpoint.flush(PATIENCE)]
+
+
+def test_flush_names_who_is_late() -> None:
+    """Flushing ends by its timeout with the ranks that have not received all, and with none once
+    they have."""
+    assert on_ranks([_Part(flush_before_and_after, client) for client in range(2)])[0] == [[1], []]
+
+
+def refuse_many(transport: MpiTransport) -> tuple[str, str]:
+    """What a transport for more clients than MPI has tags says."""
+    return refusal(lambda: MpiTransport(transport._endpoint, 40_000))
+
+
+def test_more_clients_than_tags_are_refused() -> None:
+    """Where two frames could share a tag the transport refuses to begin, and says how many tags
+    there are."""
+    ((_, message),) = on_ranks([_Part(refuse_many)])
+    assert "too few for 40000 clients" in message
+
+
 def test_what_nobody_asked_for_yet_waits() -> None:
     """Thirty megabytes that arrive before they are asked for are kept, and handed out in any
     order."""
@@ -107,7 +137,8 @@ class _Part:
     """A part with its arguments, which can be pickled."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
-        self.function, self.arguments = function, arguments
+        self.function = function
+        self.arguments = arguments
 
     def __call__(self, transport: Any) -> Any:
         return self.function(transport, *self.arguments)
