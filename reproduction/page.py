@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from proxyfl.errors import RunError
+from proxyfl.privacy.guarantee import shown
 from proxyfl.sweeps.statistics import PairedTest, spread
 from reproduction import statements, views
 from reproduction.catalogue import EXPERIMENTS, HOME, RESULTS
@@ -162,7 +163,7 @@ def batch_size(results: Results) -> str:
     """Accuracy and epsilon by batch size."""
     view = views.batch_size(results)
     rows = [
-        [str(b), *map(_spread, found.values()), _number(view.epsilon[b])]
+        [str(b), *map(_spread, found.values()), _epsilon(view.epsilon[b])]
         for b, found in view.scores.items()
     ]
     return _markdown(
@@ -195,7 +196,7 @@ def honest(results: Results) -> str:
         "ProxyFL, beta = 0: end-to-end",
         "FML, beta = 0: end-to-end",
     ]
-    first = f"alpha, {own.round} rounds, epsilon {_number(next(iter(own.epsilon.values())))}"
+    first = f"alpha, {own.round} rounds, epsilon {_epsilon(next(iter(own.epsilon.values())))}"
     return _markdown(
         [first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"], rows
     )
@@ -218,7 +219,7 @@ def epsilon(results: Results) -> str:
     view = views.epsilon(results)
     rows = [
         [
-            f"{view.epsilon[target]:.2f}",
+            shown(view.epsilon[target] or 0.0, 2),
             *map(_spread, found.values()),
             _against(found[views.LINEAR], view.alone),
         ]
@@ -318,7 +319,7 @@ def _core_hours(record: Record) -> float:
 
 def _cost(record: Record, model: Model) -> str:
     group = record.group(model.method, model.role)
-    return f"{_number(group.epsilon_at(record.last_round))} {group.kind}"
+    return f"{_epsilon(group.epsilon_at(record.last_round))} {group.kind}"
 
 
 def _spread(found: Scores) -> str:
@@ -337,8 +338,9 @@ def _points(difference: float) -> str:
     return f"{100 * difference:+.1f}"
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+def _epsilon(value: float | None) -> str:
+    """An epsilon in a table; rounded up."""
+    return "" if value is None else shown(value, 1)
 
 
 def _p(test: PairedTest | None) -> str:

@@ -32,6 +32,8 @@ PROXYFL, PROXYFL_PROXY = (
 )
 FML, FML_PROXY = Model("FML private", "fml", "private"), Model("FML proxy", "fml", "received")
 AVGPUSH, FEDAVG = Model("AvgPush", "avgpush", "proxy"), Model("FedAvg", "fedavg", "received")
+FEDAVG_TRAINED = Model("FedAvg before the exchange", "fedavg", "proxy")
+"""As the released code scores it: every client's model after local training."""
 CWT, REGULAR = Model("CWT", "cwt", "proxy"), Model("Regular", "regular", "proxy")
 JOINT, ALONE = Model("Joint", "joint", "proxy"), Model("alone", "alone", "private")
 

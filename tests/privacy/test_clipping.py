@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy import layers
+from proxyfl.privacy import terms
 from proxyfl.privacy.clipping import Clipper
 from proxyfl.privacy.validation import check_private_trainable, checked_clipper
 
@@ -241,9 +241,9 @@ def test_equals_opacus(name: str) -> None:
 def test_every_way_to_a_norm_agrees(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gram matrices, kept gradients and gradients formed in pieces give the same sum for a
     convolution."""
-    monkeypatch.setattr(layers, "TRAFFIC", math.inf if way == "gram" else 0)
-    monkeypatch.setattr(layers, "KEPT_AT_MOST", 2**26 if way == "kept" else 0)
-    monkeypatch.setattr(layers, "PIECE", 300)
+    monkeypatch.setattr(terms, "TRAFFIC", math.inf if way == "gram" else 0)
+    monkeypatch.setattr(terms, "KEPT_AT_MOST", 2**26 if way == "kept" else 0)
+    monkeypatch.setattr(terms, "PIECE", 300)
     for name in ("conv2d", "conv2d-strange", "sequence"):
         model, x, y = build(name, 7)
         found = Clipper(model).clip(x, y, loss, 0.3).total
@@ -293,17 +293,17 @@ def test_a_gradient_that_is_not_finite_contributes_nothing() -> None:
 
 
 def test_parameters_used_behind_a_layers_back_are_found() -> None:
-    """A weight that is also used outside of its layer's call is noticed, and the slow but right way
-    is taken."""
+    """A weight that is also used outside of its layer's call is seen in the graph: both uses add
+    up."""
     torch.manual_seed(0)
     model, x, y = Functional(), torch.randn(5, 6), torch.randint(3, (5,))
-    with pytest.warns(UserWarning, match="one example after the other"):
-        clipper = checked_clipper(model, (6,), 3)
+    clipper = checked_clipper(model, (6,))
+    assert clipper.prepare((6,)).name == "one pass"
     torch.testing.assert_close(clipper.clip(x, y, loss, 0.3).total, plain_loop(model, x, y, 0.3))
 
 
-def test_a_layer_with_several_outputs_takes_the_slow_way() -> None:
-    """A recurrent layer, for which there is no rule, still gives the sum of the definition."""
+def test_a_recurrent_layer_unrolls() -> None:
+    """A recurrent layer, whose weights are used at every step, gives the sum of the definition."""
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -315,8 +315,9 @@ def test_a_layer_with_several_outputs_takes_the_slow_way() -> None:
 
     torch.manual_seed(0)
     model, x, y = Recurrent(), torch.randn(4, 5, 6), torch.randint(3, (4,))
-    with pytest.warns(UserWarning, match="one example after the other"):
-        found = Clipper(model).clip(x, y, loss, 0.3).total
+    clipper = Clipper(model)
+    found = clipper.clip(x, y, loss, 0.3).total
+    assert clipper.prepare((5, 6)).name == "one pass"
     torch.testing.assert_close(found, plain_loop(model, x, y, 0.3))
 
 

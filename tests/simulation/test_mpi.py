@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import DataError
-from proxyfl.federation import membership
 from proxyfl.simulation.checkpoint import Checkpoint
 from proxyfl.simulation.config import Config, to_toml
 from proxyfl.simulation.engines.mpi import on_rank_zero
@@ -231,16 +230,11 @@ def test_without_a_launcher_nothing_is_different(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_plan_survives_the_journey(tmp_path: Path) -> None:
-    """Settings, tasks, who is there, who leaves and who takes fewer steps are the same after JSON
-    as before."""
-    schedule = [membership.Stay(0, leaves=4), membership.Stay(2, joins=3, away=(5, 6))]
-    allowances = {1: membership.Allowance(3, 20)}
-    rounds = membership.plan(4, 12, schedule=schedule, absence=0.2, seed=1, allowances=allowances)
-    assert any(presence.leaving for presence in rounds)
-    assert any(presence.fewer_steps for presence in rounds)
-    resumed = Task("proxyfl", Checkpoint(tmp_path, 3, 0, {}))
-    plan = Plan(settings(), tmp_path, [resumed, Task("alone")], {"proxyfl": rounds}, [7, 8])
-    assert Plan.decode(plan.encode()) == plan
+    """Settings, folder, tasks and the data's fingerprint are the same after JSON as before."""
+    resumed = Task("proxyfl", Checkpoint(tmp_path / "checkpoints", 3, 0, {}))
+    for out, tasks in ((tmp_path, [resumed, Task("alone")]), (None, [Task("alone")])):
+        plan = Plan(settings(), out, tasks, 7)
+        assert Plan.decode(plan.encode()) == plan
 
 
 def test_a_rank_is_described_with_its_clients() -> None:

@@ -112,7 +112,8 @@ class DPSGD:
         self._classes = classes
         self._batches = batches
         self._noise = noise
-        self._clipper = checked_clipper(model, examples.shape, classes)
+        nobody = examples.take(torch.empty(0, dtype=torch.int64))
+        self._clipper = checked_clipper(model, examples.shape, dtype=nobody.dtype)
         self._device = params.trainable(model)[0].device
         self._clip_to = clip_norm_for(
             noise, clip_norm, noise_multiplier=noise_multiplier, size=params.size(model)

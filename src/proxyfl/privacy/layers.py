@@ -1,319 +1,301 @@
-r"""Per-example gradients of one layer from what a single backward pass leaves behind.
+"""Rules per operation: per-example gradients of its weights, from one backward pass.
 
-A layer that multiplies its input by a weight has, for example i, the weight gradient
+A ``Use`` is one operation of the traced graph in which weights met examples. Its rule turns the
+operation's inputs and the gradient at its output into terms (``terms``). Layers that fold k rows
+per example into the batch, or keep the examples along another axis, need no rules of their own:
+``examples_first`` moves the examples to the front, and the k rows become positions of the example.
 
-    G_i = sum_t g_it a_it^T      a_it: input, g_it: gradient of the loss at the output, t: position
+An operation without a rule is differentiated by itself, example by example (``vmapped``)."""
 
-(t runs over a sequence, or over the pixels of a convolution's output). Two ways lead to its norm:
-
-    * *Gram*: |G_i|^2 = sum_ts (a_it . a_is) (g_it . g_is), which never forms G_i;
-    * *direct*: form G_i, and keep it if memory allows, since the clipped sum is then only sum_i c_i
-      G_i.
-
-``Product`` takes the cheaper one for each layer. Gram: Goodfellow 2015 (arXiv:1510.01799v2) for t =
-1, Li et al. 2022 (arXiv:2110.05679v6, section 4) for sequences; the choice per layer: Bu et al.
-2022 (arXiv:2205.10683v4).
-
-A ``Term`` is one use of one parameter. Guarantee: ``square_norms()[i]`` and the i-th summand of
-``weighted_sum(c, out)`` depend on example i alone, provided that a_i and g_i do.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
-KEPT_AT_MOST = 2**26
-"""Numbers (of per-example gradients of one parameter) kept in memory; above it they are formed
-twice, in pieces."""
+from proxyfl.privacy.axes import Rows, Times
+from proxyfl.privacy.terms import Lookup, Materialised, Product, Term
 
-PIECE = 2**22
-"""Numbers of unfolded input formed at a time, so that they stay near the cache."""
-
-TRAFFIC = 8
-"""Writing and reading one number of G_i costs about as much as this many multiplications."""
+aten = torch.ops.aten
 
 
-class Term(Protocol):
-    """One use of one parameter in the forward pass, for every example of the batch."""
+@dataclass(frozen=True)
+class Use:
+    """One call of one operation: its inputs by name, and where the examples are in each.
 
-    parameter: Tensor
+    ``axes`` mirrors ``inputs``: ``Rows`` for a tensor that carries examples, None otherwise."""
 
-    def square_norms(self) -> Tensor:
-        """|G_i|^2 for each example i."""
-        ...
+    operation: Any
+    inputs: dict[str, Any]
+    axes: dict[str, Any]
+    output: Rows
+    n: int
 
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        """Write sum_i c_i G_i into ``out``, which has the parameter's shape."""
-        ...
+    def examples_first(self, name: str) -> Tensor:
+        """The input ``name`` as (n, *its shape for one example)."""
+        return examples_first(self.inputs[name].detach(), self.axes[name], self.n)
 
-    def per_example(self) -> Tensor:
-        """G_i for each example i, materialised: needed where a parameter is used more than once."""
-        ...
-
-
-@dataclass
-class Materialised:
-    """A term whose per-example gradients are at hand."""
-
-    parameter: Tensor
-    gradients: Tensor
-
-    def square_norms(self) -> Tensor:
-        return _row_norms(self.gradients).square()
-
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        torch.mv(self.gradients.flatten(1).T, c, out=out.view(-1))
-
-    def per_example(self) -> Tensor:
-        return self.gradients
+    def learns(self, name: str) -> bool:
+        """Whether the input ``name`` is a weight whose gradient is wanted."""
+        value = self.inputs[name]
+        return value is not None and value.requires_grad and self.axes[name] is None
 
 
-@dataclass
-class Product:
-    """A weight that multiplies: Linear and convolutions. ``a`` is (n, t, d) or (n, d), ``g`` alike
-    with p for d.
+def examples_first(tensor: Tensor, rows: Rows, n: int) -> Tensor:
+    """``tensor`` as (n, *shape for one example), where that shape has outer * inner along the
+    examples' axis."""
+    before = tensor.shape[: rows.axis]
+    after = tensor.shape[rows.axis + 1 :]
+    parts = tensor.reshape(*before, rows.outer, n, rows.inner, *after)
+    moved = parts.movedim(rows.axis + 1, 0)
+    return moved.reshape(n, *before, rows.folded, *after)
 
-    ``unfold(i, j)`` gives the inputs of examples i to j as (j - i, d, t); None means that ``a``
-    holds them already."""
 
-    parameter: Tensor
-    a: Tensor
-    g: Tensor
-    positions: int
-    unfold: Callable[[int, int], Tensor] | None = None
-    contract: Callable[[Tensor], Tensor] | None = None
+def linear(use: Use, g: Tensor) -> list[Term]:
+    """Terms of x W^T + b."""
+    g = g.reshape(use.n, -1, g.shape[-1])
+    terms: list[Term] = []
+    if use.learns("weight"):
+        a = use.examples_first("input")
+        a = a.reshape(use.n, -1, a.shape[-1])
+        terms.append(Product(use.inputs["weight"], a, g, a.shape[1]))
+    if use.learns("bias"):
+        terms.append(Materialised(use.inputs["bias"], g.sum(1)))
+    return terms
 
-    @cached_property
-    def _shape(self) -> tuple[int, int]:
-        p = self.parameter.shape[0]
-        return self.parameter.numel() // p, p
 
-    @property
-    def prefers_gram(self) -> bool:
-        """Whether t^2 (d + p) multiplications are fewer than the traffic of forming d p numbers."""
-        d, p = self._shape
-        return self.positions**2 * (d + p) < TRAFFIC * d * p
+def matmul(use: Use, g: Tensor) -> list[Term]:
+    """Terms of x W, the examples on the left."""
+    left, right = ("self", "mat2") if "mat2" in use.inputs else ("self", "other")
+    if not use.learns(right) or use.inputs[right].dim() != 2:
+        return vmapped(use, g)
+    return [_transposed(use, left, right, g)]
 
-    @cached_property
-    def _kept(self) -> Tensor | None:
-        d, p = self._shape
-        if self.prefers_gram or len(self.g) * d * p > KEPT_AT_MOST:
-            return None
-        return torch.cat(list(self._pieces()))
 
-    def _inputs(self, i: int, j: int) -> Tensor:
-        """The inputs of examples i to j as (j - i, d, t)."""
-        return (
-            self.unfold(i, j)
-            if self.unfold
-            else self.a[i:j].reshape(j - i, self.positions, -1).transpose(1, 2)
-        )
+def addmm(use: Use, g: Tensor) -> list[Term]:
+    """Terms of b + x W."""
+    plain = use.inputs["beta"] == 1 and use.inputs["alpha"] == 1
+    if use.axes["mat1"] is None or not plain or use.inputs["self"].dim() != 1:
+        return vmapped(use, g)
+    terms: list[Term] = []
+    if use.learns("mat2"):
+        terms.append(_transposed(use, "mat1", "mat2", g))
+    if use.learns("self"):
+        terms.append(Materialised(use.inputs["self"], g.reshape(use.n, -1, g.shape[-1]).sum(1)))
+    return terms
 
-    def _output_gradients(self, i: int, j: int) -> Tensor:
-        """The output gradients of examples i to j as (j - i, p, t)."""
-        if self.unfold:
-            return self.g[i:j].flatten(2)
-        return self.g[i:j].reshape(j - i, self.positions, -1).transpose(1, 2)
 
-    def _ranges(self, numbers: int) -> list[tuple[int, int]]:
-        n, step = len(self.g), max(1, PIECE // max(1, numbers))
-        return [(i, min(n, i + step)) for i in range(0, n, step)]
+def _transposed(use: Use, left: str, right: str, g: Tensor) -> Product:
+    """A weight (d, p) on the right has the transposed gradient: inputs and gradients change
+    places."""
+    a = use.examples_first(left)
+    a = a.reshape(use.n, -1, a.shape[-1])
+    g = g.reshape(use.n, -1, g.shape[-1])
+    return Product(use.inputs[right], g, a, a.shape[1])
 
-    def _pieces(self) -> Any:
-        d, p = self._shape
-        for i, j in self._ranges(max(d * self.positions, d * p)):
-            yield torch.bmm(self._output_gradients(i, j), self._inputs(i, j).transpose(1, 2))
 
-    def square_norms(self) -> Tensor:
-        if self.positions == 1 and self.unfold is None:
-            return (_row_norms(self.a) * _row_norms(self.g)).square_()
-        if self.prefers_gram:
-            return torch.cat(
-                [self._gram(i, j) for i, j in self._ranges(self._shape[0] * self.positions)]
-            )
-        if self._kept is not None:
-            return _row_norms(self._kept).square()
-        return torch.cat([_row_norms(piece).square() for piece in self._pieces()])
+def convolution(use: Use, g: Tensor) -> list[Term]:
+    """Terms of a convolution in one, two or three dimensions; groups, strides and dilation."""
+    terms: list[Term] = []
+    if use.learns("weight"):
+        geometry = _geometry(use)
+        images = use.examples_first("input").flatten(0, 1)
+        padded = F.pad(images, geometry.padding) if any(geometry.padding) else images
+        form = _grouped if geometry.groups > 1 else _ungrouped
+        terms.append(form(use, geometry, padded, g))
+    if use.learns("bias"):
+        terms.append(Materialised(use.inputs["bias"], g.flatten(3).sum((1, 3))))
+    return terms
 
-    def _gram(self, i: int, j: int) -> Tensor:
-        a, g = self._inputs(i, j), self._output_gradients(i, j)
-        gram = torch.bmm(a.transpose(1, 2), a).mul_(torch.bmm(g.transpose(1, 2), g))
-        return gram.sum((1, 2)).clamp_(
-            min=0
-        )  # rounding can leave a tiny negative number where terms cancel
 
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        if self._kept is not None:
-            torch.mv(self._kept.flatten(1).T, c, out=out.view(-1))
-            return
-        scaled = self.g * c.view(-1, *[1] * (self.g.dim() - 1))
-        if self.contract:
-            out.copy_(self.contract(scaled))
+@dataclass(frozen=True)
+class _Geometry:
+    """A convolution's settings, one number per dimension; padding as ``F.pad`` takes it."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    groups: int
+
+    def windows(self, padded: Tensor, out: torch.Size) -> Tensor:
+        """A view of padded inputs as (images, channels, *kernel, *out)."""
+        images, channels, *_ = padded.shape
+        spatial = padded.stride()[2:]
+        inner = [s * d for s, d in zip(spatial, self.dilation, strict=True)]
+        outer = [s * d for s, d in zip(spatial, self.stride, strict=True)]
+        strides = (padded.stride(0), padded.stride(1), *inner, *outer)
+        return padded.as_strided((images, channels, *self.kernel, *out), strides)
+
+
+def _geometry(use: Use) -> _Geometry:
+    kernel = tuple(use.inputs["weight"].shape[2:])
+
+    def each(name: str) -> tuple[int, ...]:
+        value = tuple(use.inputs[name])
+        return value * len(kernel) if len(value) == 1 else value
+
+    dilation = each("dilation")
+    padding: list[int] = []
+    for d, k in reversed(list(enumerate(kernel))):
+        if use.inputs["padding"] == "valid":
+            padding += [0, 0]
+        elif use.inputs["padding"] == "same":
+            total = dilation[d] * (k - 1)
+            padding += [total // 2, total - total // 2]
         else:
-            torch.mm(scaled.flatten(0, -2).T, self.a.flatten(0, -2), out=out)
-
-    def per_example(self) -> Tensor:
-        return torch.cat(list(self._pieces())).view(-1, *self.parameter.shape)
+            padding += [each("padding")[d]] * 2
+    return _Geometry(kernel, each("stride"), dilation, tuple(padding), use.inputs["groups"])
 
 
-@dataclass
-class Lookup:
-    """An embedding: ``ids`` (n, t) pick rows of the weight, ``g`` is (n, t, d)."""
-
-    parameter: Tensor
-    ids: Tensor
-    g: Tensor
-
-    def square_norms(self) -> Tensor:
-        same = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
-        return (torch.bmm(self.g, self.g.transpose(1, 2)) * same).sum((1, 2)).clamp_(min=0)
-
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        rows = (self.g * c.view(-1, 1, 1)).flatten(0, 1)
-        out.zero_().index_add_(0, self.ids.flatten(), rows)
-
-    def per_example(self) -> Tensor:
-        n, t = self.ids.shape
-        gradients = self.g.new_zeros(n, *self.parameter.shape)
-        example = torch.arange(n, device=self.ids.device).unsqueeze(1).expand(n, t)
-        return gradients.index_put_((example, self.ids), self.g, accumulate=True)
-
-
-def linear(layer: nn.Linear, a: Tensor, g: Tensor) -> list[Term]:
-    """Terms of a fully connected layer, on single vectors or on sequences of them."""
-    a, g = (v.unsqueeze(1) if v.dim() == 1 else v for v in (a, g))
-    positions = g[0, ..., 0].numel() if len(g) else 1
-    terms: list[Term] = []
-    if layer.weight.requires_grad:
-        terms.append(Product(layer.weight, a, g, positions))
-    if layer.bias is not None and layer.bias.requires_grad:
-        terms.append(Materialised(layer.bias, g.flatten(1, -2).sum(1) if g.dim() > 2 else g))
-    return terms
-
-
-def convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) -> list[Term]:
-    """Terms of a convolution in one, two or three dimensions; groups, strides, dilation and every
-    padding mode."""
-    terms: list[Term] = []
-    if layer.weight.requires_grad:
-        terms.append(_grouped(layer, a, g) if layer.groups > 1 else _ungrouped(layer, a, g))
-    if layer.bias is not None and layer.bias.requires_grad:
-        terms.append(Materialised(layer.bias, g.flatten(2).sum(2)))
-    return terms
-
-
-def _padded(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor) -> Tensor:
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padding = (
-        layer._reversed_padding_repeated_twice
-    )  # (before, after) from the last dimension, "same" worked out
-    return F.pad(a, padding, mode=mode) if any(padding) else a
-
-
-def _windows(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, out: torch.Size) -> Tensor:
-    """A view of padded inputs as (n, channels, *kernel, *out)."""
-    n, channels, *_ = a.shape
-    spatial = a.stride()[2:]
-    inner = [s * d for s, d in zip(spatial, layer.dilation, strict=True)]
-    outer = [s * d for s, d in zip(spatial, layer.stride, strict=True)]
-    return a.as_strided(
-        (n, channels, *layer.kernel_size, *out), (a.stride(0), a.stride(1), *inner, *outer)
-    )
-
-
-def _ungrouped(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) -> Product:
-    padded, out = _padded(layer, a), g.shape[2:]
+def _ungrouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
+    """``padded`` is (n * m, channels, ...), ``g`` (n, m, p, *out): m images per example."""
+    n, m, p = g.shape[:3]
+    out = g.shape[3:]
+    weight = use.inputs["weight"]
 
     def unfold(i: int, j: int) -> Tensor:
-        return _windows(layer, padded[i:j], out).reshape(j - i, -1, out.numel())
+        windows = geometry.windows(padded[i * m : j * m], out).reshape((j - i) * m, -1, out.numel())
+        if m == 1:
+            return windows
+        return windows.view(j - i, m, -1, out.numel()).transpose(1, 2).flatten(2)
 
-    def contract(scaled: Tensor) -> Tensor:
-        return _weight_gradient(layer, padded, scaled)
+    def outputs(i: int, j: int) -> Tensor:
+        return g[i:j].flatten(3).transpose(1, 2).reshape(j - i, p, -1)
 
-    return Product(layer.weight, a, g, out.numel(), unfold, contract)
+    def contract(c: Tensor) -> Tensor:
+        scaled = g * c.view(-1, *[1] * (g.dim() - 1))
+        return _weight_gradient(weight, geometry, padded, scaled.flatten(0, 1))
+
+    return Product(weight, padded, g, m * out.numel(), unfold, outputs, contract, n)
 
 
-def _weight_gradient(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, padded: Tensor, g: Tensor) -> Tensor:
+def _weight_gradient(weight: Tensor, geometry: _Geometry, padded: Tensor, g: Tensor) -> Tensor:
     """The ordinary, summed weight gradient, by the backend's own kernel."""
-    none, dims = [0] * len(layer.stride), list(layer.stride)
-    result: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+    none = [0] * len(geometry.kernel)
+    result: tuple[Tensor, Tensor, Tensor] = aten.convolution_backward(
         g,
         padded,
-        layer.weight,
+        weight.detach(),
         None,
-        dims,
+        list(geometry.stride),
         none,
-        list(layer.dilation),
+        list(geometry.dilation),
         False,
         none,
-        layer.groups,
+        geometry.groups,
         [False, True, False],
     )
     return result[1]
 
 
-def _grouped(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, a: Tensor, g: Tensor) -> Term:
+def _grouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
     """Groups see only their own channels, so a per-example gradient is small: it is formed and
     kept."""
-    padded, out, n = _padded(layer, a), g.shape[2:], len(g)
-    windows = _windows(layer, padded, out).reshape(n * layer.groups, -1, out.numel())
-    gradients = torch.bmm(g.reshape(n * layer.groups, -1, out.numel()), windows.transpose(1, 2))
-    return Materialised(layer.weight, gradients.view(n, *layer.weight.shape))
+    n, m = g.shape[:2]
+    out = g.shape[3:]
+    weight = use.inputs["weight"]
+    rows = n * m * geometry.groups
+    windows = geometry.windows(padded, out).reshape(rows, -1, out.numel())
+    gradients = torch.bmm(g.reshape(rows, -1, out.numel()), windows.transpose(1, 2))
+    return Materialised(weight, gradients.view(n, m, *weight.shape).sum(1))
 
 
-def group_norm(layer: nn.GroupNorm, a: Tensor, g: Tensor) -> list[Term]:
+def group_norm(use: Use, g: Tensor) -> list[Term]:
     """Terms of a GroupNorm: scale and shift per channel."""
-    return _scale_and_shift(
-        layer, F.group_norm(a, layer.num_groups, eps=layer.eps).flatten(2), g.flatten(2), 2
-    )
+    a = use.examples_first("input").flatten(0, 1)
+    normal = F.group_norm(a, use.inputs["num_groups"], eps=use.inputs["eps"])
+    shape = (*g.shape[:3], -1)
+    return _scale_and_shift(use, normal.reshape(shape), g.reshape(shape), (1, 3))
 
 
-def layer_norm(layer: nn.LayerNorm, a: Tensor, g: Tensor) -> list[Term]:
+def layer_norm(use: Use, g: Tensor) -> list[Term]:
     """Terms of a LayerNorm: scale and shift per normalised position."""
-    normal = F.layer_norm(a, layer.normalized_shape, eps=layer.eps)
-    shape = (len(a), -1, *layer.normalized_shape)
-    return _scale_and_shift(layer, normal.reshape(shape), g.reshape(shape), 1)
+    normalized = use.inputs["normalized_shape"]
+    a = use.examples_first("input")
+    normal = F.layer_norm(a, normalized, eps=use.inputs["eps"])
+    shape = (use.n, -1, *normalized)
+    return _scale_and_shift(use, normal.reshape(shape), g.reshape(shape), (1,))
 
 
-def _scale_and_shift(
-    layer: nn.GroupNorm | nn.LayerNorm, normal: Tensor, g: Tensor, over: int
-) -> list[Term]:
+def _scale_and_shift(use: Use, normal: Tensor, g: Tensor, over: tuple[int, ...]) -> list[Term]:
     terms: list[Term] = []
-    if layer.weight is not None and layer.weight.requires_grad:
-        terms.append(Materialised(layer.weight, (normal * g).sum(over)))
-    if layer.bias is not None and layer.bias.requires_grad:
-        terms.append(Materialised(layer.bias, g.sum(over)))
+    if use.learns("weight"):
+        terms.append(Materialised(use.inputs["weight"], (normal * g).sum(over)))
+    if use.learns("bias"):
+        terms.append(Materialised(use.inputs["bias"], g.sum(over)))
     return terms
 
 
-def embedding(layer: nn.Embedding, a: Tensor, g: Tensor) -> list[Term]:
+def embedding(use: Use, g: Tensor) -> list[Term]:
     """Terms of an embedding; the padding row learns nothing, as in PyTorch."""
-    if not layer.weight.requires_grad:
-        return []
-    ids, g = a.reshape(len(a), -1), g.reshape(len(a), -1, g.shape[-1])
-    if layer.padding_idx is not None:
-        g = g * (ids != layer.padding_idx).unsqueeze(2)
-    return [Lookup(layer.weight, ids, g)]
+    ids = use.examples_first("indices").reshape(use.n, -1)
+    g = g.reshape(use.n, -1, g.shape[-1])
+    if use.inputs["padding_idx"] >= 0:
+        g = g * (ids != use.inputs["padding_idx"]).unsqueeze(2)
+    return [Lookup(use.inputs["weight"], ids, g)]
 
 
-def _row_norms(gradients: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(gradients.flatten(1), dim=1)
-    return norms
+def vmapped(use: Use, g: Tensor) -> list[Term]:
+    """Terms of any operation: it is called for each example alone, and differentiated there."""
+    leaves, layout = pytree.tree_flatten(use.inputs)
+    axes = pytree.tree_flatten(use.axes, is_leaf=lambda v: v is None or isinstance(v, Rows))[0]
+    carried = [k for k, rows in enumerate(axes) if isinstance(rows, Rows)]
+    weights = [
+        k
+        for k, value in enumerate(leaves)
+        if isinstance(value, Tensor) and value.requires_grad and k not in carried
+    ]
+    alone = [value.times(1) if isinstance(value, Times) else value for value in leaves]
+
+    def gradients(g_i: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        def forward(*values: Tensor) -> Any:
+            filled = list(alone)
+            for k, value in (
+                *zip(carried, inputs, strict=True),
+                *zip(weights, values, strict=True),
+            ):
+                filled[k] = value
+            return use.operation(**pytree.tree_unflatten(filled, layout))
+
+        _, pull, *_ = torch.func.vjp(forward, *(leaves[k].detach() for k in weights))
+        result: tuple[Tensor, ...] = pull(g_i)
+        return result
+
+    inputs = [examples_first(leaves[k].detach(), axes[k], use.n) for k in carried]
+    with torch.enable_grad(), quiet_vmap():
+        found = torch.func.vmap(gradients, randomness="error")(g, *inputs)
+    return [Materialised(leaves[k], v.detach()) for k, v in zip(weights, found, strict=True)]
 
 
-RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], list[Term]]] = {
-    nn.Linear: linear,
-    nn.Conv1d: convolution,
-    nn.Conv2d: convolution,
-    nn.Conv3d: convolution,
-    nn.GroupNorm: group_norm,
-    nn.LayerNorm: layer_norm,
-    nn.Embedding: embedding,
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """An operation without a batching rule is done in a loop: right, and no news to the user."""
+    functorch: Any = torch._C._functorch
+    functorch._set_vmap_fallback_warning_enabled(False)
+    try:
+        yield
+    finally:
+        functorch._set_vmap_fallback_warning_enabled(True)
+
+
+RULES: dict[Any, Callable[[Use, Tensor], list[Term]]] = {
+    aten.linear.default: linear,
+    aten.matmul.default: matmul,
+    aten.mm.default: matmul,
+    aten.addmm.default: addmm,
+    aten.conv1d.default: convolution,
+    aten.conv2d.default: convolution,
+    aten.conv3d.default: convolution,
+    aten.conv1d.padding: convolution,
+    aten.conv2d.padding: convolution,
+    aten.conv3d.padding: convolution,
+    aten.group_norm.default: group_norm,
+    aten.layer_norm.default: layer_norm,
+    aten.embedding.default: embedding,
 }
-"""Layers whose per-example norms come out of one backward pass. Exact types: a subclass may do
-anything."""
+"""Operations whose per-example norms come out of one backward pass."""

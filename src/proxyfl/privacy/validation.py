@@ -1,11 +1,16 @@
-"""Which models may be trained with DP-SGD: those that treat every example by itself.
+"""Which models may be trained with DP-SGD, and how: proof first, trial second.
 
-A layer that mixes the examples of a batch lets one record change every other record's gradient, so
-clipping bounds nothing. Known ones are refused by type; any other is found by a trial on made-up
-inputs (never on the client's data): if the first example's output at a layer changes when only the
-other examples are exchanged, that layer mixes."""
+A model that lets one record into the gradients of others bounds nothing by clipping. So:
 
-from typing import Any
+    * layers that are known to mix examples are refused by type;
+    * models that remember anything from one forward pass to the next are refused (``state``);
+    * for all others the fastest sound way to the gradients is found (``ways``). If that is not the
+      one pass of a proven graph, a warning names the operation that stood in the way;
+    * the result is tried on made-up inputs (``probe``), never on the client's data. A model that is
+      seen to mix its examples is refused even where the slow way would train it soundly: computed
+      alone it is another model than in a batch."""
+
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -13,137 +18,175 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping import Clipper
+from proxyfl.privacy.madeup import made_up
+from proxyfl.privacy.probe import disagreement, mixing_layer, outputs
+from proxyfl.privacy.state import State
+from proxyfl.privacy.ways import OnePass, Way, alone
 
 _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
 
 
 def check_private_trainable(
     model: nn.Module, shape: tuple[int, ...], *, name: str = "proxy"
-) -> None:
-    """Raise ``ModelError``, naming the layer and what to use instead, if ``model`` cannot be
-    trained privately."""
-    if not params.trainable(model):
-        raise ModelError(
-            f"The {name} model {type(model).__name__} has no trainable parameters: nothing to "
-            f"share."
-        )
-    for path, module in model.named_modules():
-        _refuse_by_type(path, module, name)
-    _refuse_by_trial(model, shape, name)
+) -> Way:
+    """How ``model`` would be trained. Raises ``ModelError``, naming the layer and what to use
+    instead, if it cannot be trained privately."""
+    return _Check(model, shape, name, None).way()
 
 
 def checked_clipper(
-    model: nn.Module, shape: tuple[int, ...], classes: int, *, name: str = "proxy"
+    model: nn.Module,
+    shape: tuple[int, ...],
+    *,
+    name: str = "proxy",
+    dtype: torch.dtype | None = None,
 ) -> Clipper:
-    """A ``Clipper`` for a model that may be trained privately, its fast way compared once with
-    plain autograd."""
-    check_private_trainable(model, shape, name=name)
-    clipper = Clipper(model)
-    was_training = model.training
-    model.eval()  # so that dropout, which draws anew in every call, does not look like an error
-    x, y = _made_up(model, shape, 3), torch.arange(3, device=_device(model)) % classes
-    try:
-        found = clipper.clip(x, y, _cross_entropy, clip_norm=float("inf")).total.clone()
-        expected = torch.autograd.grad(
-            _cross_entropy(model(x), y).sum(), list(clipper.views), materialize_grads=True
-        )
-        if not torch.allclose(
-            found, torch.cat([g.reshape(-1) for g in expected]), rtol=1e-3, atol=1e-5
+    """A ``Clipper`` for a model that may be trained privately, on examples of ``shape`` and
+    ``dtype``."""
+    check = _Check(model, shape, name, dtype)
+    check.way()
+    return check.clipper
+
+
+class _Check:
+    """The steps of the check, in training mode; the model is left as it was."""
+
+    def __init__(
+        self, model: nn.Module, shape: tuple[int, ...], name: str, dtype: torch.dtype | None
+    ) -> None:
+        self.model = model
+        self.name = name
+        self._shape = shape
+        self._dtype = dtype
+        if not params.trainable(model):
+            raise ModelError(
+                f"The {name} model {type(model).__name__} has no trainable parameters: nothing to "
+                "share."
+            )
+        for path, module in model.named_modules():
+            _refuse_by_type(path, module, name)
+        self.clipper = Clipper(model)
+
+    def way(self) -> Way:
+        """Find the way, try it, and say so if it is a slow one."""
+        was_training = self.model.training
+        before = State(self.model)
+        try:
+            self.model.train()
+            self._refuse_memory()
+            way = self.clipper.prepare(self._shape, self._dtype)
+            if isinstance(way, OnePass):
+                way = self._tried(way)
+            if not isinstance(way, OnePass):
+                self._refuse_what_only_one_pass_allows(way)
+        except ModelError:
+            raise
+        except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"The {self.name} model {type(self.model).__name__} cannot be run and "
+                f"differentiated on examples of shape {self._shape}: {error}"
+            ) from error
+        finally:
+            before.restore_buffers()
+            self.model.train(was_training)
+        if way.reason is not None:
+            _warn(self.model, way)
+        return way
+
+    def _made_up(self, n: int, scale: float = 1.0) -> Tensor:
+        return made_up(self.model, self._shape, n, salt=scale, dtype=self._dtype)
+
+    def _refuse_memory(self) -> None:
+        """Two equal calls must leave the same model behind and give the same result."""
+        before = State(self.model)
+        results = []
+        for _ in range(2):
+            results.append(outputs(self.model, self._made_up(2)))
+            before.check(self.name, buffers=False)
+            before.restore_buffers()
+        kind = type(self.model).__name__
+        first, second = (result.get(("", kind), [None])[0] for result in results)
+        if (
+            first is None
+            or second is None
+            or not torch.equal(first.nan_to_num(), second.nan_to_num())
         ):
-            clipper.go_one_by_one()
-    except RuntimeError as error:
-        raise ModelError(
-            f"The {name} model {type(model).__name__} cannot be differentiated example by "
-            f"example: {error}"
-        ) from error
-    finally:
-        model.train(was_training)
-    return clipper
+            raise ModelError(
+                f"The {self.name} model {kind} gives another result when it is called again with "
+                "the same input and the same random draws, or not one row per example. It must "
+                "depend on nothing but its input, its weights and torch's random numbers."
+            )
+
+    def _tried(self, way: OnePass) -> Way:
+        """``way``, or a slow one if the model alone does not bear it out."""
+        state = State(self.model)
+        if self._draws():
+            self.model.eval()  # dropout draws anew in every call, which would look like an error
+            self.clipper.prepare(self._shape, self._dtype)
+        try:
+            found = disagreement(self.clipper, self._made_up)
+        except ModelError as problem:
+            found = str(problem)
+        finally:
+            self.model.train()
+            state.restore_buffers()
+        if found is None:
+            return way
+        slow = alone(self.model, self._made_up, found)
+        self.clipper.take(slow)
+        return slow
+
+    def _draws(self) -> bool:
+        """Whether the model draws random numbers in training."""
+        kind = ("", type(self.model).__name__)
+        x = self._made_up(2)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(1)
+            drawn = torch.default_generator.get_state()
+            self.model(x)
+            return not torch.equal(drawn, torch.default_generator.get_state()) or (
+                kind not in outputs(self.model, x)
+            )
+
+    def _refuse_what_only_one_pass_allows(self, way: Way) -> None:
+        state = State(self.model)
+        outputs(self.model, self._made_up(2))
+        state.check(self.name)
+        mixing = mixing_layer(self.model, self._made_up)
+        if mixing is not None:
+            raise ModelError(
+                f"The {self.name} {mixing} mixes the examples of a batch: its output for one "
+                "example changes when only the others do, so no per-example privacy guarantee is "
+                f"possible ({way.reason}). Use layers that treat each example by itself."
+            )
+
+
+def _warn(model: nn.Module, way: Way) -> None:
+    warnings.warn(
+        f"{type(model).__name__}: every example's gradient is computed by itself ({way.name}), "
+        f"which is right but slow. What stood in the way of one pass: {way.reason}.",
+        stacklevel=4,
+    )
 
 
 def _refuse_by_type(path: str, module: nn.Module, name: str) -> None:
-    kind, where = type(module).__name__, f"layer '{path}'" if path else "the model itself"
+    kind = type(module).__name__
+    where = f"layer '{path}'" if path else "the model itself"
     if isinstance(module, _MIXERS):
         raise ModelError(
             f"The {name} model's {where} is a {kind}, which mixes the examples of a batch, so no "
-            f"per-example privacy "
-            "guarantee is possible. Use nn.GroupNorm instead (private models may keep it)."
+            "per-example privacy guarantee is possible. Use nn.GroupNorm instead (private models "
+            "may keep it)."
         )
     if isinstance(module, nn.Embedding) and (
         module.scale_grad_by_freq or module.max_norm is not None
     ):
         raise ModelError(
             f"The {name} model's {where} is an Embedding with scale_grad_by_freq or max_norm, "
-            f"which look at the whole "
-            "batch. Leave both at their defaults."
+            "which look at the whole batch. Leave both at their defaults."
         )
     if getattr(module, "track_running_stats", False):
         raise ModelError(
             f"The {name} model's {where} is a {kind} that tracks running statistics of the data "
-            f"outside of DP-SGD. "
-            "Set track_running_stats=False."
+            "outside of DP-SGD. Set track_running_stats=False."
         )
-
-
-def _refuse_by_trial(model: nn.Module, shape: tuple[int, ...], name: str) -> None:
-    first = _made_up(model, shape, 3)
-    second = torch.cat([first[:1], _made_up(model, shape, 3, salt=5)[1:]])
-    a, b = _traces(model, first), _traces(model, second)
-    for path, kind in a:
-        left, right = a[path, kind], b.get((path, kind), [])
-        for one, other in zip(left, right, strict=False):
-            if not torch.allclose(one[:1], other[:1], rtol=1e-4, atol=1e-5, equal_nan=True):
-                where = f"layer '{path}' ({kind})" if path else f"model {kind}"
-                raise ModelError(
-                    f"The {name} {where} mixes the examples of a batch: its output for one "
-                    f"example changes when only "
-                    "the others do, so no per-example privacy guarantee is possible. Use layers "
-                    "that treat each "
-                    "example by itself."
-                )
-
-
-def _traces(model: nn.Module, x: Tensor) -> dict[tuple[str, str], list[Tensor]]:
-    """Each module's outputs, innermost first, with the same dropout draws every time and no change
-    to the model."""
-    seen: dict[tuple[str, str], list[Tensor]] = {}
-
-    def record(path: str, kind: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.dim() and len(output) == len(x):
-                seen.setdefault((path, kind), []).append(output.detach().clone())
-
-        return hook
-
-    hooks = [
-        m.register_forward_hook(record(path, type(m).__name__)) for path, m in model.named_modules()
-    ]
-    was_training = model.training
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model.train()
-            model(x)
-    finally:
-        model.train(was_training)
-        for hook in hooks:
-            hook.remove()
-    return seen
-
-
-def _made_up(model: nn.Module, shape: tuple[int, ...], n: int, salt: int = 1) -> Tensor:
-    """``n`` inputs of ``shape`` that no client's data had a part in; another ``salt`` gives
-    others."""
-    ramp = torch.arange(n * torch.Size(shape).numel(), device=_device(model)).view(n, *shape)
-    first = next(m for m in model.modules() if params.trainable(m) and not list(m.children()))
-    if isinstance(first, nn.Embedding):
-        return (ramp * salt) % first.num_embeddings
-    return torch.sin(ramp * 0.7 * salt + 0.1).to(params.trainable(model)[0].dtype) * salt
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(iter(params.trainable(model))).device
-
-
-def _cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    return torch.nn.functional.cross_entropy(logits, y, reduction="none")

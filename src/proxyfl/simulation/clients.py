@@ -151,7 +151,6 @@ class Assembly:
 
     def check_models(self) -> None:
         """Build each architecture once and see that it can be trained as the method will."""
-        shape, classes = self.dataset.shape, self.dataset.classes
         for i in self._one_per_architecture():
             private, proxy = self._models(i)
             for part in (private, proxy):
@@ -159,7 +158,7 @@ class Assembly:
                     part.optimizer.over(part.model)
             shared = proxy if proxy is not None else private
             if shared is not None and self.row.dp:
-                checked_clipper(shared.model, shape, classes)
+                checked_clipper(shared.model, self.dataset.shape)
 
     def about_model(self, client: Client, role: str) -> dict[str, str]:
         """What a model's file says about it, enough to build the model again."""

@@ -27,6 +27,8 @@ _SHORTEST, _LONGEST = 5e-5, 2e-3
 """Seconds between two looks: soon at first, seldom when a peer takes its time."""
 
 _NAME_BYTES = 64
+_SMALLEST_TAG_LIMIT = 32767
+"""What the MPI standard promises at least."""
 
 T = TypeVar("T")
 
@@ -66,13 +68,15 @@ class MpiEndpoint:
 
     def __init__(self) -> None:
         self._comm = _world().Dup()
+        from mpi4py import MPI
+
         self._lock = threading.Lock()
         self._sent: list[_Sent] = []
         self._arriving: dict[tuple[int, int], tuple[MPI.Request, bytearray]] = {}
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
         self.machines = self._machines()
-        self.highest_tag = self._highest_tag()
+        self.highest_tag = int(self._comm.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_LIMIT)
 
     def send(self, content: bytes, *, to: int, tag: int = CONTROL) -> None:
         """Put ``content`` on its way to rank ``to``."""
@@ -129,11 +133,6 @@ class MpiEndpoint:
         with self._calling():
             self._sent = [sent for sent in self._sent if not sent.request.Test()]
             return sorted({sent.to for sent in self._sent})
-
-    def _highest_tag(self) -> int:
-        from mpi4py import MPI
-
-        return int(self._comm.Get_attr(MPI.TAG_UB) or 32767)  # what the standard promises
 
     def _machines(self) -> tuple[str, ...]:
         """The host name of every rank."""

@@ -22,15 +22,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from proxyfl.data import Dataset
-from proxyfl.data.examples import checksum
 from proxyfl.errors import DataError, InputError, RunError, WorkerDied
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.simulation.engines.ranks import Plan, Ranks, reason
 from proxyfl.simulation.engines.serial import Engine, RoundReport, Task, merged, rounds_of
-from proxyfl.simulation.prepare import Prepared, laid_out
+from proxyfl.simulation.prepare import Prepared, fingerprint, prepare
 from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
 
 _STARTING = 3600.0
@@ -83,6 +80,14 @@ class _Job:
     prepared: Prepared
     out: Path | None
 
+    @classmethod
+    def on(cls, endpoint: MpiEndpoint, prepared: Prepared, out: Path | None) -> "_Job":
+        """The job on the rank of ``endpoint``, which keeps its own clients' examples alone."""
+        ranks = Ranks([client.name for client in prepared.clients], endpoint.machines)
+        own = prepared.only(ranks.hosted(endpoint.rank, len(prepared.clients)))
+        prepared.release_examples()
+        return cls(endpoint, ranks, own, out)
+
     @property
     def patience(self) -> float:
         """Seconds to wait for anything but a frame."""
@@ -115,6 +120,11 @@ class _Job:
         if late:
             raise self._stalled(late[0], "asked for nothing", self.patience)
 
+    def report(self, done: RoundReport) -> None:
+        """Send ``done`` to rank 0 and wait until it has it: nobody runs ahead of the records."""
+        self.endpoint.send(json.dumps(done.as_dict()).encode(), to=0)
+        self.flush()
+
     def report_of(self, rank: int, timeout: float) -> RoundReport:
         """The next report of ``rank``."""
         text = self.endpoint.receive(source=rank, timeout=timeout)
@@ -133,15 +143,12 @@ def _lead(
     endpoint: MpiEndpoint, prepared: Prepared, tasks: Sequence[Task], out: Path | None
 ) -> Iterator[RoundReport]:
     """The engine of rank 0: each round of each method once all ranks have done it."""
-    ranks = Ranks([client.name for client in prepared.clients], endpoint.machines)
-    plan = Plan.of(prepared, tasks, out).encode()
-    own = prepared.only(ranks.hosted(0, len(prepared.clients)))
-    prepared.release_examples()
-    job = _Job(endpoint, ranks, own, out)
+    plan = Plan(prepared.config, out, tasks, fingerprint(prepared))
+    job = _Job.on(endpoint, prepared, out)
     others = range(1, endpoint.size)
     try:
         for rank in others:
-            endpoint.send(plan, to=rank)
+            endpoint.send(plan.encode(), to=rank)
         for rank in others:
             job.report_of(rank, max(_LOADING, job.patience))
         for task in tasks:
@@ -186,25 +193,11 @@ def _take_part(
         raise RunError(
             f"The run's folder {plan.out} is not there. Give one that all machines share (--out)."
         )
-    own = range(endpoint.rank, len(plan.checksums), endpoint.size)
-    torch.set_num_threads(plan.config.threads)
-    prepared = laid_out(plan.config, dataset, methods, plan.presences).only(own)
-    for i in own:
-        client = prepared.clients[i]
-        if checksum(client.examples) != plan.checksums[i]:
-            raise DataError(
-                f"The data of {client.name} is not what rank 0 has for it. Give all machines the "
-                "same files."
-            )
-    names = [client.name for client in prepared.clients]
-    job = _Job(endpoint, Ranks(names, endpoint.machines), prepared, plan.out)
-    _report(job, RoundReport("", 0))
+    prepared = prepare(plan.config, dataset=dataset, methods=methods)
+    if fingerprint(prepared) != plan.data:
+        raise DataError("The data are not those of rank 0. Give all machines the same files.")
+    job = _Job.on(endpoint, prepared, plan.out)
+    job.report(RoundReport("", 0))
     for task in plan.tasks:
         for done in job.rounds(task):
-            _report(job, done)
-
-
-def _report(job: _Job, done: RoundReport) -> None:
-    """Send ``done`` to rank 0 and wait until it has it: nobody runs ahead of the records."""
-    job.endpoint.send(json.dumps(done.as_dict()).encode(), to=0)
-    job.flush()
+            job.report(done)

@@ -3,18 +3,15 @@
 import json
 import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxyfl.data.examples import checksum
 from proxyfl.errors import ProxyFLError
-from proxyfl.federation.membership import Presence
 from proxyfl.simulation.checkpoint import Checkpoint
 from proxyfl.simulation.config import Config, from_tree, to_toml
 from proxyfl.simulation.engines.serial import Task
-from proxyfl.simulation.prepare import Prepared
 
 _SHOWN = 6
 
@@ -55,76 +52,40 @@ def reason(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run as rank 0 hands it to the other ranks, as JSON.
+    """A run as rank 0 hands it to the other ranks, as JSON; the rest they work out for themselves.
 
-    ``checksums`` are those of each client's data, so that a rank with other files is found out.
+    ``data`` is the fingerprint of rank 0's data, so that a rank with other files is found out.
     """
 
     config: Config
     out: Path | None
     tasks: Sequence[Task]
-    presences: Mapping[str, Sequence[Presence]]
-    checksums: Sequence[int]
-
-    @classmethod
-    def of(cls, prepared: Prepared, tasks: Sequence[Task], out: Path | None) -> "Plan":
-        """The plan of a run that rank 0 has prepared."""
-        presences = {task.method: prepared.presences[task.method] for task in tasks}
-        checksums = [checksum(client.examples) for client in prepared.clients]
-        return cls(prepared.config, out, tasks, presences, checksums)
+    data: int
 
     def encode(self) -> bytes:
         """The plan as JSON."""
-        tasks = [_task_as_dict(task) for task in self.tasks]
-        presences = {
-            method: [asdict(presence) for presence in rounds]
-            for method, rounds in self.presences.items()
-        }
-        content = {
-            "config": to_toml(self.config),
-            "out": None if self.out is None else str(self.out.absolute()),
-            "tasks": tasks,
-            "presences": presences,
-            "checksums": list(self.checksums),
-        }
+        tasks = []
+        for task in self.tasks:
+            about: dict[str, Any] = {"method": task.method}
+            if task.checkpoint is not None:
+                about["path"] = str(task.checkpoint.path.absolute())
+                about["round"] = task.checkpoint.round
+            tasks.append(about)
+        out = None if self.out is None else str(self.out.absolute())
+        content = {"config": to_toml(self.config), "out": out, "tasks": tasks, "data": self.data}
         return json.dumps(content).encode()
 
     @classmethod
     def decode(cls, text: bytes) -> "Plan":
         """The plan that ``encode`` wrote."""
         content = json.loads(text)
-        presences = {
-            method: [_presence(about) for about in rounds]
-            for method, rounds in content["presences"].items()
-        }
-        return cls(
-            config=from_tree(tomllib.loads(content["config"])),
-            out=None if content["out"] is None else Path(content["out"]),
-            tasks=[_task(about) for about in content["tasks"]],
-            presences=presences,
-            checksums=content["checksums"],
-        )
-
-
-def _task_as_dict(task: Task) -> dict[str, Any]:
-    if task.checkpoint is None:
-        return {"method": task.method}
-    path = str(task.checkpoint.path.absolute())
-    return {"method": task.method, "path": path, "round": task.checkpoint.round}
-
-
-def _task(about: Mapping[str, Any]) -> Task:
-    if "path" not in about:
-        return Task(about["method"])
-    # Records and their length are rank 0's business.
-    checkpoint = Checkpoint(Path(about["path"]), about["round"], 0, {})
-    return Task(about["method"], checkpoint)
-
-
-def _presence(about: Mapping[str, Any]) -> Presence:
-    return Presence(
-        present=tuple(about["present"]),
-        expected=about["expected"],
-        leaving={int(client): why for client, why in about["leaving"].items()},
-        fewer_steps={int(client): steps for client, steps in about["fewer_steps"].items()},
-    )
+        tasks = []
+        for about in content["tasks"]:
+            checkpoint = None
+            if "path" in about:
+                # What else a checkpoint holds is rank 0's business.
+                checkpoint = Checkpoint(Path(about["path"]), about["round"], 0, {})
+            tasks.append(Task(about["method"], checkpoint))
+        config = from_tree(tomllib.loads(content["config"]))
+        out = None if content["out"] is None else Path(content["out"])
+        return cls(config, out, tasks, content["data"])

@@ -1,0 +1,151 @@
+"""Where the examples are after arithmetic: element by element, over dimensions, products."""
+
+from torch import fx
+
+from proxyfl.privacy.axes import Rows
+from proxyfl.privacy.step import Step, aligned, along, trailing
+
+
+def broadcast(step: Step) -> Rows:
+    """Element by element, with broadcasting: all rows along the same axis, counted from the
+    right."""
+    step.no_batch_size()
+    return aligned(step, list(step.tensors()), _rank(step))
+
+
+def where(step: Step) -> Rows:
+    """One of two values; with the condition alone it would count over the batch."""
+    if "other" not in step.inputs:
+        step.fail("how many it picks depends on the data")
+    return broadcast(step)
+
+
+def _rank(step: Step) -> int:
+    return len(step.shape[0] if isinstance(step.shape, list) else step.shape)
+
+
+def leading(step: Step) -> Rows:
+    """Takes dimension 0 for the batch: convolutions and norms."""
+    step.no_batch_size()
+    rows = step.only(step.first)
+    if rows.axis != 0 or step.rank(step.first) < 2:
+        step.fail("the examples do not lie along dimension 0, which it takes for the batch")
+    return rows
+
+
+def convolution(step: Step) -> Rows:
+    """A convolution of a batch: without the batch dimension, channels would come first."""
+    if step.rank("input") != step.rank("weight"):
+        step.fail("its input has no batch dimension")
+    return leading(step)
+
+
+def instance_norm(step: Step) -> Rows:
+    """Only with statistics of the input itself."""
+    if step.inputs["running_mean"] is not None or not step.inputs["use_input_stats"]:
+        step.fail("it keeps running statistics")
+    return leading(step)
+
+
+def layer_norm(step: Step) -> Rows:
+    return trailing(len(step.inputs["normalized_shape"]))(step)
+
+
+def reduce(step: Step) -> Rows:
+    """Sums, means, maxima over dimensions other than the examples'."""
+    rows = along(step)
+    dims = step.dims("dim", step.first)
+    if step.inputs.get("keepdim"):
+        return rows
+    return rows.at(rows.axis - sum(d < rows.axis for d in dims))
+
+
+def linear(step: Step) -> Rows:
+    return trailing(1)(step)
+
+
+def bilinear(step: Step) -> Rows:
+    rows = step.only("input1", "input2")
+    if rows.axis >= step.rank("input1") - 1:
+        step.fail("it sums over the examples")
+    return rows
+
+
+def matmul(step: Step) -> Rows:
+    """Products of matrices: an example may be a row on the left, a column on the right, or a whole
+    matrix on both sides; never what is summed over."""
+    names = [name for name, value in step.inputs.items() if isinstance(value, fx.Node)]
+    left, right = names[-2:]
+    found: set[tuple[int, int, int]] = set()
+    for name, forbidden in ((left, -1), (right, -2 if step.rank(right) > 1 else -1)):
+        rows = step.rows(name)
+        if rows is None:
+            continue
+        position = rows.axis - step.rank(name)
+        if position == forbidden:
+            step.fail("it sums over the examples")
+        if position >= -2 and step.rows(right if name == left else left) is not None:
+            step.fail("it compares examples with one another")
+        if name == left and step.rank(right) == 1:
+            position += 1
+        found.add((position, rows.outer, rows.inner))
+    if len(found) != 1:
+        step.fail("it compares examples with one another")
+    position, outer, inner = found.pop()
+    result = Rows(len(step.shape) + position, outer, inner)
+    for name in names:
+        _constant_fits(step, name, position, result, matrix=name in (left, right))
+    return result
+
+
+def _constant_fits(step: Step, name: str, position: int, result: Rows, *, matrix: bool) -> None:
+    """A constant has one entry along the examples' axis, wherever it is broadcast against it."""
+    shape = step.shape_of(name)
+    broadcasts = position < -2 or not matrix
+    rows = step.rows(name)
+    meets = rows is None and broadcasts and len(shape) >= -position
+    if meets and shape[position] != 1:
+        step.fail("it deals a constant out to the examples by their place in the batch")
+    if rows is not None and not matrix and rows != result.at(position + len(shape)):
+        step.fail("it compares examples with one another")
+
+
+def attention(step: Step) -> Rows:
+    """softmax(q k^T) v: the examples are whole matrices in all of them."""
+    nodes = [step.inputs[name] for name in ("query", "key", "value")]
+    mask = step.inputs.get("attn_mask")
+    rows = aligned(step, nodes if mask is None else [*nodes, mask], len(step.shape))
+    if rows.axis >= len(step.shape) - 2 or any(step.axes[node] is None for node in nodes):
+        step.fail("it lets examples attend to one another")
+    return rows
+
+
+def einsum(step: Step) -> Rows:
+    """The examples' letter is the same in every tensor that carries them, and in the result."""
+    inputs, _, output = str(step.inputs["equation"]).replace(" ", "").partition("->")
+    letters: set[str] = set()
+    folds: set[tuple[int, int]] = set()
+    parts = inputs.split(",")
+    if "." in inputs or not output or any(len(set(part)) != len(part) for part in parts):
+        step.fail("write einsum with one letter per dimension and an explicit result")
+    for part, node in zip(parts, step.inputs["tensors"], strict=True):
+        rows = step.axes[node]
+        if rows is not None:
+            letters.add(part[rows.axis])
+            folds.add((rows.outer, rows.inner))
+    if len(letters) != 1 or len(folds) != 1:
+        step.fail("it compares examples with one another")
+    letter = letters.pop()
+    for part, node in zip(parts, step.inputs["tensors"], strict=True):
+        if step.axes[node] is None and letter in part:
+            step.fail("it deals a constant out to the examples by their place in the batch")
+    if letter not in output:
+        step.fail("it sums over the examples")
+    return Rows(output.index(letter), *folds.pop())
+
+
+def prelu(step: Step) -> Rows:
+    rows = step.only("self")
+    if rows.axis == 1:
+        step.fail("it takes the examples for channels")
+    return rows

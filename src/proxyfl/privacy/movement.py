@@ -1,0 +1,214 @@
+"""Where the examples are after data moved: views, cuts, joins, look-ups, new tensors."""
+
+from typing import Any
+
+import torch
+
+from proxyfl.privacy.axes import Rows, Times
+from proxyfl.privacy.step import Axes, Step, aligned, along, base_name, trailing
+
+
+def reshape(step: Step) -> Rows:
+    """Row-major order stays: entries before and after an example's are counted, not guessed."""
+    rows = step.rows("self")
+    if rows is None or "dtype" in step.inputs:
+        step.fail("it takes the examples apart")
+    blocks = _product(step.shape_of("self")[: rows.axis]) * rows.outer
+    growing = [d for d, size in enumerate(step.shape) if not isinstance(size, int)]
+    if len(growing) != 1 or not isinstance(step.shape[growing[0]], Times):
+        step.fail("it takes the examples apart")
+    axis = growing[0]
+    before = _product(step.shape[:axis])
+    factor = step.shape[axis].factor
+    outer = blocks // max(1, before)
+    if outer == 0 or before * outer != blocks or factor % outer:
+        step.fail("it takes the examples apart")
+    return Rows(axis, outer, factor // outer)
+
+
+def _product(sizes: tuple[Any, ...]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def permute(step: Step) -> Rows:
+    """Dimensions change places: tried on a tensor whose sizes are all different."""
+    step.no_batch_size()
+    name = step.first
+    rows = step.only(name)
+    marked = torch.empty(*range(1, step.rank(name) + 1), device="meta")
+    moved = step.traced.operation(**{**step.inputs, name: marked})
+    return rows.at(list(moved.shape).index(rows.axis + 1))
+
+
+def unsqueeze(step: Step) -> Rows:
+    rows = step.only(step.first)
+    dim = step.inputs["dim"] % (step.rank(step.first) + 1)
+    return rows.at(rows.axis + (dim <= rows.axis))
+
+
+def squeeze(step: Step) -> Rows:
+    """Drops dimensions of size one; never the examples', which has more than one here."""
+    rows = step.only(step.first)
+    shape = step.shape_of(step.first)
+    dims = step.dims("dim", step.first)
+    if rows.axis in dims:
+        step.fail("it drops the batch dimension when the batch holds one example")
+    return rows.at(rows.axis - sum(d < rows.axis and shape[d] == 1 for d in dims))
+
+
+def expand(step: Step) -> Rows:
+    """Rows stay; a constant that is spread over the examples is the same in every row."""
+    name = step.first
+    rows = step.rows(name)
+    rank = len(step.shape)
+    if rows is not None:
+        return rows.at(rows.axis + rank - step.rank(name))
+    return _uniform(step)
+
+
+def repeat(step: Step) -> Rows:
+    rows = step.rows("self")
+    new = len(step.shape) - step.rank("self")
+    repeats = step.inputs["repeats"]
+    if rows is not None:
+        if repeats[rows.axis + new] != 1:
+            step.fail("it repeats the batch")
+        return rows.at(rows.axis + new)
+    return _uniform(step)
+
+
+def repeat_interleave(step: Step) -> Rows:
+    rows = step.only("self")
+    if step.inputs.get("dim") is None or not isinstance(step.inputs["repeats"], int):
+        step.fail("the number of repeats is not a constant")
+    if step.dims("dim", "self") != [rows.axis]:
+        return rows
+    return Rows(rows.axis, rows.outer, rows.inner * step.inputs["repeats"])
+
+
+def create(step: Step) -> Rows:
+    """A new tensor of one value, or of random numbers, with room for each example."""
+    if isinstance(step.inputs.get("fill_value"), Times):
+        step.fail("its value depends on how many examples there are")
+    return _uniform(step)
+
+
+def uninitialised(step: Step) -> Rows:
+    """Memory as it was found, if the next operation writes over all of it."""
+    following = next(iter(step.node.users), None)
+    if (
+        following is None
+        or following.args[0] is not step.node
+        or base_name(following) not in OVERWRITES
+    ):
+        step.fail("it reads memory that nothing was written to")
+    rows = step.rows(step.first) if any(True for _ in step.tensors()) else None
+    return rows if rows is not None and step.shape == step.shape_of(step.first) else _uniform(step)
+
+
+OVERWRITES = {
+    (name, True) for name in ("bernoulli", "fill", "zero", "uniform", "normal", "copy", "random")
+}
+
+
+def _uniform(step: Step) -> Rows:
+    growing = [d for d, size in enumerate(step.shape) if not isinstance(size, int)]
+    if len(growing) != 1 or not isinstance(step.shape[growing[0]], Times):
+        step.fail("its size does not follow from the number of examples")
+    axis = growing[0]
+    return Rows(axis, 1, step.shape[axis].factor)
+
+
+def select(step: Step) -> Rows:
+    rows = along(step)
+    return rows.at(rows.axis - (step.dims("dim", "self")[0] < rows.axis))
+
+
+def cut(step: Step) -> Axes:
+    """Slices along other dimensions, or one that keeps the whole batch."""
+    rows = step.rows("self")
+    if rows is not None and step.dims("dim", "self") == [rows.axis]:
+        if step.shape != step.shape_of("self") or step.inputs.get("step", 1) != 1:
+            step.fail("it cuts the batch")
+        return rows
+    if rows is None:
+        step.fail("it cuts a constant to the size of the batch")
+    return along(step)
+
+
+def unbind(step: Step) -> Axes:
+    return [select(step)] * len(step.shape)
+
+
+def cat(step: Step) -> Rows:
+    """Tensors side by side, or batches one after the other: k batches are ``outer`` = k."""
+    nodes = step.inputs["tensors"]
+    found = [step.axes[node] for node in nodes]
+    dim = step.inputs.get("dim", 0) % len(step.shape)
+    same = {rows and (rows.axis, rows.inner) for rows in found}
+    if None in same or len(same) != 1:
+        step.fail("it joins examples with something else")
+    if found[0].axis != dim:
+        return aligned(step, nodes, len(step.shape))
+    return Rows(dim, sum(rows.outer for rows in found), found[0].inner)
+
+
+def stack(step: Step) -> Rows:
+    nodes = step.inputs["tensors"]
+    rows = aligned(step, nodes, len(step.shape) - 1)
+    dim = step.inputs.get("dim", 0) % len(step.shape)
+    return rows.at(rows.axis + (dim <= rows.axis))
+
+
+def index(step: Step) -> Rows:
+    """One index: a constant one into rows, or rows into a constant table."""
+    given = [(d, i) for d, i in enumerate(step.inputs["indices"]) if i is not None]
+    if len(given) != 1:
+        step.fail("it picks by several indices")
+    dim, picked = given[0]
+    rows, picking = step.rows("self"), step.axes[picked]
+    width = len(step.shapes[picked])
+    if picked.meta["val"].dtype in (torch.bool, torch.uint8):
+        step.fail("how many it picks depends on the data")
+    if rows is None and picking is not None:
+        return Rows(picking.axis + dim, picking.outer, picking.inner)
+    if rows is None or picking is not None or rows.axis == dim:
+        step.fail("it picks among the examples")
+    return rows.at(rows.axis + (width - 1) * (rows.axis > dim))
+
+
+def embedding(step: Step) -> Rows:
+    """Rows of numbers pick from a constant table."""
+    if step.inputs.get("scale_grad_by_freq") or step.inputs.get("sparse"):
+        step.fail("scale_grad_by_freq counts over the whole batch")
+    return step.only("indices")
+
+
+def one_hot(step: Step) -> Rows:
+    if not isinstance(step.inputs["num_classes"], int) or step.inputs["num_classes"] < 1:
+        step.fail("the number of classes is taken from the batch")
+    return step.only("self")
+
+
+def gather(step: Step) -> Rows:
+    """Picks within each example."""
+    rows = step.only("self", "index", "src")
+    if rows.axis in step.dims("dim", "self") or step.rows("index") is None:
+        step.fail("it picks among the examples")
+    if any(step.axes[node] is None for node in step.tensors()):
+        step.fail("it deals a constant out to the examples by their place in the batch")
+    return rows
+
+
+def pad(step: Step) -> Rows:
+    return trailing(len(step.inputs["pad"]) // 2)(step)
+
+
+def unfold(step: Step) -> Rows:
+    rows = step.only("self")
+    if step.inputs["dimension"] % step.rank("self") == rows.axis:
+        step.fail("it cuts the batch")
+    return rows

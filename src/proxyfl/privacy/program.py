@@ -1,0 +1,184 @@
+"""A proven graph, compiled: the logits of a batch, and each use of a weight on the way there.
+
+Weights may reach the examples through other operations (a norm of the weight, a low-rank product, a
+slice): those depend on no example, are done once per batch, and per-example gradients are pulled
+back through them."""
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils import _pytree as pytree
+
+from proxyfl.errors import ModelError
+from proxyfl.privacy.axes import Rows, Times
+from proxyfl.privacy.layers import RULES, Use, examples_first, quiet_vmap, vmapped
+from proxyfl.privacy.step import Axes, Unproven, base_name, describe
+from proxyfl.privacy.terms import Materialised, Term
+from proxyfl.privacy.tracing import Trace
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One use in one batch: the tensors that went in, and where its output stands in autograd."""
+
+    inputs: list[Tensor]
+    versions: list[int]
+    edge: GradientEdge | None
+
+
+@dataclass(frozen=True)
+class _Site:
+    """An operation of the graph in which weights meet examples."""
+
+    node: fx.Node
+    inputs: dict[str, Any]
+    axes: dict[str, Any]
+    output: Rows
+
+    @property
+    def tensors(self) -> list[fx.Node]:
+        leaves = pytree.tree_leaves(self.inputs)
+        return [value for value in leaves if isinstance(value, fx.Node)]
+
+    def use(self, recorded: Recorded, n: int) -> Use:
+        """The operation with this batch's tensors in place of the graph's nodes."""
+        values = dict(zip(self.tensors, recorded.inputs, strict=True))
+
+        def fill(value: Any) -> Any:
+            return values[value] if isinstance(value, fx.Node) else value
+
+        inputs = pytree.tree_map(fill, self.inputs)
+        return Use(self.node.target, inputs, self.axes, self.output, n)
+
+
+class Program:
+    """The compiled graph of one model. Reads parameters and buffers from the model at every run."""
+
+    def __init__(self, model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]) -> None:
+        self._sites = _sites(model, trace, axes)
+        self._module = _compile(trace, self._sites)
+        named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self._weights = [named[name] for name in trace.weights.values()]
+
+    @property
+    def operations(self) -> list[str]:
+        """The operations in which weights meet examples, in order."""
+        return [base_name(site.node)[0] for site in self._sites]
+
+    def run(self, x: Tensor) -> tuple[Tensor, list[Recorded]]:
+        """The logits of the batch, and what was recorded at each use."""
+        logits, recorded = self._module(len(x), x, *self._weights)
+        return logits, recorded
+
+    def terms(self, losses: Tensor, recorded: list[Recorded]) -> list[Term]:
+        """Per-example gradients of the losses, one term per parameter and use."""
+        n = len(losses)
+        used: list[tuple[_Site, Recorded]] = []
+        edges: list[GradientEdge] = []
+        for site, record in zip(self._sites, recorded, strict=True):
+            if record.edge is not None:
+                used.append((site, record))
+                edges.append(record.edge)
+        gradients = torch.autograd.grad(losses.sum(), edges, materialize_grads=True)
+        terms: list[Term] = []
+        with torch.no_grad():
+            for (site, record), gradient in zip(used, gradients, strict=True):
+                terms += _terms(site, record, gradient, n)
+        return _pulled_back(terms, self._weights)
+
+
+def _terms(site: _Site, recorded: Recorded, gradient: Tensor, n: int) -> list[Term]:
+    if recorded.versions != [tensor._version for tensor in recorded.inputs]:
+        raise ModelError(
+            f"The input of {describe(site.node)} was changed in place after it was used. Use "
+            "operations that are not in place (inplace=False, x = x + y instead of x += y) in a "
+            "proxy model."
+        )
+    rule = RULES.get(site.node.target, vmapped)
+    return rule(site.use(recorded, n), examples_first(gradient, site.output, n))
+
+
+def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
+    """Terms of the parameters themselves: gradients at a tensor that was computed from parameters
+    go back through that computation, example by example."""
+    leaves = {id(weight) for weight in weights}
+    direct = [term for term in terms if id(term.parameter) in leaves]
+    derived = [term for term in terms if id(term.parameter) not in leaves]
+    if not derived:
+        return direct
+    sources = [weight for weight in weights if weight.requires_grad]
+    outputs = [term.parameter for term in derived]
+    at_outputs = [term.per_example() for term in derived]
+    with quiet_vmap():
+        gradients = torch.autograd.grad(
+            outputs, sources, at_outputs, is_grads_batched=True, allow_unused=True
+        )
+    for weight, gradient in zip(sources, gradients, strict=True):
+        if gradient is not None:
+            direct.append(Materialised(weight, gradient))
+    return direct
+
+
+def _sites(model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]) -> list[_Site]:
+    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    depends = {node for node, name in trace.weights.items() if name in learning}
+    sites: list[_Site] = []
+    for node in trace.graph.nodes:
+        if node.op != "call_function":
+            continue
+        inputs = trace.steps[node].inputs
+        tensors = [v for v in pytree.tree_leaves(inputs) if isinstance(v, fx.Node)]
+        learns = [v for v in tensors if v in depends]
+        if not learns:
+            continue
+        output = axes[node]
+        if output is None or (isinstance(output, list) and set(output) == {None}):
+            depends.add(node)
+            continue
+        if isinstance(output, list) or base_name(node)[1]:
+            raise Unproven(f"{describe(node)}: a weight is used in place or for several results")
+        where = pytree.tree_map(lambda v: axes[v] if isinstance(v, fx.Node) else None, inputs)
+        sites.append(_Site(node, inputs, where, output))
+    return sites
+
+
+def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
+    """A module that maps (n, examples, *weights) to (logits, what was recorded at each site)."""
+    graph = fx.Graph()
+    count = graph.placeholder("n")
+    known: dict[fx.Node, fx.Node] = {trace.examples: graph.placeholder("examples")}
+    for number, node in enumerate(trace.weights):
+        known[node] = graph.placeholder(f"weight_{number}")
+
+    def put(value: Any) -> Any:
+        if isinstance(value, Times):
+            return graph.call_function(operator.mul, (count, value.factor))
+        return known[value] if isinstance(value, fx.Node) else value
+
+    found: dict[fx.Node, fx.Node] = {}
+    at = {site.node: site for site in sites}
+    for node in trace.graph.nodes:
+        if node.op == "get_attr":
+            known[node] = graph.get_attr(str(node.target))
+        elif node.op == "call_function":
+            step = trace.steps[node]
+            inputs = {name: pytree.tree_map(put, value) for name, value in step.inputs.items()}
+            if hasattr(node.target, "_schema"):
+                known[node] = graph.call_function(step.operation, (), inputs)
+            else:
+                known[node] = graph.call_function(step.operation, tuple(inputs.values()))
+            if node in at:
+                tensors = [known[each] for each in at[node].tensors]
+                found[node] = graph.call_function(_record, (known[node], tensors))
+    graph.output((known[trace.output], [found[site.node] for site in sites]))
+    return fx.GraphModule(dict(trace.constants), graph)
+
+
+def _record(output: Tensor, inputs: list[Tensor]) -> Recorded:
+    """Taken right after the operation: an in-place one may follow."""
+    edge = get_gradient_edge(output) if output.requires_grad else None
+    return Recorded(inputs, [tensor._version for tensor in inputs], edge)

@@ -1,0 +1,95 @@
+"""The proof that a traced graph treats its examples one by one.
+
+An abstract interpretation: each tensor of the graph is a *constant*, which depends on weights and
+buffers but on no example, or carries *rows*: entry i along its examples' axis depends on example i
+alone (``axes.Rows``). ``whitelist.OPERATIONS`` names the operations that are known to keep that, each
+with the function that says where the examples are afterwards. An operation that is not in the
+table, or that is used in a way that its function does not allow, stops the proof: ``Unproven`` says
+which and why.
+
+Sizes are symbolic: a constant whose size is not a multiple of the number of examples cannot be
+taken for one, whatever its length, and one that is must be the same in every row (zeros, a repeated
+weight). So a table of positions that is cut to the batch stops the proof.
+
+If a graph is proven, the gradient of example i's loss at row i of any tensor in it depends on
+example i alone as well: it is the derivative of a function of row i."""
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from proxyfl.privacy.axes import Rows, Times
+from proxyfl.privacy.step import Axes, Step, Unproven, base_name, describe
+from proxyfl.privacy.tracing import Trace
+from proxyfl.privacy.whitelist import OPERATIONS
+
+
+def prove(trace: Trace) -> dict[fx.Node, Axes]:
+    """Where the examples are in each tensor of the graph; raises ``Unproven``."""
+    axes: dict[fx.Node, Axes] = {}
+    shapes: dict[fx.Node, Any] = {}
+    for node in trace.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            axes[node] = Rows(0) if node is trace.examples else None
+            value = node.meta.get("val")
+            shapes[node] = tuple(value.shape) if value is not None else None
+        elif node.op == "call_function":
+            step = Step(node, trace.steps[node], axes, shapes)
+            axes[node] = _after(step)
+            shapes[node] = _picked(step, shapes) if _picks(node) else step.shape
+    first = trace.steps.get(trace.output)
+    if axes[trace.output] != Rows(0):
+        where = describe(trace.output) if first else "its output"
+        raise Unproven(f"{where}: the result is not one row of logits per example")
+    return axes
+
+
+def _after(step: Step) -> Axes:
+    node = step.node
+    if node.target is torch._C._set_grad_enabled:
+        return None
+    if _picks(node):
+        several = step.axes[step.inputs["0"]]
+        return several[step.inputs["1"]] if isinstance(several, list) else several
+    carries = any(step.axes[each] is not None for each in step.tensors())
+    grows = any(isinstance(value, Times) for value in pytree.tree_leaves(step.inputs))
+    if not carries and not grows:
+        return _verified(step, [None] * len(step.shape) if isinstance(step.shape, list) else None)
+    name, in_place = base_name(node)
+    if name not in OPERATIONS:
+        step.fail("not known to treat the examples one by one")
+    result = OPERATIONS[name](step)
+    if in_place and result != step.rows(step.first):
+        step.fail("it writes examples over a constant")
+    if in_place and step.shape != step.shape_of(step.first):
+        step.fail("it changes the shape of its input in place")
+    return _verified(step, result)
+
+
+def _verified(step: Step, result: Axes) -> Axes:
+    """``result`` if the shapes bear it out: n along the one axis that it names and nowhere else."""
+    if isinstance(step.shape, list):
+        for each, shape in zip(result, step.shape, strict=True):
+            _check_shape(step, each, shape)
+    else:
+        _check_shape(step, result, step.shape)
+    return result
+
+
+def _check_shape(step: Step, rows: Rows | None, shape: tuple[Any, ...] | None) -> None:
+    growing = {d: size for d, size in enumerate(shape or ()) if not isinstance(size, int)}
+    expected = {} if rows is None else {rows.axis: Times(rows.folded)}
+    if growing != expected:
+        step.fail("the size of its result does not follow from the number of examples")
+
+
+def _picks(node: fx.Node) -> bool:
+    return node.target is operator.getitem
+
+
+def _picked(step: Step, shapes: dict[fx.Node, Any]) -> Any:
+    several = shapes[step.inputs["0"]]
+    return several[step.inputs["1"]]

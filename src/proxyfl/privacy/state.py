@@ -1,0 +1,125 @@
+"""What a model remembers from one forward pass to the next.
+
+Memory carries one record into the gradients of others, in the same batch or in later ones, past all
+clipping. Models that change anything of themselves in a forward pass are refused by the name of the
+layer: buffers, and attributes of its modules (numbers, tensors, lists and dictionaries of
+these)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from proxyfl.errors import ModelError
+
+_OWN = {
+    "training",
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+}
+"""What torch itself keeps on a module. Parameters and buffers are looked at by themselves."""
+
+
+class State:
+    """A model as it was when this was made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._buffers = {name: (b, b._version, b.clone()) for name, b in model.named_buffers()}
+        self._attributes = {path: _attributes(m) for path, m in model.named_modules()}
+
+    def changed_buffer(self) -> str | None:
+        """The name of a buffer that has been written to, if any."""
+        now = dict(self._model.named_buffers())
+        if now.keys() != self._buffers.keys():
+            return next(iter(now.keys() ^ self._buffers.keys()))
+        for name, (buffer, _, value) in self._buffers.items():
+            if not _equal(now[name], value):
+                return name
+            if now[name] is not buffer:
+                return name
+        return None
+
+    def changed_attribute(self) -> tuple[str, str] | None:
+        """The layer and the attribute that is another than before, if any."""
+        for path, module in self._model.named_modules():
+            before = self._attributes.get(path, {})
+            now = _attributes(module)
+            for name in now.keys() | before.keys():
+                if name not in now or name not in before or now[name] != before[name]:
+                    return path, name
+        return None
+
+    def check(self, role: str, *, buffers: bool = True) -> None:
+        """Raise ``ModelError`` if the model is no longer as it was."""
+        written = self.changed_buffer() if buffers else None
+        if written is not None:
+            path, _, name = written.rpartition(".")
+            raise ModelError(
+                f"The {role} model's {_layer(path)} changes its buffer '{name}' in a forward pass: "
+                "it would carry one record into the gradients of others. Use a layer without "
+                "running statistics (track_running_stats=False, nn.GroupNorm), or compute the "
+                "buffer once, in the constructor."
+            )
+        attribute = self.changed_attribute()
+        if attribute is not None:
+            path, name = attribute
+            raise ModelError(
+                f"The {role} model's {_layer(path)} changes its attribute '{name}' in a forward "
+                "pass: what a model remembers carries one record into the gradients of others. "
+                "Keep it in a local variable of forward()."
+            )
+
+    def restore_buffers(self) -> None:
+        """Put every buffer back to its value."""
+        with torch.no_grad():
+            for buffer, _, value in self._buffers.values():
+                if not _equal(buffer, value):
+                    buffer.copy_(value)
+
+
+def _layer(path: str) -> str:
+    return f"layer '{path}'" if path else "own code (the model itself)"
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """A picture of a module's attributes that compares equal as long as none of them changes."""
+    derived = {
+        hook.name
+        for hook in module._forward_pre_hooks.values()
+        if isinstance(hook, WeightNorm | SpectralNorm)
+    }
+    return {
+        name: _picture(value)
+        for name, value in vars(module).items()
+        if name not in _OWN and name not in derived
+    }
+
+
+def _picture(value: Any, depth: int = 3) -> Any:
+    if isinstance(value, Tensor):
+        return ("tensor", id(value), value._version)
+    if isinstance(value, str | int | float | bool | complex | bytes | type(None)):
+        return value if value == value else "nan"
+    if depth and isinstance(value, dict):
+        return ("dict", [(repr(k), _picture(v, depth - 1)) for k, v in value.items()])
+    if depth and isinstance(value, list | tuple | set | frozenset):
+        return (type(value).__name__, len(value), [_picture(v, depth - 1) for v in value])
+    return ("object", id(value))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(
+        torch.equal(one, other)
+        or (
+            torch.equal(one.isnan(), other.isnan())
+            and torch.equal(one.nan_to_num(), other.nan_to_num())
+        )
+    )

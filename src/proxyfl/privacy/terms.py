@@ -1,0 +1,263 @@
+r"""Per-example gradients of one weight, and norms that are upper bounds in the arithmetic at hand.
+
+A weight that multiplies has, for example i, the gradient
+
+    G_i = sum_t g_it a_it^T            a_it: input, g_it: gradient of the loss at the output
+
+where t runs over the example's *positions*: the words of a sequence, the pixels of a convolution's
+output, the patches that were folded into the batch. Two ways lead to its norm:
+
+    * *Gram*: |G_i|^2 = sum_ts (a_it . a_is) (g_it . g_is), which never forms G_i;
+    * *direct*: form G_i, and keep it if memory allows, since the clipped sum is then only sum_i c_i
+      G_i.
+
+``Product`` takes the cheaper one. Gram: Goodfellow 2015 (arXiv:1510.01799v2) for t = 1, Li et al.
+2022 (arXiv:2110.05679v6, section 4) for sequences; the choice per layer: Bu et al. 2022
+(arXiv:2205.10683v4).
+
+A ``Term`` is one use of one weight. Guarantees, with u the unit roundoff of the weight's type:
+    * ``square_norms()[i]`` and the i-th summand of ``weighted_sum(c, out)`` depend on example i
+      alone, provided that a_i and g_i do;
+    * ``square_norms()[i]`` is at least |G_i|^2 for the G_i that ``weighted_sum`` adds up, rounding
+      included. A sum of m squares in any order is wrong by at most m u of itself (Higham 2002,
+      section 3.1): sums are taken in blocks, blocks in float64, and the bound is added. Gram
+      matrices are float64, and what the sum of t products in the weight's own type can lose,
+      (t + 3) u sum_t |g_it| |a_it|, is added. Where that is not small, because the products cancel,
+      G_i is formed instead.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+KEPT_AT_MOST = 2**26
+"""Numbers (of per-example gradients of one weight) kept in memory; above it they are formed twice,
+in pieces."""
+
+PIECE = 2**22
+"""Numbers of unfolded input formed at a time, so that they stay near the cache."""
+
+TRAFFIC = 8
+"""Writing and reading one number of G_i costs about as much as this many multiplications."""
+
+BLOCK = 1024
+"""Squares added up in the weight's own type before float64 takes over."""
+
+SMALL = 1e-3
+"""The share of a norm that a bound on its rounding may reach before the gradient is formed."""
+
+
+class Term(Protocol):
+    """One use of one weight in the forward pass, for every example of the batch."""
+
+    parameter: Tensor
+
+    def square_norms(self) -> Tensor:
+        """|G_i|^2 for each example i or a little more, never less; float64."""
+        ...
+
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        """Write sum_i c_i G_i into ``out``, which has the weight's shape."""
+        ...
+
+    def per_example(self) -> Tensor:
+        """G_i for each example i, materialised: needed where a weight is used more than once."""
+        ...
+
+
+@dataclass
+class Materialised:
+    """A term whose per-example gradients are at hand."""
+
+    parameter: Tensor
+    gradients: Tensor
+
+    def square_norms(self) -> Tensor:
+        return upper_square_norms(self.gradients)
+
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        torch.mv(self.gradients.reshape(len(c), -1).T, c, out=out.view(-1))
+
+    def per_example(self) -> Tensor:
+        return self.gradients
+
+
+@dataclass
+class Product:
+    """A weight (p, d) that multiplies: ``a`` is (n, t, d), ``g`` is (n, t, p).
+
+    A convolution's inputs overlap and are unfolded in pieces: ``unfold(i, j)`` gives those of
+    examples i to j as (j - i, d, t), ``outputs(i, j)`` the output gradients as (j - i, p, t), and
+    ``contract(c)`` the ordinary, summed weight gradient with example i weighted by c_i."""
+
+    parameter: Tensor
+    a: Tensor
+    g: Tensor
+    positions: int
+    unfold: Callable[[int, int], Tensor] | None = None
+    outputs: Callable[[int, int], Tensor] | None = None
+    contract: Callable[[Tensor], Tensor] | None = None
+    examples: int = 0
+
+    def __post_init__(self) -> None:
+        self.examples = self.examples or len(self.g)
+        self._gram_is_safe = True
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        p = self.parameter.shape[0]
+        return self.parameter.numel() // p, p
+
+    @property
+    def prefers_gram(self) -> bool:
+        """Whether t^2 (d + p) multiplications are fewer than the traffic of forming d p numbers."""
+        d, p = self._shape
+        return self.positions**2 * (d + p) < TRAFFIC * d * p
+
+    @property
+    def _outer_product(self) -> bool:
+        return self.positions == 1 and self.unfold is None
+
+    @cached_property
+    def _kept(self) -> Tensor | None:
+        d, p = self._shape
+        if self.examples * d * p > KEPT_AT_MOST:
+            return None
+        return torch.cat(list(self._pieces()))
+
+    def _inputs(self, i: int, j: int) -> Tensor:
+        """The inputs of examples i to j as (j - i, d, t)."""
+        if self.unfold is not None:
+            return self.unfold(i, j)
+        return self.a[i:j].transpose(1, 2)
+
+    def _output_gradients(self, i: int, j: int) -> Tensor:
+        """The output gradients of examples i to j as (j - i, p, t)."""
+        if self.outputs is not None:
+            return self.outputs(i, j)
+        return self.g[i:j].transpose(1, 2)
+
+    def _ranges(self, numbers: int) -> list[tuple[int, int]]:
+        step = max(1, PIECE // max(1, numbers))
+        return [(i, min(self.examples, i + step)) for i in range(0, self.examples, step)]
+
+    def _pieces(self) -> Iterator[Tensor]:
+        d, p = self._shape
+        for i, j in self._ranges(max(d * self.positions, d * p)):
+            yield torch.bmm(self._output_gradients(i, j), self._inputs(i, j).transpose(1, 2))
+
+    def square_norms(self) -> Tensor:
+        if self._outer_product:
+            return upper_square_norms(self.a) * upper_square_norms(self.g)
+        if self.prefers_gram:
+            ranges = self._ranges(self._shape[0] * self.positions)
+            bounds = [self._gram(i, j) for i, j in ranges]
+            if self._gram_is_safe:
+                return torch.cat(bounds)
+        if self._kept is not None:
+            return upper_square_norms(self._kept)
+        return torch.cat([upper_square_norms(piece) for piece in self._pieces()])
+
+    def _gram(self, i: int, j: int) -> Tensor:
+        """Upper bounds for examples i to j; notes if one of them is not close to the norm."""
+        a = self._inputs(i, j).double()
+        g = self._output_gradients(i, j).double()
+        gram_a = torch.bmm(a.transpose(1, 2), a)
+        gram_g = torch.bmm(g.transpose(1, 2), g)
+        lengths = (gram_a.diagonal(dim1=1, dim2=2) * gram_g.diagonal(dim1=1, dim2=2)).sqrt()
+        longest = lengths.sum(1)  # sum_t |g_t| |a_t|, which |G| reaches if nothing cancels
+        squares = (gram_a * gram_g).sum((1, 2)).clamp(min=0)
+        d, p = self._shape
+        double = (d + p + self.positions**2) * torch.finfo(torch.float64).eps * longest.square()
+        bound = (self.positions + 3) * _roundoff(self.parameter.dtype) * longest
+        close = (bound <= SMALL * squares.sqrt()) & (double <= SMALL * squares)
+        if not bool(close.all()):
+            self._gram_is_safe = False
+        return ((squares + double).sqrt() + bound).square()
+
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        if self._outer_product:
+            torch.mm((self.g[:, 0] * c.unsqueeze(1)).T, self.a[:, 0], out=out)
+        elif self.prefers_gram and self._gram_is_safe:
+            self._contract(c, out)
+        elif self._kept is not None:
+            torch.mv(self._kept.flatten(1).T, c, out=out.view(-1))
+        else:
+            self._add_pieces(c, out)
+
+    def _contract(self, c: Tensor, out: Tensor) -> None:
+        if self.contract is not None:
+            out.copy_(self.contract(c))
+            return
+        scaled = self.g * c.view(-1, 1, 1)
+        torch.mm(scaled.flatten(0, 1).T, self.a.flatten(0, 1), out=out)
+
+    def _add_pieces(self, c: Tensor, out: Tensor) -> None:
+        """The same pieces whose norms were taken, formed again."""
+        out.zero_()
+        start = 0
+        for piece in self._pieces():
+            weights = c[start : start + len(piece)]
+            out.view(-1).addmv_(piece.flatten(1).T, weights)
+            start += len(piece)
+
+    def per_example(self) -> Tensor:
+        return torch.cat(list(self._pieces())).view(-1, *self.parameter.shape)
+
+
+@dataclass
+class Lookup:
+    """An embedding: ``ids`` (n, t) pick rows of the weight, ``g`` is (n, t, d).
+
+    Where an example picks a row more than once, the gradients of all its picks are added up at the
+    first one; so the norm is taken of what is summed."""
+
+    parameter: Tensor
+    ids: Tensor
+    g: Tensor
+
+    @cached_property
+    def _gathered(self) -> Tensor:
+        same = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
+        first = same.to(torch.uint8).argmax(2)
+        index = first.unsqueeze(2).expand_as(self.g)
+        return torch.zeros_like(self.g).scatter_add_(1, index, self.g)
+
+    def square_norms(self) -> Tensor:
+        return upper_square_norms(self._gathered)
+
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        rows = (self._gathered * c.view(-1, 1, 1)).flatten(0, 1)
+        out.zero_().index_add_(0, self.ids.flatten(), rows)
+
+    def per_example(self) -> Tensor:
+        n, t = self.ids.shape
+        gradients = self.g.new_zeros(n, *self.parameter.shape)
+        example = torch.arange(n, device=self.ids.device).unsqueeze(1).expand(n, t)
+        return gradients.index_put_((example, self.ids), self.g, accumulate=True)
+
+
+def upper_square_norms(gradients: Tensor) -> Tensor:
+    """For each row of (n, ...) at least the sum of its squares, and at most (1 + (BLOCK + 2) u) of
+    it; float64."""
+    flat = gradients.reshape(len(gradients), -1)
+    numbers = flat.shape[1]
+    whole = numbers // BLOCK * BLOCK
+    squares = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
+    if whole:
+        blocks = flat[:, :whole].view(len(flat), -1, BLOCK)
+        squares = torch.linalg.vector_norm(blocks, dim=2).double().square_().sum(1)
+    if whole < numbers:
+        squares += torch.linalg.vector_norm(flat[:, whole:], dim=1).double().square_()
+    limits = torch.finfo(flat.dtype)
+    terms = min(numbers, BLOCK) + 4
+    # What underflows when it is squared is below the smallest normal number each.
+    return squares.mul_(1 + terms * limits.eps).add_(numbers * limits.tiny)
+
+
+def _roundoff(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps / 2

@@ -1,0 +1,220 @@
+"""A model's forward pass as a graph of ATen operations, for any number of examples.
+
+The model is run twice on made-up inputs, three and four examples, and each operation is recorded
+(torch.fx, before autograd). Where a number differs between the two recordings it must be a multiple
+of the number of examples, and the graph says so (``Times``); anything else is not a function of
+the examples alone, and tracing fails with the reason.
+
+What trains is the graph and not the Python that it was recorded from: no branch, counter or cache
+of the model's code has a part in a private step. Control flow that looks at the data cannot be
+recorded. A custom ``autograd.Function`` can, but its backward pass cannot, so the caller looks for
+those (``validation``)."""
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._decomp import decomposition_table
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from proxyfl.privacy.axes import Times
+
+FEW, MORE = 3, 4
+"""The two numbers of examples. A constant with as many rows fits one of them at most."""
+
+aten = torch.ops.aten
+
+
+class Untraceable(Exception):
+    """Why there is no graph."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One operation: its inputs by name, tensors as nodes, and the shape of its output.
+
+    A shape is a tuple of sizes; an operation with several outputs has a list of shapes."""
+
+    operation: Any
+    inputs: dict[str, Any]
+    shape: Any
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The graph, what each node does, and which placeholder is which parameter or buffer."""
+
+    graph: fx.Graph
+    steps: dict[fx.Node, Traced]
+    weights: dict[fx.Node, str]
+    examples: fx.Node
+    constants: dict[str, Tensor]
+
+    @property
+    def output(self) -> fx.Node:
+        """The node of the logits."""
+        node = next(node for node in reversed(self.graph.nodes) if node.op == "output")
+        value = node.args[0]
+        if isinstance(value, list | tuple) and len(value) == 1:
+            value = value[0]
+        if not isinstance(value, fx.Node):
+            raise Untraceable("its output is not one tensor")
+        return value
+
+
+def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
+    """The graph of ``model`` in its present mode; ``made_up(n)`` gives n examples."""
+    few = record(model, made_up(FEW))
+    more = record(model, made_up(MORE))
+    steps: dict[fx.Node, Traced] = {}
+    weights: dict[fx.Node, str] = {}
+    constants: dict[str, Tensor] = {}
+    names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
+    placeholders: list[fx.Node] = []
+    if len(few.graph.nodes) != len(more.graph.nodes):
+        raise Untraceable("the operations depend on the number of examples")
+    pairs: dict[fx.Node, fx.Node] = {}
+    for node, other in zip(few.graph.nodes, more.graph.nodes, strict=True):
+        if (node.op, node.target) != (other.op, other.target):
+            raise Untraceable("the operations depend on the number of examples")
+        pairs[node] = other
+        if node.op == "placeholder":
+            placeholders.append(node)
+        elif node.op == "get_attr":
+            constants[str(node.target)] = _constant(few, more, str(node.target))
+        elif node.op == "call_function":
+            steps[node] = _merge(node, other, pairs)
+    for node, name in zip(placeholders[:-1], names, strict=True):
+        weights[node] = name
+    return Trace(few.graph, steps, weights, placeholders[-1], constants)
+
+
+def sizes(node: fx.Node, other: fx.Node) -> Any:
+    """The symbolic shape, or list of shapes, of a pair of nodes."""
+    few: Any = node.meta.get("val")
+    more: Any = other.meta.get("val")
+    if isinstance(few, list | tuple):
+        return [_shape(a, b) for a, b in zip(few, more, strict=True)]
+    return _shape(few, more)
+
+
+def _shape(few: Any, more: Any) -> tuple[int | Times | None, ...] | None:
+    if not isinstance(few, Tensor) or few.dim() != more.dim():
+        return None
+    return tuple(_number(a, b) for a, b in zip(few.shape, more.shape, strict=True))
+
+
+def record(model: nn.Module, x: Tensor) -> fx.GraphModule:
+    """One recording, a function of (parameters and buffers by name, examples). Buffers are copied
+    first: a model that writes to them leaves no trace."""
+    parameters = dict(model.named_parameters())
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    def forward(state: dict[str, Tensor], x: Tensor) -> Any:
+        return torch.func.functional_call(model, state, (x,))
+
+    state = {**parameters, **buffers}
+    tracer = make_fx(
+        forward, tracing_mode="real", pre_dispatch=True, decomposition_table=_recurrent()
+    )
+    try:
+        with torch.random.fork_rng(devices=[]), _without_onednn():
+            return tracer(state, x)
+    except Exception as problem:
+        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        raise Untraceable(f"its forward pass cannot be recorded ({first})") from problem
+
+
+def _recurrent() -> dict[Any, Callable[..., Any]]:
+    """How recurrent layers unroll into operations that can be looked into."""
+    layers = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
+    return {layer: decomposition_table[layer] for layer in layers}
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Its recurrent kernels are one operation each, which says nothing of what is inside."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+def _constant(few: fx.GraphModule, more: fx.GraphModule, name: str) -> Tensor:
+    one: Tensor = operator.attrgetter(name)(few)
+    other: Tensor = operator.attrgetter(name)(more)
+    if one.shape != other.shape or not torch.equal(one, other):
+        raise Untraceable("a constant in its code depends on the number of examples")
+    return one
+
+
+def _merge(node: fx.Node, other: fx.Node, pairs: dict[fx.Node, fx.Node]) -> Traced:
+    inputs = _by_name(node)
+    others = _by_name(other)
+    few, layout = pytree.tree_flatten(inputs)
+    more, other_layout = pytree.tree_flatten(others)
+    if layout != other_layout:
+        raise Untraceable(f"what {node.target} is given depends on the number of examples")
+    merged = [_same(a, b, pairs, node) for a, b in zip(few, more, strict=True)]
+    inputs = pytree.tree_unflatten(merged, layout)
+    shape = sizes(node, other)
+    if node.target is aten.squeeze.default:
+        # Name the dimensions: a batch of one example must not be squeezed away.
+        ones = [d for d, size in enumerate(inputs["self"].meta["val"].shape) if size == 1]
+        return Traced(aten.squeeze.dims, {**inputs, "dim": ones}, shape)
+    return Traced(node.target, inputs, shape)
+
+
+def _by_name(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call by their names, defaults filled in."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {**{str(k): _plain(v) for k, v in enumerate(node.args)}, **node.kwargs}
+    found: dict[str, Any] = {}
+    for position, argument in enumerate(schema.arguments):
+        if position < len(node.args):
+            found[argument.name] = _plain(node.args[position])
+        elif argument.name in node.kwargs:
+            found[argument.name] = _plain(node.kwargs[argument.name])
+        elif argument.has_default_value():
+            found[argument.name] = argument.default_value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """fx keeps lists in classes of its own, which pytree does not open."""
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _same(few: Any, more: Any, pairs: dict[fx.Node, fx.Node], node: fx.Node) -> Any:
+    if isinstance(few, fx.Node):
+        if pairs.get(few) is not more:
+            raise Untraceable("the operations depend on the number of examples")
+        return few
+    if isinstance(few, int) and isinstance(more, int):
+        number = _number(few, more)
+        if number is not None:
+            return number
+    elif few is more or few == more or (few != few and more != more):
+        return few
+    raise Untraceable(
+        f"{node.target} is given {few} for {FEW} examples and {more} for {MORE}: it depends on how "
+        "many there are"
+    )
+
+
+def _number(few: int, more: int) -> int | Times | None:
+    if few == more:
+        return few
+    if few * MORE == more * FEW and few % FEW == 0:
+        return Times(few // FEW)
+    return None

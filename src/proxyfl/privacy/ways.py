@@ -1,0 +1,210 @@
+"""Three ways to per-example gradients. None can let one example into another's gradient.
+
+    * ``OnePass``: one backward pass over the whole batch and a rule per operation, for models whose
+      recorded graph is proven to treat the examples one by one (``rowwise``);
+    * ``Vmapped``: the graph that was recorded from a *single* example, run for each (torch.func);
+    * ``OneByOne``: the model's own Python on a batch of one, example after example, for what cannot
+      be recorded. It fails if the model remembers anything from one call to the next.
+
+``choose`` takes the first that can be had. For the others it says which operation stood in the
+way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from proxyfl import params
+from proxyfl.errors import ModelError
+from proxyfl.privacy.layers import quiet_vmap
+from proxyfl.privacy.program import Program
+from proxyfl.privacy.rowwise import prove
+from proxyfl.privacy.state import State
+from proxyfl.privacy.step import Unproven
+from proxyfl.privacy.terms import KEPT_AT_MOST, Materialised, Term
+from proxyfl.privacy.tracing import Untraceable, record, trace
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits, targets) -> one loss per example; row i must depend on row i alone."""
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """What one batch gives: the sum of clipped gradients (flat), the loss summed, and each norm
+    before clipping."""
+
+    total: Tensor
+    loss: float
+    norms: Tensor
+
+
+class Way(Protocol):
+    """How the gradients of one model come about."""
+
+    name: str
+    reason: str | None
+    at_once: int | None
+
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+        """The summed loss of the batch, and its per-example gradients."""
+        ...
+
+
+class OnePass:
+    """One forward and one backward pass of a proven graph."""
+
+    name = "one pass"
+    reason: str | None = None
+    at_once: int | None = None
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+        logits, recorded = self.program.run(x)
+        losses = checked(loss(logits, targets), len(x))
+        return float(losses.detach().sum()), self.program.terms(losses, recorded)
+
+
+class Vmapped:
+    """The graph of one example, run for each example by itself."""
+
+    name = "vmapped"
+
+    def __init__(self, model: nn.Module, alone: Callable[..., Any], reason: str) -> None:
+        self.reason: str | None = reason
+        self._state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self._learning = {k: v for k, v in model.named_parameters() if v.requires_grad}
+        self._alone = alone
+        self.at_once: int | None = max(1, KEPT_AT_MOST // max(1, params.size(model)))
+
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+        rest = {k: v.detach() for k, v in self._state.items() if k not in self._learning}
+
+        def alone(weights: dict[str, Tensor], x_i: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+            state = {name: weights.get(name, rest.get(name)) for name in self._state}
+            logits = self._alone(state, x_i.unsqueeze(0))
+            losses = checked(loss(logits, target.unsqueeze(0)), 1)
+            return losses.sum(), losses.detach().sum()
+
+        weights = {name: p.detach() for name, p in self._learning.items()}
+        each = torch.func.vmap(
+            torch.func.grad(alone, has_aux=True), in_dims=(None, 0, 0), randomness="different"
+        )
+        with quiet_vmap():
+            gradients, losses = each(weights, x, targets)
+        terms: list[Term] = [
+            Materialised(parameter, gradients[name].detach())
+            for name, parameter in self._learning.items()
+        ]
+        return float(losses.sum()), terms
+
+
+class OneByOne:
+    """The model itself, called on one example after the other."""
+
+    name = "one by one"
+
+    def __init__(self, model: nn.Module, reason: str) -> None:
+        self.reason: str | None = reason
+        self._model = model
+        self.at_once: int | None = max(1, KEPT_AT_MOST // max(1, params.size(model)))
+
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+        parameters = params.trainable(self._model)
+        rows: list[tuple[Tensor, ...]] = []
+        total = 0.0
+        state = State(self._model)
+        for i in range(len(x)):
+            losses = checked(loss(self._model(x[i : i + 1]), targets[i : i + 1]), 1)
+            rows.append(torch.autograd.grad(losses.sum(), parameters, materialize_grads=True))
+            total += float(losses.detach())
+            state.check("proxy")
+        columns = zip(parameters, zip(*rows, strict=True), strict=True)
+        return total, [Materialised(p, torch.stack(g)) for p, g in columns]
+
+
+def choose(model: nn.Module, made_up: Callable[[int], Tensor]) -> Way:
+    """The fastest way that is sound for ``model`` in its present mode."""
+    custom = own_backward(model, made_up(2))
+    if custom is not None:
+        return OneByOne(model, f"{custom} has a backward pass of its own, which may do anything")
+    try:
+        recorded = trace(model, made_up)
+        return OnePass(Program(model, recorded, prove(recorded)))
+    except (Untraceable, Unproven) as problem:
+        reason = str(problem)
+    return alone(model, made_up, reason)
+
+
+def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Way:
+    """The way to gradients by themselves: vmapped if that works, one by one otherwise."""
+    try:
+        way = Vmapped(model, record(model, made_up(1)), reason)
+        way.terms(made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows)
+        return way
+    except ModelError:
+        raise
+    except Exception as problem:
+        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        return OneByOne(model, f"{reason}; vmap: {first}")
+
+
+def own_backward(model: nn.Module, x: Tensor) -> str | None:
+    """The name of a custom backward pass or a gradient hook in the model's computation, if any.
+
+    Recordings hold forward operations and differentiate those; they would miss it."""
+    hooked = next((n for n, p in model.named_parameters() if p._backward_hooks), None)
+    if hooked is not None:
+        return f"parameter '{hooked}'"
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _Hooks() as hooks:
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        out = torch.func.functional_call(model, buffers, (x,))
+    if hooks:
+        return "a tensor with a gradient hook"
+    found: set[Any] = set()
+    todo = [out.grad_fn] if isinstance(out, Tensor) else []
+    while todo:
+        node = todo.pop()
+        if node is None or node in found:
+            continue
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return f"the autograd.Function {type(node).__name__.removesuffix('Backward')}"
+        found.add(node)
+        todo += [following for following, _ in node.next_functions]
+    return None
+
+
+def checked(losses: Tensor, n: int) -> Tensor:
+    """``losses`` if there is one per example."""
+    if losses.shape != (n,):
+        raise ModelError(
+            f"Expected one loss per example, shape ({n},), got shape {tuple(losses.shape)}."
+        )
+    return losses
+
+
+def _sum_of_rows(logits: Tensor, _targets: Tensor) -> Tensor:
+    return logits.flatten(1).sum(1)
+
+
+class _Hooks:
+    """Notes calls of ``Tensor.register_hook`` while a model runs."""
+
+    def __enter__(self) -> list[int]:
+        self._seen: list[int] = []
+        self._original = torch.Tensor.register_hook
+        seen = self._seen
+        original: Any = self._original
+
+        def noted(tensor: Tensor, hook: Any) -> Any:
+            seen.append(1)
+            return original(tensor, hook)
+
+        torch.Tensor.register_hook = noted  # type: ignore[method-assign]
+        return seen
+
+    def __exit__(self, *_: object) -> None:
+        torch.Tensor.register_hook = self._original  # type: ignore[method-assign]
