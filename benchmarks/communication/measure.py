@@ -177,13 +177,15 @@ def _rounds(endpoint: MpiEndpoint, case: Case) -> list[Round]:
     masses = {client: Mass(start)}
     measured: list[Round] = []
     for round in range(_WARM_UP + case.rounds):
-        post = exchange.Post(transport, round, "measured", case.parameters, timeout=_PATIENCE)
+        channel = exchange.MassChannel(
+            transport, round, "measured", case.parameters, timeout=_PATIENCE
+        )
         _barrier(endpoint, case.clients)
         began = time.perf_counter()
-        masses = mix(masses, everyone, frozenset(), post)
+        masses = mix(masses, everyone, frozenset(), channel)
         seconds = time.perf_counter() - began
         endpoint.flush(_PATIENCE)  # MPI moves what is left only while this rank calls it
-        traffic = post.of(client)
+        traffic = channel.of(client)
         if round >= _WARM_UP:
             measured.append(
                 {

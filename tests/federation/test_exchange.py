@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxyfl.errors import ModelError, PeerTimeout, ProxyFLError
 from proxyfl.federation import exchange
-from proxyfl.federation.exchange import Post
+from proxyfl.federation.exchange import MassChannel
 from proxyfl.gossip import topology
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.gossip.routes import routes
@@ -37,8 +37,8 @@ def masses(clients, seed: int = 0) -> dict[int, Mass]:
 
 
 def mix(name, held, *, round=0, leaving=frozenset(), graph=HALF, transport=None):
-    post = Post(transport or MemoryTransport(), round, "f" * 16, SIZE, timeout=1.0)
-    return exchange.make(name, graph)(held, sorted(held), leaving, post), post
+    channel = MassChannel(transport or MemoryTransport(), round, "f" * 16, SIZE, timeout=1.0)
+    return exchange.make(name, graph)(held, sorted(held), leaving, channel), channel
 
 
 def matrix(name: str, clients: int, round: int, graph=HALF) -> np.ndarray:
@@ -134,8 +134,8 @@ def frame() -> int:
 def test_every_byte_is_counted(name: str, clients: int, messages: int) -> None:
     """Messages are those that the method needs, what is sent is received, and bytes are those of
     the frames."""
-    _, post = mix(name, {i: Mass(torch.zeros(SIZE)) for i in range(clients)})
-    counted = [post.of(i) for i in range(clients)]
+    _, channel = mix(name, {i: Mass(torch.zeros(SIZE)) for i in range(clients)})
+    counted = [channel.of(i) for i in range(clients)]
     assert (
         sum(t.messages_sent for t in counted)
         == sum(t.messages_received for t in counted)
@@ -151,17 +151,17 @@ def test_every_byte_is_counted(name: str, clients: int, messages: int) -> None:
 def test_the_hub_carries_the_traffic() -> None:
     """In the mean the first client that stays is the hub: it gets from all and sends to those who
     stay."""
-    _, post = mix("mean", masses(range(5)), leaving={0, 3})
-    sent = [post.of(i).messages_sent for i in range(5)]
-    received = [post.of(i).messages_received for i in range(5)]
+    _, channel = mix("mean", masses(range(5)), leaving={0, 3})
+    sent = [channel.of(i).messages_sent for i in range(5)]
+    received = [channel.of(i).messages_received for i in range(5)]
     assert sent == [1, 2, 1, 1, 1]
     assert received == [0, 4, 1, 0, 1]
 
 
 def test_what_is_kept_is_not_sent() -> None:
     """A share for oneself goes over no wire, and one of zero is no message."""
-    _, post = mix("pushsum", masses(range(4)), graph=topology.from_matrices(np.diag([1.0] * 4)))
-    assert not post.traffic
+    _, channel = mix("pushsum", masses(range(4)), graph=topology.from_matrices(np.diag([1.0] * 4)))
+    assert not channel.traffic
 
 
 def test_a_hand_over_is_bit_exact() -> None:
@@ -182,9 +182,9 @@ def test_the_result_does_not_depend_on_who_hosts_whom(name: str) -> None:
     transport, apart = MemoryTransport(), {}
 
     def host(mine: list[int]) -> None:
-        post = Post(transport, 0, "f" * 16, SIZE, timeout=10.0)
+        channel = MassChannel(transport, 0, "f" * 16, SIZE, timeout=10.0)
         apart.update(
-            exchange.make(name, HALF)({i: held[i] for i in mine}, range(6), frozenset(), post)
+            exchange.make(name, HALF)({i: held[i] for i in mine}, range(6), frozenset(), channel)
         )
 
     threads = [threading.Thread(target=host, args=(mine,)) for mine in ([5, 0], [1, 4], [3, 2])]
@@ -199,18 +199,20 @@ def test_the_result_does_not_depend_on_who_hosts_whom(name: str) -> None:
 
 def test_a_silent_peer_is_named() -> None:
     """A client whose sender never sends ends with PeerTimeout that names it."""
-    post = Post(MemoryTransport(), 0, "f" * 16, SIZE, timeout=0.05)
+    channel = MassChannel(MemoryTransport(), 0, "f" * 16, SIZE, timeout=0.05)
     with pytest.raises(PeerTimeout, match="Client 1 sent nothing to client 0"):
-        exchange.make("cycle", HALF)({0: Mass(torch.zeros(SIZE))}, (0, 1), frozenset(), post)
+        exchange.make("cycle", HALF)({0: Mass(torch.zeros(SIZE))}, (0, 1), frozenset(), channel)
 
 
 @pytest.mark.parametrize(("model", "size"), [("g" * 16, SIZE), ("f" * 16, SIZE + 1)])
 def test_another_architecture_is_refused(model: str, size: int) -> None:
     """A mass of another proxy architecture is not added: the frame is refused when it is read."""
     transport = MemoryTransport()
-    Post(transport, 0, model, size).send(Mass(torch.zeros(size)), sender=1, receiver=0)
+    MassChannel(transport, 0, model, size).send(Mass(torch.zeros(size)), sender=1, receiver=0)
     with pytest.raises(ProxyFLError):
-        Post(transport, 0, "f" * 16, SIZE).receive(sender=1, receiver=0, like=torch.zeros(SIZE))
+        MassChannel(transport, 0, "f" * 16, SIZE).receive(
+            sender=1, receiver=0, like=torch.zeros(SIZE)
+        )
     with pytest.raises(ModelError):
         exchange.add([Mass(torch.zeros(2)), Mass(torch.zeros(3))])
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxyfl.errors import ConfigError, TopologyError
-from proxyfl.federation.membership import Allowance, Stay, everyone, plan, rehearse
+from proxyfl.federation.membership import Allowance, Attendance, everyone, plan, rehearse
 from proxyfl.gossip import topology
 
 
@@ -19,7 +19,7 @@ def test_everyone_is_always_there() -> None:
 
 def test_joining_leaving_and_being_away() -> None:
     """A schedule is followed to the round; expected counts those who have joined and not left."""
-    schedule = [Stay(0, joins=2), Stay(1, away=(1, 2)), Stay(2, leaves=3)]
+    schedule = [Attendance(0, joins=2), Attendance(1, away=(1, 2)), Attendance(2, leaves=3)]
     presences = plan(4, 5, schedule=schedule)
     assert [p.present for p in presences] == [(1, 2, 3), (2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 3)]
     assert [p.expected for p in presences] == [3, 3, 4, 3, 3]
@@ -73,17 +73,17 @@ def test_absences_are_random_and_agreed(clients: int, absence: float, seed: int)
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
-        ([Stay(7)], "names client 7; there are clients 0 to 1"),
-        ([Stay()], "names nobody"),
-        ([Stay(0), Stay(0, joins=1)], "names client 0 twice"),
-        ([Stay(0, away=(3,))], r"away = \[first, last"),
-        ([Stay(0, away=(5, 3))], r"away = \[first, last"),
-        ([Stay(0, joins=3, leaves=3)], "would never take part"),
-        ([Stay(0, leaves=5, away=(4, 6))], "could not hand its mass on"),
-        ([Stay(0, joins=1), Stay(1, joins=2)], "leaves no one in round 0"),
+        ([Attendance(7)], "names client 7; there are clients 0 to 1"),
+        ([Attendance()], "names nobody"),
+        ([Attendance(0), Attendance(0, joins=1)], "names client 0 twice"),
+        ([Attendance(0, away=(3,))], r"away = \[first, last"),
+        ([Attendance(0, away=(5, 3))], r"away = \[first, last"),
+        ([Attendance(0, joins=3, leaves=3)], "would never take part"),
+        ([Attendance(0, leaves=5, away=(4, 6))], "could not hand its mass on"),
+        ([Attendance(0, joins=1), Attendance(1, joins=2)], "leaves no one in round 0"),
     ],
 )
-def test_impossible_schedules_are_refused(schedule: list[Stay], reason: str) -> None:
+def test_impossible_schedules_are_refused(schedule: list[Attendance], reason: str) -> None:
     """A schedule that names nobody, or leaves no one, is an error that says so."""
     with pytest.raises(ConfigError, match=reason):
         plan(2, 10, schedule=schedule)
@@ -95,8 +95,8 @@ FIXED = topology.from_matrices([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schedule": [Stay(1, away=(8, 8))]},
-        {"schedule": [Stay(2, leaves=8)]},
+        {"schedule": [Attendance(1, away=(8, 8))]},
+        {"schedule": [Attendance(2, leaves=8)]},
         {"absence": 0.1},
         {"allowances": {0: Allowance(2, 17)}},
     ],
@@ -125,7 +125,7 @@ def test_a_rehearsal_finds_a_weight_that_decays_away() -> None:
 
 def test_a_rehearsal_takes_what_works() -> None:
     """Built-in topologies pass with clients that come, go, leave and are all gone at the end."""
-    schedule = [Stay(0, joins=3), Stay(1, away=(2, 5)), Stay(2, leaves=6)]
+    schedule = [Attendance(0, joins=3), Attendance(1, away=(2, 5)), Attendance(2, leaves=6)]
     presences = plan(5, 30, schedule=schedule, absence=0.2, allowances={3: Allowance(2, 11)})
     for name in topology.TOPOLOGIES:
         rehearse(topology.make(name), presences)

@@ -33,8 +33,8 @@ class Traffic:
 
 
 @dataclass
-class Post:
-    """Sends and receives masses over a transport, and counts. One per round and host."""
+class MassChannel:
+    """Sends and receives masses over a transport, and counts. One per round and process."""
 
     transport: Transport
     round: int
@@ -73,43 +73,43 @@ class Post:
         return Mass(message.values.to(like), message.weight)
 
 
-Exchange = Callable[[Mapping[int, Mass], Sequence[int], Set[int], Post], dict[int, Mass]]
-"""(masses of the clients hosted here, all clients present, those who leave, post) -> masses of
+Exchange = Callable[[Mapping[int, Mass], Sequence[int], Set[int], MassChannel], dict[int, Mass]]
+"""(masses of this process's clients, all clients present, those who leave, channel) -> masses of
 those who stay."""
 
 
 def none(
-    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
 ) -> dict[int, Mass]:
     """P = I: everyone keeps what they have."""
     return {client: mass for client, mass in masses.items() if client not in leaving}
 
 
 def mean(
-    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
 ) -> dict[int, Mass]:
     """P = 11'/K through the first client that stays, who acts as the hub."""
     staying = [client for client in sorted(present) if client not in leaving]
     hub = staying[0]
     for client, mass in masses.items():
         if client != hub:
-            post.send(mass, sender=client, receiver=hub)
+            channel.send(mass, sender=client, receiver=hub)
     mixed: dict[int, Mass] = {}
     if hub in masses:
         own = masses[hub]
         total = add(
             [
-                own if c == hub else post.receive(sender=c, receiver=hub, like=own.theta)
+                own if c == hub else channel.receive(sender=c, receiver=hub, like=own.theta)
                 for c in sorted(present)
             ]
         )
         parts = total.split({client: 1 / len(staying) for client in staying})
         mixed[hub] = parts.pop(hub)
         for client, part in parts.items():
-            post.send(part, sender=hub, receiver=client)
+            channel.send(part, sender=hub, receiver=client)
     for client, mass in masses.items():
         if client != hub and client not in leaving:
-            mixed[client] = post.receive(sender=hub, receiver=client, like=mass.theta)
+            mixed[client] = channel.receive(sender=hub, receiver=client, like=mass.theta)
     return mixed
 
 
@@ -117,23 +117,25 @@ def peer_to_peer(topology: Topology) -> Exchange:
     """P(t) given by ``topology``: shares go directly from client to client."""
 
     def exchange(
-        masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+        masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
     ) -> dict[int, Mass]:
-        plan = routes(topology, post.round, present, leaving=leaving)
+        plan = routes(topology, channel.round, present, leaving=leaving)
         kept: dict[int, Mass] = {}
         for client, mass in masses.items():
             for receiver, part in mass.split(plan.shares(client)).items():
                 if receiver == client:
                     kept[client] = part
                 else:
-                    post.send(part, sender=client, receiver=receiver)
+                    channel.send(part, sender=client, receiver=receiver)
         mixed: dict[int, Mass] = {}
         for client, mass in masses.items():
             if client in leaving:
                 continue
             sources = sorted({*plan.senders(client), *([client] if client in kept else [])})
             parts = [
-                kept[s] if s == client else post.receive(sender=s, receiver=client, like=mass.theta)
+                kept[s]
+                if s == client
+                else channel.receive(sender=s, receiver=client, like=mass.theta)
                 for s in sources
             ]
             mixed[client] = add(parts)

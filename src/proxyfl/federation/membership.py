@@ -43,7 +43,7 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Stay:
+class Attendance:
     """When one client takes part: from ``joins`` on, not in the rounds ``away`` (first to last),
     until ``leaves``."""
 
@@ -81,7 +81,7 @@ def plan(
     clients: int,
     rounds: int,
     *,
-    schedule: Sequence[Stay] = (),
+    schedule: Sequence[Attendance] = (),
     absence: float = 0.0,
     seed: int = 0,
     allowances: Mapping[int, Allowance] | None = None,
@@ -141,11 +141,11 @@ def _part(weight: float, share: float, sender: int, round: int) -> float:
         raise TopologyError(f"Client {sender} in round {round}: {error}") from error
 
 
-def _checked(schedule: Sequence[Stay], clients: int, rounds: int) -> dict[int, Stay]:
-    stays = {c: Stay(c) for c in range(clients)}
+def _checked(schedule: Sequence[Attendance], clients: int, rounds: int) -> dict[int, Attendance]:
+    stays = {c: Attendance(c) for c in range(clients)}
     seen: set[int] = set()
     for stay in schedule:
-        if stay.client == Stay().client:
+        if stay.client == Attendance().client:
             raise ConfigError(
                 "An entry of membership.schedule names nobody; write {client = 3, joins = 20}, "
                 "for example."

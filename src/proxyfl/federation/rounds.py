@@ -17,7 +17,7 @@ import torch
 
 from proxyfl import params
 from proxyfl.federation.client import Client
-from proxyfl.federation.exchange import Exchange, Post, Traffic
+from proxyfl.federation.exchange import Exchange, MassChannel, Traffic
 from proxyfl.federation.learners import Losses
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
@@ -72,7 +72,7 @@ def run_rounds(
     start: int = 0,
     timeout: float = 60.0,
 ) -> Iterator[list[ClientRound]]:
-    """Run rounds ``start`` to ``rounds`` for the clients hosted here; yield each round's records as
+    """Run rounds ``start`` to ``rounds`` for these clients; yield each round's records as
     it ends."""
     for round in range(start, rounds):
         who = presence(round)
@@ -120,18 +120,20 @@ def _exchange(
     if not here:
         return {}
     shared = here[0].learner.shared
-    post = Post(transport, round, params.fingerprint(shared), params.size(shared), timeout)
+    channel = MassChannel(
+        transport, round, params.fingerprint(shared), params.size(shared), timeout
+    )
     for client in here:
         client.ledger.check_release(round)
     mixed = exchange(
-        {client.id: client.mass() for client in here}, who.present, who.handing_over, post
+        {client.id: client.mass() for client in here}, who.present, who.handing_over, channel
     )
     for client in here:
         if client.id in mixed:
             client.take(mixed[client.id])
         else:
             client.weight = 0.0
-    return post.traffic
+    return channel.traffic
 
 
 def _record(

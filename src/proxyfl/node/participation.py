@@ -14,7 +14,7 @@ from pathlib import Path
 
 from proxyfl.errors import TransportError
 from proxyfl.federation.client import Client
-from proxyfl.federation.exchange import Post
+from proxyfl.federation.exchange import MassChannel
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.node import keeping
 from proxyfl.node.defence import Guard
@@ -57,7 +57,11 @@ class Participant:
         self.expected = 0
 
     def __call__(
-        self, masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], post: Post
+        self,
+        masses: Mapping[int, Mass],
+        present: Sequence[int],
+        leaving: Set[int],
+        post: MassChannel,
     ) -> dict[int, Mass]:
         """Exchange this site's mass for that of the next round."""
         mass = masses[self.client.id]

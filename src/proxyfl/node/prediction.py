@@ -94,7 +94,7 @@ def simulate(
     presences = membership.plan(
         len(clients),
         agreed.rounds,
-        schedule=[membership.Stay(at, card.joins) for at, card in enumerate(agreed.members)],
+        schedule=[membership.Attendance(at, card.joins) for at, card in enumerate(agreed.members)],
         allowances={client.id: _allowance(client, agreed.rounds) for client in clients},
     )
     rounds = run_rounds(

@@ -47,13 +47,14 @@ class Checkpoint:
     confusion: dict[str, Any]
 
     def restore(self, clients: Iterable[Client]) -> None:
-        """Put the clients hosted here back to where they were."""
+        """Put ``clients`` back to where they were."""
         for client in clients:
             path = self.path / _name(client.id)
             try:
                 with safe_open(path, framework="pt") as file:
                     about = file.metadata() or {}
-                    state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # not a mapping
+                    names = file.keys()  # of an object that is no mapping
+                    state = {key: file.get_tensor(key) for key in names}
                 client.ledger.demand(about["receipt"])
                 client.learner.restore(state)
                 client.weight = float.fromhex(about["weight"])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from proxyfl import _settings
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
-from proxyfl.federation.membership import Stay
+from proxyfl.federation.membership import Attendance
 from proxyfl.measures import MEASURES
 from proxyfl.records import folder
 
@@ -201,7 +201,7 @@ class Membership:
 
     absence: float = 0.0
     """Probability that a client misses a round."""
-    schedule: tuple[Stay, ...] = ()
+    schedule: tuple[Attendance, ...] = ()
     """Who joins late, is away or leaves: one table per client, for example
     `{client = 3, joins = 20, leaves = 80, away = [30, 35]}`."""
 

@@ -2,10 +2,9 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from proxyfl._validate import choice
 from proxyfl.data import Dataset
@@ -43,37 +42,32 @@ class Prepared:
         """What assembles the clients of a method."""
         return Assembly(self.config, self.methods[method], self.dataset, self.clients_of(method))
 
-    def only(self, hosted: Collection[int]) -> "Prepared":
-        """The same run for a process that has the clients in ``hosted``: no others' examples.
+    def only(self, own: Collection[int]) -> "Prepared":
+        """The same run for a process that has the clients in ``own``, with no others' examples.
 
         The one that has client 0 also has the pooled client, and with it everyone's examples. What
         is read from a file stays there.
         """
-        pools = 0 in hosted and any(self.methods[name].pooled for name in self.config.methods)
-        kept = [
-            client if pools or i in hosted else _empty(client) for i, client in self._numbered()
-        ]
+        pools = 0 in own and any(self.methods[name].pooled for name in self.config.methods)
+        rows = []
+        for i, client in enumerate(self.clients):
+            rows.append(client.rows if pools or i in own else client.rows[:0])
         dataset = self.dataset
         if is_in_memory(dataset.train):
-            rows = torch.cat([client.rows for client in kept]).sort().values
-            train = gathered(Subset(dataset.train, rows))
+            kept = torch.cat(rows).sort().values
             test = gathered(dataset.test) if is_in_memory(dataset.test) else dataset.test
-            dataset = dataset.holding(train, test)
-            kept = [_moved(client, rows) for client in kept]
-        mine = [
-            ClientData(client.name, client.rows, Subset(dataset.train, client.rows))
-            for client in kept
-        ]
-        return Prepared(self.config, dataset, mine, self.methods, self.topology, self.presences)
+            dataset = dataset.holding(gathered(Subset(dataset.train, kept)), test)
+            rows = [torch.searchsorted(kept, part) for part in rows]
+        clients = []
+        for client, part in zip(self.clients, rows, strict=True):
+            clients.append(ClientData(client.name, part, Subset(dataset.train, part)))
+        return replace(self, dataset=dataset, clients=clients)
 
     def release_examples(self) -> None:
         """Forget the inputs, once other processes hold them; names, labels and rows stay."""
         train, test = Absent.like(self.dataset.train), Absent.like(self.dataset.test)
         self.dataset = self.dataset.holding(train, test)
         self.clients = [client.without_inputs() for client in self.clients]
-
-    def _numbered(self) -> list[tuple[int, ClientData]]:
-        return list(enumerate(self.clients))
 
 
 def prepare(
@@ -144,15 +138,6 @@ def fingerprint(prepared: Prepared) -> int:
     for client in prepared.clients:
         found = checksum(client.examples, found)
     return found
-
-
-def _empty(client: ClientData) -> ClientData:
-    return ClientData(client.name, client.rows[:0], Subset(client.examples, client.rows[:0]))
-
-
-def _moved(client: ClientData, rows: Tensor) -> ClientData:
-    """``client`` with its rows counted among ``rows``, which are sorted."""
-    return ClientData(client.name, torch.searchsorted(rows, client.rows), client.examples)
 
 
 def _plan(assembly: Assembly) -> list[Presence]:

@@ -13,6 +13,7 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -152,7 +153,7 @@ def scalars(method: str, records: Sequence[ClientRound]) -> Iterator[tuple[str, 
     for record in records:
         name = _safe(record.name)
         each[f"{name}-{record.client}" if name in each else name] = _quantities(record)
-    for quantity in dict.fromkeys(key for values in each.values() for key in values):
+    for quantity in dict.fromkeys(chain.from_iterable(each.values())):
         present = [values[quantity] for values in each.values() if quantity in values]
         yield (
             f"{method}/{quantity}",

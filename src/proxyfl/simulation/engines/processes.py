@@ -101,7 +101,7 @@ def _rounds(
                 )
                 process.start()
                 other_end.close()
-                own = _hosted(len(prepared.clients), number, workers)
+                own = _own(len(prepared.clients), number, workers)
                 names = [prepared.clients[i].name for i in own]
                 team.append(_Worker(process, line, ", ".join(names)))
                 _hand_over(line, _assignment(prepared, tasks, out, number, workers, frames))
@@ -116,7 +116,7 @@ def _rounds(
                 worker.process.join()
 
 
-def _hosted(clients: int, number: int, workers: int) -> list[int]:
+def _own(clients: int, number: int, workers: int) -> list[int]:
     """The clients of worker ``number``: every ``workers``-th."""
     return list(range(number, clients, workers))
 
@@ -129,7 +129,7 @@ def _assignment(
     workers: int,
     frames: Path,
 ) -> Assignment:
-    mine = prepared.only(_hosted(len(prepared.clients), number, workers))
+    mine = prepared.only(_own(len(prepared.clients), number, workers))
     return Assignment(
         mine.config,
         mine.dataset,
@@ -236,7 +236,7 @@ def _run_tasks(job: Assignment, line: Connection) -> None:
     prepared = job.prepared()
     for task in job.tasks:
         line.recv()  # all others are done with the method before
-        own = _hosted(len(prepared.clients_of(task.method)), job.number, job.workers)
+        own = _own(len(prepared.clients_of(task.method)), job.number, job.workers)
         if not own:
             continue
         # A folder for each method: the fastest worker may begin the next before the slowest has

@@ -88,14 +88,14 @@ def rounds(prepared: Prepared, tasks: Sequence[Task], out: Path | None) -> Itera
 
 
 def rounds_of(
-    prepared: Prepared, task: Task, hosted: Sequence[int], transport: Transport, out: Path | None
+    prepared: Prepared, task: Task, own: Sequence[int], transport: Transport, out: Path | None
 ) -> Iterator[RoundReport]:
-    """Run one method's rounds for the clients in ``hosted``; checkpoint as configured; save the
+    """Run one method's rounds for the clients ``own``; checkpoint as configured; save the
     models at the end."""
     config, name = prepared.config, task.method
     assembly = prepared.assembly(name)
     ledgers = folder.subfolder(out, "ledger", name) if out is not None else None
-    clients = [assembly.client(i, ledgers) for i in hosted if i < len(assembly.clients)]
+    clients = [assembly.client(i, ledgers) for i in own if i < len(assembly.clients)]
     if task.checkpoint is not None:
         task.checkpoint.restore(clients)
     for number, records in enumerate(
