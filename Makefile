@@ -1,12 +1,14 @@
-# Two commands do all the set-up: `make demo` and `make test`. Torch is installed first and exactly (constraints.txt).
+# Two commands do all the set-up: `make demo` and `make test`. Torch is installed first and exactly
+# (constraints.txt). `make demo` installs what README's commands need.
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all check browser bench reproduce figures clean
+.PHONY: demo test test-all check browser bench reproduce figures settings clean
 
 demo: .venv/installed
 	$(BIN)/proxyfl run
+	@echo 'The command `proxyfl` is in $(BIN): type `source $(BIN)/activate` once to have it found.'
 
 test: .venv/tests-installed check browser
 	$(BIN)/python -m pytest -m "not slow"
@@ -28,8 +30,8 @@ browser:
 bench: .venv/tests-installed
 	$(BIN)/python -m benchmarks.bench
 
-# One experiment of the paper: make reproduce EXPERIMENT=mnist, or, on the embedded digits, with QUICK=1. The same line
-# goes on where it was stopped. Real data: PROXYFL_DATA=DIR, or fetched.
+# One experiment of the paper: make reproduce EXPERIMENT=mnist, or, on the embedded digits, with
+# QUICK=1. The same line again continues it. Real data: PROXYFL_DATA=DIR, or fetched.
 reproduce: .venv/tests-installed
 	@test -n "$(EXPERIMENT)" || { $(BIN)/python -m reproduction --help; exit 2; }
 	$(BIN)/python -m reproduction run $(EXPERIMENT) $(if $(QUICK),--quick)
@@ -39,13 +41,17 @@ figures: .venv/tests-installed
 	$(BIN)/python -m reproduction figures
 	$(BIN)/python -m reproduction page
 
+# docs/settings.md, from the settings' own documentation.
+settings: .venv/installed
+	$(BIN)/python docs/settings.py
+
 .venv/torch: constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(BIN)/pip install --quiet -c constraints.txt -e .
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[images,tables,report]'
 	touch $@
 
 .venv/tests-installed: .venv/installed

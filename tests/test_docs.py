@@ -176,10 +176,10 @@ def test_every_public_name_has_an_example(name: str) -> None:
     }
 
 
-def test_the_readmes_own_data_commands_run(
+def test_the_readmes_commands_run_in_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The README's commands for one's own data do what it says, on a table with the columns they
+    """The README's commands, typed in order, do what it says, on a table with the columns they
     name."""
     draw = random.Random(0)
     with inside(tmp_path):
@@ -197,14 +197,35 @@ def test_the_readmes_own_data_commands_run(
                     ]
                 )
         Path("new.csv").write_text("age,marker\n0.1,0.9\n0.9,0.1\n")
-        shown = [line for page, line in commands() if page == "README.md" and ("patients" in line)]
-        assert [shlex.split(line)[1] for line in shown] == ["data", "run", "predict"]
-        for line in shown:
-            quick = ["--set", "rounds=2", "--workers", "1"] if " run " in line else []
-            assert main([*shlex.split(line)[1:], *quick]) == 0
+        typed = [line for line in typed_in_readme() if line[0] == "proxyfl"]
+        names = [line[1] for line in typed]
+        assert names == ["--help", "data", "run", "predict", "epsilon", "epsilon"]
+        for _, *words in typed:
+            quick = ["--set", "rounds=2", "--workers", "1"] if words[0] == "run" else []
+            with contextlib.suppress(SystemExit):  # argparse ends the program after --help
+                assert main([*words, *quick]) == 0
         printed = capsys.readouterr().out
         assert "gains over training alone" in printed
         assert "north, private model" in printed
+
+
+def typed_in_readme() -> list[list[str]]:
+    """The words of every command line in README's shell blocks, in order."""
+    lines = []
+    for block in blocks(ROOT / "README.md", "sh"):
+        lines += block.text.replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_the_readme_says_how_proxyfl_is_found() -> None:
+    """After `make demo`, which installs what the commands need, the command's folder is named."""
+    typed = typed_in_readme()
+    activated = typed.index(["source", ".venv/bin/activate"])
+    first = [line[0] for line in typed].index("proxyfl")
+    assert typed.index(["make", "demo"]) < activated < first
+    makefile = (ROOT / "Makefile").read_text()
+    assert "-e '.[images,tables,report]'" in makefile
+    assert "source $(BIN)/activate" in makefile
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(commands())))
@@ -383,3 +404,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_pages_name_no_machine(page: Path) -> None:
     """No page mentions a folder of the machine that it was written on."""
     assert not re.findall(r"(?<![\w.~])/(?:work|tmp|home|root|usr|Users)\b", page.read_text())
+
+
+def test_the_settings_page_is_complete() -> None:
+    """docs/settings.md is what the settings' own documentation gives, with a line for each."""
+    source = ROOT / "docs" / "settings.py"
+    namespace: dict[str, object] = {"__name__": "settings_page", "__file__": str(source)}
+    exec(compile(source.read_text(), str(source), "exec"), namespace)
+    text = (ROOT / "docs" / "settings.md").read_text()
+    assert text == namespace["page"](), "run `make settings`"  # type: ignore[operator]
+    known = settings.keys()
+    assert [key for key in known if f"| `{key}` |" not in text] == []

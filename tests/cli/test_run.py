@@ -55,7 +55,7 @@ def test_plain_lines_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["run", *arguments(), "--out", str(tmp_path / "run"), "--workers", "1"]) == 0
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
-    assert printed.err.startswith("2 clients, digits, 2 rounds, methods alone, proxyfl\n")
+    assert "2 clients, digits, 2 rounds, methods alone, proxyfl\n" in printed.err
     last = printed.err.splitlines()[-1]
     assert last.startswith("proxyfl: round 2/2")
     assert "end-to-end" in last
@@ -63,6 +63,8 @@ def test_plain_lines_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "What each client gains over training alone" in words
     assert "of 2 clients end above training alone" in words
     assert f"Recorded in {tmp_path / 'run'}" in printed.out
+    assert f"Next: proxyfl report {tmp_path / 'run'}" in printed.out
+    assert f"proxyfl predict {tmp_path / 'run'} --client 0" in printed.out
 
 
 def test_print_config(

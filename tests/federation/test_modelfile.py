@@ -98,3 +98,16 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ModelError, match="damaged or no model file"):
         load_model(path)
+
+
+def test_equal_models_have_equal_files(tmp_path: Path) -> None:
+    """The same model with the same metadata gives the same bytes, in whatever order it is told."""
+    model = build("mlp", shape=(4,), classes=2, seed=0)
+    about = {f"key-{i}": str(i) for i in range(20)}
+    contents = set()
+    for turn in range(4):
+        told = dict(list(about.items())[:: 1 if turn % 2 else -1])
+        save_model(tmp_path / "m.safetensors", model, told)
+        contents.add((tmp_path / "m.safetensors").read_bytes())
+    assert len(contents) == 1
+    assert about_model(tmp_path / "m.safetensors") == about

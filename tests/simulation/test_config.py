@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxyfl._settings import describe
-from proxyfl.errors import ConfigError
-from proxyfl.federation import learners, precision
+from proxyfl.errors import ConfigError, TopologyError
+from proxyfl.federation import precision, trainers
 from proxyfl.privacy import accounting
 from proxyfl.simulation import config
+from proxyfl.simulation import prepare as preparation
 from proxyfl.simulation.config import (
     Config,
     Data,
@@ -33,6 +34,7 @@ OTHER = {
     "seed": "7",
     "methods": "fml,cwt",
     "rounds": "3",
+    "measure": "macro_accuracy",
     "evaluate_every": "2",
     "device": "meta",
     "threads": "2",
@@ -307,7 +309,7 @@ def test_parts_can_be_made_in_python() -> None:
 
 def test_names_agree_with_their_homes() -> None:
     """The names that settings take are those that training and accounting know."""
-    assert set(config.OPTIMIZERS) == set(learners.OPTIMIZERS)
+    assert set(config.OPTIMIZERS) == set(trainers.OPTIMIZERS)
     assert config.PRECISIONS == precision.PRECISIONS
     assert config.ACCOUNTANTS == accounting.ACCOUNTANTS
 
@@ -339,3 +341,17 @@ def test_the_defaults_are_the_demos() -> None:
         True,
         0.5,
     )
+
+
+@pytest.mark.parametrize("topology", ["cycle", "exponential"])
+def test_a_default_is_no_mistake(topology: str) -> None:
+    """A topology that takes no self weight is given none by default; one that was asked for is
+    refused."""
+    made = from_tree({"exchange": {"topology": topology}})
+    preparation.topology_of(made)
+    asked = from_tree({"exchange": {"topology": topology, "self_weight": 0.3}})
+    if topology == "exponential":
+        preparation.topology_of(asked)
+        return
+    with pytest.raises(TopologyError, match=r"'cycle' takes no self_weight. Leave it out"):
+        preparation.topology_of(asked)

@@ -1,7 +1,8 @@
 """A model in a file: its weights as safetensors, and in the header what is needed to build it again.
 
 Guarantees: a file is there whole or not at all; ``load`` gives a model that predicts the same bits;
-a file that is missing, damaged or of another program is told apart by the error.
+equal models have equal files; a file that is missing, damaged or of another program is told apart
+by the error.
 """
 
 import json
@@ -13,27 +14,31 @@ from typing import Any
 from torch import nn
 
 from proxyfl import models
-from proxyfl._files import whole, writing
+from proxyfl._files import write_bytes
 from proxyfl.errors import ModelError
 from proxyfl.federation.learners import Residual
 
 
 def save_model(path: Path, model: nn.Module, about: Mapping[str, str]) -> None:
     """Write a model's weights with ``about``: architecture, shape, classes and whatever a reader
-    should know."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    should know. Equal models with equal ``about`` give equal files, byte for byte."""
+    from safetensors.torch import save
 
     tensors = {}
     for name, tensor in model.state_dict().items():
         tensors[name] = tensor.detach().cpu().clone().contiguous()
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as scratch:
-            try:
-                save_file(tensors, scratch, metadata=dict(about))
-            except SafetensorError as error:
-                raise OSError(str(error)) from error  # what this library makes of a full disk
+    write_bytes(path, _sorted(save(tensors, metadata=dict(about))))
+
+
+def _sorted(content: bytes) -> bytes:
+    """A safetensors file with its metadata in order: the library writes them in any."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    about = header.pop("__metadata__", {})
+    header = {"__metadata__": dict(sorted(about.items())), **header}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:

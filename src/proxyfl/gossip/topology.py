@@ -187,6 +187,12 @@ def make(
     return _from_file(Path(name)) if name.endswith((".json", ".npy")) else _from_function(name)
 
 
+def takes(name: str) -> tuple[str, ...]:
+    """The settings that the topology called ``name`` takes; a file or a function takes none."""
+    factory = TOPOLOGIES.get(name)
+    return () if factory is None else tuple(inspect.signature(factory).parameters)
+
+
 def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
     """Raise TopologyError, which names the column, unless ``columns`` is a column-stochastic n x n
     matrix."""

@@ -194,6 +194,12 @@ class Exchange:
             whole("exchange.degree", self.degree)
         number("exchange.timeout", self.timeout, above=0)
 
+    def weight_if(self, taken: bool) -> float | None:
+        """The self weight; none if it is the default and the topology takes none."""
+        if not taken and self.self_weight == Exchange.self_weight:
+            return None
+        return self.self_weight
+
 
 @dataclass(frozen=True)
 class Membership:

@@ -121,7 +121,7 @@ def topology_of(config: Config) -> Topology:
     settings = config.exchange
     return topology.make(
         settings.topology,
-        self_weight=settings.self_weight,
+        self_weight=settings.weight_if("self_weight" in topology.takes(settings.topology)),
         degree=settings.degree,
         seed=config.seed,
     )

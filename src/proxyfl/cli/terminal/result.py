@@ -43,7 +43,13 @@ def show_result(run: Run, console: Console | None = None) -> None:
     for line in _explanations(run):
         console.print(line, style="dim", highlight=False)
     if run.path is not None:
-        console.print(f"Recorded in {run.path}", highlight=False, markup=False, soft_wrap=True)
+        lines = (
+            f"Recorded in {run.path}",
+            f"Next: proxyfl report {run.path}        a page about this run",
+            f"      proxyfl predict {run.path} --client 0 FILE    use a client's model",
+        )
+        for line in lines:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def verdicts(run: Run) -> list[str]:
