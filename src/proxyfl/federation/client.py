@@ -32,6 +32,7 @@ from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind, kind_of
 from proxyfl.privacy.ledger import Budget, Ledger
+from proxyfl.privacy.sampling import Sampling, sampling_for
 from proxyfl.seeds import Randomness, Seeded, System, derive
 
 
@@ -70,10 +71,16 @@ class Part:
 
 @dataclass(frozen=True)
 class DP:
-    """What DP-SGD needs to know. ``delta`` None means 1/n; ``ledger`` None keeps it in memory."""
+    """What DP-SGD needs to know. ``delta`` None means 1/n; ``ledger`` None keeps it in memory.
+
+    ``sampling_rate``, or ``declared_examples`` in place of the true number, keep the rate from
+    following from the data; which of them is given decides the ledger's relation
+    (``privacy.sampling``)."""
 
     clip_norm: float
     noise_multiplier: float
+    sampling_rate: float | None = None
+    declared_examples: int | None = None
     delta: float | None = None
     budget: Budget | None = None
     ledger: Path | None = None
@@ -132,7 +139,13 @@ def assemble(
     mutual = method.learner == "mutual"
     teacher_weight = beta if mutual else 0.0
     kind = kind_of(dp=method.dp, teacher_weight=teacher_weight)
-    ledger = _ledger(name, dp, kind, simulated=streams.noise.simulated, examples=len(examples))
+    sampling = sampling_for(
+        batch_size,
+        len(examples),
+        sampling_rate=dp.sampling_rate,
+        declared_examples=dp.declared_examples,
+    )
+    ledger = _ledger(name, dp, kind, sampling, simulated=streams.noise.simulated)
     workshop = _Workshop(
         examples=_resident(examples, device),
         classes=classes,
@@ -167,7 +180,7 @@ def assemble(
         name=name,
         learner=learner,
         ledger=ledger,
-        steps=steps or max(1, len(examples) // batch_size),
+        steps=steps or sampling.steps_per_pass,
         global_seed=streams.layers,
     )
 
@@ -212,6 +225,8 @@ class _Workshop:
                 teacher_weight=teacher_weight,
                 ledger=self.ledger,
                 batches=self.streams.batches,
+                sampling_rate=self.dp.sampling_rate,
+                declared_examples=self.dp.declared_examples,
             )
         return DPSGD(
             part.model,
@@ -225,17 +240,23 @@ class _Workshop:
             ledger=self.ledger,
             batches=self.streams.batches,
             noise=self.streams.noise,
+            sampling_rate=self.dp.sampling_rate,
+            declared_examples=self.dp.declared_examples,
         )
 
 
-def _ledger(client: str, dp: DP, kind: Kind, *, simulated: bool, examples: int) -> Ledger:
+def _ledger(client: str, dp: DP, kind: Kind, sampling: Sampling, *, simulated: bool) -> Ledger:
     """The client's ledger: continued where its file exists, opened otherwise."""
-    delta = dp.delta or 1 / max(2, examples)
+    promise: dict[str, Any] = {
+        "delta": dp.delta or sampling.default_delta(),
+        "kind": kind,
+        "relation": sampling.relation,
+        "simulated": simulated,
+        "budget": dp.budget,
+    }
     if dp.ledger is None or kind is Kind.NONE:  # without DP nothing is ever charged
-        return Ledger(client, delta=delta, kind=kind, simulated=simulated, budget=dp.budget)
-    return Ledger.at(
-        dp.ledger, client, delta=delta, kind=kind, simulated=simulated, budget=dp.budget
-    )
+        return Ledger(client, **promise)
+    return Ledger.at(dp.ledger, client, **promise)
 
 
 def _needed(part: Part | None, role: str, client: str, method: Method) -> Part:

@@ -21,7 +21,7 @@ from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.privacy.dpsgd import Batch
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.sampling import poisson, rate_for
+from proxyfl.privacy.sampling import poisson, sampling_for
 from proxyfl.seeds import Randomness
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -68,6 +68,8 @@ class PlainSGD:
         teacher_weight: float,
         ledger: Ledger,
         batches: Randomness,
+        sampling_rate: float | None = None,
+        declared_examples: int | None = None,
     ) -> None:
         if ledger.kind is not Kind.NONE:
             raise PrivacyError(
@@ -79,7 +81,12 @@ class PlainSGD:
         self.optimizer = optimizer
         self.ledger = ledger
         self.batch_size = batch_size
-        self.sampling_rate = rate_for(batch_size, len(examples))
+        self.sampling_rate = sampling_for(
+            batch_size,
+            len(examples),
+            sampling_rate=sampling_rate,
+            declared_examples=declared_examples,
+        ).rate
         self._examples = examples
         self._classes = classes
         self._device = params.trainable(model)[0].device

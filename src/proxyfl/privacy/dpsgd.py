@@ -30,10 +30,10 @@ from proxyfl._examples import Examples
 from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import blended_targets, cross_entropy
-from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Charge, Ledger
 from proxyfl.privacy.noise import add_noise, clip_norm_for
-from proxyfl.privacy.sampling import poisson, rate_for
+from proxyfl.privacy.sampling import poisson, sampling_for
 from proxyfl.privacy.validation import checked_clipper
 from proxyfl.seeds import Randomness
 
@@ -76,7 +76,21 @@ class DPSGD:
         ledger: Ledger,
         batches: Randomness,
         noise: Randomness,
+        sampling_rate: float | None = None,
+        declared_examples: int | None = None,
     ) -> None:
+        sampling = sampling_for(
+            batch_size,
+            len(examples),
+            sampling_rate=sampling_rate,
+            declared_examples=declared_examples,
+        )
+        if ledger.relation is Relation.ADD_OR_REMOVE and sampling.relation is not ledger.relation:
+            raise PrivacyError(
+                f"The sampling rate {sampling.rate:.4g} follows from a number of examples; the "
+                "ledger claims add-or-remove. Give sampling_rate, or open the ledger with "
+                "relation=Relation.ZERO_OUT."
+            )
         self.clip_norm = number("clip_norm", clip_norm, above=0)
         self.noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
@@ -107,7 +121,7 @@ class DPSGD:
         self.optimizer = optimizer
         self.ledger = ledger
         self.batch_size = batch_size
-        self.sampling_rate = rate_for(batch_size, len(examples))
+        self.sampling_rate = sampling.rate
         self._examples = examples
         self._classes = classes
         self._batches = batches

@@ -93,11 +93,6 @@ def sampling_for(
     return Sampling(batch_size / public, batch_size, public)
 
 
-def rate_for(batch_size: int, examples: int) -> float:
-    """The sampling rate q = B / n at which batches have ``batch_size`` examples on average."""
-    return sampling_for(batch_size, examples).rate
-
-
 def poisson(examples: int, rate: float, source: Randomness) -> Tensor:
     """The sorted int64 indices of one batch drawn from ``range(examples)``.
 

@@ -22,6 +22,7 @@ from proxyfl.federation.client import DP, Client, Part, assemble, seeded
 from proxyfl.federation.methods import Method
 from proxyfl.federation.metrics import Score, evaluate
 from proxyfl.privacy.ledger import Budget
+from proxyfl.privacy.sampling import Sampling, sampling_for
 from proxyfl.privacy.validation import checked_clipper
 from proxyfl.seeds import derive, numpy_stream
 from proxyfl.simulation.config import Config, Optimizer, per_client
@@ -120,26 +121,43 @@ class Assembly:
 
     def batch_size(self, i: int) -> int:
         """The expected number of examples in a batch of client ``i``."""
-        examples = len(self.clients[i])
         batch_size: int = self._setting("learning.batch_size", self.config.learning.batch_size, i)
-        if batch_size > examples:
+        dp = self.dp(i)
+        examples = dp.declared_examples or len(self.clients[i])
+        if dp.sampling_rate is None and batch_size > examples:
             raise ConfigError(
                 f"learning.batch_size={batch_size} is larger than the {examples} examples of "
                 f"client {i}. Set it to {examples} or less, or give the clients more data."
             )
         return batch_size
 
+    def sampling(self, i: int) -> Sampling:
+        """How client ``i`` draws its batches."""
+        dp = self.dp(i)
+        return sampling_for(
+            self.batch_size(i),
+            len(self.clients[i]),
+            sampling_rate=dp.sampling_rate,
+            declared_examples=dp.declared_examples,
+        )
+
     def steps(self, i: int) -> int:
         """How many steps client ``i`` takes in a round: one pass over its data by default."""
         configured = self.config.learning.steps_per_round
         steps: int | None = self._setting("learning.steps_per_round", configured, i)
-        return steps or max(1, len(self.clients[i]) // self.batch_size(i))
+        return steps or self.sampling(i).steps_per_pass
 
     def dp(self, i: int, ledgers: Path | None = None) -> DP:
         """The privacy settings of client ``i``."""
         settings = self.config.privacy
         limit: float | None = self._setting("privacy.budget", settings.budget, i)
+        # Pooled data are nobody's own: their rate follows from their number, which no one declares.
+        pooled = self.method.pooled
+        rate = None if pooled else settings.sampling_rate
+        declared = None if pooled else settings.examples
         return DP(
+            sampling_rate=self._setting("privacy.sampling_rate", rate, i),
+            declared_examples=self._setting("privacy.examples", declared, i),
             clip_norm=self._setting("privacy.clip_norm", settings.clip_norm, i),
             noise_multiplier=self._setting(
                 "privacy.noise_multiplier", settings.noise_multiplier, i
@@ -242,11 +260,18 @@ def _optimizer(settings: Optimizer) -> trainers.Optimizer:
 
 
 def _release(method: Method, client: Client, role: str) -> str:
-    """Whether the model was released, and under which guarantee it was trained."""
-    if role != "proxy":
+    """Whether the model was released, and under which guarantee it was trained.
+
+    What an exchange moves is released, whatever the institution calls it: the proxy, or the only
+    model that there is."""
+    shared = role == "proxy" or method.learner == "single"
+    if not shared:
         return "never released"
-    word = "never released; trained" if method.exchange == "none" else "released"
-    return f"{word} under: {client.ledger.epsilon()}"
+    if method.exchange != "none":
+        return f"released under: {client.ledger.epsilon()}"
+    if not method.dp:
+        return "never released"
+    return f"never released; trained under: {client.ledger.epsilon()}"
 
 
 def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:

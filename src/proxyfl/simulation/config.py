@@ -157,6 +157,11 @@ class Privacy:
     """Largest norm of one example's gradient, per client."""
     delta: PerClientFloat | None = None
     """The guarantee's delta, per client; absent: 1 / examples."""
+    sampling_rate: PerClientFloat | None = None
+    """Probability that an example is in a batch, per client; absent: batch_size / examples."""
+    examples: PerClientInt | None = None
+    """Public number of examples that the rate, delta and a round's length follow from, per client;
+    absent: the true one."""
     budget: PerClientFloat | None = None
     """Largest epsilon, per client: who would exceed it with the next step leaves; absent: none."""
     accountant: str = "pld"
@@ -172,6 +177,20 @@ class Privacy:
             number("privacy.clip_norm", value, above=0)
         for value in values(self.delta):
             number("privacy.delta", value, above=0, below=1)
+        for value in values(self.sampling_rate):
+            number("privacy.sampling_rate", value, above=0, at_most=1)
+        for value in values(self.examples):
+            whole("privacy.examples", value)
+        if self.sampling_rate is not None and self.examples is not None:
+            raise ConfigError(
+                "Expected privacy.sampling_rate or privacy.examples, got both. The rate alone is "
+                "enough."
+            )
+        if self.sampling_rate is not None and self.delta is None:
+            raise ConfigError(
+                "With privacy.sampling_rate, privacy.delta must be set: its default 1/n would "
+                "follow from the data. Use 1/(10 n) for a rounded n, or less."
+            )
 
 
 @dataclass(frozen=True)

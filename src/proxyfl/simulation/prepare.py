@@ -163,11 +163,12 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
     known: dict[tuple[object, ...], int | None] = {}  # many clients, few settings
     allowances = {}
     for i, client in enumerate(assembly.clients):
-        rate = assembly.batch_size(i) / len(client)
+        sampling = assembly.sampling(i)
+        rate = sampling.rate
         steps, dp = assembly.steps(i), assembly.dp(i)
         ledger = Ledger(
             client.name,
-            delta=dp.delta or 1 / max(2, len(client)),
+            delta=dp.delta or sampling.default_delta(),
             kind=kind,
             simulated=True,
             budget=dp.budget,

@@ -118,7 +118,9 @@ def _add_row(
     if scores is None:
         return
     cells = {"method": escape(name), "model": role}
-    cells |= {"score": _shown(scores)} | _cost(run.epsilon(name), role)
+    moved = run.method(name).exchange != "none"
+    shared = moved if run.method(name).learner == "single" else role != "private"
+    cells |= {"score": _shown(scores)} | _cost(run.epsilon(name), shared=shared)
     row = []
     for column in columns:
         if column != "others":
@@ -137,10 +139,10 @@ def _scores(run: Run, name: str, role: str, measure: str) -> Spread | None:
     return spread(values) if values else None
 
 
-def _cost(spent: Epsilon | None, role: str) -> dict[str, str]:
+def _cost(spent: Epsilon | None, *, shared: bool) -> dict[str, str]:
     """What releases cost: a private model is never released, but the proxy it learnt beside is."""
     if spent is None or spent.kind is Kind.NONE:
-        if role == "private":
+        if not shared:
             return {"epsilon": "", "delta": "", "kind": "not shared"}
         return {"epsilon": "inf", "delta": "", "kind": "no DP"}
     return {
