@@ -62,6 +62,7 @@ OTHER = {
     "privacy.noise_multiplier": "1.5,2",
     "privacy.clip_norm": "0.7",
     "privacy.delta": "1e-6",
+    "privacy.examples": "1000",
     "privacy.budget": "3,4.5",
     "privacy.accountant": "rdp",
     "precision": "bfloat16",
@@ -94,7 +95,15 @@ def test_no_setting_is_forgotten() -> None:
         for which in ("private", "proxy")
         for name in ("name", "momentum")
     }
-    assert set(keys()) - optimizers == set(OTHER)
+    together = {"privacy.sampling_rate"}  # which needs a delta
+    assert set(keys()) - optimizers - together == set(OTHER)
+
+
+def test_a_sampling_rate_and_its_delta_round_trip() -> None:
+    """The sampling rate, which needs a delta, survives being written and read."""
+    config = load(None, ["privacy.sampling_rate=0.1", "privacy.delta=1e-4"])
+    assert value_of(config, "privacy.sampling_rate") == 0.1
+    assert from_tree(tomllib.loads(to_toml(config))) == config
 
 
 @pytest.mark.parametrize("which", ["private", "proxy"])
