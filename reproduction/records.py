@@ -11,10 +11,10 @@ from typing import Any
 
 from proxyfl._settings import flat
 from proxyfl.errors import RunError
-from proxyfl.records import run as loading
+from proxyfl.records import reading as loading
+from proxyfl.records.row import ROLES
 from proxyfl.sweeps import file as sweep
 
-ROLES = ("private", "proxy", "received")
 MEASURES = ("accuracy", "macro_accuracy")
 FORMAT = 1
 

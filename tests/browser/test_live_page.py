@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxyfl.federation.rounds import ClientRound
-from proxyfl.records import run as loading
+from proxyfl.records import reading as loading
 from proxyfl.report.callback import LivePage
 from proxyfl.report.live import LiveServer
 from proxyfl.simulation.config import from_tree

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.records import run as loading
+from proxyfl.records import reading as loading
 
 FIGURES = (
     "gains",

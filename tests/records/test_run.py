@@ -9,7 +9,7 @@ import pytest
 import proxyfl
 from proxyfl.errors import RunError
 from proxyfl.records import frames
-from proxyfl.records import run as loading
+from proxyfl.records import reading as loading
 from proxyfl.simulation.config import from_tree
 
 

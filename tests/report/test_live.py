@@ -16,7 +16,7 @@ import pytest
 
 from proxyfl.cli.commands import watch
 from proxyfl.errors import ConfigError, RunError
-from proxyfl.records.run import read
+from proxyfl.records.reading import read
 from proxyfl.report import live
 from proxyfl.report.callback import LivePage
 from proxyfl.report.document import document

@@ -13,8 +13,8 @@ from proxyfl.cli.commands import report as command
 from proxyfl.errors import RunError
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes
-from proxyfl.records import run as loading
-from proxyfl.records.answers import groups
+from proxyfl.records import reading as loading
+from proxyfl.records.groups import groups
 from proxyfl.records.run import Run
 from proxyfl.report import page as report
 from proxyfl.report.document import about, document, told

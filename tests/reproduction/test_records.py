@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import RunError
-from proxyfl.records import run as loading
+from proxyfl.records import reading as loading
 from proxyfl.simulation import run as runner
 from proxyfl.sweeps import file as sweep
 from reproduction import records

@@ -1,4 +1,4 @@
-"""A model in a file: its weights as safetensors, and in the header what is needed to build it again.
+"""A model in a file: its weights as safetensors, and in the header what builds it again.
 
 Guarantees: a file is there whole or not at all; ``load`` gives a model that predicts the same bits;
 equal models have equal files; a file that is missing, damaged or of another program is told apart
@@ -46,7 +46,8 @@ def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:
     try:
         with _opened(path) as file:
             about: dict[str, str] = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            names = file.keys()  # not a mapping, although it has keys
+            tensors = {name: file.get_tensor(name) for name in names}
         model = _built(about)
         model.load_state_dict(tensors)
     except ModelError:

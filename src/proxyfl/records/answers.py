@@ -18,27 +18,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
-from proxyfl.errors import ConfigError, RunError
-from proxyfl.federation.methods import METHODS, Method
+from proxyfl.federation.methods import Method
 from proxyfl.privacy.guarantee import Epsilon, Kind, largest
+from proxyfl.records.groups import Group, same
 from proxyfl.records.run import Run, better_by, compared_after
-
-APART = ("seed", "methods")
-"""Settings in which the runs of one group may differ: seeds are pooled, methods compared."""
-
-INCIDENTAL = (
-    "device",
-    "threads",
-    "measure",
-    "evaluate_every",
-    "checkpoint_every",
-    "data.directory",
-    "data.download",
-    "exchange.timeout",
-)
-"""Settings that results do not depend on, but for rounding."""
 
 Pair = tuple[int, int]
 """(number of the run, client)."""
@@ -67,7 +51,13 @@ def spread(values: Iterable[float]) -> Spread:
     if n > 1:
         squares = math.fsum((value - mean) ** 2 for value in seen)
         deviation = math.sqrt(squares / (n - 1))
-    return Spread(mean, deviation, n, min(seen), max(seen))
+    return Spread(
+        mean,
+        deviation,
+        n,
+        min(seen),
+        max(seen),
+    )
 
 
 @dataclass(frozen=True)
@@ -79,37 +69,6 @@ class Question:
     role: str | None = None
     after: int | None = None
     against: str = "alone"
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs that are taken together, and the settings that tell them from other groups.
-
-    ``mixed`` are settings in which they differ all the same."""
-
-    settings: Mapping[str, Any]
-    runs: Sequence[Run]
-    mixed: Sequence[str] = ()
-
-    @property
-    def label(self) -> str:
-        """The settings in words; empty where there is but one group."""
-        return ", ".join(f"{key}={said(value)}" for key, value in self.settings.items())
-
-    @property
-    def methods(self) -> list[str]:
-        """The methods of all runs, those of this release's table first and in its order."""
-        names = dict.fromkeys(name for run in self.runs for name in run.methods)
-        known = [name for name in METHODS if name in names]
-        return known + [name for name in names if name not in METHODS]
-
-    @property
-    def clients(self) -> dict[int, str]:
-        """Client id -> name, over all runs."""
-        found: dict[int, str] = {}
-        for run in self.runs:
-            found |= run.clients
-        return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
@@ -183,40 +142,12 @@ class Answer:
         return found
 
 
-def groups(runs: Sequence[Run], by: Sequence[str] | None = None) -> list[Group]:
-    """The runs in groups, by all settings in which they differ or by those given."""
-    differ = differing(runs)
-    keys = differ if by is None else by
-    mixed = [key for key in differ if key not in keys]
-    found: dict[tuple[Any, ...], list[Run]] = {}
-    for run in runs:
-        found.setdefault(tuple(run.flat.get(key) for key in keys), []).append(run)
-    made = []
-    for values, members in found.items():
-        made.append(Group(dict(zip(keys, values, strict=True)), members, mixed))
-    return made
-
-
-def differing(runs: Sequence[Run]) -> list[str]:
-    """The settings in which runs differ, of those that their results depend on."""
-    keys = dict.fromkeys(key for run in runs for key in run.flat)
-    candidates = [key for key in keys if key not in APART + INCIDENTAL]
-    return [key for key in candidates if len({run.flat.get(key) for run in runs}) > 1]
-
-
-def setting(runs: Sequence[Run], key: str) -> str:
-    """The setting called ``key``, or the only one that ends in it."""
-    known = list(dict.fromkeys(name for run in runs for name in run.flat))
-    matching = [name for name in known if name == key]
-    matching = matching or [name for name in known if name.endswith(f".{key}")]
-    if len(matching) != 1:
-        raise ConfigError(
-            f"Unknown setting {key!r} to group by. Known: {', '.join(matching or known)}."
-        )
-    return matching[0]
-
-
-def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = ()) -> Answer | None:
+def answer(
+    group: Group,
+    method: str,
+    asked: Question,
+    others: Sequence[Run] = (),
+) -> Answer | None:
     """What a method is worth in a group; None if it has no score. ``others`` are runs to find
     counterparts in, if the group has none."""
     scores: dict[Pair, float] = {}
@@ -234,23 +165,54 @@ def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = (
             after = compared_after(run, method, other, asked.against)
         rounds[number] = after
         for client in run.clients_of(method):
-            value = run.kept(method, client, asked.measure, role=asked.role, after=after)
+            value = run.kept(
+                method,
+                client,
+                asked.measure,
+                role=asked.role,
+                after=after,
+            )
             if value is not None:
                 scores[number, client] = value
         if other is not None:
-            for client, gain in _gains(run, method, other, replace(asked, after=after)).items():
+            for client, gain in _gains(
+                run,
+                method,
+                other,
+                replace(asked, after=after),
+            ).items():
                 gains[number, client] = gain
         epsilon = run.epsilon(method, after=after)
         if epsilon is not None:
             spent.append(epsilon)
     if not scores:
         return None
-    return Answer(method, group, asked, scores, gains, weakest(spent), rounds)
+    return Answer(
+        method,
+        group,
+        asked,
+        scores,
+        gains,
+        weakest(spent),
+        rounds,
+    )
 
 
-def answers(group: Group, asked: Question, others: Sequence[Run] = ()) -> list[Answer]:
+def answers(
+    group: Group,
+    asked: Question,
+    others: Sequence[Run] = (),
+) -> list[Answer]:
     """What every method is worth in a group; those without a score are left out."""
-    found = [answer(group, method, asked, others) for method in group.methods]
+    found = [
+        answer(
+            group,
+            method,
+            asked,
+            others,
+        )
+        for method in group.methods
+    ]
     return [one for one in found if one is not None]
 
 
@@ -261,53 +223,27 @@ def weakest(spent: Sequence[Epsilon]) -> Epsilon:
     return replace(largest(spent), kind=kind)
 
 
-def measure_of(runs: Sequence[Run]) -> str:
-    """The measure in which runs are reported; ConfigError if they disagree."""
-    named = list(dict.fromkeys(run.measure for run in runs))
-    if len(named) != 1:
-        raise ConfigError(
-            f"These runs report different measures: {', '.join(named)}. Choose one with --metric."
-        )
-    return named[0]
-
-
-def check_once(group: Group, method: str) -> None:
-    """Raise ``RunError`` if two runs of a group hold the same method, seed and settings."""
-    seen: dict[tuple[Any, ...], Run] = {}
-    for run in group.runs:
-        if method not in run.methods:
-            continue
-        first = seen.setdefault(_same(run, group.mixed), run)
-        if first is not run:
-            raise RunError(
-                f"{first.path} and {run.path} hold the same method ({method}), settings and seed. "
-                "Name one of them."
-            )
-
-
-def said(value: Any) -> str:
-    """A setting's value in words."""
-    if isinstance(value, tuple):
-        return "+".join(map(said, value)) or "none"
-    return "unset" if value is None else str(value)
-
-
-def _counterpart(group: Group, run: Run, against: str, others: Sequence[Run]) -> Run | None:
+def _counterpart(
+    group: Group,
+    run: Run,
+    against: str,
+    others: Sequence[Run],
+) -> Run | None:
     """The run to compare with: the same if it has the other method, else one of the same seed."""
     if against in run.methods:
         return run
     for other in (*group.runs, *others):
-        if against in other.methods and _same(other, group.mixed) == _same(run, group.mixed):
+        if against in other.methods and same(other, group.mixed) == same(run, group.mixed):
             return other
     return None
 
 
-def _same(run: Run, mixed: Sequence[str]) -> tuple[Any, ...]:
-    """What two runs must share for their clients to be pairs."""
-    return (run.seed, *(run.flat.get(key) for key in mixed))
-
-
-def _gains(run: Run, method: str, other: Run, asked: Question) -> dict[int, float]:
+def _gains(
+    run: Run,
+    method: str,
+    other: Run,
+    asked: Question,
+) -> dict[int, float]:
     """Client -> gain. A pooled method's one model stands for every client of the other."""
     ours = run.clients_of(method)
     theirs = other.clients_of(asked.against)
@@ -319,9 +255,21 @@ def _gains(run: Run, method: str, other: Run, asked: Question) -> dict[int, floa
     for client in ours:
         if client not in theirs:
             continue
-        joined = run.kept(method, client, asked.measure, role=asked.role, after=asked.after)
+        joined = run.kept(
+            method,
+            client,
+            asked.measure,
+            role=asked.role,
+            after=asked.after,
+        )
         role = asked.role
-        alone = other.kept(asked.against, client, asked.measure, role=role, after=asked.after)
+        alone = other.kept(
+            asked.against,
+            client,
+            asked.measure,
+            role=role,
+            after=asked.after,
+        )
         gain = better_by(asked.measure, joined, alone)
         if gain is not None:
             found[client] = gain

@@ -39,12 +39,22 @@ FORMAT = 2
 PACKAGES = ("proxyfl", "torch", "numpy", "dp-accounting", "safetensors", "scikit-learn")
 
 
-def create(path: Path, config: str, *, identity: str, data: int) -> Path:
+def create(
+    path: Path,
+    config: str,
+    *,
+    identity: str,
+    data: int,
+) -> Path:
     """Make the folder with its config (TOML) and environment; it must be new or empty.
 
     ``identity`` of the settings and checksum of the ``data`` are noted for ``resume`` to compare.
     """
-    about = environment() | {"format": FORMAT, "identity": identity, "data": data}
+    about = environment() | {
+        "format": FORMAT,
+        "identity": identity,
+        "data": data,
+    }
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(f"{path} exists already. Give another folder with --out, or remove it.")
@@ -163,7 +173,11 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             raise RunError(f"{file}, line {number} is not JSON: {error}.") from error
 
 
-def end_method(path: Path, name: str, content: Mapping[str, Any]) -> None:
+def end_method(
+    path: Path,
+    name: str,
+    content: Mapping[str, Any],
+) -> None:
     """Note that a method is over, with what a resumed run needs of it."""
     write_json(path / "ended" / f"{name}.json", content)
 

@@ -25,9 +25,11 @@ from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, InputError
 from proxyfl.measures import MEASURES
 from proxyfl.records import folder
-from proxyfl.records.answers import Group, Question, answer, groups
+from proxyfl.records.answers import Question, answer
+from proxyfl.records.groups import Group, distinct, groups
+from proxyfl.records.reading import find, read
 from proxyfl.records.row import Row
-from proxyfl.records.run import Run, find, read
+from proxyfl.records.run import Run
 
 if TYPE_CHECKING:
     import pandas
@@ -66,7 +68,12 @@ class Runs:
         """Every charge on every ledger."""
         return _frame(_ledger_rows(self.runs))
 
-    def plot(self, what: str = "accuracy", *, measure: str | None = None) -> "Figure":
+    def plot(
+        self,
+        what: str = "accuracy",
+        *,
+        measure: str | None = None,
+    ) -> "Figure":
         """A ready figure: ``accuracy`` (or another measure) over rounds, ``gain`` per client, or
         ``epsilon`` over rounds."""
         choice("plot", what, ("accuracy", "gain", "epsilon"))
@@ -76,7 +83,11 @@ class Runs:
             from proxyfl.records import plots
         except ImportError as error:
             raise _missing(error) from error
-        draw = {"accuracy": plots.accuracy, "gain": plots.gain, "epsilon": plots.epsilon}[what]
+        draw = {
+            "accuracy": plots.accuracy,
+            "gain": plots.gain,
+            "epsilon": plots.epsilon,
+        }[what]
         return draw(self, measure)
 
 
@@ -89,9 +100,9 @@ def metrics_csv(path: Path) -> str:
     """A run's metrics as CSV: one line per method, client and round; empty where a round was not
     evaluated."""
     rows = list(folder.read_metrics(path))
-    columns = dict.fromkeys(key for row in rows for key in row)
+    columns = distinct(rows)
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -114,7 +125,14 @@ def _gain_rows(runs: tuple[Run, ...]) -> Iterator[Row]:
 
 
 def _method_gains(group: Group, method: str) -> Iterator[Row]:
-    found = {measure: answer(group, method, Question(measure)) for measure in MEASURES}
+    found = {
+        measure: answer(
+            group,
+            method,
+            Question(measure),
+        )
+        for measure in MEASURES
+    }
     for number, run in enumerate(group.runs):
         if method not in run.methods:
             continue
@@ -122,8 +140,16 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
             holder = client
             if run.method(method).pooled:
                 holder = next(iter(run.clients_of(method)), client)
-            row: Row = {"run": run.name, "seed": run.seed, "method": method}
-            row |= {"client": client, "name": name, "model": run.method(method).keeps}
+            row: Row = {
+                "run": run.name,
+                "seed": run.seed,
+                "method": method,
+            }
+            row |= {
+                "client": client,
+                "name": name,
+                "model": run.method(method).keeps,
+            }
             for measure, one in found.items():
                 row[measure] = one.scores.get((number, holder)) if one else None
             for measure, one in found.items():

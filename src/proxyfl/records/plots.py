@@ -26,7 +26,12 @@ def accuracy(runs: "Runs", measure: str) -> go.Figure:
             column = f"{role}_{measure}"
             if column in rows and rows[column].notna().any():
                 by_round = rows.dropna(subset=[column]).groupby("round")[column]
-                _band(figure, by_round.mean(), by_round.std().fillna(0.0), colour)
+                _band(
+                    figure,
+                    by_round.mean(),
+                    by_round.std().fillna(0.0),
+                    colour,
+                )
                 _line(figure, by_round.mean(), f"{method}, {role}", colour, dash)
     title = "Mean over clients and seeds; bands: one standard deviation"
     return _titled(figure, title, "round", MEASURES[measure].title)
@@ -42,7 +47,11 @@ def gain(runs: "Runs", measure: str) -> go.Figure:
         if method == "alone" or rows.empty:
             continue
         hover = []
-        for epsilon, kind in zip(rows["epsilon"], rows["epsilon_kind"], strict=True):
+        for epsilon, kind in zip(
+            rows["epsilon"],
+            rows["epsilon_kind"],
+            strict=True,
+        ):
             hover.append(f"epsilon {shown(epsilon)} ({kind})")
         marks = {"color": colour, "size": 10}
         figure.add_scatter(
@@ -72,23 +81,68 @@ def epsilon(runs: "Runs", _measure: str) -> go.Figure:
     return _titled(figure, "Epsilon, largest over clients", "round", "epsilon")
 
 
-def _line(figure: go.Figure, values: "pandas.Series", name: str, colour: str, dash: str) -> None:
+def _line(
+    figure: go.Figure,
+    values: "pandas.Series",
+    name: str,
+    colour: str,
+    dash: str,
+) -> None:
     rounds = [number + 1 for number in values.index]
     line = {"color": colour, "dash": dash}
-    figure.add_scatter(x=rounds, y=values, mode="lines", name=name, line=line)
+    figure.add_scatter(
+        x=rounds,
+        y=values,
+        mode="lines",
+        name=name,
+        line=line,
+    )
 
 
-def _band(figure: go.Figure, mean: "pandas.Series", spread: "pandas.Series", colour: str) -> None:
+def _band(
+    figure: go.Figure,
+    mean: "pandas.Series",
+    spread: "pandas.Series",
+    colour: str,
+) -> None:
     rounds = [number + 1 for number in mean.index]
-    edge = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+    edge = {
+        "mode": "lines",
+        "line": {"width": 0},
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
     figure.add_scatter(x=rounds, y=mean + spread, **edge)
-    figure.add_scatter(x=rounds, y=mean - spread, fill="tonexty", fillcolor=_faint(colour), **edge)
+    figure.add_scatter(
+        x=rounds,
+        y=mean - spread,
+        fill="tonexty",
+        fillcolor=_faint(colour),
+        **edge,
+    )
 
 
-def _titled(figure: go.Figure, title: str, x: str, y: str) -> go.Figure:
-    return figure.update_layout(title=title, xaxis_title=x, yaxis_title=y, template="plotly_white")
+def _titled(
+    figure: go.Figure,
+    title: str,
+    x: str,
+    y: str,
+) -> go.Figure:
+    return figure.update_layout(
+        title=title,
+        xaxis_title=x,
+        yaxis_title=y,
+        template="plotly_white",
+    )
 
 
 def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    red, green, blue = (
+        int(colour[i : i + 2], 16)
+        for i in (
+            1,
+            3,
+            5,
+        )
+    )
     return f"rgba({red},{green},{blue},0.12)"

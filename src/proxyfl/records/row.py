@@ -32,7 +32,12 @@ TRAFFIC = ("bytes_sent", "bytes_received", "messages_sent", "messages_received")
 _PLAIN = ("round", "client", "name", "present", "expected", "steps")
 
 
-def row_of(method: str, record: "ClientRound", *, whole: bool = False) -> Row:
+def row_of(
+    method: str,
+    record: "ClientRound",
+    *,
+    whole: bool = False,
+) -> Row:
     """The row of a client's round; the whole of it, with confusion counts, is what ``record_of``
     reads back."""
     row: Row = {"method": method}
@@ -90,7 +95,11 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
     )
 
 
-def score(row: Mapping[str, Any], role: str, measure: str) -> float | None:
+def score(
+    row: Mapping[str, Any],
+    role: str,
+    measure: str,
+) -> float | None:
     """What the model in ``role`` reached; None if it was not scored, or not in this measure."""
     value: float | None = row.get(f"{role}_{measure}")
     return value

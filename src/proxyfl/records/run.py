@@ -17,30 +17,22 @@ Definitions:
     * a run is **finished** if its summary says so, and only then.
 """
 
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from proxyfl._files import read_json
 from proxyfl._validate import choice
-from proxyfl.errors import ConfigError, RunError
+from proxyfl.errors import ConfigError
 from proxyfl.federation.methods import METHODS, Method, Role
 from proxyfl.measures import MEASURES
 from proxyfl.privacy import journal
 from proxyfl.privacy.guarantee import Epsilon, largest
-from proxyfl.records import folder
 from proxyfl.records.row import Row, epsilon, roles, score
-
-State = Literal["new", "resumable", "finished"]
 
 DEFAULT_MEASURE = "accuracy"
 """The measure of runs whose settings name none, as those of release 0.1."""
-
-ADDITIONS = {"certificate": "privacy_certificate.json", "audit": "audit.json"}
-"""What other commands may have added to a run's folder."""
 
 _KEPT_FIRST: tuple[Role, ...] = ("private", "received", "proxy")
 
@@ -119,13 +111,36 @@ class Run:
         """The clients that a method has records of; a pooled one has a single, made-up client."""
         return sorted(self._rows.get(name, {}))
 
-    def last(self, name: str, client: int, *, after: int | None = None) -> Row | None:
+    def last(
+        self,
+        name: str,
+        client: int,
+        *,
+        after: int | None = None,
+    ) -> Row | None:
         """A client's last row under a method, or its last within ``after`` rounds."""
         return next(self._backwards(name, client, after), None)
 
-    def final(self, name: str, client: int, *, after: int | None = None) -> Row | None:
+    def final(
+        self,
+        name: str,
+        client: int,
+        *,
+        after: int | None = None,
+    ) -> Row | None:
         """A client's last row in which its models were scored, likewise."""
-        return next((row for row in self._backwards(name, client, after) if roles(row)), None)
+        return next(
+            (
+                row
+                for row in self._backwards(
+                    name,
+                    client,
+                    after,
+                )
+                if roles(row)
+            ),
+            None,
+        )
 
     def finals(self, name: str) -> list[Row]:
         """Every client's last row in which its models were scored."""
@@ -147,7 +162,11 @@ class Run:
     ) -> float | None:
         """The score of the model that a client keeps, or of the one in ``role``; None if there is
         none."""
-        row = self.final(name, self._holder(name, client), after=after)
+        row = self.final(
+            name,
+            self._holder(name, client),
+            after=after,
+        )
         if row is None:
             return None
         measure = self.measure if measure is None else measure
@@ -174,14 +193,32 @@ class Run:
         alone = self.kept(over, client, measure, after=after)
         return better_by(measure, joined, alone)
 
-    def spent(self, name: str, client: int, *, after: int | None = None) -> Epsilon | None:
+    def spent(
+        self,
+        name: str,
+        client: int,
+        *,
+        after: int | None = None,
+    ) -> Epsilon | None:
         """What a client had spent by the last round it took part in; None if it never did."""
         row = self.last(name, client, after=after)
         return None if row is None else epsilon(row)
 
-    def epsilon(self, name: str, *, after: int | None = None) -> Epsilon | None:
+    def epsilon(
+        self,
+        name: str,
+        *,
+        after: int | None = None,
+    ) -> Epsilon | None:
         """The largest epsilon over a method's clients; None if nothing is on record."""
-        spent = [self.spent(name, client, after=after) for client in self.clients_of(name)]
+        spent = [
+            self.spent(
+                name,
+                client,
+                after=after,
+            )
+            for client in self.clients_of(name)
+        ]
         found = [one for one in spent if one is not None]
         return largest(found) if found else None
 
@@ -243,7 +280,9 @@ class Run:
     def _told(self, name: str, keeps: Role | None) -> Method:
         """What can be told of a method from its records alone."""
         rows = self._of(name)
-        scored = {role for row in rows for role in roles(row)}
+        scored: set[Role] = set()
+        for row in rows:
+            scored.update(roles(row))
         shares = any(row.get("bytes_sent") for row in rows)
         first: Role = next((role for role in _KEPT_FIRST if role in scored), "proxy")
         return Method(
@@ -256,7 +295,12 @@ class Run:
     def _of(self, name: str) -> list[Row]:
         return [row for row in self.rows if row["method"] == name]
 
-    def _backwards(self, name: str, client: int, after: int | None) -> Iterator[Row]:
+    def _backwards(
+        self,
+        name: str,
+        client: int,
+        after: int | None,
+    ) -> Iterator[Row]:
         for row in reversed(self._rows.get(name, {}).get(client, [])):
             if after is None or row["round"] < after:
                 yield row
@@ -273,7 +317,12 @@ class Run:
         return client
 
 
-def compared_after(run: Run, name: str, other: Run, over: str) -> int | None:
+def compared_after(
+    run: Run,
+    name: str,
+    other: Run,
+    over: str,
+) -> int | None:
     """After how many rounds two methods are compared; None: at their ends."""
     if run.over(name) and other.over(over):
         return None
@@ -281,7 +330,11 @@ def compared_after(run: Run, name: str, other: Run, over: str) -> int | None:
     return max(common, default=0)
 
 
-def better_by(measure: str, joined: float | None, alone: float | None) -> float | None:
+def better_by(
+    measure: str,
+    joined: float | None,
+    alone: float | None,
+) -> float | None:
     """How much better the first score is; None without two. In a measure of another release, more
     is better."""
     if joined is None or alone is None:
@@ -289,61 +342,6 @@ def better_by(measure: str, joined: float | None, alone: float | None) -> float 
     if measure in MEASURES:
         return MEASURES[measure].gain(joined, alone)
     return joined - alone
-
-
-def read(path: Path, rows: Iterable[Row] | None = None) -> Run:
-    """The run in ``path``; with ``rows`` given, those stand for its metrics."""
-    folder.existing(path)
-    try:
-        settings = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RunError(
-            f"Cannot read {path / 'config.toml'}: {error}. Give a folder that `proxyfl run` made."
-        ) from error
-    # A resumed run may write a round again: the later line stands, in the earlier one's place.
-    recorded: dict[tuple[Any, ...], Row] = {}
-    for row in folder.read_metrics(path) if rows is None else rows:
-        recorded[row["method"], row["round"], row["client"]] = row
-    additions = {}
-    for key, name in ADDITIONS.items():
-        if (path / name).is_file():
-            additions[key] = read_json(path / name)
-    return Run(
-        path,
-        settings,
-        list(recorded.values()),
-        _if_there(path / "summary.json"),
-        _if_there(path / "environment.json") or {},
-        additions,
-    )
-
-
-def find(paths: Iterable[Path | str]) -> list[Path]:
-    """The run folders among ``paths`` and at any depth below them, each once; hidden folders are
-    passed over. RunError for a path that holds none."""
-    found: dict[Path, Path] = {}
-    for path in map(Path, paths):
-        here = [path] if (path / "config.toml").is_file() else _below(path)
-        if not here:
-            raise RunError(
-                f"{path} holds no run: expected a run's folder as `proxyfl run` makes it, or a "
-                "folder of runs as `proxyfl sweep` makes it."
-            )
-        for run in here:
-            found.setdefault(run.resolve(), run)
-    return list(found.values())
-
-
-def state(path: Path) -> State:
-    """What there is of the run in the folder ``path``."""
-    if not (path / "config.toml").is_file():
-        return "new"
-    try:
-        summary = read_json(path / "summary.json")
-    except RunError:
-        return "resumable"
-    finished = isinstance(summary, dict) and summary.get("finished") is True
-    return "finished" if finished else "resumable"
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -363,16 +361,3 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_hashable(inner) for inner in value)
     return value
-
-
-def _below(path: Path) -> list[Path]:
-    found = []
-    for config in sorted(path.glob("**/config.toml")):
-        between = config.parent.relative_to(path).parts
-        if not any(part.startswith(".") for part in between):
-            found.append(config.parent)
-    return found
-
-
-def _if_there(path: Path) -> Any:
-    return read_json(path) if path.is_file() else None

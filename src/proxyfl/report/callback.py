@@ -17,20 +17,35 @@ class LivePage(Callback):
     """Serves the page from within a run. At the end it waits for a page that is open to fetch the
     rest."""
 
-    def __init__(self, *, host: str = LOOPBACK, port: int = 0, patience: float = 3.0) -> None:
+    def __init__(
+        self,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        patience: float = 3.0,
+    ) -> None:
         self.host = host
         self.port = port
         self.patience = patience
         self.server: LiveServer | None = None
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
+    def started(
+        self,
+        config: Config,
+        out: Path | None,
+        sites: Sequence[ClientData],
+    ) -> None:
         """Begin to serve."""
         if out is None:
             raise ConfigError(
                 "The live page reads the run's folder, and this run has none. Give it one with "
                 "out=..."
             )
-        self.server = LiveServer(out, host=self.host, port=self.port)
+        self.server = LiveServer(
+            out,
+            host=self.host,
+            port=self.port,
+        )
         self.announce(self.server.url)
 
     def announce(self, url: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from proxyfl._files import finite
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Epsilon, Kind, shown
-from proxyfl.records.answers import Answer, Group, Question, answers, groups
+from proxyfl.records.answers import Answer, Question, answers
+from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.palette import looks
 from proxyfl.records.row import ROLES
 from proxyfl.records.run import Run, flat
@@ -18,10 +19,14 @@ from proxyfl.report.series import costs, curves, epsilons
 Document = dict[str, Any]
 
 
-def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> Document:
+def document(
+    runs: Sequence[Run],
+    *,
+    live: Mapping[str, Any] | None = None,
+) -> Document:
     """Everything about ``runs``; ``live`` is what a page that follows a run needs to ask for
     more."""
-    methods = dict.fromkeys(name for run in runs for name in run.methods)
+    methods = distinct(run.methods for run in runs)
     recorded = _recorded(runs)
     content = {
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -29,7 +34,14 @@ def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> D
         "looks": looks(methods),
         "measures": {name: MEASURES[name].title for name in recorded},
         "kinds": {str(kind): kind.sentence for kind in Kind},
-        "groups": [_group(group, runs, recorded) for group in groups(runs)],
+        "groups": [
+            _group(
+                group,
+                runs,
+                recorded,
+            )
+            for group in groups(runs)
+        ],
         "runs": [about(run) for run in runs],
     }
     plain: Document = finite(content)
@@ -106,8 +118,12 @@ def _recorded(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys([*own, *scored]))
 
 
-def _group(group: Group, runs: Sequence[Run], measures: Sequence[str]) -> Document:
-    members = [number for number, run in enumerate(runs) if any(run is one for one in group.runs)]
+def _group(
+    group: Group,
+    runs: Sequence[Run],
+    measures: Sequence[str],
+) -> Document:
+    members = [number for number, run in enumerate(runs) if run in group.runs]
     by_measure = {}
     for measure in measures:
         found = answers(group, Question(measure))

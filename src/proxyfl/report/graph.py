@@ -29,7 +29,11 @@ def graph(run: Run) -> dict[str, Any]:
         if exchange == "none":
             continue
         present, leaving = _who(list(here))
-        picture: dict[str, Any] = {"present": present, "leaving": sorted(leaving), "edges": []}
+        picture: dict[str, Any] = {
+            "present": present,
+            "leaving": sorted(leaving),
+            "edges": [],
+        }
         try:
             picture["edges"] = _edges(exchange, schedule, round, present, leaving)
         except TopologyError as error:
@@ -87,12 +91,12 @@ def _edges(
     if schedule is None:
         return []
     plan = routes(schedule, round, present, leaving=leaving)
-    return [
-        (sender, receiver, _short(share))
-        for sender in present
-        for receiver, share in sorted(plan.shares(sender).items())
-        if receiver != sender
-    ]
+    edges = []
+    for sender in present:
+        for receiver, share in sorted(plan.shares(sender).items()):
+            if receiver != sender:
+                edges.append((sender, receiver, _short(share)))
+    return edges
 
 
 def _star(present: tuple[int, ...], leaving: frozenset[int]) -> Edges:
@@ -100,9 +104,15 @@ def _star(present: tuple[int, ...], leaving: frozenset[int]) -> Edges:
     back."""
     staying = [client for client in present if client not in leaving]
     hub, share = staying[0], _short(1 / len(staying))
-    return [(c, hub, 1.0) for c in present if c != hub] + [
-        (hub, c, share) for c in staying if c != hub
-    ]
+    return [
+        (
+            c,
+            hub,
+            1.0,
+        )
+        for c in present
+        if c != hub
+    ] + [(hub, c, share) for c in staying if c != hub]
 
 
 def _short(share: float) -> float:
@@ -110,6 +120,5 @@ def _short(share: float) -> float:
 
 
 def _number(setting: Any) -> Any:
-    return (
-        None if isinstance(setting, str) else setting
-    )  # a file says "none" where a setting has no value
+    # A file says "none" where a setting has no value.
+    return None if isinstance(setting, str) else setting

@@ -33,8 +33,8 @@ from urllib.parse import parse_qs, urlsplit
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.records import folder
+from proxyfl.records.reading import read
 from proxyfl.records.row import Row
-from proxyfl.records.run import read
 from proxyfl.report import page
 from proxyfl.report.document import document
 
@@ -111,7 +111,11 @@ def news(path: Path, since: str) -> dict[str, Any]:
     return {"cursor": found.cursor, "done": done, "document": content}
 
 
-def await_news(path: Path, since: str, closing: threading.Event) -> None:
+def await_news(
+    path: Path,
+    since: str,
+    closing: threading.Event,
+) -> None:
     """Return when the run is over, when there is news but not too soon, when it has been long
     enough, or on closing."""
     asked = time.monotonic()
@@ -152,7 +156,11 @@ class LiveServer(ThreadingHTTPServer):
                 f"Cannot serve the live page on host {host!r}, port {port}: {error}. "
                 "Choose another with --port (0 takes a free one) or --host."
             ) from error
-        self._thread = threading.Thread(target=self.serve_forever, name="proxyfl-live", daemon=True)
+        self._thread = threading.Thread(
+            target=self.serve_forever,
+            name="proxyfl-live",
+            daemon=True,
+        )
         self._thread.start()
 
     @property
@@ -214,7 +222,11 @@ class _Handler(BaseHTTPRequestHandler):
             elif parts.path == "/data.json":
                 self.server.asked = time.monotonic()
                 if "wait" in query:
-                    await_news(self.server.path, query.get("since", [""])[-1], self.server.closing)
+                    await_news(
+                        self.server.path,
+                        query.get("since", [""])[-1],
+                        self.server.closing,
+                    )
                 if self.server.closing.is_set():
                     return
                 more = self.server.news(query.get("since", [""])[-1])

@@ -47,7 +47,11 @@ def title(runs: Sequence[Run]) -> str:
     return f"ProxyFL report: {runs[0].name}{more}"
 
 
-def page(content: Mapping[str, Any], *, title: str) -> str:
+def page(
+    content: Mapping[str, Any],
+    *,
+    title: str,
+) -> str:
     """The page that shows ``content``, a document of ``report_data``."""
     scripts = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
     parts = {
@@ -90,5 +94,9 @@ def _part(name: str) -> str:
 
 def _embedded(content: Mapping[str, Any]) -> str:
     """JSON that no browser takes for markup, whatever a client, class or setting is called."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(
+        content,
+        separators=(",", ":"),
+        allow_nan=False,
+    )
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

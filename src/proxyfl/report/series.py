@@ -1,17 +1,18 @@
 """What the page's charts show over rounds, for one group of runs: scores, epsilons, costs.
 
 A series is a list with one entry per round that the chart shows. Scores are rounded to 1e-4 and
-epsilons up to four digits, which is all that a chart can show, and keeps a large comparison in a few
-megabytes.
+epsilons up to four digits: all that a chart can show, and a large comparison stays small.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind, upward
 from proxyfl.records import row as rows
-from proxyfl.records.answers import Group, spread
+from proxyfl.records.answers import spread
+from proxyfl.records.groups import Group
 from proxyfl.records.row import ROLES, SECONDS, Row
 from proxyfl.records.run import Run
 
@@ -89,7 +90,17 @@ def _scores(row: Row) -> Iterable[tuple[str, float]]:
 
 
 def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {key: [] for key in ("rounds", "mean", "std", "low", "high", "n")}
+    found: dict[str, list[Any]] = {
+        key: []
+        for key in (
+            "rounds",
+            "mean",
+            "std",
+            "low",
+            "high",
+            "n",
+        )
+    }
     for number, values in sorted(by_round.items()):
         seen = spread(values)
         found["rounds"].append(number + 1)
@@ -119,10 +130,14 @@ def _range(
     paid: Mapping[int, Mapping[int, Mapping[str, list[float]]]], accountant: str
 ) -> dict[str, Any]:
     """The largest and the smallest over clients and runs, and each client's largest."""
-    found: dict[str, Any] = {"high": [], "low": [], "clients": {}}
-    clients = sorted({client for here in paid.values() for client in here})
+    found: dict[str, Any] = {
+        "high": [],
+        "low": [],
+        "clients": {},
+    }
+    clients = sorted(set().union(*paid.values()))
     for _, here in sorted(paid.items()):
-        values = [value for client in here.values() for value in client[accountant]]
+        values = list(chain.from_iterable(client[accountant] for client in here.values()))
         found["high"].append(upward(max(values)))
         found["low"].append(upward(min(values)))
         for client in clients:

@@ -16,8 +16,9 @@ from proxyfl.data import Dataset, class_counts
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.records import folder
+from proxyfl.records.reading import state
 from proxyfl.records.row import Row, confusion_of, roles, row_of
-from proxyfl.records.run import Run, state
+from proxyfl.records.run import Run
 from proxyfl.simulation import checkpoint
 from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config, of_run, to_toml

@@ -45,7 +45,12 @@ class TensorBoard(Callback):
         self.log_dir = Path(log_dir) if log_dir is not None else None
         self._writer: Any = None
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
+    def started(
+        self,
+        config: Config,
+        out: Path | None,
+        sites: Sequence[ClientData],
+    ) -> None:
         """Open the log and note the settings."""
         where = self.log_dir or (out / "tensorboard" if out is not None else None)
         if where is None:
@@ -56,7 +61,12 @@ class TensorBoard(Callback):
         self._writer = self._open(str(where))
         self._writer.add_text("config", "    " + to_toml(config).replace("\n", "\n    "))
 
-    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+    def round_ended(
+        self,
+        name: str,
+        round: int,
+        records: Sequence[ClientRound],
+    ) -> None:
         """Write the round, flushed, so that an interrupted run is seen up to its last round."""
         for tag, value in scalars(name, records):
             self._writer.add_scalar(tag, value, round + 1)
@@ -75,7 +85,11 @@ class MLflow(Callback):
     ``tracking_uri`` is MLflow's own default (the environment's ``MLFLOW_TRACKING_URI``) unless
     given."""
 
-    def __init__(self, experiment: str = "proxyfl", tracking_uri: str | None = None) -> None:
+    def __init__(
+        self,
+        experiment: str = "proxyfl",
+        tracking_uri: str | None = None,
+    ) -> None:
         self._mlflow = _optional("mlflow", "mlflow")
         self._entities = _optional("mlflow.entities", "mlflow")
         self._refused: type[Exception] = _optional("mlflow.exceptions", "mlflow").MlflowException
@@ -84,7 +98,12 @@ class MLflow(Callback):
         self._run = ""
         self._out: Path | None = None
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
+    def started(
+        self,
+        config: Config,
+        out: Path | None,
+        sites: Sequence[ClientData],
+    ) -> None:
         """Begin an MLflow run, or go on with the one that the folder remembers."""
         self._out = out
         remembered = out / _MLFLOW_RUN if out is not None else None
@@ -99,7 +118,11 @@ class MLflow(Callback):
             else self._ask(self._client.create_experiment, self.experiment)
         )
         name = out.name if out is not None else None
-        self._run = self._ask(self._client.create_run, where, run_name=name).info.run_id
+        self._run = self._ask(
+            self._client.create_run,
+            where,
+            run_name=name,
+        ).info.run_id
         if remembered is not None:
             write_json(remembered, {"run_id": self._run, "experiment": self.experiment})
         params = [
@@ -108,7 +131,12 @@ class MLflow(Callback):
         ]
         self._ask(self._client.log_batch, self._run, params=params)
 
-    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+    def round_ended(
+        self,
+        name: str,
+        round: int,
+        records: Sequence[ClientRound],
+    ) -> None:
         """Log the round."""
         now = int(time.time() * 1000)
         metrics = [
@@ -116,13 +144,22 @@ class MLflow(Callback):
             for tag, value in scalars(name, records)
         ]
         for first in range(0, len(metrics), _BATCH):
-            self._ask(self._client.log_batch, self._run, metrics=metrics[first : first + _BATCH])
+            self._ask(
+                self._client.log_batch,
+                self._run,
+                metrics=metrics[first : first + _BATCH],
+            )
 
     def finished(self, result: Run) -> None:
         """End the MLflow run."""
         self._ask(self._client.set_terminated, self._run, "FINISHED")
 
-    def _ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _ask(
+        self,
+        call: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         try:
             return call(*args, **kwargs)
         except self._refused as error:

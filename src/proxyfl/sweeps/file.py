@@ -37,7 +37,7 @@ from proxyfl._settings import flat
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS
-from proxyfl.records.run import state as state
+from proxyfl.records.reading import state as state
 from proxyfl.simulation import config as configs
 from proxyfl.simulation.config import Config
 

@@ -22,7 +22,7 @@ from proxyfl._files import write_text, writing
 from proxyfl._validate import whole
 from proxyfl.errors import RunError
 from proxyfl.records import folder
-from proxyfl.records.run import state
+from proxyfl.records.reading import state
 from proxyfl.simulation import config as configs
 from proxyfl.sweeps.file import Point
 

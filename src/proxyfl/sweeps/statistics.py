@@ -65,7 +65,13 @@ def paired_test(differences: Iterable[float]) -> PairedTest:
     # different ranks.
     differences = [round(d, _DECIMALS) for d in differences]
     seen = spread(differences)
-    return PairedTest(seen.mean, seen.std, seen.n, _t_test(seen), _wilcoxon(differences))
+    return PairedTest(
+        seen.mean,
+        seen.std,
+        seen.n,
+        _t_test(seen),
+        _wilcoxon(differences),
+    )
 
 
 def smallest_wilcoxon(n: int) -> float:
@@ -115,7 +121,11 @@ def _t_test(seen: Spread) -> float | None:
     freedom = seen.n - 1
     t = seen.mean / seen.std * math.sqrt(seen.n)
     # P(|T| > t) = I_x(freedom / 2, 1 / 2) with x = freedom / (freedom + t^2), A&S 26.7.1
-    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
+    return _incomplete_beta(
+        freedom / 2,
+        0.5,
+        freedom / (freedom + t * t),
+    )
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
@@ -143,7 +153,15 @@ def _wilcoxon(differences: Sequence[float]) -> float | None:
     if not nonzero:
         return 1.0
     ranks = _doubled_ranks([abs(d) for d in nonzero])
-    positive = sum(rank for rank, d in zip(ranks, nonzero, strict=True) if d > 0)
+    positive = sum(
+        rank
+        for rank, d in zip(
+            ranks,
+            nonzero,
+            strict=True,
+        )
+        if d > 0
+    )
     centre = sum(ranks) / 2
     distance = abs(positive - centre)
     if len(ranks) > _MOST_EXACT:

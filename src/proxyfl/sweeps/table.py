@@ -8,24 +8,17 @@ Guarantees:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.guarantee import Kind
-from proxyfl.records.answers import (
-    Answer,
-    Group,
-    Question,
-    Spread,
-    answer,
-    check_once,
-    groups,
-    measure_of,
-    setting,
-)
+from proxyfl.records.answers import Answer, Question, Spread, answer
+from proxyfl.records.groups import Group, check_once, differ, distinct, groups, measure_of, setting
+from proxyfl.records.reading import find, read
 from proxyfl.records.row import roles
-from proxyfl.records.run import Run, find, read
+from proxyfl.records.run import Run
 from proxyfl.sweeps.statistics import Comparison, compare
 
 
@@ -91,7 +84,13 @@ def overview(
         raise RunError("\n".join(["There is nothing to compare.", *remarks]))
     shown = {row.method for row in rows}
     compared = against if against in shown else None
-    return Overview(rows, measure, list(made[0].settings), compared, list(dict.fromkeys(remarks)))
+    return Overview(
+        rows,
+        measure,
+        list(made[0].settings),
+        compared,
+        list(dict.fromkeys(remarks)),
+    )
 
 
 def _finished(run: Run, remarks: list[str]) -> bool:
@@ -107,7 +106,7 @@ def _finished(run: Run, remarks: list[str]) -> bool:
 
 
 def _against(runs: Sequence[Run], against: str | None) -> str | None:
-    methods = list(dict.fromkeys(name for run in runs for name in run.methods))
+    methods = distinct(run.methods for run in runs)
     if against is not None and against not in methods:
         raise ConfigError(
             f"There is no method {against!r} in these runs. There are: {', '.join(methods)}."
@@ -120,7 +119,16 @@ def _answer(
 ) -> Answer | None:
     """What the row says; what stands in its way goes to ``remarks``."""
     having = [run for run in group.runs if method in run.methods]
-    usable = [run for run in having if _reached(run, method, asked.after, remarks)]
+    usable = [
+        run
+        for run in having
+        if _reached(
+            run,
+            method,
+            asked.after,
+            remarks,
+        )
+    ]
     own = Group(group.settings, usable, group.mixed)
     check_once(own, method)
     others: list[Run] = []
@@ -136,13 +144,18 @@ def _answer(
             f"{method} and {asked.against}: {len(found.gains)} of {len(found.scores)} scores have "
             "a counterpart with the same seed and client."
         )
-    mixed = [key for key in group.mixed if len({run.flat.get(key) for run in usable}) > 1]
+    mixed = [key for key in group.mixed if differ(usable, key)]
     if mixed:
         remarks.append(f"{method}: taken together although {', '.join(mixed)} differ.")
     return found
 
 
-def _reached(run: Run, method: str, after: int | None, remarks: list[str]) -> bool:
+def _reached(
+    run: Run,
+    method: str,
+    after: int | None,
+    remarks: list[str],
+) -> bool:
     """Whether a method was scored after so many rounds, or had ended before with everyone gone."""
     if after is None or after in run.scored_after(method):
         return True
@@ -182,13 +195,26 @@ def _counterparts(
             f"{chosen.label}."
         )
     runs = [run for run in chosen.runs if asked.against in run.methods]
-    return [run for run in runs if _reached(run, asked.against, asked.after, remarks)]
+    return [
+        run
+        for run in runs
+        if _reached(
+            run,
+            asked.against,
+            asked.after,
+            remarks,
+        )
+    ]
 
 
-def _unscored(runs: Sequence[Run], method: str, asked: Question) -> str:
+def _unscored(
+    runs: Sequence[Run],
+    method: str,
+    asked: Question,
+) -> str:
     role = asked.role or runs[0].method(method).keeps
-    rows = [row for run in runs for row in run.rows if row["method"] == method]
-    if any(role in roles(row) for row in rows):
+    finals = chain.from_iterable(run.finals(method) for run in runs)
+    if any(role in roles(row) for row in finals):
         return f"Left out: {method} has no {asked.measure} on record."
     return f"Left out: {method} has no {role} model to score."
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl.cli.terminal.spinner import waiting
-from proxyfl.records.answers import groups
-from proxyfl.records.run import Run, find, read
+from proxyfl.records.groups import groups
+from proxyfl.records.reading import find, read
+from proxyfl.records.run import Run
 from proxyfl.report import page
 from proxyfl.report.document import told
 
@@ -71,25 +72,55 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _told(runs: Sequence[Run], out: Path, size: int) -> dict[str, Any]:
+def _told(
+    runs: Sequence[Run],
+    out: Path,
+    size: int,
+) -> dict[str, Any]:
     """Where the page is, and its answers: per run, and per group of runs that are pooled."""
     said = []
     for one in runs:
-        said.append({"name": one.name, "finished": one.finished, "methods": told(groups([one])[0])})
+        said.append(
+            {
+                "name": one.name,
+                "finished": one.finished,
+                "methods": told(groups([one])[0]),
+            }
+        )
     pooled = []
     for group in groups(runs):
         members = [number for number, one in enumerate(runs) if one in group.runs]
-        pooled.append({"label": group.label, "runs": members, "methods": told(group)})
-    return {"out": str(out), "bytes": size, "groups": pooled, "runs": said}
+        pooled.append(
+            {
+                "label": group.label,
+                "runs": members,
+                "methods": told(group),
+            }
+        )
+    return {
+        "out": str(out),
+        "bytes": size,
+        "groups": pooled,
+        "runs": said,
+    }
 
 
-def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[Run], int]:
+def _made(
+    given: Sequence[Path],
+    out: Path,
+    *,
+    quiet: bool,
+) -> tuple[list[Run], int]:
     """The runs, and the size of their page."""
     paths = find(given)
     runs = []
     # Writing takes about as long as reading, however many runs there are.
     saying = f"Reading and drawing {len(paths)} runs"
-    with waiting(saying, total=2 * len(paths), quiet=quiet) as done:
+    with waiting(
+        saying,
+        total=2 * len(paths),
+        quiet=quiet,
+    ) as done:
         for path in paths:
             runs.append(read(path))
             done(1)

@@ -20,7 +20,7 @@ from proxyfl._validate import whole
 from proxyfl.cli.commands import add_json, opening
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
-from proxyfl.records.run import State, state
+from proxyfl.records.reading import State, state
 from proxyfl.sweeps import pool
 from proxyfl.sweeps.file import Point, plan
 from proxyfl.sweeps.pool import Outcome, Status

@@ -73,7 +73,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="METHOD",
         help="compare with this method (default: alone, if it is there)",
     )
-    parser.add_argument("--format", choices=tuple(_FORMATS), default="text", help="default: text")
+    parser.add_argument(
+        "--format",
+        choices=tuple(_FORMATS),
+        default="text",
+        help="default: text",
+    )
     parser.add_argument(
         "--json",
         action="store_const",
@@ -132,7 +137,13 @@ def remarks(found: Overview) -> list[str]:
 
 def _header(found: Overview) -> list[str]:
     compared = [row.comparison for row in found.rows if row.comparison is not None]
-    header = ["method", *found.by, _title(found), "clients x seeds", "epsilon"]
+    header = [
+        "method",
+        *found.by,
+        _title(found),
+        "clients x seeds",
+        "epsilon",
+    ]
     if compared:
         header += [f"against {found.against}", "p t-test", "p signed-rank"]
     if any(comparison.over_seeds is not None for comparison in compared):
@@ -149,11 +160,22 @@ def _cells(row: Row, width: int) -> list[str]:
     """A row as text, as wide as the header is."""
     count = f"{row.clients} x {row.seeds}" if row.clients else f"{row.score.n} in {row.seeds} seeds"
     cells = [row.method, *map(_value, row.group.values())]
-    cells += [_spread(row.score.mean, row.score.std), count, _epsilon(row)]
+    cells += [
+        _spread(row.score.mean, row.score.std),
+        count,
+        _epsilon(row),
+    ]
     if row.comparison is not None:
         over = row.comparison.over_clients
         deviation = None if over.std is None else over.std * 100
-        cells += [_spread(over.difference * 100, deviation, "+.1f"), *_p(over)]
+        cells += [
+            _spread(
+                over.difference * 100,
+                deviation,
+                "+.1f",
+            ),
+            *_p(over),
+        ]
         if row.comparison.over_seeds is not None:
             cells += _p(row.comparison.over_seeds)
     return cells + [""] * (width - len(cells))
@@ -165,7 +187,11 @@ def _value(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _spread(mean: float, std: float | None, form: str = ".3f") -> str:
+def _spread(
+    mean: float,
+    std: float | None,
+    form: str = ".3f",
+) -> str:
     if std is None:
         return f"{mean:{form}}"
     return f"{mean:{form}} ± {std:{form.lstrip('+')}}"
@@ -228,7 +254,11 @@ def _print_markdown(found: Overview) -> None:
 def _print_csv(found: Overview) -> None:
     rows = [_flat(row, found) for row in found.rows]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(
+        text,
+        list(rows[0]),
+        lineterminator="\n",
+    )
     writer.writeheader()
     writer.writerows(rows)
     sys.stdout.write(text.getvalue())
@@ -240,9 +270,21 @@ def _flat(row: Row, found: Overview) -> dict[str, Any]:
     flat: dict[str, Any] = {"method": row.method}
     for key, value in row.group.items():
         flat[key] = _value(value)
-    flat |= {"metric": found.measure, "mean": row.score.mean, "std": row.score.std}
-    flat |= {"n": row.score.n, "clients": row.clients, "seeds": row.seeds}
-    flat |= {"epsilon": row.epsilon, "delta": row.delta, "epsilon_kind": row.kind}
+    flat |= {
+        "metric": found.measure,
+        "mean": row.score.mean,
+        "std": row.score.std,
+    }
+    flat |= {
+        "n": row.score.n,
+        "clients": row.clients,
+        "seeds": row.seeds,
+    }
+    flat |= {
+        "epsilon": row.epsilon,
+        "delta": row.delta,
+        "epsilon_kind": row.kind,
+    }
     clients = row.comparison.over_clients if row.comparison else None
     seeds = row.comparison.over_seeds if row.comparison else None
     flat |= {"against": found.against, "difference": clients.difference if clients else None}

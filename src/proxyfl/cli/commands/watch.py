@@ -51,7 +51,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted, or until the run is over if asked to."""
-    with LiveServer(arguments.folder, host=arguments.host, port=arguments.port) as server:
+    with LiveServer(
+        arguments.folder,
+        host=arguments.host,
+        port=arguments.port,
+    ) as server:
         if arguments.json:
             print(json.dumps({"url": server.url, "run": str(arguments.folder)}), flush=True)
         else:

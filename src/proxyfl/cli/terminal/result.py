@@ -10,13 +10,14 @@ from rich.table import Table
 from proxyfl.cli.terminal.layouts import airy, fitting, framed, natural_width
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
-from proxyfl.records.answers import Answer, Question, Spread, answer, groups, spread
+from proxyfl.records.answers import Answer, Question, Spread, answer, spread
+from proxyfl.records.groups import groups
 from proxyfl.records.row import ROLES
 from proxyfl.records.run import Run
 
 _WIDE = ("method", "model", "score", "others", "epsilon", "delta", "kind")
 _NARROW = ("method", "model", "score", "epsilon", "kind")
-"""The columns. The delta is also said below the table; an epsilon without its kind would mislead."""
+"""The columns. The delta is also said below the table; an epsilon is never without its kind."""
 
 _SHORT = {"macro_accuracy": "macro", "accuracy": "acc."}
 
