@@ -8,6 +8,10 @@ we. For a fixed teacher that equals, up to a constant, the cross-entropy against
 (1 - weight) onehot(y) + weight softmax(teacher): one expression serves both models, and its
 gradient at the logits is softmax(z) - q."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -39,3 +43,64 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor) -> Tensor:
     """KL(teacher || student), one value per example."""
     p = teacher_logits.log_softmax(1)
     return (p.exp() * (p - student_logits.log_softmax(1))).sum(1)
+
+
+@dataclass(frozen=True)
+class Balance:
+    """How a loss makes up for uneven classes; without arguments, not at all.
+
+    ``weights``: the loss of an example of class c counts weights[c] times. ``offsets``: the model
+    is trained on logits + offsets and used without, so that it says how an example speaks for a
+    class apart from how common the class is (Menon et al. 2020, arXiv:2007.07314v2).
+
+    ``public`` says that the numbers come from public knowledge. Only then may they enter a loss of
+    DP-SGD: a weight multiplies one example's loss before that example's gradient is clipped, so the
+    sum's sensitivity stays C, but a weight made of private class counts would itself be a release.
+    """
+
+    weights: tuple[float, ...] = ()
+    offsets: tuple[float, ...] = ()
+    public: bool = True
+
+    def targets(
+        self, y: Tensor, classes: int, teacher_logits: Tensor | None = None, weight: float = 0.0
+    ) -> Tensor:
+        """``blended_targets``, each row times the weight of its example's class. (The cross-entropy
+        is linear in its targets, so that weights the loss.) A teacher is shifted like its pupil."""
+        if teacher_logits is not None:
+            teacher_logits = self.shifted(teacher_logits)
+        blended = blended_targets(y, classes, teacher_logits, weight)
+        if not self.weights:
+            return blended
+        return blended * blended.new_tensor(self.weights)[y].unsqueeze(1)
+
+    def shifted(self, logits: Tensor) -> Tensor:
+        """Logits as the loss sees them."""
+        return logits + logits.new_tensor(self.offsets) if self.offsets else logits
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The cross-entropy of shifted logits, one value per example."""
+        return cross_entropy(self.shifted(logits), targets)
+
+
+NO_BALANCE = Balance()
+
+BALANCES = ("none", "weights", "prior")
+"""The ways to make up for uneven classes."""
+
+
+def balance_for(way: str, shares: Sequence[float], *, public: bool) -> Balance:
+    """The balance for classes with these shares; ``public`` if the shares are publicly known.
+
+    ``weights`` are inverse shares with mean 1 over examples; ``prior`` offsets are log shares."""
+    if way == "none":
+        return NO_BALANCE
+    if way == "weights":
+        return Balance(tuple(1 / (len(shares) * share) for share in shares), (), public)
+    return Balance((), tuple(math.log(share) for share in shares), public)
+
+
+def class_shares(y: Tensor, classes: int) -> list[float]:
+    """The share of each class among ``y``, as if each had been seen once more: none is zero."""
+    counts = torch.bincount(y.cpu(), minlength=classes).double() + 1
+    return [float(share) for share in counts / counts.sum()]

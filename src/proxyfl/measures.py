@@ -2,10 +2,14 @@
 
 A measure is one entry of ``MEASURES``. Its name is the second half of a row's key
 (``private_accuracy``), its title is what a reader sees. This module imports neither torch nor
-NumPy, so that reading a run stays quick; a measure's arithmetic imports what it needs.
+NumPy, so that reading a run stays quick; a measure's arithmetic imports what it needs, and is
+scikit-learn's where scikit-learn has it. docs/measures.md defines each one.
+
+With two classes, class 1 is the positive one. With more, AUROC and average precision are means over
+classes, each against the rest; classes that the test set lacks are left out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,6 +30,18 @@ class Predictions:
     def classes(self) -> int:
         """How many classes the model tells apart."""
         return int(self.logits.shape[1])
+
+    @cached_property
+    def probabilities(self) -> "NDArray[np.float64]":
+        """The softmax of the logits: one row of probabilities per example."""
+        from scipy.special import softmax
+
+        found: NDArray[np.float64] = softmax(self.logits.astype(float), axis=1)
+        return found
+
+    def taken(self, rows: "NDArray[Any]") -> "Predictions":
+        """The predictions for some of the examples; a row may be taken more than once."""
+        return Predictions(self.logits[rows], self.labels[rows])
 
     @cached_property
     def confusion(self) -> "NDArray[np.int64]":
@@ -72,11 +88,193 @@ def macro_accuracy(predictions: Predictions) -> float | None:
     return sum(seen) / len(seen) if seen else None
 
 
+def auroc(predictions: Predictions) -> float | None:
+    """The probability that a random example of a class scores higher than one of the rest."""
+    from sklearn.metrics import roc_auc_score
+
+    return _over_classes(predictions, roc_auc_score)
+
+
+def average_precision(predictions: Predictions) -> float | None:
+    """The area under the precision-recall curve, as the sum over its steps."""
+    from sklearn.metrics import average_precision_score
+
+    return _over_classes(predictions, average_precision_score)
+
+
+def _over_classes(predictions: Predictions, binary: "Callable[[Any, Any], float]") -> float | None:
+    """A measure of class 1 against class 0, or the mean of each class against the rest."""
+    classes = [1] if predictions.classes == 2 else range(predictions.classes)
+    found = []
+    for label in classes:
+        is_label = predictions.labels == label
+        if is_label.any() and not is_label.all():
+            found.append(float(binary(is_label, predictions.probabilities[:, label])))
+    return sum(found) / len(found) if found else None
+
+
+def sensitivity_at(predictions: Predictions, specificity: float) -> float | None:
+    """The largest share of positives found while at least ``specificity`` of the negatives are
+    told right; two classes only."""
+    curve = _roc(predictions)
+    if curve is None:
+        return None
+    false_positives, true_positives = curve
+    return float(true_positives[false_positives <= 1 - specificity + _ROUNDING].max())
+
+
+def specificity_at(predictions: Predictions, sensitivity: float) -> float | None:
+    """The largest share of negatives told right while at least ``sensitivity`` of the positives are
+    found; two classes only."""
+    curve = _roc(predictions)
+    if curve is None:
+        return None
+    false_positives, true_positives = curve
+    return float(1 - false_positives[true_positives >= sensitivity - _ROUNDING].min())
+
+
+_ROUNDING = 1e-12
+"""A rate that equals the one asked for but for rounding counts."""
+
+
+def _roc(predictions: Predictions) -> "tuple[NDArray[Any], NDArray[Any]] | None":
+    """(false positive rates, true positive rates) over all thresholds."""
+    from sklearn.metrics import roc_curve
+
+    positive = predictions.labels == 1
+    if predictions.classes != 2 or positive.all() or not positive.any():
+        return None
+    scores = predictions.probabilities[:, 1]
+    false_positives, true_positives, _ = roc_curve(positive, scores, drop_intermediate=False)
+    return false_positives, true_positives
+
+
+def brier(predictions: Predictions) -> float | None:
+    """The mean squared error of the probabilities: of class 1 with two classes, else summed over
+    the classes."""
+    import numpy as np
+
+    if not len(predictions.labels):
+        return None
+    right = np.eye(predictions.classes)[predictions.labels]
+    squares = (predictions.probabilities - right) ** 2
+    if predictions.classes == 2:
+        return float(squares[:, 1].mean())
+    return float(squares.sum(1).mean())
+
+
+def log_loss(predictions: Predictions) -> float | None:
+    """Minus the mean logarithm of the true class's probability."""
+    from scipy.special import logsumexp
+
+    if not len(predictions.labels):
+        return None
+    logits = predictions.logits.astype(float)
+    rows = range(len(predictions.labels))
+    return float((logsumexp(logits, axis=1) - logits[rows, predictions.labels]).mean())
+
+
+def calibration(predictions: Predictions, bins: int = 10) -> list[tuple[float, float, int]]:
+    """The calibration curve of class 1, or of the predicted class if there are more than two.
+
+    For each tenth of [0, 1] that has examples: the mean probability, the share that came true, and
+    the number of examples."""
+    import numpy as np
+
+    probabilities = predictions.probabilities
+    if predictions.classes == 2:
+        said = probabilities[:, 1]
+        true = predictions.labels == 1
+    else:
+        said = probabilities.max(1)
+        true = probabilities.argmax(1) == predictions.labels
+    tenth = np.minimum((said * bins).astype(int), bins - 1)
+    curve = []
+    for number in range(bins):
+        here = tenth == number
+        if here.any():
+            curve.append((float(said[here].mean()), float(true[here].mean()), int(here.sum())))
+    return curve
+
+
+def majority_rate(labels: "NDArray[np.int64]") -> float:
+    """The accuracy of always saying the commonest class."""
+    import numpy as np
+
+    return float(np.bincount(labels).max() / len(labels))
+
+
+def default_measure(labels: "NDArray[np.int64]", classes: int) -> str:
+    """The measure of a run that names none: accuracy where the classes are even, else AUROC for two
+    classes and macro-accuracy for more.
+
+    The classes are even if the commonest is at most ten points above its fair share."""
+    if majority_rate(labels) <= 1 / classes + 0.1:
+        return "accuracy"
+    return "auroc" if classes == 2 else "macro_accuracy"
+
+
+def resampled(
+    measure: Measure,
+    predictions: Predictions,
+    persons: "NDArray[np.int64] | None",
+    *,
+    times: int,
+    seed: int,
+) -> list[float | None]:
+    """The measure on ``times`` bootstrap samples of persons (of examples, where nobody knows who is
+    who).
+
+    Equal persons, ``times`` and ``seed`` give the same samples for every model. So the difference
+    of two models' lists, entry by entry, is a sample of their difference."""
+    import numpy as np
+
+    if persons is None:
+        persons = np.arange(len(predictions.labels))
+    order = np.argsort(persons, kind="stable")
+    _, starts = np.unique(persons[order], return_index=True)
+    rows_of = np.split(order, starts[1:])
+    alone = len(rows_of) == len(order)  # a row each: no lists of rows to put together
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(times if len(order) else 0):
+        drawn = generator.integers(len(rows_of), size=len(rows_of))
+        rows = order[drawn] if alone else np.concatenate([rows_of[person] for person in drawn])
+        found.append(measure.compute(predictions.taken(rows)))
+    return found
+
+
+def interval(values: "Iterable[float | None]", level: float = 0.95) -> tuple[float, float] | None:
+    """The middle ``level`` of bootstrap values; None where there are none."""
+    import numpy as np
+
+    defined = [value for value in values if value is not None]
+    if not defined:
+        return None
+    tail = (1 - level) / 2
+    low, high = np.quantile(defined, [tail, 1 - tail])
+    return float(low), float(high)
+
+
 MEASURES = {
     measure.name: measure
     for measure in (
         Measure("accuracy", "accuracy", accuracy),
         Measure("macro_accuracy", "macro-accuracy", macro_accuracy),
+        Measure("auroc", "AUROC", auroc),
+        Measure("average_precision", "average precision", average_precision),
+        Measure(
+            "sensitivity_at_90_specificity",
+            "sensitivity at 90 % specificity",
+            lambda predictions: sensitivity_at(predictions, 0.9),
+        ),
+        Measure(
+            "specificity_at_90_sensitivity",
+            "specificity at 90 % sensitivity",
+            lambda predictions: specificity_at(predictions, 0.9),
+        ),
+        Measure("brier", "Brier score", brier, higher_is_better=False),
+        Measure("log_loss", "log-loss", log_loss, higher_is_better=False),
     )
 }
 """Every measure that is recorded, in the order in which tables show them."""

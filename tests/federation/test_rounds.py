@@ -156,14 +156,14 @@ def small(method: Method, config, hosted: list[int], evaluator) -> tuple[list[Cl
     return clients, list(loop)
 
 
-def score(model: nn.Module) -> Score:
+def score(model: nn.Module, client: int, *, last: bool = False) -> Score:
     return evaluate(model, DIGITS.test)
 
 
-def drawing(model: nn.Module) -> Score:
+def drawing(model: nn.Module, client: int, *, last: bool = False) -> Score:
     """An evaluation that also moves the global generator, as a careless one might."""
     torch.rand(17)
-    return score(model)
+    return score(model, client)
 
 
 def weights(client: Client) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxyfl import losses
 from proxyfl._settings import describe
 from proxyfl.errors import ConfigError, TopologyError
 from proxyfl.federation import precision, trainers
@@ -66,6 +67,14 @@ OTHER = {
     "privacy.budget": "3,4.5",
     "privacy.accountant": "rdp",
     "precision": "bfloat16",
+    "learning.balance": "prior",
+    "learning.prevalence": "0.25,0.75",
+    "data.schema": "schema.toml",
+    "data.test": "tests/*.csv",
+    "data.separator": "semicolon",
+    "data.decimal": "comma",
+    "data.encoding": "latin-1",
+    "data.faults": "skip",
     "checkpoint_every": "7",
     "membership.absence": "0.1",
     "membership.schedule": "[{client = 1, joins = 2, leaves = 9}, {client = 0, away = [3, 4]}]",
@@ -321,6 +330,7 @@ def test_names_agree_with_their_homes() -> None:
     assert set(config.OPTIMIZERS) == set(trainers.OPTIMIZERS)
     assert config.PRECISIONS == precision.PRECISIONS
     assert config.ACCOUNTANTS == accounting.ACCOUNTANTS
+    assert config.BALANCES == losses.BALANCES
 
 
 def test_every_setting_is_documented() -> None:

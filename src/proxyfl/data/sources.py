@@ -1,6 +1,6 @@
 """A dataset by name, by path, or from the user's own ``package.module:factory``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,11 @@ from proxyfl.data.dataset import Dataset, hold_out
 from proxyfl.data.examples import InMemory
 from proxyfl.data.files import load_table
 from proxyfl.data.folders import load_folder
+from proxyfl.data.tables import files as tables
+from proxyfl.data.tables import heart
+from proxyfl.data.tables import schema as schemas
+from proxyfl.data.tables.loading import load_tables
+from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import DataError, InputError
 
 Directory = str | Path | None
@@ -72,12 +77,20 @@ SOURCES = {
         find=lambda directory: _text(cifar.find(directory)),
         description="60,000 photographs of ten kinds, 32x32 colour",
     ),
+    "heart_disease": Source(
+        load=lambda directory, fraction, seed, download: heart.load_heart_disease(
+            directory, test_fraction=fraction, seed=seed, download=download
+        ),
+        find=lambda directory: _text(heart.find(directory)),
+        description="920 patients of four hospitals, a table with missing values",
+    ),
 }
 
 FORMS = {
     "FILE.npz": "arrays x and y, or x_train, y_train, x_test, y_test",
     "FILE.csv, FILE.parquet": "a table with a label column, numeric features, and a site column "
     "if there are sites",
+    "SITES/*.csv with a schema": "a table per site, as institutions have them (proxyfl schema)",
     "FOLDER of .npy": "the same arrays as files (x.npy, y.npy); inputs are read when needed",
     "FOLDER": "images by class: CLASS/name.png, or train/CLASS/name.png and test/CLASS/name.png",
     "package.module:factory": "your own function without arguments that returns a "
@@ -86,11 +99,15 @@ FORMS = {
 
 
 def load(
-    source: str,
+    source: str | Sequence[str],
     *,
     directory: str | Path | None = None,
     label: str = "label",
     site: str | None = None,
+    schema: str | Path | None = None,
+    tests: str | Sequence[str] = (),
+    dialect: Dialect | None = None,
+    faults: str = "refuse",
     test_fraction: float = 0.2,
     seed: int = 0,
     download: bool = True,
@@ -103,8 +120,26 @@ def load(
     example is from. Where the source has no test part of its own, ``test_fraction``
     of its examples become one, drawn by ``seed``.
 
+    With a ``schema``, ``source`` is one file per site, as a pattern or a list, and ``tests`` are
+    the sites' own test parts; ``dialect`` and ``faults`` say how they are read.
+
     Guarantees: the same arguments give the same dataset; a file is never half-read; every failure
-    is a DataError."""
+    is an InputError."""
+    if schema is not None:
+        return load_tables(
+            tables.find(source),
+            schemas.read(Path(schema)),
+            tests=tables.find(tests) if tests else (),
+            dialect=dialect,
+            faults=faults,
+            test_fraction=test_fraction,
+            seed=seed,
+        )
+    if not isinstance(source, str) or "*" in source:
+        raise DataError(
+            f"Several files of one table ({source}) need a schema that says what their columns "
+            "mean: name it with data.schema. `proxyfl schema draft` makes a first one."
+        )
     path = Path(source).expanduser()
     if path.suffix in (".csv", ".parquet"):
         return load_table(

@@ -13,7 +13,7 @@ Guarantees:
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from proxyfl.federation.methods import Method, Role
 from proxyfl.federation.precision import computing_in
 from proxyfl.federation.trainers import Optimizer, PlainSGD
 from proxyfl.gossip.pushsum import Mass
+from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind, kind_of
 from proxyfl.privacy.ledger import Budget, Ledger
@@ -63,10 +64,11 @@ class Client:
 
 @dataclass(frozen=True)
 class Part:
-    """A model and how it is optimized."""
+    """A model, how it is optimized, and how its loss makes up for uneven classes."""
 
     model: nn.Module
     optimizer: Optimizer
+    balance: Balance = NO_BALANCE
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,7 @@ def assemble(
             alpha=alpha,
             teacher=teacher,
             residual=residual,
+            balance=own.balance,
         )
     else:
         role: Role = "private" if method.keeps == "private" else "proxy"
@@ -200,7 +203,7 @@ class _Workshop:
 
     def placed(self, part: Part) -> Part:
         """``part`` with its model on the device."""
-        return Part(part.model.to(self.device), part.optimizer)
+        return replace(part, model=part.model.to(self.device))
 
     def without_dp(self, part: Part) -> Part:
         """``part`` laid out for training without DP.
@@ -210,7 +213,7 @@ class _Workshop:
         """
         layout: Any = {"memory_format": torch.channels_last}  # which torch's stubs do not know
         model = part.model.to(self.device).to(**layout)
-        return Part(computing_in(self.precision, model), part.optimizer)
+        return replace(part, model=computing_in(self.precision, model))
 
     def trainer(self, part: Part, teacher_weight: float) -> Trainer:
         """DP-SGD of the part's model, or plain training where the ledger promises nothing."""
@@ -223,6 +226,7 @@ class _Workshop:
                 classes=self.classes,
                 batch_size=self.batch_size,
                 teacher_weight=teacher_weight,
+                balance=part.balance,
                 ledger=self.ledger,
                 batches=self.streams.batches,
                 sampling_rate=self.dp.sampling_rate,
@@ -237,6 +241,7 @@ class _Workshop:
             clip_norm=self.dp.clip_norm,
             noise_multiplier=self.dp.noise_multiplier,
             teacher_weight=teacher_weight,
+            balance=part.balance,
             ledger=self.ledger,
             batches=self.streams.batches,
             noise=self.streams.noise,

@@ -27,7 +27,7 @@ from proxyfl import params
 from proxyfl.federation.methods import Role
 from proxyfl.federation.state import State, pack, unpack
 from proxyfl.federation.trainers import PlainSGD, smallest_batch
-from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 
 Teacher = Literal["current", "received"]
@@ -148,7 +148,9 @@ class Mutual:
         alpha: float,
         teacher: Teacher = "current",
         residual: bool = False,
+        balance: Balance = NO_BALANCE,
     ) -> None:
+        self._balance = balance
         self.received = _frozen_copy(proxy)
         self.own = private
         self.private = Residual(private, self.received) if residual else private
@@ -190,8 +192,8 @@ class Mutual:
             teacher = self.received if self.teacher == "received" else self.proxy
             with torch.no_grad():
                 teacher_logits = teacher(batch.x)
-        targets = blended_targets(batch.y, self.classes, teacher_logits, self.alpha)
-        loss = cross_entropy(logits, targets).mean()
+        targets = self._balance.targets(batch.y, self.classes, teacher_logits, self.alpha)
+        loss = self._balance.loss(logits, targets).mean()
         self.private_optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
         self.private_optimizer.step()

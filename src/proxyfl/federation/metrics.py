@@ -1,27 +1,35 @@
 """A model's predictions on a test set, judged by every measure of ``proxyfl.measures``."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from proxyfl._examples import Examples
 from proxyfl.data.examples import chunks
-from proxyfl.measures import MEASURES, Predictions
+from proxyfl.measures import MEASURES, Predictions, calibration, resampled
 
 CHUNK = 1000
 """Examples evaluated at a time: keeps a convolution's activations small."""
+
+RESAMPLED = 200
+"""Bootstrap samples behind an interval."""
 
 
 @dataclass(frozen=True)
 class Score:
     """How good a model is: each measure's value (None where it is not defined), and the counts.
 
-    ``confusion[i, j]`` counts the examples of class i that were taken for class j."""
+    ``confusion[i, j]`` counts the examples of class i that were taken for class j. ``own`` has the
+    measures on the client's own test part, where there is one. A last score also has a calibration
+    curve, and the run's measure on bootstrap samples of persons (``measures.resampled``)."""
 
     confusion: Tensor
     values: Mapping[str, float | None]
+    own: Mapping[str, float | None] = field(default_factory=dict)
+    calibration: Sequence[tuple[float, float, int]] = ()
+    resampled: Sequence[float | None] = ()
 
     @property
     def accuracy(self) -> float:
@@ -36,15 +44,53 @@ class Score:
 
 def judge(predictions: Predictions) -> Score:
     """The score of some predictions."""
-    values = {name: measure.compute(predictions) for name, measure in MEASURES.items()}
-    return Score(torch.from_numpy(predictions.confusion), values)
+    return Score(torch.from_numpy(predictions.confusion), all_measures(predictions))
+
+
+def all_measures(predictions: Predictions) -> dict[str, float | None]:
+    """Every measure of some predictions."""
+    return {name: measure.compute(predictions) for name, measure in MEASURES.items()}
+
+
+def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score:
+    """The score of ``model``, which is on ``device`` and is left in the mode it was in."""
+    return judge(predict(model, examples, device))
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score:
-    """The score of ``model``, which is on ``device`` and is left in the mode it was in."""
+def predict(model: nn.Module, examples: Examples, device: str = "cpu") -> Predictions:
+    """The logits of ``model`` for all examples; it is left in the mode it was in."""
     was_training = model.training
     model.eval()
     logits = [model(part.to(device)).float().cpu() for part in chunks(examples, CHUNK)]
     model.train(was_training)
-    return judge(Predictions(torch.cat(logits).numpy(), examples.labels.numpy()))
+    return Predictions(torch.cat(logits).numpy(), examples.labels.numpy())
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Scores a run's models: on the common test set and on the test part of each client's own site.
+
+    ``site`` is the site of each test example, client i's site being i; None where nobody knows.
+    ``measure`` is the run's, on which a last score is resampled."""
+
+    examples: Examples
+    measure: str
+    seed: int
+    site: Tensor | None = None
+    device: str = "cpu"
+
+    def __call__(self, model: nn.Module, client: int, *, last: bool = False) -> Score:
+        """The score of ``model`` of ``client``; ``last`` if the client's last."""
+        predictions = predict(model, self.examples, self.device)
+        score = judge(predictions)
+        if self.site is not None:
+            mine = predictions.taken((self.site == client).numpy())
+            score = replace(score, own=all_measures(mine))
+        if not last:
+            return score
+        groups = self.examples.groups
+        persons = None if groups is None else groups.numpy()
+        chosen = MEASURES[self.measure]
+        values = resampled(chosen, predictions, persons, times=RESAMPLED, seed=self.seed)
+        return replace(score, calibration=calibration(predictions), resampled=values)

@@ -12,6 +12,7 @@ Guarantees:
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -26,7 +27,11 @@ from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.seeds import seed_global
 from proxyfl.transport.base import Transport
 
-Evaluator = Callable[[torch.nn.Module], Score]
+
+class Evaluator(Protocol):
+    """Scores a model of a client; ``last`` if it is the client's last score."""
+
+    def __call__(self, model: torch.nn.Module, client: int, *, last: bool = False) -> Score: ...
 
 
 @dataclass(frozen=True)
@@ -81,14 +86,17 @@ def run_rounds(
             client.id: _train(client, round, who.steps(client.id, client.steps)) for client in here
         }
         scored = [client for client in here if evaluate_now(round) or client.id in who.leaving]
+        is_last = {client.id: round == rounds - 1 or client.id in who.leaving for client in scored}
         for client in scored:
-            _score(work[client.id], client.learner.models(), evaluate)
+            models = client.learner.models()
+            _score(client.id, work[client.id], models, evaluate, is_last[client.id])
         started = time.perf_counter()
         traffic = _exchange(here, round, who, exchange, transport, timeout) if shares else {}
         exchanging = (time.perf_counter() - started) / max(1, len(here))
         for client in scored:
             if shares and client.id not in who.handing_over:
-                _score(work[client.id], {"received": client.learner.shared}, evaluate)
+                models = {"received": client.learner.shared}
+                _score(client.id, work[client.id], models, evaluate, is_last[client.id])
         yield [
             _record(c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging)
             for c in here
@@ -102,10 +110,16 @@ def _train(client: Client, round: int, steps: int) -> _Work:
     return _Work(losses=losses, steps=steps, training=time.perf_counter() - started)
 
 
-def _score(work: _Work, models: Mapping[Role, torch.nn.Module], evaluate: Evaluator) -> None:
+def _score(
+    client: int,
+    work: _Work,
+    models: Mapping[Role, torch.nn.Module],
+    evaluate: Evaluator,
+    last: bool,
+) -> None:
     started = time.perf_counter()
     for role, model in models.items():
-        work.scores[role] = evaluate(model)
+        work.scores[role] = evaluate(model, client, last=last)
     work.evaluation += time.perf_counter() - started
 
 

@@ -17,7 +17,7 @@ from proxyfl import params
 from proxyfl._examples import Examples
 from proxyfl._validate import choice, number
 from proxyfl.errors import ModelError, PrivacyError
-from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import Batch
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
@@ -66,6 +66,7 @@ class PlainSGD:
         classes: int,
         batch_size: int,
         teacher_weight: float,
+        balance: Balance = NO_BALANCE,
         ledger: Ledger,
         batches: Randomness,
         sampling_rate: float | None = None,
@@ -79,6 +80,7 @@ class PlainSGD:
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
         self.model = model
         self.optimizer = optimizer
+        self._balance = balance
         self.ledger = ledger
         self.batch_size = batch_size
         self.sampling_rate = sampling_for(
@@ -108,8 +110,9 @@ class PlainSGD:
         if len(batch) < self._smallest_batch:
             return None
         self.model.train()
-        targets = blended_targets(batch.y, self._classes, teacher_logits, self.teacher_weight)
-        loss = cross_entropy(self.model(batch.x), targets).mean()
+        weight = self.teacher_weight
+        targets = self._balance.targets(batch.y, self._classes, teacher_logits, weight)
+        loss = self._balance.loss(self.model(batch.x), targets).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
         self.optimizer.step()

@@ -242,7 +242,7 @@ class Node:
         for records in rows:
             self._record(records[0])
 
-    def _evaluate(self, model: torch.nn.Module) -> Score:
+    def _evaluate(self, model: torch.nn.Module, client: int, *, last: bool = False) -> Score:
         return evaluate(model, self.data.test, self.site.resources.device)
 
     def _allowance(self) -> tuple[int, str]:

@@ -29,7 +29,7 @@ from proxyfl import params
 from proxyfl._examples import Examples
 from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
-from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Charge, Ledger
 from proxyfl.privacy.noise import add_noise, clip_norm_for
@@ -73,6 +73,7 @@ class DPSGD:
         clip_norm: float,
         noise_multiplier: float,
         teacher_weight: float,
+        balance: Balance = NO_BALANCE,
         ledger: Ledger,
         batches: Randomness,
         noise: Randomness,
@@ -93,6 +94,7 @@ class DPSGD:
             )
         self.clip_norm = number("clip_norm", clip_norm, above=0)
         self.noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
+        self._balance = balance
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
         if teacher_weight > 0 and ledger.kind is Kind.END_TO_END:
             raise PrivacyError(
@@ -100,6 +102,12 @@ class DPSGD:
                 f"guarantee is conditional; "
                 "the ledger claims end-to-end. Open the ledger with kind=Kind.CONDITIONAL, or set "
                 "beta to 0."
+            )
+        if not balance.public:
+            raise PrivacyError(
+                "The class weights or offsets of this model come from private class counts, which "
+                "no epsilon covers. Give publicly known shares: learning.prevalence, or "
+                "label.prevalence in the schema."
             )
         if (batches.simulated or noise.simulated) and not ledger.simulated:
             raise PrivacyError(
@@ -172,8 +180,9 @@ class DPSGD:
             )
         self._unused = None
         self.model.train()
-        targets = blended_targets(batch.y, self._classes, teacher_logits, self.teacher_weight)
-        clipped = self._clipper.clip(batch.x, targets, cross_entropy, self._clip_to)
+        weight = self.teacher_weight
+        targets = self._balance.targets(batch.y, self._classes, teacher_logits, weight)
+        clipped = self._clipper.clip(batch.x, targets, self._balance.loss, self._clip_to)
         add_noise(
             clipped.total,
             noise_multiplier=self._charge.noise_multiplier,

@@ -1,6 +1,10 @@
 """One client's round as one flat record: the only home of its keys.
 
     private_accuracy     ROLE_MEASURE: a score; the measures are those of ``proxyfl.measures``
+    private_own_auroc    ROLE_own_MEASURE: the score on the test part of the client's own site
+    private_resampled    ROLE_resampled: the run's measure on bootstrap samples of persons, in the
+                         last row; equal places are equal samples, for every client and method
+    private_calibration  ROLE_calibration: [mean probability, share that came true, examples]
     epsilon_pld          what the client had spent by then, per accountant; null where unbounded
     seconds_training     how long the round's parts took
     confusion            role -> counts; only in a whole record, as summaries and workers need it
@@ -48,6 +52,11 @@ def row_of(
     for role, found in record.scores.items():
         for measure, value in found.values.items():
             row[f"{role}_{measure}"] = value
+        for measure, value in found.own.items():
+            row[f"{role}_own_{measure}"] = value
+        if found.resampled:
+            row[f"{role}_resampled"] = [_rounded(value) for value in found.resampled]
+            row[f"{role}_calibration"] = [list(point) for point in found.calibration]
     row["epsilon_rdp"] = record.epsilon.rdp
     row["epsilon_pld"] = record.epsilon.pld
     row["delta"] = record.epsilon.delta
@@ -82,7 +91,10 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
     scores: dict[Role, Score] = {}
     for role, counts in row["confusion"].items():
         values = {measure: row.get(f"{role}_{measure}") for measure in MEASURES}
-        scores[role] = Score(torch.tensor(counts), values)
+        own = {m: row[f"{role}_own_{m}"] for m in MEASURES if f"{role}_own_{m}" in row}
+        curve = [tuple(point) for point in row.get(f"{role}_calibration", ())]
+        resampled = row.get(f"{role}_resampled", ())
+        scores[role] = Score(torch.tensor(counts), values, own, curve, resampled)
     return ClientRound(
         **{key: row[key] for key in _PLAIN},
         losses=Losses(row["private_loss"], row["proxy_loss"]),
@@ -93,6 +105,10 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
         seconds={part: row[f"seconds_{part}"] for part in SECONDS if f"seconds_{part}" in row},
         left=row["left"],
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
 
 
 def score(

@@ -4,7 +4,7 @@ What a client gets depends on the config and its id alone, so any process can as
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from proxyfl import data, models
 from proxyfl.data import Dataset, partition
 from proxyfl.data.examples import Absent, Examples, Subset
+from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import ConfigError, DataError
 from proxyfl.federation import trainers
 from proxyfl.federation.client import DP, Client, Part, assemble, seeded
 from proxyfl.federation.methods import Method
-from proxyfl.federation.metrics import Score, evaluate
+from proxyfl.federation.metrics import Judge
+from proxyfl.losses import balance_for, class_shares
 from proxyfl.privacy.ledger import Budget
 from proxyfl.privacy.sampling import Sampling, sampling_for
 from proxyfl.privacy.validation import checked_clipper
@@ -52,6 +54,10 @@ def load_data(config: Config) -> Dataset:
         directory=settings.directory,
         label=settings.label,
         site=settings.site,
+        schema=settings.schema,
+        tests=settings.test,
+        dialect=Dialect(settings.separator, settings.decimal, settings.encoding),
+        faults=settings.faults,
         test_fraction=settings.test_fraction,
         seed=config.seed,
         download=settings.download,
@@ -76,9 +82,10 @@ def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
     return ClientData("joint", rows, Subset(train, rows))
 
 
-def evaluator(config: Config, dataset: Dataset) -> Callable[[nn.Module], Score]:
-    """Judges a model on the common test set."""
-    return lambda model: evaluate(model, dataset.test, config.device)
+def evaluator(config: Config, dataset: Dataset) -> Judge:
+    """Judges models on the common test set, and where clients are sites on their own."""
+    site = dataset.test_site if config.partition.kind == "site" else None
+    return Judge(dataset.test, config.measure, config.seed, site, config.device)
 
 
 @dataclass(frozen=True)
@@ -224,10 +231,41 @@ class Assembly:
     def _models(self, i: int) -> tuple[Part | None, Part | None]:
         """The private model and the proxy; a single learner has but one of them."""
         if self.method.learner == "mutual":
-            return self._private(i), self._proxy()
+            proxy = self._balanced(i, self._proxy(), shared=True)
+            return self._balanced(i, self._private(i)), proxy
         if self.method.keeps == "private":
-            return self._single(i), None
-        return None, self._single(i)
+            return self._balanced(i, self._single(i)), None
+        return None, self._balanced(i, self._single(i), shared=True)
+
+    def _balanced(self, i: int, part: Part, *, shared: bool = False) -> Part:
+        """``part`` with the balance that the config asks for.
+
+        Class counts of a client are private. A model that is trained with DP and shared takes
+        publicly known shares instead."""
+        way = self.config.learning.balance
+        if way == "none":
+            return part
+        if shared and self.row.dp:
+            balance = balance_for(way, self._public_shares(), public=True)
+        else:
+            shares = class_shares(self.clients[i].examples.labels, self.dataset.classes)
+            balance = balance_for(way, shares, public=False)
+        return replace(part, balance=balance)
+
+    def _public_shares(self) -> Sequence[float]:
+        shares = self.config.learning.prevalence or self.dataset.prevalence
+        if not shares:
+            raise ConfigError(
+                f"learning.balance={self.config.learning.balance!r} needs publicly known class "
+                "shares for a model that is shared under DP: a client's class counts are private. "
+                "Give learning.prevalence, or label.prevalence in the schema."
+            )
+        if len(shares) != self.dataset.classes:
+            raise ConfigError(
+                f"Expected a share for each of {self.dataset.classes} classes in "
+                f"learning.prevalence, got {len(shares)}."
+            )
+        return shares
 
     def _single(self, i: int) -> Part:
         if not self.single_is_private:
@@ -243,6 +281,9 @@ class Assembly:
     def _proxy(self) -> Part:
         # One seed for all: the clients agree on the initial proxy, or averages would mean little.
         model = self._model(self.config.models.proxy, derive(self.config.seed, "init", 0))
+        learning = self.config.learning
+        if learning.balance == "none" and (learning.prevalence or self.dataset.prevalence):
+            models.set_prior(model, self._public_shares())
         return Part(model, _optimizer(self.config.proxy_optimizer))
 
     def _model(self, spec: str, seed: int) -> nn.Module:

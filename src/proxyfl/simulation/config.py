@@ -30,6 +30,7 @@ T = TypeVar("T")
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
 ACCOUNTANTS = ("pld", "rdp")
+BALANCES = ("none", "weights", "prior")
 
 _MOST_THREADS = 1024
 
@@ -38,14 +39,27 @@ _MOST_THREADS = 1024
 class Data:
     """Where the examples come from (see ``proxyfl data``)."""
 
-    source: str = "digits"
-    """A dataset's name, a file, a folder of images, or your own `package.module:factory`."""
+    source: str | tuple[str, ...] = "digits"
+    """A dataset's name, a file, a folder of images, or your own `package.module:factory`. With a
+    schema: one file per site, as a list or a pattern such as `sites/*.csv`."""
     directory: str | None = None
     """Where named datasets lie; absent: `PROXYFL_DATA`, else `~/.cache/proxyfl`."""
     label: str = "label"
     """The label column of a table."""
     site: str | None = None
     """The column of a table, or the array of an .npz file, that names each example's site."""
+    schema: str | None = None
+    """The schema.toml of a table, which says what its columns mean; see `proxyfl schema`."""
+    test: str | tuple[str, ...] = ()
+    """The sites' own test parts, as files with the names of those in `source`."""
+    separator: str = "auto"
+    """What separates a CSV file's fields: `comma`, `semicolon`, `tab`, `bar`, or `auto`."""
+    decimal: str = "auto"
+    """The decimal sign of a CSV file: `point`, `comma`, or `auto`."""
+    encoding: str = "auto"
+    """The encoding of a CSV file, such as `utf-8` or `latin-1`, or `auto`."""
+    faults: str = "refuse"
+    """What becomes of rows that the schema finds at fault: `refuse` the file, or `skip` them."""
     test_fraction: float = 0.2
     """Part of the examples that becomes the test set where the source has none of its own."""
     download: bool = True
@@ -53,6 +67,12 @@ class Data:
 
     def __post_init__(self) -> None:
         number("data.test_fraction", self.test_fraction, above=0, below=1)
+        choice("data.faults", self.faults, ("refuse", "skip"))
+
+    @property
+    def name(self) -> str:
+        """The source in words."""
+        return self.source if isinstance(self.source, str) else ", ".join(self.source)
 
 
 @dataclass(frozen=True)
@@ -111,8 +131,17 @@ class Learning:
     """Expected size of a batch, per client."""
     steps_per_round: PerClientInt | None = None
     """Steps in a round, per client; absent: one pass, examples // batch_size steps."""
+    balance: str = "none"
+    """What makes up for uneven classes: `weights`, `prior` (logit adjustment), or `none`. A shared
+    model under DP uses `prevalence`, any other the client's own class counts."""
+    prevalence: tuple[float, ...] = ()
+    """Publicly known share of each class; with `none` it sets the proxy's first bias. Empty: that
+    of the schema."""
 
     def __post_init__(self) -> None:
+        choice("learning.balance", self.balance, BALANCES)
+        for share in self.prevalence:
+            number("learning.prevalence", share, above=0, below=1)
         number("learning.alpha", self.alpha, at_least=0, at_most=1)
         number("learning.beta", self.beta, at_least=0, at_most=1)
         choice("learning.teacher", self.teacher, ("current", "received"))
@@ -244,8 +273,9 @@ class Config:
     """The methods to compare (see `proxyfl methods`)."""
     rounds: int = 100
     """Number of rounds."""
-    measure: str = "accuracy"
-    """The measure in which gains are reported; all measures are recorded."""
+    measure: str = "auto"
+    """The measure in which gains are reported; all measures are recorded. `auto`: accuracy where
+    the classes are even, else `auroc` for two classes and `macro_accuracy` for more."""
     evaluate_every: int = 10
     """Models are scored every so many rounds, and after the last."""
     checkpoint_every: int = 5
@@ -269,7 +299,7 @@ class Config:
     def __post_init__(self) -> None:
         whole("seed", self.seed, at_least=0)
         whole("rounds", self.rounds)
-        choice("measure", self.measure, MEASURES)
+        choice("measure", self.measure, ("auto", *MEASURES))
         whole("evaluate_every", self.evaluate_every)
         whole("checkpoint_every", self.checkpoint_every)
         whole("threads", self.threads)

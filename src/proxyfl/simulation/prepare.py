@@ -15,6 +15,7 @@ from proxyfl.federation.membership import Allowance, Presence
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.gossip import topology
 from proxyfl.gossip.topology import Topology
+from proxyfl.measures import default_measure
 from proxyfl.privacy.guarantee import Kind, kind_of
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.simulation.clients import Assembly, ClientData, load_data, pooled, split
@@ -106,6 +107,9 @@ def laid_out(
     For a process that was given the plan (``presences``) by the one that checked the run.
     """
     dataset = dataset if dataset is not None else load_data(config)
+    if config.measure == "auto":
+        measure = default_measure(dataset.test.labels.numpy(), dataset.classes)
+        config = replace(config, measure=measure)
     return Prepared(
         config,
         dataset,

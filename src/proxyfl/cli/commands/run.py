@@ -109,7 +109,7 @@ def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
     if args.print_config:
         sys.stdout.write(_settings.to_toml(config, complete=True))
         return 0
-    out: Path = args.out or folder.fresh(Path("runs"), config.data.source)
+    out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
     others = followers(args, out)
     quiet = args.json or _will_download(config)
     with waiting("Loading the data and building the models", quiet=quiet):
@@ -134,7 +134,7 @@ def _config(args: argparse.Namespace) -> configs.Config:
 
 def _will_download(config: configs.Config) -> bool:
     """Whether the data is fetched first, which shows a bar of its own."""
-    source = SOURCES.get(config.data.source)
+    source = SOURCES.get(config.data.name)
     return source is not None and source.find(config.data.directory) is None
 
 

@@ -98,7 +98,7 @@ class Progress(Callback):
         self._in_all = config.rounds * len(config.methods)
         self._rows = {name: {"round": f"0/{config.rounds}"} for name in config.methods}
         self._say(
-            f"{len(sites)} clients, {config.data.source}, {config.rounds} rounds, methods "
+            f"{len(sites)} clients, {config.data.name}, {config.rounds} rounds, methods "
             f"{', '.join(config.methods)}"
         )
 

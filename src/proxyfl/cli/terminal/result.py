@@ -11,6 +11,12 @@ from proxyfl.cli.terminal.layouts import airy, fitting, framed, natural_width
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread
+from proxyfl.records.certainty import (
+    gain_interval,
+    is_within_noise,
+    majority_rate,
+    one_class_only,
+)
 from proxyfl.records.groups import groups
 from proxyfl.records.row import ROLES
 from proxyfl.records.run import Run
@@ -35,7 +41,7 @@ def show_result(run: Run, console: Console | None = None) -> None:
         for table in _gains(run, scored, console):
             console.print(table)
             console.print()
-        for line in verdicts(run):
+        for line in (*verdicts(run), *warnings(run)):
             console.print(line, highlight=False, markup=False)
     elif "alone" not in scored:
         console.print(
@@ -61,17 +67,36 @@ def verdicts(run: Run) -> list[str]:
     for name in run.methods:
         found = answer(group, name, Question(run.measure))
         if found is not None and found.shares and found.gain is not None:
-            sentences.append(_verdict(found, found.gain))
+            sentences.append(_verdict(found, found.gain, gain_interval(run, name)))
     return sentences
 
 
-def _verdict(found: Answer, gain: Spread) -> str:
+def _verdict(found: Answer, gain: Spread, interval: tuple[float, float] | None) -> str:
     when = "" if found.after is None else f" after {found.after} rounds"
-    return (
+    average = f"they {_on_average(gain.mean)}"
+    if is_within_noise(interval):
+        average = f"the difference of {gain.mean * 100:+.1f} points is within noise"
+    sentence = (
         f"{found.method}: {found.gaining} of {gain.n} clients end above training alone{when}, "
-        f"{found.losing} below; on average they {_on_average(gain.mean)} "
+        f"{found.losing} below; on average {average} "
         f"({gain.low * 100:+.1f} to {gain.high * 100:+.1f})."
     )
+    if interval is None:
+        return sentence
+    low, high = interval
+    return f"{sentence} 95 % interval of the average: {low * 100:+.1f} to {high * 100:+.1f}."
+
+
+def warnings(run: Run) -> list[str]:
+    """What would make a good score worthless."""
+    found = []
+    rate = majority_rate(run)
+    if rate is not None:
+        found.append(f"Always saying the commonest class would have accuracy {rate:.3f}.")
+    for name, client, label in one_class_only(run):
+        who = run.clients.get(client, f"client {client}")
+        found.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
+    return found
 
 
 def _on_average(gain: float) -> str:

@@ -73,16 +73,24 @@ def load_tables(
     test_fraction: float = 0.2,
     seed: int = 0,
     header: Sequence[str] = (),
+    site_names: Sequence[str] = (),
 ) -> Dataset:
-    """The dataset in ``files``; each is a site unless the schema has a column for that.
+    """The dataset in ``files``; each is a site unless the schema has a column for that. The site is
+    called like the file, or by its entry in ``site_names``.
 
     ``tests`` are the sites' own test parts, with the names of the files in ``files``. Without them,
     ``test_fraction`` of each site's persons are drawn for the test."""
     choice("data.faults", faults, FAULTS, error=DataError)
     number("test_fraction", test_fraction, above=0, below=1, error=DataError)
-    train = [read_file(path, schema, dialect, faults=faults, header=header) for path in files]
-    held = [read_file(path, schema, dialect, faults=faults, header=header) for path in tests]
     _check_files(files, tests)
+    named = dict(zip([path.stem for path in files], site_names, strict=False))
+
+    def table(path: Path) -> Table:
+        site = named.get(path.stem)
+        return read_file(path, schema, dialect, faults=faults, header=header, site=site)
+
+    train = [table(path) for path in files]
+    held = [table(path) for path in tests]
     rows = _gathered([*train, *held], sum(map(len, train)))
     skip = _in_two_places(rows, schema, faults)
     notes = list(itertools.chain.from_iterable(table.notes for table in (*train, *held)))
@@ -100,6 +108,7 @@ def read_file(
     *,
     faults: str = "refuse",
     header: Sequence[str] = (),
+    site: str | None = None,
     labelled: bool = True,
 ) -> Table:
     """One file, encoded part by part. Faults are refused, all named at once, or skipped."""
@@ -122,10 +131,10 @@ def read_file(
     if not len(y):
         left = f": all {tally.skipped} were left out" if tally.skipped else ""
         raise DataError(f"{path}: expected rows, got none{left}.")
-    site = list(itertools.chain.from_iterable(part.site for part in parts))
+    sites = list(itertools.chain.from_iterable(part.site for part in parts))
     person = list(itertools.chain.from_iterable(part.person for part in parts))
     rows = np.concatenate([part.rows for part in parts])
-    return Table(path, x, y, site or [path.stem] * len(y), person, rows, tally)
+    return Table(path, x, y, sites or [site or path.stem] * len(y), person, rows, tally)
 
 
 def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:

@@ -1,0 +1,96 @@
+"""UCI heart disease: 920 patients of four hospitals, in their publisher's four files.
+
+Janosi, Steinbrunn, Pfisterer and Detrano (1988), UCI Machine Learning Repository, CC BY 4.0;
+Detrano et al., American Journal of Cardiology 64 (1989). The label is whether a coronary artery is
+narrowed. Many values are missing outside Cleveland.
+"""
+
+import hashlib
+from importlib import resources
+from pathlib import Path
+
+from proxyfl.data.dataset import Dataset
+from proxyfl.data.fetch import Remote, data_folder, fetch_all
+from proxyfl.data.tables import schema as schemas
+from proxyfl.data.tables.loading import load_tables
+from proxyfl.data.tables.schema import Schema
+from proxyfl.errors import DataError
+
+_ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
+
+HOSPITALS = {
+    "cleveland": Remote(f"{_ADDRESS}processed.cleveland.data", "2d91a8ff69cfd9616aa47b59d6f843db"),
+    "hungary": Remote(f"{_ADDRESS}processed.hungarian.data", "22e96bee155b5973568101c93b3705f6"),
+    "switzerland": Remote(
+        f"{_ADDRESS}processed.switzerland.data", "9a87f7577310b3917730d06ba9349e20"
+    ),
+    "long-beach": Remote(f"{_ADDRESS}processed.va.data", "4249d03ca7711e84f4444768c9426170"),
+}
+"""The hospitals and their files."""
+
+HEADER = (
+    "age",
+    "sex",
+    "cp",
+    "trestbps",
+    "chol",
+    "fbs",
+    "restecg",
+    "thalach",
+    "exang",
+    "oldpeak",
+    "slope",
+    "ca",
+    "thal",
+    "num",
+)
+"""The columns of the files, which have no header."""
+
+
+def schema() -> Schema:
+    """The schema that ships with the package."""
+    text = resources.files("proxyfl.data.tables") / "heart_disease.toml"
+    with resources.as_file(text) as path:
+        return schemas.read(path)
+
+
+def find(directory: str | Path | None = None) -> Path | None:
+    """The folder that holds the four files; None if there is none."""
+    root = data_folder(directory)
+    for folder in (root / "heart_disease", root):
+        if all((folder / remote.name).is_file() for remote in HOSPITALS.values()):
+            return folder
+    return None
+
+
+def load_heart_disease(
+    directory: str | Path | None = None,
+    *,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    download: bool = True,
+) -> Dataset:
+    """The four hospitals as sites. Files that are missing are fetched from their publisher."""
+    folder = find(directory)
+    if folder is None:
+        folder = data_folder(directory) / "heart_disease"
+        fetch_all("heart_disease", tuple(HOSPITALS.values()), folder, download=download)
+    for remote in HOSPITALS.values():
+        _check(folder / remote.name, remote)
+    return load_tables(
+        [folder / remote.name for remote in HOSPITALS.values()],
+        schema(),
+        site_names=tuple(HOSPITALS),
+        header=HEADER,
+        test_fraction=test_fraction,
+        seed=seed,
+    )
+
+
+def _check(path: Path, remote: Remote) -> None:
+    found = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    if found != remote.md5:
+        raise DataError(
+            f"{path}: expected MD5 {remote.md5}, got {found}. Put the publisher's file in its "
+            f"place ({remote.url}), or remove it, and it is fetched."
+        )
