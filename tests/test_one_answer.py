@@ -1,4 +1,4 @@
-"""The contract of ``records``: the terminal, `table`, `proxyfl.load`, `report --json` and the page in
+"""The contract of ``records``: terminal, `table`, `proxyfl.load`, `report --json` and the page in
 a real browser give the same answer to the same question, and it is the one in the raw records."""
 
 import io

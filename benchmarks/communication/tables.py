@@ -1,4 +1,4 @@
-"""The tables of ``mix``: what the graphs take to average, when all goes well and when it does not."""
+"""The tables of ``mix``: what the graphs take to average, when all goes well and when not."""
 
 import math
 import statistics

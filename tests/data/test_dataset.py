@@ -119,7 +119,7 @@ def nothing(n: int) -> InMemory:
 
 
 def test_a_person_is_on_one_side():
-    """Where examples have groups, all of a person's examples are in one part; the other is drawn."""
+    """Where examples have groups, all examples of a person are in one part; the other is drawn."""
     groups = torch.arange(60) // 3
     examples = InMemory(torch.zeros(60, 1), torch.zeros(60).long(), groups)
     made = hold_out("made", examples, ["a"], test_fraction=0.3, seed=0)

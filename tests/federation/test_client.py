@@ -96,7 +96,7 @@ def test_a_budget_holds_across_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dp", [True, False])
 def test_what_is_shared_under_dp_trains_by_dpsgd(method: str, dp: bool) -> None:
-    """Every row gets its learner; where it says DP, DP-SGD and nothing else trains what is shared."""
+    """Every row gets its learner; where it says DP, DP-SGD alone trains what is shared."""
     row = dataclasses.replace(METHODS[method], dp=METHODS[method].dp and dp)
     made_of = made(method)
     client = assemble(
@@ -119,7 +119,7 @@ def test_what_is_shared_under_dp_trains_by_dpsgd(method: str, dp: bool) -> None:
 
 
 def test_a_taught_proxy_is_conditional() -> None:
-    """With beta above 0 a mutual learner's guarantee is conditional; a single one has no teacher."""
+    """With beta above 0 a mutual learner's guarantee is conditional; a single has no teacher."""
     assert made("proxyfl", beta=0.3).ledger.kind is Kind.CONDITIONAL
     assert made("avgpush", beta=0.3).ledger.kind is Kind.END_TO_END
 

@@ -56,7 +56,8 @@ def test_a_deep_copy_runs_its_own_weights() -> None:
 
 @pytest.mark.parametrize("name", ["proxyfl", "fml"])
 def test_the_received_proxy_is_frozen_without_dp(name: str) -> None:
-    """Without DP, where the proxy computes in bfloat16 too, the private model's teacher is the proxy
+    """Without DP, where the proxy computes in bfloat16 too, the private model's teacher is the
+    proxy
     as it was received while the proxy trains on."""
     config = from_tree(
         {
@@ -77,7 +78,7 @@ def test_the_received_proxy_is_frozen_without_dp(name: str) -> None:
 
 
 def test_a_forward_that_only_the_object_has_is_refused() -> None:
-    """A model whose forward was set on the object would be copied with it, and the error says so."""
+    """A model whose forward was set on the object would be copied with it; the error says so."""
     model = cnn()
     model.forward = lambda x: x
     with pytest.raises(ModelError, match="set on the object"):

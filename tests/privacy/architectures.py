@@ -1,5 +1,5 @@
 """A zoo of proxies: sound ones of every kind, and unsound ones that each let records into one
-another in a different way. ``measured_change`` says by how much one record moves the clipped sum."""
+another in a different way. ``measured_change`` says how far one record moves the clipped sum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Exact Gaussian noise on a grid: its distribution, its comparison, and the attack that it stops."""
+"""Exact Gaussian noise on a grid: its distribution, its comparison, and the attack it stops."""
 
 import math
 import ssl

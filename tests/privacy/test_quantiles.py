@@ -1,4 +1,4 @@
-"""Quantiles with DP: they are close, they are paid for first, and one record moves no answer far."""
+"""Quantiles with DP: they are close, are paid for first, and one record moves no answer far."""
 
 import numpy as np
 import pytest
@@ -112,7 +112,7 @@ def test_seeded_noise_needs_a_simulated_ledger():
 
 
 def test_real_noise():
-    """With the system's noise and a real ledger the search works, and a quantile of 0 is refused."""
+    """With the system's noise and a real ledger the search works; a quantile of 0 is refused."""
     account = ledger(simulated=False)
     arguments = {"noise_multiplier": 5.0, "ledger": account, "source": seeds.System()}
     values = np.linspace(0, 100, 5000)

@@ -39,7 +39,7 @@ def test_readers_import_nothing_heavy(command: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_release_0_1_is_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its gains are those that release 0.1 printed in the terminal, also of the client that left."""
+    """Its gains are those that release 0.1 printed in the terminal, also of a client that left."""
     (run,) = proxyfl.load(OLD / "finished")
     assert run.finished
     assert run.measure == "accuracy"

@@ -254,7 +254,8 @@ class Ledger:
         if self.kind is Kind.NONE:
             raise PrivacyError(
                 f"The ledger of client {self.client} is of kind none: it trains without DP and "
-                "has nothing to charge. Open it with kind=Kind.END_TO_END or Kind.CONDITIONAL to train with DP."
+                "has nothing to charge. Open it with kind=Kind.END_TO_END or Kind.CONDITIONAL to "
+                "train with DP."
             )
         self._authorised = None
         self._left = 0
@@ -294,7 +295,8 @@ class Ledger:
         if self.kind is not Kind.NONE and all(charge.round != round for charge in self._charges):
             raise PrivacyError(
                 f"The proxy of client {self.client} must not leave: round {round} is not on its "
-                "ledger. Call charge for the round first (with 0 steps if the client did not train in it)."
+                "ledger. Call charge for the round first (with 0 steps if the client did not train "
+                "in it)."
             )
 
     def affordable_steps(self, sampling_rate: float, noise_multiplier: float, limit: int) -> int:

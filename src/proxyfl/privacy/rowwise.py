@@ -2,7 +2,7 @@
 
 An abstract interpretation: each tensor of the graph is a *constant*, which depends on weights and
 buffers but on no example, or carries *rows*: entry i along its examples' axis depends on example i
-alone (``axes.Rows``). ``whitelist.OPERATIONS`` names the operations that are known to keep that, each
+alone (``axes.Rows``). ``whitelist.OPERATIONS`` names the operations known to keep that, each
 with the function that says where the examples are afterwards. An operation that is not in the
 table, or that is used in a way that its function does not allow, stops the proof: ``Unproven`` says
 which and why.

@@ -181,8 +181,8 @@ def _alone_in(path: Path) -> Iterator[int]:
 class _Clock:
     """Estimates the time remaining from the rounds done since the start.
 
-    Nothing is said before one run has ended or a twentieth is done: a run's start is slow, and rounds
-    of different methods are counted alike."""
+    Nothing is said before one run has ended or a twentieth is done: a run's start is slow, and
+    rounds of different methods are counted alike."""
 
     def __init__(self, todo: Sequence[Point]) -> None:
         self.todo = list(todo)

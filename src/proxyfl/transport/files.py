@@ -35,7 +35,7 @@ class Folder:
         return path
 
     def waiting(self, receiver: str) -> Iterator[tuple[Path, bytes]]:
-        """What lies there for ``receiver``, oldest first; remove each file when it is dealt with."""
+        """What lies there for ``receiver``, oldest first; remove each file when done with it."""
         inbox = self._inbox(receiver)
         if not inbox.is_dir():
             return

@@ -1,4 +1,4 @@
-"""From sites' files to a dataset: parts by person, nobody in two places, faults refused or skipped."""
+"""From sites' files to a dataset: parts by person, no one in two, faults refused or skipped."""
 
 import copy
 
@@ -74,7 +74,7 @@ def test_a_site_may_lack_classes(tmp_path):
 
 
 def test_a_site_may_lack_a_column_by_choice(tmp_path):
-    """A column that a file lacks is refused by name, or missing for all rows if the schema says so."""
+    """A column that a file lacks is refused by name, or missing for all rows if the schema says."""
     table = [[cell for i, cell in enumerate(line) if i != 2] for line in making.rows(20)]
     header = [name for name in making.HEADER if name != "height"]
     path = making.write(tmp_path / "a.csv", table, header)
