@@ -1,4 +1,4 @@
-"""Where the sampling rate comes from, through a whole run: what follows from it and what it says."""
+"""Where the sampling rate comes from, through a whole run: what follows, and what it says."""
 
 import json
 from pathlib import Path
