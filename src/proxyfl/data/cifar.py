@@ -101,7 +101,7 @@ def _from_folder(folder: Path) -> list[tuple[str, bytes]]:
 def _from_archive(path: Path) -> list[tuple[str, bytes]]:
     """The six batches, read inside the archive: nothing is unpacked, so no path in it can lead
     anywhere."""
-    wanted = {f"{batch}{suffix}" for batch in BATCHES for suffix in ("", ".bin")}
+    wanted = {*BATCHES, *(f"{batch}.bin" for batch in BATCHES)}
     found = {}
     try:
         with tarfile.open(path, "r:gz") as archive:

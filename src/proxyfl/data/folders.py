@@ -6,6 +6,7 @@ Files whose names begin with a dot are left alone; any other file among the imag
 is an error."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dat
     sorted names."""
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     roots = [path / "train", path / "test"] if divided else [path]
-    names = sorted({child.name for root in roots for child in _visible(root) if child.is_dir()})
+    children = chain.from_iterable(_visible(root) for root in roots)
+    names = sorted({child.name for child in children if child.is_dir()})
     if not names:
         raise DataError(f"{path}: expected one folder of images for each class, found no folder.")
     parts = [_listing(root, names) for root in roots]
@@ -36,8 +38,9 @@ def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dat
             raise DataError(
                 f"{root}: expected images in the folders {', '.join(names)}, found none."
             )
-    stacked = _stack([file for files, _ in parts for file in files])
-    x, y = pixels(stacked), torch.tensor([label for _, labels in parts for label in labels])
+    stacked = _stack(list(chain.from_iterable(files for files, _ in parts)))
+    x = pixels(stacked)
+    y = torch.tensor(list(chain.from_iterable(labels for _, labels in parts)))
     name = path.resolve().name
     if not divided:
         examples = InMemory(x, y)
