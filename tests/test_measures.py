@@ -140,7 +140,7 @@ def test_persons_are_drawn_whole():
 
 
 def test_intervals_cover_what_they_say():
-    """The 95 % interval of the accuracy of 400 coin tosses covers the truth about 19 times in 20."""
+    """The 95 % interval of the accuracy of 400 coin tosses covers the truth 19 times in 20."""
     generator = np.random.default_rng(0)
     covered = 0
     for seed in range(100):
