@@ -357,7 +357,7 @@ def test_the_top(capsys: pytest.CaptureFixture[str]) -> None:
         printed = capsys.readouterr()
         assert said in printed.out + printed.err
         if arguments == ["--help"]:
-            assert all(re.search(rf"^    {name} ", printed.out, re.MULTILINE) for name in NAMES)
+            assert all(re.search(rf"^    {name}( |$)", printed.out, re.MULTILINE) for name in NAMES)
 
 
 @pytest.mark.parametrize(

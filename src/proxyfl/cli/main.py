@@ -26,6 +26,7 @@ shares only a small proxy, trained with differential privacy.
 _EPILOG = """\
 first steps:
   proxyfl run                                 eight clients, embedded data, about half a minute
+  proxyfl federation try                      four sites with real certificates on this machine
   proxyfl report RUN                          its results as a page (RUN: the folder it named)
   proxyfl run --set rounds=200 --out runs/a   the same run, longer, in a folder of your choice
   proxyfl data patients.csv --label diagnosis what is in your own data

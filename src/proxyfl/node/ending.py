@@ -68,13 +68,15 @@ class Ending:
             self.exchange.wait(0.05)
 
     def _unfinished(self) -> list[str]:
-        """Peers that are still at work, as far as this site knows."""
+        """Peers that are still at work or connected, as far as this site knows."""
         rounds = self.books.rounds
         found = []
         for card in self.service.roster.others():
             peer = self.books.peer(card.name)
             away = card.name in self.participant.missed
-            if peer.state == "active" and peer.round < rounds and not away:
+            # Whoever holds a stream to this site may still need it as a relay.
+            needs_us = self.service.dialled_in(card.name)
+            if needs_us or (peer.state == "active" and peer.round < rounds and not away):
                 found.append(card.name)
         return found
 

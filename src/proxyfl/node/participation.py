@@ -27,6 +27,12 @@ from proxyfl.node.observe.auditlog import AuditLog
 ASK_SECONDS = 0.5
 """How often a round that waits asks the missing peers how far they are."""
 
+SETTLE_SECONDS = 10.0
+"""How long a round waits for the verdicts on the shares of the round before."""
+
+SPEAKS_SECONDS = 5.0
+"""A peer that was heard from within this time is there."""
+
 
 class Participant:
     """One site's exchange, as the round loop calls it."""
@@ -84,6 +90,7 @@ class Participant:
     def release(self, mass: Mass, *, leaving: bool) -> dict[str, int]:
         """Put this round's shares into the outbox; return their sizes by receiver."""
         here = self.books.position()
+        self._await_settlement()
         left = self.left()
         blocked = self.books.blocked()
         shares = self.mixer.shares(here.round, blocked=blocked, left=left, leaving=leaving)
@@ -109,6 +116,22 @@ class Participant:
         self.log.add("released", round=here.round, to=sorted(frames), leaving=leaving)
         self.courier.poke(frames)
         return {receiver: len(frame) for receiver, frame in frames.items()}
+
+    def _await_settlement(self) -> None:
+        """Let a share that is under way to a reachable peer arrive before the next is made.
+
+        Else that peer would count as blocked, and this site would keep what it should send."""
+        deadline = time.monotonic() + min(self.patience, SETTLE_SECONDS)
+        while time.monotonic() < deadline:
+            under_way = [name for name in self.books.owed_to() if self._speaks(name)]
+            if not under_way:
+                return
+            self.courier.poke(under_way)
+            self.exchange.wait(0.05)
+
+    def _speaks(self, name: str) -> bool:
+        heard = time.time() - self.courier.service.contact.get(name, 0.0) < SPEAKS_SECONDS
+        return heard or self.courier.reachable(name)
 
     def finish(self) -> tuple[list[Part], Mass | None]:
         """Wait for this round's shares, add what has arrived, and go on to the next round."""

@@ -1,15 +1,14 @@
 """Frames as files in a folder that someone synchronises: SFTP, a share, a USB stick.
 
-    FOLDER/for-NAME/SHA256.message
+    FOLDER/for-NAME/SLOT.message
 
 Guarantees:
     * a file appears under its name whole or not at all, so a synchronisation in between copies no
       half of one;
-    * the same message is one file, however often it is put there;
+    * a slot holds one message, the latest: what nobody collects does not pile up;
     * ``waiting`` reads no file larger than ``largest``; a file that cannot be read is left alone.
 """
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,13 +25,15 @@ class Folder:
         self.path = path
         self._largest = largest
 
-    def put(self, message: bytes, receiver: str) -> Path:
-        """Leave ``message`` for ``receiver``."""
-        name = hashlib.sha256(message).hexdigest() + _SUFFIX
-        path = self._inbox(receiver) / name
-        if not path.exists():
-            write_bytes(path, message)
+    def put(self, message: bytes, receiver: str, slot: str) -> Path:
+        """Leave ``message`` for ``receiver``, in place of the last one in this slot."""
+        path = self._path(receiver, slot)
+        write_bytes(path, message)
         return path
+
+    def holds(self, receiver: str, slot: str) -> bool:
+        """Whether what was left in this slot still lies there."""
+        return self._path(receiver, slot).exists()
 
     def waiting(self, receiver: str) -> Iterator[tuple[Path, bytes]]:
         """What lies there for ``receiver``, oldest first; remove each file when done with it."""
@@ -46,6 +47,9 @@ class Folder:
                     yield path, path.read_bytes()
             except OSError:
                 continue
+
+    def _path(self, receiver: str, slot: str) -> Path:
+        return self._inbox(receiver) / f"{slot}{_SUFFIX}"
 
     def _inbox(self, receiver: str) -> Path:
         if not receiver or "/" in receiver or receiver.startswith("."):

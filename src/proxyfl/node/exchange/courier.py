@@ -19,7 +19,7 @@ from typing import Protocol
 
 from proxyfl.errors import ProxyFLError, TransportError
 from proxyfl.node.exchange import messages
-from proxyfl.node.exchange.messages import Header
+from proxyfl.node.exchange.messages import Header, Share, Verdict
 from proxyfl.node.exchange.service import RELAY, Service
 from proxyfl.node.members.card import Card, tls_name
 from proxyfl.transport.files import Folder
@@ -82,6 +82,7 @@ class Courier:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="proxyfl-courier", daemon=True)
+        service.on_contact = self._heard_from
 
     def start(self) -> None:
         """Begin to send."""
@@ -99,6 +100,8 @@ class Courier:
         for _, client in clients:
             client.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        for follower in self._followers.values():
+            follower.join(5)
 
     def poke(self, names: Iterable[str] = (), *, hello: bool = False) -> None:
         """Something is due now; with ``hello``, ask these peers how far they are."""
@@ -118,6 +121,14 @@ class Courier:
     def tried(self, name: str) -> bool:
         """Whether reaching ``name`` has been tried at all."""
         return self.turns.setdefault(name, Turn()).due > 0
+
+    def _heard_from(self, name: str) -> None:
+        """A peer that speaks can be spoken to: what it is owed need not wait any longer."""
+        turn = self.turns.setdefault(name, Turn())
+        if not turn.reachable:
+            turn.pause = QUICKEST
+            turn.due = 0.0
+            self._wake.set()
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -178,7 +189,7 @@ class Courier:
         self.service.traffic["bytes_sent"] += len(message)
         self.service.traffic["messages_sent"] += 1
         if self.folder is not None:
-            self.folder.put(self.service.sealed(message, card.name), card.name)
+            self._leave(self.folder, card, message)
             return b""
         if card.address:
             return self.client(card).send(message, timeout=self.timeout)
@@ -186,6 +197,16 @@ class Courier:
             self.service.hand(card.name, message)
             return b""
         return self._relay(card, message)
+
+    def _leave(self, folder: Folder, card: Card, message: bytes) -> None:
+        header, _ = messages.parse(message)
+        kind = type(header).__name__.lower()
+        slot = f"{self.service.identity.name}-{kind}"
+        if isinstance(header, Share | Verdict):
+            slot += f"-{header.round}"
+        # A share is the same however often it is sent, and sealing it takes time.
+        if not (isinstance(header, Share) and folder.holds(card.name, slot)):
+            folder.put(self.service.sealed(message, card.name), card.name, slot)
 
     def _relay(self, card: Card, message: bytes) -> bytes:
         sealed = self.service.sealed(message, card.name)
@@ -241,7 +262,7 @@ class Courier:
                 self.received(message, via=card.name)
         except ProxyFLError as error:
             self.service.log.add("unreachable", peer=card.name, reason=str(error)[:300])
-        self._closing.wait(QUICKEST * 5)
+        self._closing.wait(5 * QUICKEST)
 
     def received(self, message: bytes, *, via: str | None) -> None:
         """Handle a message that came by stream, relay or file, and send the answer on its way."""

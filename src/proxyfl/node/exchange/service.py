@@ -53,6 +53,7 @@ class Service:
         self.contact: dict[str, float] = {}
         self.skew: dict[str, float] = {}
         self.behind: RestoredError | None = None
+        self.on_contact: Callable[[str], None] = lambda peer: None
         self._queues: dict[str, queue.Queue[bytes]] = {}
         self._lock = threading.Lock()
 
@@ -177,6 +178,7 @@ class Service:
         now = time.time()
         known = header.sender in self.contact
         self.contact[header.sender] = now
+        self.on_contact(header.sender)
         self.traffic["bytes_received"] += size
         self.traffic["messages_received"] += 1
         if isinstance(header, Hello):

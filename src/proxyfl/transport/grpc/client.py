@@ -37,6 +37,8 @@ class Client:
             answer: bytes = ask(message, timeout=timeout)
         except grpc.RpcError as error:
             raise self._translated(error) from error
+        except ValueError as error:  # how grpc says that the channel was closed meanwhile
+            raise TransportError(f"The connection to {self.address} is closed.") from error
         return answer
 
     def follow(self) -> Iterator[bytes]:
@@ -46,6 +48,8 @@ class Client:
             yield from ask(b"")
         except grpc.RpcError as error:
             raise self._translated(error) from error
+        except ValueError as error:
+            raise TransportError(f"The connection to {self.address} is closed.") from error
 
     def close(self) -> None:
         """Let go of the connection; a later call makes a new one."""

@@ -1,0 +1,229 @@
+"""What reaches a site's ears: only members, only in their own name, only what they signed."""
+
+import dataclasses
+import hashlib
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from proxyfl.errors import ProxyFLError, TransportError
+from proxyfl.node.exchange import messages
+from proxyfl.node.exchange.books import Books
+from proxyfl.node.exchange.messages import Hello, Share, Verdict
+from proxyfl.node.exchange.protocol import Exchange
+from proxyfl.node.exchange.service import ABOUT, RELAY, Service
+from proxyfl.node.exchange.store import Store
+from proxyfl.node.members import manifest as manifests
+from proxyfl.node.members import roster
+from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.manifest import Input, Manifest
+from proxyfl.node.mixing import Mixer, Proxy
+from proxyfl.node.observe.auditlog import AuditLog
+from proxyfl.transport import wire
+
+from .test_messages import mutated
+
+SIZE = 10
+
+
+class Corner:
+    """One site with its keys, roster, store and service, without a network."""
+
+    def __init__(self, folder: Path, name: str, manifest: Manifest) -> None:
+        self.identity = Identity(folder / name, name)
+        roster.accept(folder / name, self.identity, manifest)
+        self.roster = roster.Roster(folder / name, self.identity)
+        self.books = Books(
+            Store(None), federation=manifest.federation, me=name, version=1, rounds=manifest.rounds
+        )
+        self.books.start()
+        self.mixer = Mixer(self.roster, name, Proxy("model", SIZE))
+        self.exchange = Exchange(self.books, self.mixer.check)
+        self.log = AuditLog(folder / name / "audit.jsonl")
+        self.service = Service(self.identity, self.roster, self.exchange, self.log)
+
+    @property
+    def certificate(self) -> bytes:
+        """What this site shows in TLS."""
+        return self.identity.tls_certificate()
+
+    def hello(self, other: "Corner") -> bytes:
+        """A signed hello."""
+        header = self.exchange.hello(other.identity.name, time=int(time.time()))
+        return messages.pack(header, self.identity)
+
+    def share(self, other: "Corner", **changes: object) -> bytes:
+        """A signed share of round 0, with some fields changed."""
+        values = changes.pop("values", torch.ones(SIZE))
+        weight = changes.pop("frame_weight", 0.5)
+        assert isinstance(values, torch.Tensor)
+        assert isinstance(weight, float)
+        sender = self.roster.current.position(self.identity.name)
+        frame = bytearray(wire.encode(wire.Message(0, sender, weight, values, "model")))
+        if patch := changes.pop("patch", None):
+            assert isinstance(patch, bytes)
+            frame[-4:] = patch
+        stamp = self.books.stamp()
+        start = (self.roster.current.federation, 1, self.identity.name, other.identity.name)
+        header = Share(
+            *start,
+            *stamp.numbers,
+            round=0,
+            weight="1/2",
+            size=len(frame),
+            sha256=hashlib.sha256(frame).hexdigest(),
+        )
+        header = dataclasses.replace(header, **changes)
+        return messages.pack(header, self.identity, bytes(frame))
+
+
+@pytest.fixture
+def corners(tmp_path: Path) -> tuple[Corner, Corner, Corner]:
+    """Two members and a stranger who once was a member of another federation."""
+    cards = [Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")]
+    classes = Input((1,), ("0", "1"))
+    manifest = Manifest("f", rounds=9, input=classes, members=tuple(cards[:2]))
+    other = Manifest("g", rounds=9, input=classes, members=tuple(cards))
+    return (
+        Corner(tmp_path, "a", manifest),
+        Corner(tmp_path, "b", manifest),
+        Corner(tmp_path, "c", other),
+    )
+
+
+def verdict(a: Corner, b: Corner, message: bytes) -> Verdict:
+    """What b says to a's share, after they have met."""
+    b.service.answer(a.certificate, a.hello(b))
+    found, _ = messages.parse(b.service.answer(a.certificate, message))
+    assert isinstance(found, Verdict)
+    return found
+
+
+def test_members_are_heard(corners: tuple[Corner, Corner, Corner]) -> None:
+    """A hello is answered, a share is stored, the answer is signed."""
+    a, b, _ = corners
+    answer = b.service.answer(a.certificate, a.hello(b))
+    assert isinstance(messages.parse(answer)[0], Hello)
+    messages.authentic(answer, b.identity.card(""))
+    assert verdict(a, b, a.share(b)).outcome == "stored"
+    assert b'"version": 1' in b.service.answer(a.certificate, ABOUT)
+
+
+def test_a_stranger_is_not_heard(corners: tuple[Corner, Corner, Corner]) -> None:
+    """A key that is not in the manifest gets nothing, whatever it says."""
+    _, b, c = corners
+    for message in (c.hello(b), ABOUT, RELAY + b"\x01a" + bytes(60)):
+        with pytest.raises(TransportError, match="not a member's"):
+            b.service.answer(c.certificate, message)
+
+
+def test_nobody_speaks_in_anothers_name(corners: tuple[Corner, Corner, Corner]) -> None:
+    """The sender named in a message must be the one in the certificate, and must have signed."""
+    a, b, c = corners
+    hello = a.exchange.hello("c", time=0)
+    hello = dataclasses.replace(hello, federation=c.roster.current.federation)
+    with pytest.raises(TransportError, match="in the name of"):
+        c.service.answer(b.certificate, messages.pack(hello, a.identity))
+    forged = messages.pack(a.exchange.hello("b", time=0), c.identity)
+    with pytest.raises(TransportError, match="signature"):
+        b.service.answer(a.certificate, forged)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"federation": "x/0"}, "this is"),
+        ({"receiver": "c"}, "not for this site"),
+        ({"sender": "nobody"}, "no other member"),
+        ({"sender": "b"}, "no other member"),
+        ({"sha256": "0" * 64}, "another content"),
+    ],
+)
+def test_misaddressed_messages_are_refused(
+    corners: tuple[Corner, Corner, Corner], changes: dict[str, object], said: str
+) -> None:
+    """Another federation, receiver or sender, or a body that is not the announced one."""
+    a, b, _ = corners
+    b.service.answer(a.certificate, a.hello(b))
+    with pytest.raises(TransportError, match=said):
+        b.service.answer(a.certificate, a.share(b, **changes))
+    assert b.books.parts(every=True) == []
+
+
+NAN = np.float32("nan").tobytes()
+INFINITE = np.float32("inf").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"patch": NAN}, "not finite"),
+        ({"patch": INFINITE}, "not finite"),
+        ({"values": torch.full((SIZE,), 1e6)}, "is sane"),
+        ({"values": torch.ones(SIZE + 1)}, "expected 10 float32 values"),
+        ({"round": 3}, "round"),
+        ({"round": 9}, "beyond the last"),
+        ({"weight": "3/4"}, "its share"),
+        ({"weight": "8/1", "frame_weight": 8.0}, "members' total"),
+        ({"weight": "0/1", "frame_weight": 0.0}, "more than 0"),
+        ({"version": 0}, "not known here"),
+    ],
+)
+def test_harmful_shares_are_refused_for_good(
+    corners: tuple[Corner, Corner, Corner], changes: dict[str, object], said: str
+) -> None:
+    """NaN, infinity, absurd values, the wrong shape, round, weight or version: refused, with a
+    signed verdict that returns the mass to its sender, and logged."""
+    a, b, _ = corners
+    found = verdict(a, b, a.share(b, **changes))
+    assert found.outcome == "refused"
+    assert said in found.reason
+    assert b.books.parts(every=True) == []
+    assert b.log.counts["refused"] == 1
+
+
+def fuzz(a: Corner, b: Corner, count: int, seed: int) -> int:
+    """Send b ``count`` mutated messages; return how many it refused."""
+    draw = random.Random(seed)
+    b.service.answer(a.certificate, a.hello(b))
+    originals = [a.hello(b), a.share(b), b.service.sealed(a.hello(b), "b"), ABOUT]
+    refused = 0
+    for _ in range(count):
+        try:
+            b.service.answer(a.certificate, mutated(draw.choice(originals), draw))
+        except ProxyFLError:
+            refused += 1
+    return refused
+
+
+def test_fuzzing_the_service_changes_nothing(corners: tuple[Corner, Corner, Corner]) -> None:
+    """3,000 mutated messages from a member: nothing but refusals, and no share is stored."""
+    a, b, _ = corners
+    assert fuzz(a, b, 3_000, seed=0) > 2_900
+    assert b.books.parts(every=True) == []
+    assert verdict(a, b, a.share(b)).outcome == "stored"
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_mutated_frames(corners: tuple[Corner, Corner, Corner]) -> None:
+    """The same, with 100,000."""
+    a, b, _ = corners
+    assert fuzz(a, b, 100_000, seed=1) > 95_000
+    assert b.books.parts(every=True) == []
+
+
+def test_an_accepted_manifest_is_signed(tmp_path: Path) -> None:
+    """A manifest whose acceptance is not this site's signature is not followed."""
+    card = Identity.create(tmp_path / "a", "a").card("")
+    other = Identity.create(tmp_path / "b", "b")
+    manifest = Manifest("f", input=Input((1,), ("0", "1")), members=(card, other.card("")))
+    identity = Identity(tmp_path / "a", "a")
+    roster.accept(tmp_path / "a", identity, manifest)
+    path = tmp_path / "a" / roster.FOLDER / "0001.toml"
+    path.write_text(manifests.to_toml(dataclasses.replace(manifest, rounds=7)))
+    with pytest.raises(ProxyFLError, match="signature"):
+        roster.Roster(tmp_path / "a", identity)
