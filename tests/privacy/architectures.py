@@ -671,6 +671,13 @@ SOUND: dict[str, Entry] = {
         SEQUENCE,
         VMAPPED,
     ),
+    "layer on a constant of three rows": Entry(
+        lambda: Fn(
+            lambda m, x: m.a(x) + m.q(m.table).mean(0), a=lin(), q=lin(), table=torch.eye(3, 6)
+        ),
+        VECTOR,
+        ONE_PASS,
+    ),
     "branches on the data": Entry(Branching, VECTOR, ONE_BY_ONE),
     "straight-through backward": Entry(
         lambda: Fn(lambda m, x: m.b(StraightThrough.apply(m.a(x))), a=lin(6, 5), b=lin(5, 3)),

@@ -30,6 +30,7 @@ from proxyfl._examples import Examples
 from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.privacy.draws import model_draws
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Charge, Ledger
 from proxyfl.privacy.noise import add_noise, clip_norm_for
@@ -182,7 +183,8 @@ class DPSGD:
         self.model.train()
         weight = self.teacher_weight
         targets = self._balance.targets(batch.y, self._classes, teacher_logits, weight)
-        clipped = self._clipper.clip(batch.x, targets, self._balance.loss, self._clip_to)
+        with model_draws(simulated=self._noise.simulated):
+            clipped = self._clipper.clip(batch.x, targets, self._balance.loss, self._clip_to)
         add_noise(
             clipped.total,
             noise_multiplier=self._charge.noise_multiplier,

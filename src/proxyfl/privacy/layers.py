@@ -64,7 +64,7 @@ def linear(use: Use, g: Tensor) -> list[Term]:
         a = a.reshape(use.n, -1, a.shape[-1])
         terms.append(Product(use.inputs["weight"], a, g, a.shape[1]))
     if use.learns("bias"):
-        terms.append(Materialised(use.inputs["bias"], g.sum(1)))
+        terms.append(Materialised(use.inputs["bias"], g[:, 0] if g.shape[1] == 1 else g.sum(1)))
     return terms
 
 
