@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from proxyfl.data.examples import InMemory
+from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.draws import fresh_state, model_draws
+from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.seeds import Seeded, System
 
 
 def mask(*, simulated: bool) -> torch.Tensor:
@@ -44,3 +49,30 @@ def test_every_word_of_the_state_is_fresh() -> None:
     generator.set_state(fresh_state())
     drawn = torch.rand(100_000, generator=generator)
     assert float(drawn.mean()) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("real", [True, False])
+def test_a_step_draws_by_its_noise(real: bool) -> None:
+    """Two equal steps of a proxy with dropout, under one seed: equal losses in a simulation only."""
+    x, y = torch.ones(30, 6), torch.arange(30) % 3
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5), nn.Linear(50, 3))
+        private = DPSGD(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            InMemory(x, y),
+            classes=3,
+            batch_size=30,
+            clip_norm=1.0,
+            noise_multiplier=1.0,
+            teacher_weight=0.0,
+            ledger=Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=not real),
+            batches=System() if real else Seeded(0, "batches"),
+            noise=System() if real else Seeded(0, "noise"),
+        )
+        private.begin_round(0, 1)
+        torch.manual_seed(3)
+        losses.append(private.step(private.draw()))
+    assert (losses[0] == losses[1]) is not real
