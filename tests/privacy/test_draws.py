@@ -53,7 +53,7 @@ def test_every_word_of_the_state_is_fresh() -> None:
 
 @pytest.mark.parametrize("real", [True, False])
 def test_a_step_draws_by_its_noise(real: bool) -> None:
-    """Two equal steps of a proxy with dropout, under one seed: equal losses in a simulation only."""
+    """Two equal steps with dropout under one seed: their losses are equal in a simulation only."""
     x, y = torch.ones(30, 6), torch.arange(30) % 3
     losses = []
     for _ in range(2):

@@ -18,8 +18,8 @@ N = 4
 
 
 def contribution(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The largest norm, in C, of one example's summand: the clipped sum of the example alone, by the
-    same float32 computation, measured in float64."""
+    """The largest norm, in C, of one example's summand: the clipped sum of the example alone, by
+    the same float32 computation, measured in float64."""
     clipper = Clipper(model)
     found = 0.0
     for i in range(len(x)):
