@@ -2,8 +2,8 @@
 
 Times whole runs in processes of their own: the paper's MNIST setting (LeNet5/MLP, 8 clients x 1000
 images) on one and two workers, and MLP/MLP with 8, 50 and 200 clients on all cores (50 also on one
-worker, to compare the memory). The images are
-made up: time does not depend on what they show. Prints a table and writes build/scaling.json."""
+worker, to compare the memory). The images are made up: time does not depend on what they show.
+Prints a table and writes build/scaling.json."""
 
 import argparse
 import json

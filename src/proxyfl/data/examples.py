@@ -164,6 +164,13 @@ def gathered(examples: Examples, device: str | torch.device = "cpu") -> InMemory
     return InMemory(inputs, examples.labels.clone(), None if groups is None else groups.clone())
 
 
+def on_device(examples: Examples, device: str) -> Examples:
+    """The examples with their inputs on ``device``; what is read from a file stays there."""
+    if device == "cpu" or not is_in_memory(examples):
+        return examples
+    return gathered(examples, device)
+
+
 def pixels(values: npt.NDArray[np.uint8]) -> Tensor:
     """Eight-bit pixels as float32 in [0, 1]. The scale is the format's, so it reveals nothing."""
     return torch.from_numpy(np.divide(values, np.float32(255), dtype=np.float32, order="C"))

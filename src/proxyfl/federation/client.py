@@ -22,7 +22,7 @@ from torch import nn
 
 from proxyfl import params
 from proxyfl._examples import Examples
-from proxyfl.data.examples import gathered, is_in_memory
+from proxyfl.data.examples import on_device
 from proxyfl.errors import ConfigError
 from proxyfl.federation.learners import Learner, Mutual, Single, Teacher, Trainer
 from proxyfl.federation.methods import Method, Role
@@ -149,7 +149,7 @@ def assemble(
     )
     ledger = _ledger(name, dp, kind, sampling, simulated=streams.noise.simulated)
     workshop = _Workshop(
-        examples=_resident(examples, device),
+        examples=on_device(examples, device),
         classes=classes,
         batch_size=batch_size,
         dp=dp,
@@ -271,10 +271,3 @@ def _needed(part: Part | None, role: str, client: str, method: Method) -> Part:
             f"that keeps the {method.keeps} model; got none. Pass {role}=Part(model, optimizer)."
         )
     return part
-
-
-def _resident(examples: Examples, device: str) -> Examples:
-    """In-memory examples on ``device``; what is read from a file stays there."""
-    if device == "cpu" or not is_in_memory(examples):
-        return examples
-    return gathered(examples, device)

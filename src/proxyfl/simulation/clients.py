@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from proxyfl import data, models
 from proxyfl.data import Dataset, partition
-from proxyfl.data.examples import Absent, Examples, Subset
+from proxyfl.data.examples import Absent, Examples, Subset, on_device
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import ConfigError, DataError
 from proxyfl.federation import trainers
@@ -85,7 +85,8 @@ def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
 def evaluator(config: Config, dataset: Dataset) -> Judge:
     """Judges models on the common test set, and where clients are sites on their own."""
     site = dataset.test_site if config.partition.kind == "site" else None
-    return Judge(dataset.test, config.measure, config.seed, site, config.device)
+    test = on_device(dataset.test, config.device)
+    return Judge(test, config.measure, config.seed, site, config.device)
 
 
 @dataclass(frozen=True)
