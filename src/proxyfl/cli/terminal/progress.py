@@ -27,6 +27,7 @@ from proxyfl.cli.terminal.layouts import airy, fitting
 from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration, stderr_console
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
+from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind, brief, largest
 from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config
@@ -47,7 +48,7 @@ come in."""
 
 _WIDE = ("round", "present", "private", "proxy", "received", "epsilon", "kind", "sent")
 _NARROW = ("round", "kept", "epsilon", "kind")
-"""The columns. ``kept`` is the accuracy of the model that an institution keeps."""
+"""The columns. ``kept`` is the score of the model that an institution keeps."""
 
 _ROUNDS_TO_KNOW = 3
 _SECONDS_TO_KNOW = 1.0
@@ -68,6 +69,7 @@ class Progress(Callback):
         self._done = 0
         self._in_all = 0
         self._methods: Sequence[str] = ()
+        self._measure = "accuracy"
         self._pace: _Pace | None = None
         self._printed = time.monotonic()
 
@@ -95,6 +97,7 @@ class Progress(Callback):
         """Note how much there is to do."""
         self._rounds = config.rounds
         self._methods = config.methods
+        self._measure = config.measure
         self._in_all = config.rounds * len(config.methods)
         self._rows = {name: {"round": f"0/{config.rounds}"} for name in config.methods}
         self._say(
@@ -130,7 +133,8 @@ class Progress(Callback):
         if records[0].present < records[0].expected or "present" in row:
             row["present"] = f"{records[0].present} of {records[0].expected}"
         for role in ("private", "proxy", "received"):
-            scores = [r.scores[role].accuracy for r in records if role in r.scores]
+            found = [r.scores[role].values[self._measure] for r in records if role in r.scores]
+            scores = [value for value in found if value is not None]
             if scores:
                 row[role] = f"{mean(scores):.3f}"
         row["kept"] = row.get(self._keeps[name], row.get("proxy", ""))
@@ -185,7 +189,7 @@ class Progress(Callback):
         table.add_column("method", min_width=7, overflow="fold")
         widths = _WIDTHS | {"round": 2 * len(str(self._rounds)) + 1}
         for key in columns:
-            title = "accuracy" if key == "kept" else key
+            title = MEASURES[self._measure].title if key == "kept" else key
             justify: JustifyMethod = "left" if key in ("kind", "present") else "right"
             table.add_column(title, min_width=widths[key], no_wrap=True, justify=justify)
         for name, row in rows.items():
