@@ -131,7 +131,7 @@ def initial_proxy(manifest: Manifest) -> torch.nn.Module:
     return _built(manifest, manifest.proxy.architecture, seed)
 
 
-def with_budget(site: Site, epsilon: float) -> Site:
+def with_budget(site: Site, epsilon: float | None) -> Site:
     """The site with another budget."""
     return dataclasses.replace(site, privacy=dataclasses.replace(site.privacy, budget=epsilon))
 

@@ -112,7 +112,9 @@ def _data(site: Site, folder: Path, agreed: Manifest) -> str:
 
 def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> str:
     own = assembly.load(agreed, site, folder)
-    client = assembly.client(agreed, site, own.train, ledger=None, seed=0)
+    # Without a budget: whether it covers the rounds is the next check's question.
+    unbounded = assembly.with_budget(site, None)
+    client = assembly.client(agreed, unbounded, own.train, ledger=None, seed=0)
     client.learner.train(0, 1)
     clients.append(assembly.client(agreed, site, own.train, ledger=None, seed=0))
     size = params.size(client.learner.shared)
