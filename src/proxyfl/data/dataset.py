@@ -130,6 +130,12 @@ class Dataset:
         """The test labels."""
         return self.test.labels
 
+    def described(self, *, feature_names: Sequence[str]) -> Self:
+        """The same dataset with a name for each feature."""
+        other = copy.copy(self)
+        object.__setattr__(other, "feature_names", tuple(map(str, feature_names)))
+        return other
+
     def holding(self, train: Examples, test: Examples, site: Tensor | None = None) -> Self:
         """The same dataset in a process that holds only these parts. Nothing is checked again."""
         other = copy.copy(self)

@@ -58,7 +58,7 @@ def load_table(
         encoded(f"{path}, column {site!r}", frame[site].to_numpy()) if site else (None, ())
     )
     x = torch.from_numpy(frame[features].to_numpy(dtype=np.float32, copy=True))
-    return hold_out(
+    dataset = hold_out(
         path.stem,
         InMemory(x, y),
         names,
@@ -67,6 +67,7 @@ def load_table(
         site=sites,
         site_names=site_names,
     )
+    return dataset.described(feature_names=features)
 
 
 def read_table(path: Path) -> Any:

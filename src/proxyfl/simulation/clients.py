@@ -199,6 +199,12 @@ class Assembly:
             "class_names": json.dumps(self.dataset.class_names),
             "epsilon": _release(self.method, client, role),
         }
+        if self.dataset.feature_names:
+            about["feature_names"] = json.dumps(self.dataset.feature_names)
+            named = self.config.data.label, self.config.data.site
+            about["not_features"] = json.dumps([name for name in named if name])
+        if self.dataset.schema:
+            about["schema"] = self.dataset.schema
         if mutual and private and self.config.models.residual:
             about["residual_on"] = self.config.models.proxy
         return about

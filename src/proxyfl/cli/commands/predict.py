@@ -1,7 +1,10 @@
 """``proxyfl predict``: use a client's private model."""
 
 import argparse
+import csv
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ from torch import Tensor
 
 from proxyfl import data
 from proxyfl.cli.commands import add_json, opening
+from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
 from proxyfl.records import folder
@@ -29,7 +33,8 @@ EPILOG = """\
 examples:
   proxyfl predict runs/a --client 3 scan.png
   proxyfl predict runs/a --client hospital-b new.npz --json    x of shape (n, ...) as in training
-  proxyfl predict runs/a --client 0 new.csv --model proxy      numeric columns, no label needed
+  proxyfl predict runs/a --client 0 new.csv --model proxy      columns by name, no label needed
+  proxyfl predict runs/a --client north new.csv --csv --id patient > predictions.csv
 """
 
 
@@ -49,6 +54,10 @@ def add(commands: "Commands") -> None:
     parser.add_argument(
         "--model", choices=("private", "proxy"), default="private", help="default: private"
     )
+    parser.add_argument("--id", metavar="COLUMN", help="the column of a table that names its rows")
+    parser.add_argument(
+        "--csv", action="store_true", help="print id, class and all probabilities as CSV"
+    )
     add_json(parser)
 
 
@@ -57,27 +66,56 @@ def execute(args: argparse.Namespace) -> int:
     """Print each example's class and its probability."""
     path = model_file(folder.existing(args.run_folder), args.client, args.method, args.model)
     model, about = modelfile.load_model(path)
-    x = data.load_inputs(args.input, tuple(json.loads(about["shape"])))
-    probabilities = model(x).softmax(1)
+    given = _inputs(args, about)
+    probabilities = model(given.x).softmax(1)
     names: list[str] = json.loads(about["class_names"])
+    found = _predictions(probabilities, names, given.ids)
+    for note in given.notes:
+        print(f"proxyfl: {args.input.name}: {note}", file=sys.stderr)
     if args.json:
-        print(json.dumps({"model": about, "predictions": _predictions(probabilities, names)}))
+        document = {"model": about, "predictions": found, "notes": list(given.notes)}
+        print(json.dumps(document))
+        return 0
+    if args.csv:
+        _write_csv(found, names)
         return 0
     title = escape(f"{about['method']}, {about['client']}, {args.model} model")
     table = Table("example", "class", "probability", title=title)
-    for number, row in enumerate(_predictions(probabilities, names)):
-        table.add_row(str(number), escape(row["class"]), f"{row['probability']:.3f}")
+    for row in found:
+        table.add_row(escape(row["id"]), escape(row["class"]), f"{row['probability']:.3f}")
     Console().print(table)
     return 0
 
 
-def _predictions(probabilities: Tensor, names: list[str]) -> list[dict[str, Any]]:
-    """Each example's class, its probability, and those of all classes."""
+def _inputs(args: argparse.Namespace, about: dict[str, str]) -> NamedRows:
+    """The new examples: a table's by the names of its columns, others by their shape."""
+    if "schema" in about:
+        return by_schema(args.input, about["schema"], ids=args.id)
+    if "feature_names" in about and args.input.suffix in (".csv", ".parquet"):
+        features = json.loads(about["feature_names"])
+        others = json.loads(about["not_features"])
+        return by_name(args.input, features, ids=args.id, others=others)
+    x = data.load_inputs(args.input, tuple(json.loads(about["shape"])))
+    return NamedRows(x, [str(number) for number in range(len(x))], ())
+
+
+def _write_csv(found: list[dict[str, Any]], names: list[str]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["id", "class", *names])
+    for row in found:
+        writer.writerow([row["id"], row["class"], *row["probabilities"]])
+
+
+def _predictions(
+    probabilities: Tensor, names: list[str], ids: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Each example's id, its class, its probability, and those of all classes."""
     rows = []
-    for row in probabilities.tolist():
+    for row, identifier in zip(probabilities.tolist(), ids, strict=True):
         best = max(row)
         rows.append(
             {
+                "id": identifier,
                 "class": names[row.index(best)],
                 "probability": round(best, 6),
                 "probabilities": [round(value, 6) for value in row],
