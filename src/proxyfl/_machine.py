@@ -1,5 +1,6 @@
 """What this machine has, and settings that make it faster without changing results."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -30,6 +31,14 @@ def keep_freed_memory() -> bool:
     settings = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 2**26}
     taken = [mallopt(key, value) == 1 for key, value in settings.items()]
     return all(taken)
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the kernel now, where glibc was told to keep it."""
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError, AttributeError):  # another C library: nothing was kept
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def physical_cores() -> int:

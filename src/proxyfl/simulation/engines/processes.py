@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from proxyfl._machine import end_with_parent, keep_freed_memory
+from proxyfl._machine import end_with_parent, keep_freed_memory, return_freed_memory
 from proxyfl._validate import whole
 from proxyfl.data import Dataset
 from proxyfl.errors import ProxyFLError, WorkerDied
@@ -106,6 +106,7 @@ def _rounds(
                 team.append(_Worker(process, line, ", ".join(names)))
                 _hand_over(line, _assignment(prepared, tasks, out, number, workers, frames))
             prepared.release_examples()
+            return_freed_memory()
             yield from _merged(prepared, tasks, team)
             for worker in team:
                 _next(worker, team, "the end")
