@@ -63,6 +63,30 @@ def test_beta_sets_the_kind(document: Any, capsys: pytest.CaptureFixture[str]) -
     assert "conditional: holds only" in capsys.readouterr().out
 
 
+def test_a_given_rate_is_add_or_remove(document: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --sampling-rate the number is the same as at B/N = Q and the relation add-or-remove; an
+    epoch is floor(1/Q) steps. With --examples it is zero-out."""
+    by_number = document("--examples 1000 --batch 50 --epochs 3 --noise 2 --delta 1e-4")
+    by_rate = document("--sampling-rate 0.05 --epochs 3 --noise 2 --delta 1e-4")
+    assert (by_number["relation"], by_rate["relation"]) == ("zero-out", "add-or-remove")
+    same = ("rdp", "pld", "steps", "sampling_rate", "delta", "epochs")
+    assert [by_number[key] for key in same] == [by_rate[key] for key in same]
+    assert (by_rate["examples"], by_rate["batch"]) == (None, None)
+    call("--sampling-rate 0.05 --epochs 3 --noise 2 --delta 1e-4")
+    assert "add-or-remove: compares datasets" in capsys.readouterr().out
+
+
+def test_several_records_of_a_person(document: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """--records-per-person adds what a person with so many records is promised, in JSON and in
+    words."""
+    line = "--examples 200 --batch 20 --steps 5 --noise 4 --delta 1e-3 --records-per-person"
+    one, three = document(f"{line} 1"), document(f"{line} 3")
+    assert one["person"] == {"records": 1, "pld": one["pld"]}
+    assert three["person"]["pld"] > 2 * one["pld"] == 2 * three["pld"]
+    call(f"{line} 3")
+    assert "a person with 3 records" in " ".join(capsys.readouterr().out.split())
+
+
 def test_solving_for_noise(document: Any) -> None:
     """Without --noise, both accountants say how much is needed, and PLD's keeps within the
     target."""
@@ -142,6 +166,18 @@ def test_large_delta_is_warned_about(document: Any) -> None:
         ("--examples 10 --batch 5 --steps 1", "missing noise, epsilon"),
         ("--examples 10 --batch 5 --steps 1 --noise 1 --target-epsilon 1", "Got 3."),
         ("--examples 10 --batch 5 --steps 1 --target-epsilon -2", "epsilon=-2"),
+        ("--examples 10 --steps 1 --noise 1", "Expected --batch with --examples"),
+        ("--sampling-rate 0.1 --steps 1 --noise 1", "--delta must be given"),
+        ("--sampling-rate 1.1 --steps 1 --noise 1 --delta 0.1", "sampling_rate=1.1"),
+        ("--sampling-rate 0.1 --batch 5 --steps 1 --noise 1 --delta 0.1", "got --batch 5"),
+        (
+            "--examples 10 --batch 5 --steps 1 --noise 1 --records-per-person 0",
+            "records-per-person=0",
+        ),
+        (
+            "--examples 10 --batch 5 --steps 1 --noise 1 --records-per-person 65",
+            "at most 64, got 65",
+        ),
     ],
 )
 def test_bad_input_is_named(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """What a result says: accuracies, gains, and a summary at the end that does not flatter."""
 
 import io
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from proxyfl.cli.terminal.result import show_result, verdicts
 from proxyfl.errors import ConfigError
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses
+from proxyfl.federation.methods import Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.records.row import row_of
@@ -164,6 +166,18 @@ def test_no_dp_is_said() -> None:
     assert "no DP" in proxy
     (alone,) = [line for line in lines if line.startswith("│ alone")]
     assert "not shared" in alone
+
+
+@pytest.mark.parametrize(("exchange", "label"), [("mean", "no DP"), ("none", "not shared")])
+def test_what_an_exchange_moves_is_shared(exchange: str, label: str) -> None:
+    """A custom method's only model that is kept as "private" is shared if an exchange moves it."""
+    mine = [record(i, {"private": 60}, Kind.NONE) for i in range(3)]
+    found = result([50] * 3, [60] * 3, mine=mine)
+    method = asdict(Method("mine", "single", exchange, dp=False, keeps="private"))
+    summary = {**(found.summary or {}), "methods": {"mine": {"method": method}}}
+    lines = shown(Run(None, found.settings, found.rows, summary)).splitlines()
+    (line,) = [line for line in lines if line.startswith("│ mine") and "private" in line]
+    assert label in line
 
 
 @pytest.mark.parametrize(("epsilon", "said"), [(86.8, True), (4.4, False)])

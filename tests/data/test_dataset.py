@@ -179,6 +179,27 @@ def test_labels_of_every_kind(values, ids, names):
 
 
 @pytest.mark.parametrize(
+    ("values", "classes", "ids"),
+    [
+        (np.array([2, 0]), ("0", "1", "2", "3"), [2, 0]),
+        (np.array([3.0, 1.0]), ("1", "2", "3"), [2, 0]),
+        (np.array(["well", "well"]), ("well", "ill", "unknown"), [0, 0]),
+    ],
+)
+def test_named_classes_do_not_follow_from_the_labels(values, classes, ids):
+    """A label's number is its place in the list that was given, and all of the list are classes."""
+    found, names = encoded("y", values, classes)
+    assert found.tolist() == ids
+    assert names == classes
+
+
+def test_a_label_outside_of_the_classes_is_refused_by_name():
+    """The first unknown label, its place and the list are named."""
+    with pytest.raises(DataError, match=r"label 'dead' at index 1 .* \['well', 'ill'\]"):
+        encoded("y", np.array(["well", "dead"]), ("well", "ill"))
+
+
+@pytest.mark.parametrize(
     ("values", "message"),
     [
         (np.array([0, -3]), "numbers from 0, got -3 at index 1"),

@@ -175,3 +175,28 @@ def test_what_bad_npz_get(tmp_path, arrays, site, message):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
         load(str(tmp_path / "a.npz"), site=site)
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "npy", "two parts"])
+def test_the_classes_are_those_named(tmp_path, kind):
+    """With ``classes``, files of every kind have these, in this order, whatever their labels are;
+    a label outside of them is refused by name."""
+    x = np.ones((4, 2), dtype=np.float32)
+    y = np.array(["ill", "well", "ill", "ill"])
+    path = tmp_path / f"patients.{kind}"
+    if kind == "csv":
+        pd.DataFrame({"age": x[:, 0], "label": y}).to_csv(path, index=False)
+    elif kind == "npz":
+        np.savez(path, x=x, y=y)
+    elif kind == "npy":
+        path.mkdir()
+        np.save(path / "x.npy", x)
+        np.save(path / "y.npy", y)
+    else:
+        path = tmp_path / "parts.npz"
+        np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    found = load(str(path), classes=("well", "unknown", "ill"))
+    assert (found.classes, found.class_names) == (3, ("well", "unknown", "ill"))
+    assert set(torch.cat([found.train_y, found.test_y]).tolist()) == {0, 2}
+    with pytest.raises(DataError, match=r"label 'well' at index 1 is not among data\.classes"):
+        load(str(path), classes=("ill", "unknown"))

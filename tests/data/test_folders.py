@@ -101,3 +101,15 @@ def test_empty_folders(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match="expected images in the folders a, found none"):
         load(str(tmp_path))
+
+
+def test_the_classes_are_those_named(tmp_path):
+    """With ``classes`` the order is theirs and a class without a folder is one, too; a folder that
+    they lack is refused by name."""
+    for i, name in enumerate(["polyp", "normal", "polyp"]):
+        image(tmp_path / name / f"{i}.png", seed=i)
+    found = load(str(tmp_path), classes=("polyp", "ulcer", "normal"))
+    assert found.class_names == ("polyp", "ulcer", "normal")
+    assert sorted(torch.cat([found.train_y, found.test_y]).tolist()) == [0, 0, 2]
+    with pytest.raises(DataError, match=r"the folder 'polyp' is not among data\.classes"):
+        load(str(tmp_path), classes=("normal", "ulcer"))

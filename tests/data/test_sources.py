@@ -94,3 +94,12 @@ def test_sources_say_where_they_are(tmp_path):
     the system)."""
     found = {name for name, source in SOURCES.items() if source.find(tmp_path)}
     assert found - {"fashion-mnist"} == {"digits"}
+
+
+def test_sources_with_their_own_classes(own):
+    """A named source and an own function have their classes; a list that differs is refused."""
+    assert load("digits", classes=tuple("0123456789")).classes == 10
+    assert load("own_data:good", classes=("a", "b")).classes == 2
+    for source in ("digits", "own_data:good"):
+        with pytest.raises(DataError, match="has its own classes"):
+            load(source, classes=("b", "a"))

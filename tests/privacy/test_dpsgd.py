@@ -17,7 +17,7 @@ from proxyfl.losses import cross_entropy
 from proxyfl.models import build
 from proxyfl.privacy.clipping import Clipper
 from proxyfl.privacy.dpsgd import DPSGD, Batch
-from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Budget, Ledger
 from proxyfl.seeds import Seeded, System
 
@@ -179,6 +179,25 @@ def test_an_empty_batch_is_a_step() -> None:
     noise = ((before - params.flatten(private.model)) * 50).double()
     assert stats.kstest(noise.numpy(), "norm", args=(0, 3.0)).pvalue > 0.01
     assert private.ledger.steps == 1
+
+
+@pytest.mark.parametrize("declared", [None, 50])
+def test_a_rate_that_follows_from_a_number_is_not_add_or_remove(declared: int | None) -> None:
+    """A ledger that claims add-or-remove is refused for B/n and for a declared number, and taken
+    for a rate that was given; a zero-out ledger promises less and is taken for all."""
+    x, y = digits(40)
+
+    def opened(relation: Relation) -> Ledger:
+        return Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=True, relation=relation)
+
+    add_or_remove = opened(Relation.ADD_OR_REMOVE)
+    with pytest.raises(PrivacyError, match="follows from a number of examples; the ledger claims"):
+        trainer(x, y, batch_size=20, ledger=add_or_remove, declared_examples=declared)
+    assert not add_or_remove.charges
+    trainer(x, y, batch_size=20, ledger=add_or_remove, sampling_rate=0.5)
+    zero_out = opened(Relation.ZERO_OUT)
+    trainer(x, y, batch_size=20, ledger=zero_out, declared_examples=declared)
+    trainer(x, y, batch_size=20, ledger=zero_out, sampling_rate=0.5)
 
 
 @pytest.mark.parametrize(("name", "value"), [("noise_multiplier", 0.5), ("sampling_rate", 1.0)])

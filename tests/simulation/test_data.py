@@ -167,3 +167,26 @@ def test_an_own_topology_that_raises_is_named() -> None:
     exchange = {"topology": "tests.simulation.test_data:broken_topology", "self_weight": "none"}
     with pytest.raises(TopologyError, match=r"broken_topology' raised KeyError for round 0"):
         prepare(small(exchange=exchange), dataset=own_dataset())
+
+
+def test_the_proxy_does_not_depend_on_who_has_which_labels(tmp_path: Path) -> None:
+    """With ``data.classes`` data without the last class give a proxy of the same size; without it,
+    the missing class shows."""
+    labels = DIGITS.train_y[:400].numpy()
+    x = DIGITS.train_x[:400].numpy()
+    np.savez(tmp_path / "all.npz", x=x, y=labels)
+    np.savez(tmp_path / "some.npz", x=x[labels < 9], y=labels[labels < 9])
+    outputs = {}
+    for name in ("all", "some"):
+        for classes in ([], list(range(10))):
+            config = small(data={"source": str(tmp_path / f"{name}.npz"), "classes": classes})
+            client = prepare(config).assembly("proxyfl").client(0)
+            outputs[name, len(classes)] = client.learner.shared[-1].out_features
+    assert outputs == {("all", 0): 10, ("some", 0): 9, ("all", 10): 10, ("some", 10): 10}
+
+
+@pytest.mark.parametrize("classes", [["ill"], ["ill", "ill"], [1, "1"]])
+def test_classes_are_two_or_more_and_distinct(classes: list[object]) -> None:
+    """A list that names no choice, or one class twice, is refused."""
+    with pytest.raises(ConfigError, match=r"two or more distinct names in data\.classes"):
+        small(data={"classes": classes})

@@ -8,7 +8,7 @@ pixels, scaled by 1/255, whatever they show.
 """
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,12 @@ GROUP = "group"
 
 
 def load_npz(
-    path: Path, *, site: str | None = None, test_fraction: float = 0.2, seed: int = 0
+    path: Path,
+    *,
+    site: str | None = None,
+    classes: Sequence[str] = (),
+    test_fraction: float = 0.2,
+    seed: int = 0,
 ) -> Dataset:
     """``x`` and ``y``, of which a part is kept for the test, or ``x_train, y_train, x_test,
     y_test``.
@@ -42,7 +47,7 @@ def load_npz(
     def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
         return InMemory(as_inputs(f"{path}, {key}", arrays[key]), labels, groups)
 
-    return _dataset(path, arrays, examples, site, test_fraction, seed)
+    return _dataset(path, arrays, examples, site, classes, test_fraction, seed)
 
 
 def is_array_folder(path: Path) -> bool:
@@ -51,7 +56,12 @@ def is_array_folder(path: Path) -> bool:
 
 
 def load_npy_folder(
-    path: Path, *, site: str | None = None, test_fraction: float = 0.2, seed: int = 0
+    path: Path,
+    *,
+    site: str | None = None,
+    classes: Sequence[str] = (),
+    test_fraction: float = 0.2,
+    seed: int = 0,
 ) -> Dataset:
     """The arrays of ``load_npz`` as files, ``x.npy``, ``y.npy`` and so on.
 
@@ -63,7 +73,7 @@ def load_npy_folder(
     def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
         return MemoryMapped((path / f"{key}.npy").absolute(), labels, groups)
 
-    return _dataset(path, arrays, examples, site, test_fraction, seed)
+    return _dataset(path, arrays, examples, site, classes, test_fraction, seed)
 
 
 def _dataset(
@@ -71,6 +81,7 @@ def _dataset(
     arrays: Mapping[str, Array],
     examples: Callable[[str, Tensor, Tensor | None], Examples],
     site: str | None,
+    classes: Sequence[str],
     test_fraction: float,
     seed: int,
 ) -> Dataset:
@@ -80,7 +91,7 @@ def _dataset(
     _check_lengths(path, arrays, "x_train" if divided else "x", site)
     sites, site_names = encoded(f"{path}, {site}", arrays[site]) if site else (None, ())
     if not divided:
-        labels, class_names = encoded(f"{path}, y", arrays["y"])
+        labels, class_names = encoded(f"{path}, y", arrays["y"], classes)
         return hold_out(
             path.stem,
             examples("x", labels, _groups(path, arrays, GROUP)),
@@ -92,7 +103,7 @@ def _dataset(
         )
     # Encoded together, so that a class number means the same in both parts.
     together = np.concatenate([arrays["y_train"], arrays["y_test"]])
-    labels, class_names = encoded(f"{path}, y_train and y_test", together)
+    labels, class_names = encoded(f"{path}, y_train and y_test", together, classes)
     trains = len(arrays["y_train"])
     return Dataset(
         path.stem,

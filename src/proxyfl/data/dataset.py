@@ -204,11 +204,15 @@ def _drawn(name: str, examples: Examples, fraction: float, seed: int) -> tuple[T
     return (~chosen).nonzero().view(-1), chosen.nonzero().view(-1)
 
 
-def encoded(name: str, values: npt.NDArray[Any]) -> tuple[Tensor, tuple[str, ...]]:
+def encoded(
+    name: str, values: npt.NDArray[Any], classes: Sequence[str] = ()
+) -> tuple[Tensor, tuple[str, ...]]:
     """Labels as int64, and the name of each class.
 
-    Whole numbers stay as they are (classes 0 .. largest); anything else is numbered in the order of
-    its sorted names."""
+    With ``classes``, label i is the i-th of them, whatever labels there are, and a label that is
+    not among them is refused. Without, whole numbers stay as they are (classes 0 .. largest), and
+    anything else is numbered in the order of its sorted names: the classes then follow from the
+    data."""
     values = np.asarray(values)
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -228,6 +232,8 @@ def encoded(name: str, values: npt.NDArray[Any]) -> tuple[Tensor, tuple[str, ...
         raise DataError(
             f"{name}: expected whole numbers or names, got values such as {_strange(values)}."
         )
+    if classes:
+        return _numbered(name, values, classes), tuple(classes)
     if values.dtype.kind in "iu":
         if values.min() < 0:
             where = int(np.argmax(values < 0))
@@ -243,6 +249,21 @@ def encoded(name: str, values: npt.NDArray[Any]) -> tuple[Tensor, tuple[str, ...
         )
     names, ids = np.unique(values.astype(str), return_inverse=True)
     return torch.from_numpy(ids.astype(np.int64)), tuple(map(str, names))
+
+
+def _numbered(name: str, values: npt.NDArray[Any], classes: Sequence[str]) -> Tensor:
+    """For each label its place in ``classes``."""
+    numbers = {each: number for number, each in enumerate(classes)}
+    found, places = np.unique(values.astype(str), return_inverse=True)
+    unknown = [str(label) for label in found if str(label) not in numbers]
+    if unknown:
+        where = int(np.argmax(values.astype(str) == unknown[0]))
+        raise DataError(
+            f"{name}: label {unknown[0]!r} at index {where} is not among data.classes, which are "
+            f"{list(classes)}. Correct it, leave the example out, or agree on a longer list."
+        )
+    of_found = np.array([numbers[str(label)] for label in found], dtype=np.int64)
+    return torch.from_numpy(of_found[places])
 
 
 def _strange(values: npt.NDArray[np.floating[Any]]) -> str:

@@ -5,6 +5,7 @@ at the data that no privacy accounting covers: scale with constants known before
 1/100), or account for the statistics.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def load_table(
     *,
     label: str = "label",
     site: str | None = None,
+    classes: Sequence[str] = (),
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -53,7 +55,7 @@ def load_table(
                 f"{path}: column {column!r} is empty or NaN in row {int(values.isna().argmax())}. "
                 "Fill it or drop the row first."
             )
-    y, names = encoded(f"{path}, column {label!r}", frame[label].to_numpy())
+    y, names = encoded(f"{path}, column {label!r}", frame[label].to_numpy(), classes)
     sites, site_names = (
         encoded(f"{path}, column {site!r}", frame[site].to_numpy()) if site else (None, ())
     )

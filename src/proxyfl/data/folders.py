@@ -23,15 +23,14 @@ from proxyfl.errors import DataError
 MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
 
 
-def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dataset:
-    """The images below ``path`` with pixels in [0, 1]; classes are numbered in the order of their
-    sorted names."""
+def load_folder(
+    path: Path, *, classes: Sequence[str] = (), test_fraction: float = 0.2, seed: int = 0
+) -> Dataset:
+    """The images below ``path`` with pixels in [0, 1]; classes are numbered as ``classes`` lists
+    them, or else in the order of their sorted names."""
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     roots = [path / "train", path / "test"] if divided else [path]
-    children = chain.from_iterable(_visible(root) for root in roots)
-    names = sorted({child.name for child in children if child.is_dir()})
-    if not names:
-        raise DataError(f"{path}: expected one folder of images for each class, found no folder.")
+    names = _class_names(path, roots, classes)
     parts = [_listing(root, names) for root in roots]
     for root, (files, _) in zip(roots, parts, strict=True):
         if not files:
@@ -55,6 +54,21 @@ def load_folder(path: Path, *, test_fraction: float = 0.2, seed: int = 0) -> Dat
         classes=len(names),
         class_names=tuple(names),
     )
+
+
+def _class_names(path: Path, roots: Sequence[Path], classes: Sequence[str]) -> list[str]:
+    """The classes that were given, or else those that have a folder."""
+    children = chain.from_iterable(_visible(root) for root in roots)
+    found = sorted({child.name for child in children if child.is_dir()})
+    if not found:
+        raise DataError(f"{path}: expected one folder of images for each class, found no folder.")
+    unknown = [name for name in found if name not in classes]
+    if classes and unknown:
+        raise DataError(
+            f"{path}: the folder {unknown[0]!r} is not among data.classes, which are "
+            f"{list(classes)}. Rename it, leave it out, or agree on a longer list."
+        )
+    return list(classes) or found
 
 
 def _listing(root: Path, names: Sequence[str]) -> tuple[list[Path], list[int]]:

@@ -104,6 +104,7 @@ def load(
     directory: str | Path | None = None,
     label: str = "label",
     site: str | None = None,
+    classes: Sequence[str] = (),
     schema: str | Path | None = None,
     tests: str | Sequence[str] = (),
     dialect: Dialect | None = None,
@@ -117,8 +118,10 @@ def load(
 
     ``directory`` is where the named ones are looked for and downloaded to. ``label`` is the label
     column of a table; ``site`` the column of a table, or the array, that says which institution an
-    example is from. Where the source has no test part of its own, ``test_fraction``
-    of its examples become one, drawn by ``seed``.
+    example is from. ``classes`` lists the classes in their order, for files whose classes would
+    otherwise follow from their labels; a label that it lacks is refused, and so is a list that
+    differs from that of a source with its own. Where the source has no test part of its own,
+    ``test_fraction`` of its examples become one, drawn by ``seed``.
 
     With a ``schema``, ``source`` is one file per site, as a pattern or a list, and ``tests`` are
     the sites' own test parts; ``dialect`` and ``faults`` say how they are read.
@@ -126,7 +129,7 @@ def load(
     Guarantees: the same arguments give the same dataset; a file is never half-read; every failure
     is an InputError."""
     if schema is not None:
-        return load_tables(
+        table = load_tables(
             tables.find(source),
             schemas.read(Path(schema)),
             tests=tables.find(tests) if tests else (),
@@ -135,6 +138,7 @@ def load(
             test_fraction=test_fraction,
             seed=seed,
         )
+        return _of_classes(table, classes)
     if not isinstance(source, str) or "*" in source:
         raise DataError(
             f"Several files of one table ({source}) need a schema that says what their columns "
@@ -143,27 +147,47 @@ def load(
     path = Path(source).expanduser()
     if path.suffix in (".csv", ".parquet"):
         return load_table(
-            _existing(path), label=label, site=site, test_fraction=test_fraction, seed=seed
+            _existing(path),
+            label=label,
+            site=site,
+            classes=classes,
+            test_fraction=test_fraction,
+            seed=seed,
         )
     if path.suffix == ".npz":
-        return load_npz(_existing(path), site=site, test_fraction=test_fraction, seed=seed)
+        return load_npz(
+            _existing(path), site=site, classes=classes, test_fraction=test_fraction, seed=seed
+        )
     if source not in SOURCES and is_array_folder(path):
-        return load_npy_folder(path, site=site, test_fraction=test_fraction, seed=seed)
+        return load_npy_folder(
+            path, site=site, classes=classes, test_fraction=test_fraction, seed=seed
+        )
     if site is not None:
         raise DataError(
             f"Only tables and arrays (.npz, or a folder of .npy) have sites, got site={site!r} for "
             f"the source {source!r}."
         )
     if source in SOURCES:
-        return SOURCES[source].load(directory, test_fraction, seed, download)
+        named = SOURCES[source].load(directory, test_fraction, seed, download)
+        return _of_classes(named, classes)
     if path.is_dir():
-        return load_folder(path, test_fraction=test_fraction, seed=seed)
+        return load_folder(path, classes=classes, test_fraction=test_fraction, seed=seed)
     if ":" in source:
-        return _made(source)
+        return _of_classes(_made(source), classes)
     raise DataError(
         f"Unknown source {source!r}: no such folder here, and none of {', '.join(SOURCES)}. "
         f"Expected one of those or {'; '.join(FORMS)}."
     )
+
+
+def _of_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
+    """The dataset, which has its own list of classes and must agree with one that is given."""
+    if classes and tuple(classes) != dataset.class_names:
+        raise DataError(
+            f"{dataset.name} has its own classes, {list(dataset.class_names)}, got data.classes = "
+            f"{list(classes)}. Leave data.classes out."
+        )
+    return dataset
 
 
 def _existing(path: Path) -> Path:

@@ -54,6 +54,7 @@ def load_data(config: Config) -> Dataset:
         directory=settings.directory,
         label=settings.label,
         site=settings.site,
+        classes=settings.class_names,
         schema=settings.schema,
         tests=settings.test,
         dialect=Dialect(settings.separator, settings.decimal, settings.encoding),

@@ -48,6 +48,9 @@ class Data:
     """The label column of a table."""
     site: str | None = None
     """The column of a table, or the array of an .npz file, that names each example's site."""
+    classes: tuple[str | int, ...] = ()
+    """The classes, in the order of the models' outputs. The list is public. Absent: the classes
+    that the labels show, which then shape the proxy."""
     schema: str | None = None
     """The schema.toml of a table, which says what its columns mean; see `proxyfl schema`."""
     test: str | tuple[str, ...] = ()
@@ -68,6 +71,16 @@ class Data:
     def __post_init__(self) -> None:
         number("data.test_fraction", self.test_fraction, above=0, below=1)
         choice("data.faults", self.faults, ("refuse", "skip"))
+        names = self.class_names
+        if names and (len(names) < 2 or len(set(names)) < len(names)):
+            raise ConfigError(
+                f"Expected two or more distinct names in data.classes, got {list(names)}."
+            )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that were named, if any were."""
+        return tuple(map(str, self.classes))
 
     @property
     def name(self) -> str:

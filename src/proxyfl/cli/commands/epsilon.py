@@ -18,6 +18,8 @@ from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import AccountingWarning, Segment
 from proxyfl.privacy.calibration import noise_for, steps_for
 from proxyfl.privacy.guarantee import WEAK, Epsilon, kind_of, shown, upward
+from proxyfl.privacy.sampling import Sampling, sampling_for
+from proxyfl.privacy.statements.persons import person_epsilon
 
 if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands
@@ -28,7 +30,11 @@ RDP is the paper's, PLD the tighter one; both are upper bounds. Leave out --nois
 and --steps, and give --target-epsilon: then the missing one is solved for, and the answer respects
 the target.
 
-An epoch is floor(examples / batch) steps. The noise is a multiple of the clipping norm, which
+With --examples and --batch the sampling rate is B/N. Then N is public, and epsilon compares
+datasets of N records each (zero-out). With --sampling-rate nothing follows from the number of
+records, and epsilon compares a dataset with one that has one record more (add-or-remove).
+
+An epoch is floor(N/B) steps, or floor(1/Q). The noise is a multiple of the clipping norm, which
 therefore does not enter.
 """
 
@@ -37,7 +43,17 @@ examples:
   proxyfl epsilon --examples 2338 --batch 32 --epochs 30 --noise 1.4 --delta 1e-5
   proxyfl epsilon --examples 1000 --batch 50 --steps 600 --target-epsilon 4    how much noise?
   proxyfl epsilon --examples 1000 --batch 50 --noise 2 --target-epsilon 4      how many steps?
+  proxyfl epsilon --sampling-rate 0.05 --steps 600 --noise 2 --delta 1e-5      without N
+  proxyfl epsilon --examples 1000 --batch 50 --steps 600 --noise 2 --records-per-person 4
 """
+
+
+@dataclass(frozen=True)
+class Person:
+    """What the training costs a person with several records."""
+
+    records: int
+    pld: float
 
 
 @dataclass(frozen=True)
@@ -47,17 +63,15 @@ class Answer:
     If something was solved for, ``solutions`` says what each accountant allows, and the setting is
     PLD's."""
 
-    examples: int
-    batch: int
+    examples: int | None
+    batch: int | None
     segment: Segment
     epsilon: Epsilon
     solved: str
     solutions: dict[str, float]
-
-    @property
-    def epoch(self) -> int:
-        """Steps in an epoch."""
-        return self.examples // self.batch
+    epoch: int
+    """Steps in an epoch."""
+    person: Person | None = None
 
     @property
     def epochs(self) -> float:
@@ -68,11 +82,21 @@ class Answer:
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
     parser = opening(commands, "epsilon", execute, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument(
-        "--examples", type=int, required=True, metavar="N", help="the client's training examples"
+    sampling = parser.add_mutually_exclusive_group(required=True)
+    sampling.add_argument(
+        "--examples",
+        type=int,
+        metavar="N",
+        help="the client's training examples, or those declared",
+    )
+    sampling.add_argument(
+        "--sampling-rate",
+        type=float,
+        metavar="Q",
+        help="the probability that a step draws a record, if it does not follow from N",
     )
     parser.add_argument(
-        "--batch", type=int, required=True, metavar="B", help="the expected batch size"
+        "--batch", type=int, metavar="B", help="the expected batch size, with --examples"
     )
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, metavar="E", help="train for E * floor(N/B) steps")
@@ -90,6 +114,12 @@ def add(commands: "Commands") -> None:
         default=0.0,
         help="weight of the private model in the proxy's loss, on which the guarantee's kind "
         "depends (default: 0)",
+    )
+    parser.add_argument(
+        "--records-per-person",
+        type=int,
+        metavar="K",
+        help="also say what it costs a person who has up to K records",
     )
     add_json(parser)
 
@@ -115,14 +145,12 @@ def execute(args: argparse.Namespace) -> int:
 
 def solve(args: argparse.Namespace) -> Answer:
     """The answer to what was asked; ConfigError if that cannot be answered."""
-    examples = whole("examples", args.examples)
-    batch = whole("batch", args.batch)
-    if batch > examples:
-        raise ConfigError(f"Expected batch <= examples, got batch={batch} and examples={examples}.")
-    rate = batch / examples
-    delta = _delta(args)
+    sampling = _sampling(args)
+    rate = sampling.rate
+    delta = sampling.default_delta() if args.delta is None else args.delta
+    number("delta", delta, above=0, below=1)
     kind = kind_of(dp=True, teacher_weight=args.beta)
-    steps = _steps(args)
+    steps = _steps(args, sampling.steps_per_pass)
     noise = args.noise
     solved = _missing({"noise": noise, "steps": steps, "epsilon": args.target_epsilon})
     solutions: dict[str, float] = {}
@@ -134,8 +162,45 @@ def solve(args: argparse.Namespace) -> Answer:
     if solved == "steps":
         steps = int(solutions["pld"])
     segment = Segment(rate, noise, steps or 0)
-    epsilon = accounting.epsilon([segment], delta, kind)
-    return Answer(examples, batch, segment, epsilon, solved, solutions)
+    epsilon = accounting.epsilon([segment], delta, kind, sampling.relation)
+    person = None
+    if args.records_per_person is not None:
+        records: int = args.records_per_person
+        person = Person(records, person_epsilon(segment, records, delta))
+    return Answer(
+        examples=sampling.examples,
+        batch=args.batch,
+        segment=segment,
+        epsilon=epsilon,
+        solved=solved,
+        solutions=solutions,
+        epoch=sampling.steps_per_pass,
+        person=person,
+    )
+
+
+def _sampling(args: argparse.Namespace) -> Sampling:
+    """Where the sampling rate comes from; ConfigError unless that is said once."""
+    if args.sampling_rate is not None:
+        if args.batch is not None:
+            raise ConfigError(
+                f"Expected --sampling-rate alone, got --batch {args.batch} besides. The batch size "
+                "does not enter: leave it out, or give --examples and --batch."
+            )
+        if args.delta is None:
+            raise ConfigError(
+                "With --sampling-rate, --delta must be given: its default 1/N would follow from "
+                "the data. Use 1/(10 N) for a rounded N, or less."
+            )
+        # The batch size divides the sum, which costs nothing.
+        return sampling_for(1, 1, sampling_rate=args.sampling_rate)
+    if args.batch is None:
+        raise ConfigError("Expected --batch with --examples, got none. The sampling rate is B/N.")
+    examples = whole("examples", args.examples)
+    batch = whole("batch", args.batch)
+    if batch > examples:
+        raise ConfigError(f"Expected batch <= examples, got batch={batch} and examples={examples}.")
+    return sampling_for(batch, examples)
 
 
 def _solution(
@@ -156,16 +221,8 @@ def _solution(
     )
 
 
-def _delta(args: argparse.Namespace) -> float:
-    if args.delta is not None:
-        return number("delta", args.delta, above=0, below=1)
-    examples: int = args.examples
-    return 1 / max(examples, 2)  # for a single example 1/N would be 1: no guarantee at all
-
-
-def _steps(args: argparse.Namespace) -> int | None:
+def _steps(args: argparse.Namespace, epoch: int) -> int | None:
     if args.epochs is not None:
-        epoch: int = args.examples // args.batch
         return whole("epochs", args.epochs, at_least=0) * epoch
     if args.steps is not None:
         return whole("steps", args.steps, at_least=0)
@@ -189,7 +246,7 @@ def _missing(given: dict[str, float | None]) -> str:
 def _notes(answer: Answer) -> list[str]:
     notes = []
     epsilon = answer.epsilon
-    if epsilon.delta > 1 / answer.examples:
+    if answer.examples is not None and epsilon.delta > 1 / answer.examples:
         notes.append(
             f"Warning: delta={epsilon.delta:.3g} is above 1/N = {1 / answer.examples:.3g}. A "
             "program that publishes one example outright would meet such a guarantee. Choose a "
@@ -232,6 +289,8 @@ def _document(answer: Answer, notes: list[str]) -> dict[str, object]:
         "epochs": answer.epochs,
         "notes": notes,
     }
+    if answer.person is not None:
+        document["person"] = {"records": answer.person.records, "pld": answer.person.pld}
     if answer.solutions:
         document["solved"] = {"for": answer.solved, **answer.solutions}
     return document
@@ -246,6 +305,11 @@ def _show(answer: Answer, notes: list[str], console: Console) -> None:
     table.add_row("RDP", shown(epsilon.rdp))
     table.add_row("PLD", shown(epsilon.pld))
     console.print(table)
+    if answer.person is not None:
+        console.print(
+            f"For a person with {answer.person.records} records, drawn one by one: epsilon "
+            f"{shown(answer.person.pld)} (PLD) at the same delta."
+        )
     console.print(
         f"{segment.steps} steps ({answer.epochs:.4g} epochs), sampling rate "
         f"{segment.sampling_rate:.4g}, noise multiplier {segment.noise_multiplier:g}."
