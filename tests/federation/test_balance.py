@@ -10,7 +10,7 @@ from proxyfl.data.examples import InMemory
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import Balance, balance_for, class_shares, cross_entropy
 from proxyfl.models import build, set_prior
-from proxyfl.privacy.clipping import Clipper
+from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger

@@ -16,7 +16,8 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 from scipy import integrate, optimize, stats
 
 from proxyfl.errors import ConfigError
-from proxyfl.privacy import accounting, pld, rdp
+from proxyfl.privacy import accounting
+from proxyfl.privacy.accountants import pld, rdp
 from proxyfl.privacy.accounting import (
     PAPER_ORDERS,
     AccountingWarning,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping import Clipper
-from proxyfl.privacy.validation import checked_clipper
+from proxyfl.privacy.clipping.clipper import Clipper
+from proxyfl.privacy.clipping.validation import checked_clipper
 from tests.privacy.architectures import (
     REFUSED,
     SOUND,

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from proxyfl.models import build
-from proxyfl.privacy.clipping import Clipped, Clipper
-from proxyfl.privacy.validation import checked_clipper
+from proxyfl.privacy.clipping.clipper import Clipped, Clipper
+from proxyfl.privacy.clipping.validation import checked_clipper
 from tests.privacy.architectures import SOUND, cross_entropy
 
 

@@ -15,7 +15,7 @@ from proxyfl.data.examples import InMemory
 from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError
 from proxyfl.losses import cross_entropy
 from proxyfl.models import build
-from proxyfl.privacy.clipping import Clipper
+from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Budget, Ledger

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.privacy.clipping import Clipper
-from proxyfl.privacy.terms import Lookup, Product, upper_square_norms
+from proxyfl.privacy.clipping.clipper import Clipper
+from proxyfl.privacy.clipping.terms import Lookup, Product, upper_square_norms
 
 C = 0.5
 N = 4

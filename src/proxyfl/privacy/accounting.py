@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
-from proxyfl.privacy import pld, rdp
+from proxyfl.privacy.accountants import pld, rdp
+from proxyfl.privacy.accountants.rdp import PAPER_ORDERS
 from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, shown
-from proxyfl.privacy.rdp import PAPER_ORDERS
 
 ACCOUNTANTS = ("pld", "rdp")
 

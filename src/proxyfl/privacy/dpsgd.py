@@ -30,12 +30,12 @@ from proxyfl._examples import Examples
 from proxyfl._validate import number
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.privacy.clipping.validation import checked_clipper
 from proxyfl.privacy.draws import model_draws
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Charge, Ledger
 from proxyfl.privacy.noise import add_noise, clip_norm_for
 from proxyfl.privacy.sampling import poisson, sampling_for
-from proxyfl.privacy.validation import checked_clipper
 from proxyfl.seeds import Randomness
 
 

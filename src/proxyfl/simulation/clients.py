@@ -23,9 +23,9 @@ from proxyfl.federation.client import DP, Client, Part, assemble, seeded
 from proxyfl.federation.methods import Method
 from proxyfl.federation.metrics import Judge
 from proxyfl.losses import balance_for, class_shares
+from proxyfl.privacy.clipping.validation import checked_clipper
 from proxyfl.privacy.ledger import Budget
 from proxyfl.privacy.sampling import Sampling, sampling_for
-from proxyfl.privacy.validation import checked_clipper
 from proxyfl.seeds import derive, numpy_stream
 from proxyfl.simulation.config import Config, Optimizer, per_client
 

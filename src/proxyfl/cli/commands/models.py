@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from proxyfl.cli.commands import add_json, opening
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS, build, parameter_count
-from proxyfl.privacy.validation import check_private_trainable
+from proxyfl.privacy.clipping.validation import check_private_trainable
 
 if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands

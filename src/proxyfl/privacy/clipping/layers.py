@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from proxyfl.privacy.axes import Rows, Times
-from proxyfl.privacy.terms import Lookup, Materialised, Product, Term
+from proxyfl.privacy.clipping.terms import Lookup, Materialised, Product, Term
+from proxyfl.privacy.rowwise.axes import Rows, Times
 
 aten = torch.ops.aten
 

@@ -2,8 +2,8 @@
 
 from torch import fx
 
-from proxyfl.privacy.axes import Rows
-from proxyfl.privacy.step import Step, aligned, along, trailing
+from proxyfl.privacy.rowwise.axes import Rows
+from proxyfl.privacy.rowwise.step import Step, aligned, along, trailing
 
 
 def broadcast(step: Step) -> Rows:

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from proxyfl.privacy.axes import Rows, Times
-from proxyfl.privacy.step import Axes, Step, aligned, along, base_name, trailing
+from proxyfl.privacy.rowwise.axes import Rows, Times
+from proxyfl.privacy.rowwise.step import Axes, Step, aligned, along, base_name, trailing
 
 
 def reshape(step: Step) -> Rows:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping import Clipper
-from proxyfl.privacy.madeup import made_up
-from proxyfl.privacy.probe import disagreement, mixing_layer, outputs
-from proxyfl.privacy.state import State
-from proxyfl.privacy.ways import OnePass, Way, alone
+from proxyfl.privacy.clipping.clipper import Clipper
+from proxyfl.privacy.clipping.madeup import made_up
+from proxyfl.privacy.clipping.probe import disagreement, mixing_layer, outputs
+from proxyfl.privacy.clipping.state import State
+from proxyfl.privacy.clipping.ways import OnePass, Way, alone
 
 _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
 

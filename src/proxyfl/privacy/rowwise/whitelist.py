@@ -6,8 +6,8 @@ name. What is not in the table is not proven."""
 
 from collections.abc import Callable
 
-from proxyfl.privacy import arithmetic, movement
-from proxyfl.privacy.step import Axes, Step, along, several, trailing
+from proxyfl.privacy.rowwise import arithmetic, movement
+from proxyfl.privacy.rowwise.step import Axes, Step, along, several, trailing
 
 
 def _table(groups: dict[Callable[[Step], Axes], str]) -> dict[str, Callable[[Step], Axes]]:

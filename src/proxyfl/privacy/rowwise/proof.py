@@ -21,10 +21,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from proxyfl.privacy.axes import Rows, Times
-from proxyfl.privacy.step import Axes, Step, Unproven, base_name, describe
-from proxyfl.privacy.tracing import Trace
-from proxyfl.privacy.whitelist import OPERATIONS
+from proxyfl.privacy.clipping.tracing import Trace
+from proxyfl.privacy.rowwise.axes import Rows, Times
+from proxyfl.privacy.rowwise.step import Axes, Step, Unproven, base_name, describe
+from proxyfl.privacy.rowwise.whitelist import OPERATIONS
 
 
 def prove(trace: Trace) -> dict[fx.Node, Axes]:

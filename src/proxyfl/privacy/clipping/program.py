@@ -14,11 +14,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from proxyfl.errors import ModelError
-from proxyfl.privacy.axes import Rows, Times
-from proxyfl.privacy.layers import RULES, Use, examples_first, quiet_vmap, vmapped
-from proxyfl.privacy.step import Axes, Unproven, base_name, describe
-from proxyfl.privacy.terms import Materialised, Term
-from proxyfl.privacy.tracing import Trace
+from proxyfl.privacy.clipping.layers import RULES, Use, examples_first, quiet_vmap, vmapped
+from proxyfl.privacy.clipping.terms import Materialised, Term
+from proxyfl.privacy.clipping.tracing import Trace
+from proxyfl.privacy.rowwise.axes import Rows, Times
+from proxyfl.privacy.rowwise.step import Axes, Unproven, base_name, describe
 
 
 @dataclass(frozen=True)

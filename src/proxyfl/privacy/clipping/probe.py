@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.privacy.clipping import Clipper
-from proxyfl.privacy.state import State
+from proxyfl.privacy.clipping.clipper import Clipper
+from proxyfl.privacy.clipping.state import State
 
 SIZES = (2, 7)
 """Numbers of examples that are tried; neither is one that the graph was recorded with."""

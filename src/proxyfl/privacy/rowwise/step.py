@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from proxyfl.privacy.axes import Rows, Times
-from proxyfl.privacy.tracing import Traced
+from proxyfl.privacy.clipping.tracing import Traced
+from proxyfl.privacy.rowwise.axes import Rows, Times
 
 Axes = Any
 """Rows, None for a constant, or a list of these for an operation with several outputs."""

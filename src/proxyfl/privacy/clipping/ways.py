@@ -1,7 +1,7 @@
 """Three ways to per-example gradients. None can let one example into another's gradient.
 
     * ``OnePass``: one backward pass over the whole batch and a rule per operation, for models whose
-      recorded graph is proven to treat the examples one by one (``rowwise``);
+      recorded graph is proven to treat the examples one by one (``rowwise.proof``);
     * ``Vmapped``: the graph that was recorded from a *single* example, run for each (torch.func);
     * ``OneByOne``: the model's own Python on a batch of one, example after example, for what cannot
       be recorded. It fails if the model remembers anything from one call to the next.
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy.layers import quiet_vmap
-from proxyfl.privacy.program import Program
-from proxyfl.privacy.rowwise import prove
-from proxyfl.privacy.state import State
-from proxyfl.privacy.step import Unproven
-from proxyfl.privacy.terms import KEPT_AT_MOST, Materialised, Term
-from proxyfl.privacy.tracing import Untraceable, record, trace
+from proxyfl.privacy.clipping.layers import quiet_vmap
+from proxyfl.privacy.clipping.program import Program
+from proxyfl.privacy.clipping.state import State
+from proxyfl.privacy.clipping.terms import KEPT_AT_MOST, Materialised, Term
+from proxyfl.privacy.clipping.tracing import Untraceable, record, trace
+from proxyfl.privacy.rowwise.proof import prove
+from proxyfl.privacy.rowwise.step import Unproven
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, targets) -> one loss per example; row i must depend on row i alone."""

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.privacy.madeup import made_up
-from proxyfl.privacy.terms import Materialised, Term
-from proxyfl.privacy.ways import Clipped, Loss, Way, choose
+from proxyfl.privacy.clipping.madeup import made_up
+from proxyfl.privacy.clipping.terms import Materialised, Term
+from proxyfl.privacy.clipping.ways import Clipped, Loss, Way, choose
 
 _SLACK = 16
 """Units of the last place by which a clipped gradient is made shorter, so that rounding cannot

@@ -22,7 +22,7 @@ from torch._decomp import decomposition_table
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from proxyfl.privacy.axes import Times
+from proxyfl.privacy.rowwise.axes import Times
 
 FEW, MORE = 3, 4
 """The two numbers of examples. A constant with as many rows fits one of them at most."""
