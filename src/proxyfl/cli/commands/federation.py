@@ -188,6 +188,22 @@ def _try(args: argparse.Namespace) -> int:
     return 0
 
 
+def predict(folder: Path, *, as_json: bool) -> int:
+    """Simulate a federation from its manifest and site files: what will the sites get?"""
+    from proxyfl.node import prediction
+    from proxyfl.node.members import manifest
+
+    measure = manifest.read(folder).measure
+    console = Console(highlight=False, stderr=as_json)
+    with console.status("Simulating the federation in this process."):
+        outcomes = prediction.predict(folder)
+    if as_json:
+        print(json.dumps([_plain(outcome, measure) for outcome in outcomes]))
+    else:
+        show_outcomes(console, outcomes, measure)
+    return 0
+
+
 def show_outcomes(console: Console, outcomes: "list[Outcome]", measure: str) -> None:
     """The table of gains."""
     from proxyfl.privacy.guarantee import largest, shown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from proxyfl import _settings
 from proxyfl._machine import physical_cores
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.commands import add_json, federation, opening
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_result
 from proxyfl.cli.terminal.spinner import waiting
@@ -77,6 +77,12 @@ def add(commands: "Commands") -> None:
     parser.add_argument(
         "--print-config", action="store_true", help="print the resolved config as TOML and stop"
     )
+    parser.add_argument(
+        "--federation",
+        type=Path,
+        metavar="DIR",
+        help="simulate the real federation of this folder's manifest and site folders",
+    )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +107,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
+    if args.federation is not None:
+        return federation.predict(args.federation, as_json=args.json)
     return mpi.on_rank_zero(partial(_execute, args))
 
 

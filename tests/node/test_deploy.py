@@ -1,0 +1,60 @@
+"""The examples for systemd and Docker are what they claim to be."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from proxyfl.cli.main import parser
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+UNIT = DEPLOY / "proxyfl-node.service"
+DOCKERFILE = DEPLOY / "Dockerfile"
+
+
+def test_the_units_command_is_one_of_ours() -> None:
+    """What systemd would start parses, stops politely, and may write to its folder alone."""
+    text = UNIT.read_text()
+    command = re.search(r"^ExecStart=/usr/bin/env (.*)$", text, re.MULTILINE)
+    assert command
+    words = shlex.split(command[1])
+    assert words[0] == "proxyfl"
+    parser(only="node").parse_args(words[1:])
+    assert "KillSignal=SIGTERM" in text
+    assert "ProtectSystem=strict" in text
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    """`systemd-analyze verify` finds nothing wrong with it."""
+    unit = tmp_path / UNIT.name
+    # The example's user exists on the machine that it is meant for.
+    unit.write_text(UNIT.read_text().replace("=proxyfl\n", "=root\n"))
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    complaints = [line for line in checked.stderr.splitlines() if UNIT.name in line]
+    assert complaints == []
+
+
+def test_the_dockerfile_runs_a_command_of_ours() -> None:
+    """Entry point and command parse together, nothing runs as root, what is copied exists."""
+    text = DOCKERFILE.read_text()
+    entry = re.search(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
+    command = re.search(r"^CMD (\[.*\])$", text, re.MULTILINE)
+    assert entry
+    assert command
+    words = [*json.loads(entry[1]), *json.loads(command[1])]
+    assert words[0] == "proxyfl"
+    parser(only="node").parse_args(words[1:])
+    assert text.index("USER proxyfl") < text.index("ENTRYPOINT")
+    for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
+        for name in line.split()[:-1]:
+            assert (DEPLOY.parent / name).exists(), name
