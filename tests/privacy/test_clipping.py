@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping.clipper import Clipper, terms
+from proxyfl.privacy.clipping import terms
+from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.validation import check_private_trainable, checked_clipper
 
 
