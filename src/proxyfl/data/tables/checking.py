@@ -28,7 +28,9 @@ class _Persons:
 
     def elsewhere(self, schema: Schema, path: Path, part: Encoded) -> list[Fault]:
         """The rows of persons whom another site has too."""
-        found = []
+        found: list[Fault] = []
+        if not part.person:  # nobody is named
+            return found
         sites = part.site or [path.stem] * len(part.person)
         for person, site, row in zip(part.person, sites, part.rows.tolist(), strict=True):
             first = self.site.setdefault(person, site)

@@ -1,0 +1,74 @@
+"""How sure a gain is: intervals, noise, the majority rate, and models that say one class only."""
+
+from proxyfl.records import certainty
+from proxyfl.records.run import Run
+
+
+def run(alone, joined, counts=None, measure="auroc"):
+    """A finished run of two clients with these resampled scores of the kept models."""
+    rows = []
+    for method, lists in (("alone", alone), ("proxyfl", joined)):
+        for client, values in enumerate(lists):
+            row = {"method": method, "round": 0, "client": client, "name": f"c{client}"}
+            row |= {f"private_{measure}": values[0], "private_resampled": list(values)}
+            rows.append(row)
+    counts = counts or [[5, 5], [5, 5]]
+    clients = [{"client": i, "confusion": {"private": counts}} for i in range(2)]
+    methods = {name: {"keeps": "private", "clients": clients} for name in ("alone", "proxyfl")}
+    settings = {"methods": ["alone", "proxyfl"], "rounds": 1, "measure": measure}
+    named = [{"name": "c0"}, {"name": "c1"}]
+    summary = {"finished": True, "classes": ["no", "yes"], "clients": named, "methods": methods}
+    return Run(None, settings, rows, summary)
+
+
+def test_the_interval_is_of_the_mean_over_clients():
+    """Samples are compared place by place, and clients averaged within a sample."""
+    found = run([[0.5, 0.6], [0.5, 0.6]], [[0.7, 0.8], [0.9, 1.0]])
+    low, high = certainty.gain_interval(found, "proxyfl")
+    assert abs(low - 0.3) < 1e-9
+    assert abs(high - 0.3) < 1e-9
+    one = certainty.gain_interval(found, "proxyfl", [0])
+    assert abs(one[0] - 0.2) < 1e-9
+
+
+def test_noise_is_an_interval_with_zero():
+    """A difference that changes its sign between samples is within noise; a steady one is not."""
+    noisy = run([[0.5, 0.9], [0.5, 0.9]], [[0.7, 0.7], [0.7, 0.7]])
+    assert certainty.is_within_noise(certainty.gain_interval(noisy, "proxyfl"))
+    steady = run([[0.5, 0.6], [0.5, 0.6]], [[0.7, 0.8], [0.7, 0.8]])
+    assert not certainty.is_within_noise(certainty.gain_interval(steady, "proxyfl"))
+    assert not certainty.is_within_noise(None)
+
+
+def test_a_lower_loss_is_a_gain():
+    """In a measure where lower is better the interval's sign is turned."""
+    found = run([[0.3, 0.3], [0.3, 0.3]], [[0.2, 0.2], [0.2, 0.2]], measure="brier")
+    low, _ = certainty.gain_interval(found, "proxyfl")
+    assert low > 0
+
+
+def test_samples_without_a_value_are_left_out():
+    """A sample on which a measure is not defined says nothing; without any there is no interval."""
+    found = run([[0.5, None], [0.5, 0.5]], [[0.7, 0.7], [0.7, 0.9]])
+    assert certainty.gain_interval(found, "proxyfl") is not None
+    nothing = run([[None], [None]], [[None], [None]])
+    assert certainty.gain_interval(nothing, "proxyfl") is None
+
+
+def test_no_resampled_scores_no_interval():
+    """A run of an earlier release has no interval, and says so by None."""
+    found = run([[0.5], [0.5]], [[0.7], [0.7]])
+    for row in found.rows:
+        del row["private_resampled"]
+    assert certainty.gain_interval(found, "proxyfl") is None
+    assert certainty.score_interval(found, "proxyfl", 0) is None
+
+
+def test_the_majority_rate_and_one_class_only():
+    """Counts tell both: 93 of 100 examples are of one class, and the model says only that."""
+    found = run([[0.5], [0.5]], [[0.5], [0.5]], counts=[[93, 0], [7, 0]])
+    assert certainty.majority_rate(found) == 0.93
+    assert ("alone", 0, "no") in certainty.one_class_only(found)
+    assert len(certainty.one_class_only(found)) == 4
+    fair = run([[0.5], [0.5]], [[0.5], [0.5]], counts=[[90, 3], [7, 0]])
+    assert not certainty.one_class_only(fair)
