@@ -16,6 +16,7 @@ COMMANDS = {
     "watch": "follow a run in the browser while it goes on",
     "predict": "predict with a client's private model from a finished run",
     "epsilon": "what a training costs in privacy, or what a target epsilon allows",
+    "certificate": "what each client's releases cost, on a page; whether a page is true",
     "methods": "list the methods and what distinguishes them",
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
