@@ -196,7 +196,7 @@ def _failure(worker: _Worker, where: str) -> ProxyFLError:
                 return message
             if isinstance(message, Exception):
                 return WorkerDied(
-                    f"{worker.process.name}, which has {worker.clients}, failed in {where}: "
+                    f"{worker.process.name}, which hosts {worker.clients}, failed in {where}: "
                     f"{message}."
                 )
     except (EOFError, OSError):
@@ -210,7 +210,7 @@ def _died(worker: _Worker, where: str) -> WorkerDied:
         if code is not None and code < 0
         else f"ended with code {code}"
     )
-    return WorkerDied(f"{worker.process.name}, which has {worker.clients}, {how} in {where}.")
+    return WorkerDied(f"{worker.process.name}, which hosts {worker.clients}, {how} in {where}.")
 
 
 def _work(line: Connection) -> None:
