@@ -21,6 +21,7 @@ import pytest
 
 import proxyfl
 from proxyfl.cli.main import main, parser
+from proxyfl.data.tables import schema
 from proxyfl.privacy import accounting
 from proxyfl.privacy.guarantee import Kind, shown
 from proxyfl.simulation import config as settings
@@ -153,10 +154,13 @@ def test_what_other_examples_import_is_there(page: Path) -> None:
     [pytest.param(p, b.text, id=f"{p.name}:{b.line}") for p in PAGES for b in blocks(p, "toml")],
 )
 def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> None:
-    """Every TOML block is a config that fits the demo's clients, or a sweep whose runs can all be
-    planned."""
+    """Every TOML block is a config that fits the demo's clients, a sweep whose runs can all be
+    planned, or a table's schema."""
     file = tmp_path / "example.toml"
     file.write_text(text)
+    if "[label]" in text:
+        assert schema.read(file).features
+        return
     shutil.copytree(ROOT / "experiments" / "base", tmp_path / "base")
     if re.search(r"^\[(grid|set)\]", text, re.MULTILINE):
         runs = sweep.plan(file, tmp_path / "runs")
