@@ -1,0 +1,156 @@
+r"""Canaries: records that an auditor plants by coin because they leave the clearest trace.
+
+A record can move a step's sum by at most C, so a canary's gradient should have norm C once clipped.
+What one canary adds should not be mistaken for what another adds, so the clipped gradients should
+be nearly orthogonal:
+
+    x = s times a row of a random orthogonal matrix        orthogonal in the first layer
+    the same x with other labels y                         p(x) - e_y differ, and no label is learnt
+    s doubled until nine of ten gradients exceed 2 C       clipped to norm C, at first at least
+
+The audit measures with the gradients as they are, not as they were meant: a canary whose gradient
+falls below C in the course of a training merely counts for less.
+
+Guarantees:
+    * inputs, labels and coins depend on the generator alone, and no coin depends on anything else;
+    * ``clipped_gradients`` has rows of norm at most C, computed without ``privacy.clipping``: the
+      audit does not rely on the code that it audits.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from proxyfl import params
+from proxyfl._validate import whole
+from proxyfl.data.examples import InMemory
+
+_CHUNK = 2**24
+"""Gradients are computed for so many canaries at once that they hold about this many numbers."""
+
+ANCHOR_COPIES = 8
+"""Copies of each anchor."""
+
+_LARGEST_SCALE = 2.0**20
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Inputs, labels, and which of them the audited client really has (``planted``).
+
+    The last ``anchors`` of them are no secret: the client has ``ANCHOR_COPIES`` of each. What
+    several equal records add is seen more clearly, so the step-by-step audit measures with them.
+    """
+
+    x: Tensor
+    labels: Tensor
+    planted: Tensor
+    anchors: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels) - self.anchors
+
+    @property
+    def copies(self) -> Tensor:
+        """How often the client has each: 0 or 1 of a canary, several of an anchor."""
+        found = self.planted.long()
+        found[len(self) :] = ANCHOR_COPIES
+        return found
+
+    @property
+    def expected_records(self) -> int:
+        """How many records the client has on average over the coins."""
+        return len(self) // 2 + ANCHOR_COPIES * self.anchors
+
+    def examples(self) -> InMemory:
+        """What the audited client has, as its data."""
+        x = self.x.repeat_interleave(self.copies, dim=0)
+        return InMemory(x, self.labels.repeat_interleave(self.copies))
+
+    def larger(self, factor: float) -> "Canaries":
+        """The same with inputs ``factor`` times as large."""
+        return replace(self, x=self.x * factor)
+
+
+def make(
+    count: int,
+    shape: tuple[int, ...],
+    classes: int,
+    generator: torch.Generator,
+    *,
+    anchors: int = 0,
+) -> Canaries:
+    """``count`` canaries of unit length, each planted by a fair coin of its own, and anchors."""
+    whole("canaries", count, at_least=2)
+    whole("anchors", anchors, at_least=0)
+    width = math.prod(shape)
+    directions = min(count, width)
+    # An anchor has the label that comes to its direction last.
+    first_anchor = directions * (classes - 1)
+    numbers = torch.cat([torch.arange(count), first_anchor + torch.arange(anchors)])
+    block = numbers // (directions * classes)
+    tables = [_directions(directions, width, generator) for _ in range(int(block.max()) + 1)]
+    x = torch.stack(tables)[block, numbers % directions]
+    labels = (numbers // directions + numbers % directions) % classes
+    planted = torch.rand(count + anchors, generator=generator) < 0.5
+    planted[count:] = True
+    return Canaries(x.reshape(-1, *shape), labels, planted, anchors)
+
+
+def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
+    """``count`` orthonormal rows of length ``width``."""
+    gaussian = torch.randn(width, count, generator=generator)
+    columns: Tensor = torch.linalg.qr(gaussian).Q
+    return columns.T
+
+
+def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
+    """The canaries, enlarged until nine of ten gradients at ``model`` exceed twice the clip norm.
+
+    Where enlarging does not help (a model that normalises its inputs), they stay at unit length.
+    """
+    factor = 1.0
+    while factor < _LARGEST_SCALE:
+        candidate = canaries.larger(factor)
+        norms = gradients(model, params.flatten(model), candidate).norm(dim=1)
+        if float(norms.quantile(0.1)) >= 2 * clip_norm:
+            return candidate
+        factor *= math.sqrt(2)
+    return canaries
+
+
+def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
+    """Each canary's gradient of the cross-entropy at the parameters ``theta``: (count, size)."""
+    names = [name for name, value in model.named_parameters() if value.requires_grad]
+    pieces = params.split(model, theta)
+    at = {name: piece.detach() for name, piece in zip(names, pieces, strict=True)}
+
+    def loss(values: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
+        logits = functional_call(model, values, (x[None],))
+        return functional.cross_entropy(logits, label[None])
+
+    each = vmap(grad(loss), in_dims=(None, 0, 0))
+    at_once = max(1, _CHUNK // max(1, params.size(model)))
+    found = []
+    was_training = model.training
+    model.eval()
+    for start in range(0, len(canaries.labels), at_once):
+        piece = slice(start, start + at_once)
+        by_name = each(at, canaries.x[piece], canaries.labels[piece])
+        found.append(torch.cat([by_name[name].flatten(1) for name in names], dim=1))
+    model.train(was_training)
+    return torch.cat(found)
+
+
+def clipped_gradients(
+    model: nn.Module, theta: Tensor, canaries: Canaries, clip_norm: float
+) -> Tensor:
+    """The same, each clipped to ``clip_norm`` and in units of it."""
+    rows = gradients(model, theta, canaries)
+    norms = rows.norm(dim=1, keepdim=True)
+    clipped: Tensor = rows / norms.clamp(min=clip_norm)
+    return clipped

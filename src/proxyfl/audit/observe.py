@@ -1,0 +1,251 @@
+"""What peers see of one client: its proxy at the start of each round and as it was released.
+
+The federation runs as configured, through the code of every run (``simulation.prepare``,
+``federation.rounds``). Two things differ: the audited client has the planted canaries in place of
+its own records, and the exchange is watched. A peer knows where a round starts: the client keeps
+the share that it sends, and what it receives was sent by peers.
+
+Guarantees:
+    * the observer sees parameters before and after local training and nothing else of a client: no
+      batches, noise, losses or optimizer states;
+    * the audited client samples at the rate, adds the noise and takes the steps that the config
+      gives it; its rate is stated, so that it does not follow from the coins;
+    * the claimed epsilon is the one that the client's own ledger states at the end.
+"""
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from proxyfl import models, params
+from proxyfl._validate import choice, whole
+from proxyfl.audit.canaries import Canaries, fitted, make
+from proxyfl.errors import ConfigError
+from proxyfl.federation import exchange
+from proxyfl.federation.client import Client
+from proxyfl.federation.exchange import Exchange, MassChannel
+from proxyfl.federation.methods import METHODS
+from proxyfl.federation.rounds import run_rounds
+from proxyfl.gossip.pushsum import Mass
+from proxyfl.privacy.guarantee import Epsilon
+from proxyfl.seeds import derive, stream
+from proxyfl.simulation.clients import ClientData, evaluator
+from proxyfl.simulation.config import Config, Optimizer
+from proxyfl.simulation.prepare import Prepared, prepare
+from proxyfl.transport.memory import MemoryTransport
+
+MOST_CANARIES = 600
+MOST_ANCHORS = 64
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """What the audited client says about its training, all of it public."""
+
+    sampling_rate: float
+    noise_multiplier: float
+    clip_norm: float
+    divisor: int
+    optimizer: Optimizer
+
+
+@dataclass
+class Seen:
+    """One client's rounds as its peers see them, in order."""
+
+    starts: list[Tensor] = field(default_factory=list)
+    releases: list[Tensor] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A run of the configured mechanism on planted canaries, as peers see it."""
+
+    method: str
+    client: int
+    mechanism: Mechanism
+    canaries: Canaries
+    model: nn.Module
+    seen: Mapping[int, Seen]
+    claimed: Epsilon
+
+    @property
+    def audited(self) -> Seen:
+        """The audited client's rounds."""
+        return self.seen[self.client]
+
+
+def method_of(config: Config, method: str | None) -> str:
+    """The method to audit: the one named, or the config's last that shares a model with DP."""
+    sharing = [name for name in config.methods if _shares(name)]
+    if method is not None:
+        known = [name for name in METHODS if _shares(name)]
+        return choice("method", method, known)
+    if not sharing:
+        raise ConfigError(
+            f"None of the methods {', '.join(config.methods)} shares a model that is trained with "
+            "DP, so there is nothing to audit. Name one with --method, for example proxyfl."
+        )
+    return sharing[-1]
+
+
+def observe(
+    config: Config,
+    *,
+    method: str,
+    client: int = 0,
+    canaries: int | None = None,
+    progress: Callable[[int], None] = lambda _rounds: None,
+) -> Observation:
+    """Run ``config`` with planted canaries in place of the records of ``client``, and watch."""
+    if not config.privacy.enabled:
+        raise ConfigError(
+            "privacy.enabled is false: the training promises nothing, so there is no claim to "
+            "audit. Set it to true."
+        )
+    prepared = prepare(replace(config, methods=(method,)))
+    whole("client", client, at_least=0)
+    if client >= len(prepared.clients):
+        raise ConfigError(
+            f"Expected a client from 0 to {len(prepared.clients) - 1}, got client={client}."
+        )
+    model = _model(prepared, method)
+    planted = _canaries(prepared, method, client, model, canaries)
+    audited = _planted(prepared, method, client, planted)
+    watched = _Watch(len(audited.clients), params.flatten(model))
+    everyone = _run(audited, method, watched, progress)
+    mechanism = _mechanism(audited, method, client)
+    claimed = everyone[client].ledger.epsilon()
+    return Observation(method, client, mechanism, planted, model, watched.seen, claimed)
+
+
+def _shares(name: str) -> bool:
+    row = METHODS[name]
+    return row.dp and row.exchange != "none"
+
+
+def _model(prepared: Prepared, method: str) -> nn.Module:
+    """The shared model as everybody starts from it."""
+    config = prepared.config
+    assembly = prepared.assembly(method)
+    single = assembly.method.learner == "single" and assembly.single_is_private
+    spec = assembly.private_spec(0) if single else config.models.proxy
+    dataset = prepared.dataset
+    seed = derive(config.seed, "init", 0)
+    return models.build(spec, shape=dataset.shape, classes=dataset.classes, seed=seed)
+
+
+def _canaries(
+    prepared: Prepared, method: str, client: int, model: nn.Module, count: int | None
+) -> Canaries:
+    """Canaries for the model: by default a third as many as it has parameters, at most 600."""
+    size = params.size(model)
+    count = count or max(2, min(MOST_CANARIES, size // 3))
+    dataset = prepared.dataset
+    generator = stream(prepared.config.seed, "canaries", client)
+    anchors = min(MOST_ANCHORS, size // 8, count)
+    made = make(count, dataset.shape, dataset.classes, generator, anchors=anchors)
+    return fitted(made, model, prepared.assembly(method).dp(client).clip_norm)
+
+
+def _planted(prepared: Prepared, method: str, client: int, canaries: Canaries) -> Prepared:
+    """The same run in which ``client`` has the planted canaries.
+
+    Its rate and delta are stated as they were, and its batch size follows the number of records
+    that it has on average over the coins. Nothing of these depends on the coins.
+    """
+    config = prepared.config
+    assembly = prepared.assembly(method)
+    everyone = range(len(prepared.clients))
+    rates = tuple(assembly.sampling(i).rate for i in everyone)
+    batch_sizes = [assembly.batch_size(i) for i in everyone]
+    batch_sizes[client] = max(1, round(rates[client] * canaries.expected_records))
+    deltas = [assembly.dp(i).delta or assembly.sampling(i).default_delta() for i in everyone]
+    privacy = replace(config.privacy, sampling_rate=rates, examples=None, delta=tuple(deltas))
+    learning = replace(
+        config.learning,
+        batch_size=tuple(batch_sizes),
+        steps_per_round=tuple(assembly.steps(i) for i in everyone),
+    )
+    changed = replace(config, privacy=privacy, learning=learning)
+    clients = list(prepared.clients)
+    examples = canaries.examples()
+    rows = torch.arange(len(examples))
+    clients[client] = ClientData(clients[client].name, rows, examples)
+    return replace(prepared, config=changed, clients=clients)
+
+
+class _Watch:
+    """Notes what an exchange moves."""
+
+    def __init__(self, clients: int, initial: Tensor) -> None:
+        self.seen = {client: Seen() for client in range(clients)}
+        self._starts = dict.fromkeys(range(clients), initial)
+
+    def around(self, inner: Exchange) -> Exchange:
+        """``inner``, watched."""
+
+        def watched(
+            masses: Mapping[int, Mass],
+            present: Sequence[int],
+            leaving: Set[int],
+            channel: MassChannel,
+        ) -> dict[int, Mass]:
+            for client, mass in masses.items():
+                seen = self.seen[client]
+                seen.rounds.append(channel.round)
+                seen.starts.append(self._starts[client])
+                seen.releases.append(mass.theta.clone())
+            mixed = inner(masses, present, leaving, channel)
+            for client, mass in mixed.items():
+                self._starts[client] = mass.theta.clone()
+            return mixed
+
+        return watched
+
+
+def _run(
+    prepared: Prepared, method: str, watch: _Watch, progress: Callable[[int], None]
+) -> list[Client]:
+    config = prepared.config
+    assembly = prepared.assembly(method)
+    clients = [assembly.client(i) for i in range(len(prepared.clients))]
+    presences = prepared.presences[method]
+    rounds = run_rounds(
+        clients,
+        rounds=config.rounds,
+        exchange=watch.around(exchange.make(assembly.method.exchange, prepared.topology)),
+        shares=True,
+        transport=MemoryTransport(),
+        presence=lambda round: presences[round],
+        evaluate=evaluator(config, prepared.dataset),
+        evaluate_now=lambda _round: False,
+        timeout=config.exchange.timeout,
+    )
+    for records in rounds:
+        for record in records:
+            watch.seen[record.client].steps.append(record.steps)
+        progress(1)
+    return clients
+
+
+def _mechanism(prepared: Prepared, method: str, client: int) -> Mechanism:
+    assembly = prepared.assembly(method)
+    dp = assembly.dp(client)
+    return Mechanism(
+        sampling_rate=assembly.sampling(client).rate,
+        noise_multiplier=dp.noise_multiplier,
+        clip_norm=dp.clip_norm,
+        divisor=assembly.batch_size(client),
+        optimizer=_optimizer(prepared.config, assembly.single_is_private, assembly.method.learner),
+    )
+
+
+def _optimizer(config: Config, single_is_private: bool, learner: str) -> Optimizer:
+    if learner == "single" and single_is_private:
+        return config.private_optimizer
+    return config.proxy_optimizer

@@ -1,0 +1,130 @@
+"""``proxyfl audit``: test a claimed epsilon against what peers see."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from proxyfl.audit import finding
+from proxyfl.audit.finding import VERDICTS, Finding
+from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.privacy.guarantee import shown
+from proxyfl.records import folder
+from proxyfl.simulation import config as configs
+from proxyfl.simulation.config import Config
+
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+Test a claimed epsilon. The federation of a config, or of a run's folder, trains again, with one
+client's records replaced by canaries: records made to leave the clearest trace, each planted by
+coin. From the released proxies alone the audit works out a lower bound on epsilon.
+
+A bound below the claim does not prove the claim; it says how much of it an attack can show. A bound
+above the claim proves, at the stated confidence, that something is wrong.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl audit                                  the demo's settings
+  proxyfl audit experiments/base/images.toml     a config
+  proxyfl audit runs/a --client 3 --json         the settings of a run, its client 3
+  proxyfl audit --set proxy_optimizer.name=sgd --set learning.steps_per_round=1
+
+exit codes: 0 the claim is not contradicted; 1 the bound exceeds it, or the noise is irregular.
+docs/audit.md says how it works, what it assumes, and which mistakes it cannot find.
+"""
+
+
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "audit", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        metavar="CONFIG.toml|RUN",
+        help="settings, or a run's folder; the demo's settings without it",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one setting; may be repeated",
+    )
+    parser.add_argument(
+        "--method", metavar="NAME", help="the method (default: the last that shares with DP)"
+    )
+    parser.add_argument(
+        "--client", type=int, default=0, metavar="K", help="the audited client (default: 0)"
+    )
+    parser.add_argument(
+        "--canaries",
+        type=int,
+        metavar="M",
+        help="how many (default: a third of the proxy's parameters, at most 600)",
+    )
+    parser.add_argument(
+        "--confidence", type=float, default=0.95, metavar="P", help="of the bound (default: 0.95)"
+    )
+    add_json(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Audit and print; exit code 1 if the claim is contradicted."""
+    config = _config(args)
+    with waiting("Auditing", total=2 * config.rounds, quiet=args.json) as progress:
+        found = finding.audit(
+            config,
+            method=args.method,
+            client=args.client,
+            canaries=args.canaries,
+            confidence=args.confidence,
+            progress=progress,
+        )
+    if args.json:
+        print(json.dumps(found.as_dict(), indent=2))
+    else:
+        _show(found, Console(highlight=False))
+    return 0 if found.verdict == "not contradicted" else 1
+
+
+def _config(args: argparse.Namespace) -> Config:
+    path: Path | None = args.config
+    if path is not None and path.is_dir():
+        path = folder.existing(path) / "config.toml"
+    return configs.load(path, args.overrides)
+
+
+def _show(found: Finding, console: Console) -> None:
+    observation = found.observation
+    one_run = found.one_run
+    claimed = observation.claimed
+    table = Table("", "epsilon", "at")
+    table.add_row("claimed", shown(found.epsilon), f"delta {claimed.delta:.3g}, {claimed.kind}")
+    confidence = f"{found.confidence:.0%} confidence"
+    table.add_row("shown step by step, at least", f"{found.by_steps:.3f}", confidence)
+    table.add_row("shown in one run, at least (f-DP)", f"{one_run.by_curve:.3f}", confidence)
+    table.add_row("the same by Steinke et al.", f"{one_run.by_point:.3f}", confidence)
+    canaries = f"{len(observation.canaries)} canaries"
+    table.add_row("an ideal attacker in one run", f"{one_run.ideal:.3f}", canaries)
+    console.print(table)
+    mechanism = observation.mechanism
+    console.print(
+        f"Client {observation.client} of {observation.method}, "
+        f"{sum(observation.audited.steps)} steps in {len(observation.audited.rounds)} rounds. "
+        f"Measured per step: noise {found.steps.noise:.2f} (stated "
+        f"{mechanism.noise_multiplier:g}), share of a record {found.steps.share:.3f} (stated "
+        f"sampling rate {mechanism.sampling_rate:.3f})."
+    )
+    if found.steps.explained > 0:
+        part = f"{found.steps.explained:.0%}"
+        console.print(f"Earlier rounds or other clients explain up to {part} of a round's noise.")
+    console.print(VERDICTS[found.verdict])
