@@ -15,7 +15,8 @@ explain of it is no noise to a peer, so only the unexplained part counts.
 
 Guarantees:
     * for a mechanism that is as claimed, the noise bound falls below the stated noise, and so the
-      epsilon rises above the claim, with probability at most 1 - confidence; the error is split between share (half), noise and repetition (a quarter each)
+      epsilon rises above the claim, with probability at most 1 - confidence. The error is split
+      between share (half), noise and repetition (a quarter each);
     * more noise than claimed, a smaller share, or errors of the inversion lower the bound.
 """
 
