@@ -1,9 +1,10 @@
 """What a site does with a proxy that a member may have poisoned.
 
 ``clip`` pulls each received proxy towards the site's own until it is no farther than ``radius``
-times the usual distance (the median of the distances seen lately), and counts no share for more
-than ``most_weight`` times the weight that the site kept. It needs no majority: with the
-exponential graph a site receives one proxy a round, so there is nobody to take a median over.
+times the way that the site's own proxy goes in a round (the median of the last rounds), and counts
+no share for more than ``most_weight`` times the weight that the site kept. The yardstick is the
+site's own: no peer can stretch it. It needs no majority: with the exponential graph a site receives
+one proxy a round, so there is nobody to take a median over.
 
 It bounds what one share can do in one round; it does not detect who lies. Mass that is counted
 for less than it claims is not conserved: with a liar among the members there is nothing to
@@ -29,9 +30,9 @@ class Guard:
     """One site's defence; ``rule`` "none" adds up what arrives as it is."""
 
     rule: str = "none"
-    radius: float = 3.0
+    radius: float = 2.0
     most_weight: float = 4.0
-    distances: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))
+    ways: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))
     clipped: int = 0
 
     def added(self, mixer: Mixer, kept: Mass, parts: Sequence[Part]) -> Mass | None:
@@ -45,22 +46,19 @@ class Guard:
             masses.append(mass if own else self.guarded(kept, mass))
         return add(masses)
 
+    def moved(self, way: float) -> None:
+        """Take note of how far the site's own training has just moved its proxy."""
+        self.ways.append(way)
+
     def guarded(self, kept: Mass, received: Mass) -> Mass:
         """``received``, pulled towards ``kept`` as far as the rule asks."""
         distance = float((received.theta - kept.theta).norm())
-        limit = self._limit(distance)
-        self.distances.append(min(distance, limit))
         weight = min(received.w, self.most_weight * kept.w)
+        limit = self.radius * median(self.ways) if self.ways else 0.0
         if distance <= limit:
             return Mass(received.theta, weight)
         self.clipped += 1
         return Mass(_towards(kept.theta, received.theta, limit / distance), weight)
-
-    def _limit(self, distance: float) -> float:
-        if not self.distances:
-            # All begin with the same proxy: the first distance is that of one round's training.
-            return distance
-        return self.radius * median(self.distances)
 
 
 def _towards(start: Tensor, end: Tensor, part: float) -> Tensor:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 
+from proxyfl import params
 from proxyfl.errors import TransportError
 from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import MassChannel
@@ -58,6 +59,7 @@ class Participant:
         self.folder = folder
         self.patience = patience
         self.guard = guard
+        self.initial = params.flatten(client.learner.shared)
         self.missed: dict[str, float] = {}
         self.heard_of = 0
         self.expected = 0
@@ -90,6 +92,8 @@ class Participant:
     def release(self, mass: Mass, *, leaving: bool) -> dict[str, int]:
         """Put this round's shares into the outbox; return their sizes by receiver."""
         here = self.books.position()
+        before = self.mixer.kept(here.mass) if here.mass else self.initial
+        self.guard.moved(float((mass.theta - before).norm()))
         self._await_settlement()
         left = self.left()
         blocked = self.books.blocked()

@@ -10,7 +10,6 @@ as many steps, without DP, since nothing of it is shared.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -97,6 +96,10 @@ def simulate(
         schedule=[membership.Attendance(at, card.joins) for at, card in enumerate(agreed.members)],
         allowances={client.id: _allowance(client, agreed.rounds) for client in clients},
     )
+
+    def judged(model: torch.nn.Module, client: int, *, last: bool = False) -> Score:
+        return evaluate(model, judged_on.test)
+
     rounds = run_rounds(
         clients,
         rounds=agreed.rounds,
@@ -104,7 +107,7 @@ def simulate(
         shares=True,
         transport=MemoryTransport(),
         presence=lambda round: presences[round],
-        evaluate=partial(evaluate, examples=judged_on.test),
+        evaluate=judged,
         evaluate_now=lambda _round: False,
     )
     for number, _ in enumerate(rounds):

@@ -8,7 +8,7 @@ a private model of another architecture.
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,8 +57,13 @@ def lay_out(
     seed: int = 0,
     template: Site | None = None,
     skew: float = 0.6,
+    addresses: Sequence[str] = (),
+    joins: Mapping[int, int] | None = None,
 ) -> Layout:
-    """Make the folders of a federation: data, keys, settings, and a manifest that all accept."""
+    """Make the folders of a federation: data, keys, settings, and a manifest that all accept.
+
+    ``addresses`` are on loopback unless given; ``joins`` says from which round on a site takes
+    part, if not from the first."""
     whole("sites", sites, at_least=2)
     dataset = load("digits", seed=seed)
     parts = partition.majority(
@@ -67,12 +72,14 @@ def lay_out(
         p_major=skew,
         generator=numpy_stream(seed, "partition"),
     )
-    ports = free_ports(2 * sites)
+    ports = free_ports(sites)
+    addresses = addresses or [f"{LOOPBACK}:{port}" for port in free_ports(sites)]
     folders = [folder / name_of(at) for at in range(sites)]
     cards = []
     for at, place in enumerate(folders):
         identity = Identity.create(place, name_of(at))
-        cards.append(identity.card(f"{LOOPBACK}:{ports[at]}"))
+        card = identity.card(addresses[at])
+        cards.append(replace(card, joins=(joins or {}).get(at, 0)))
         _write_data(place / "data.npz", dataset, torch.from_numpy(parts[at]))
         settings = replace(
             template or Site(name_of(at)),
@@ -81,8 +88,8 @@ def lay_out(
         )
         network = replace(
             settings.network,
-            listen=f"{LOOPBACK}:{ports[at]}",
-            status_port=ports[sites + at],
+            listen=addresses[at],
+            status_port=ports[at],
         )
         write_text(place / site.FILE, site.to_toml(replace(settings, network=network)))
     manifest = Manifest(

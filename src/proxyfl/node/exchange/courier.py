@@ -10,6 +10,7 @@ waits for a peer. One peer's silence does not hold up the others: each has its o
 pause, which grows up to ``SLOWEST`` seconds while the peer cannot be reached.
 """
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -134,12 +135,21 @@ class Courier:
         while not self._closing.is_set():
             self._wake.wait(TICK)
             self._wake.clear()
-            if self.folder is not None:
-                self._collect()
-            owed = self.service.exchange.books.owed_to()
-            for card in self.service.roster.others():
-                self._give_turn(card, owed)
-            self._follow_all()
+            try:
+                self._look_around()
+            except (ProxyFLError, OSError, sqlite3.Error) as error:
+                self.service.failure = error
+                self.service.exchange.notify()
+                return
+
+    def _look_around(self) -> None:
+        """Collect what lies in the folder, and give each peer that is due its turn."""
+        if self.folder is not None:
+            self._collect()
+        owed = self.service.exchange.books.owed_to()
+        for card in self.service.roster.others():
+            self._give_turn(card, owed)
+        self._follow_all()
 
     def _give_turn(self, card: Card, owed: set[str]) -> None:
         turn = self.turns.setdefault(card.name, Turn())
@@ -156,7 +166,7 @@ class Courier:
             self._talk(card, turn)
             turn.reachable = True
             turn.pause = QUICKEST
-        except ProxyFLError as error:
+        except (ProxyFLError, sqlite3.Error) as error:
             turn.reachable = False
             turn.pause = min(2 * turn.pause, SLOWEST)
             about = {"reason": str(error)[:300], "lost": before}

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from proxyfl.errors import ProxyFLError, TransportError
+from proxyfl.errors import ProxyFLError, RunError, TransportError
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.messages import Header, Hello, Verdict
 from proxyfl.node.exchange.protocol import Exchange, RestoredError
@@ -53,6 +53,7 @@ class Service:
         self.contact: dict[str, float] = {}
         self.skew: dict[str, float] = {}
         self.behind: RestoredError | None = None
+        self.failure: Exception | None = None
         self.on_contact: Callable[[str], None] = lambda peer: None
         self._queues: dict[str, queue.Queue[bytes]] = {}
         self._lock = threading.Lock()
@@ -91,9 +92,13 @@ class Service:
         return b"" if answer is None else messages.pack(answer, self.identity)
 
     def check_behind(self) -> None:
-        """Raise RestoredError if a peer has seen this site further than it knows itself."""
+        """Raise RestoredError if a peer has seen this site further than it knows itself.
+
+        Raise RunError if what goes out has failed for good: a full disk, a broken store."""
         if self.behind is not None:
             raise self.behind
+        if self.failure is not None:
+            raise RunError(f"This site can send no more: {self.failure}") from self.failure
 
     def opened(self, message: bytes) -> bytes:
         """The message within a sealed one for this site."""

@@ -141,9 +141,14 @@ class Store:
                 yield self.connection
                 if outermost:
                     self.connection.execute("commit")
-            except BaseException:
+            except BaseException as error:
                 if outermost and self.connection.in_transaction:
                     self.connection.execute("rollback")
+                if isinstance(error, sqlite3.Error):
+                    raise RunError(
+                        f"Cannot write the store {self.path}: {error}. Nothing of this step was "
+                        "kept. Make room on the disk, then start the site again."
+                    ) from error
                 raise
             finally:
                 self._depth -= 1
