@@ -105,10 +105,12 @@ def client(
         row,
         examples,
         classes=len(manifest.input.classes),
-        batch_size=min(site.learning.batch_size, len(examples)),
+        batch_size=_batch_size(site, len(examples)),
         dp=DP(
             clip_norm=site.privacy.clip_norm,
             noise_multiplier=site.privacy.noise_multiplier,
+            sampling_rate=site.privacy.sampling_rate,
+            declared_examples=site.privacy.examples,
             delta=site.privacy.delta,
             budget=None if budget is None else Budget(budget, site.privacy.accountant),
             ledger=ledger,
@@ -123,6 +125,13 @@ def client(
         residual=site.model.residual,
         device=site.resources.device,
     )
+
+
+def _batch_size(site: Site, examples: int) -> int:
+    """The site's batch size, which a declared sampling leaves as it is: it is public then."""
+    if site.privacy.declared:
+        return site.learning.batch_size
+    return min(site.learning.batch_size, examples)
 
 
 def initial_proxy(manifest: Manifest) -> torch.nn.Module:

@@ -76,6 +76,11 @@ class Privacy:
     clip_norm: float = 1.0
     delta: float | None = None
     """The guarantee's delta; absent, one over the number of examples."""
+    sampling_rate: float | None = None
+    """The share of examples that a step draws, fixed beforehand: nothing that is released then
+    follows from how many examples there are (relation add-or-remove). Needs ``delta``."""
+    examples: int | None = None
+    """A declared, public number of examples, which may be rounded, in place of the true one."""
     budget: float | None = 5.0
     """The epsilon that this site's records may cost in all. It can be lowered, never raised."""
     accountant: str = "pld"
@@ -86,8 +91,17 @@ class Privacy:
         choice("privacy.accountant", self.accountant, ACCOUNTANTS)
         if self.delta is not None:
             number("privacy.delta", self.delta, above=0, below=1)
+        if self.sampling_rate is not None:
+            number("privacy.sampling_rate", self.sampling_rate, above=0, at_most=1)
+        if self.examples is not None:
+            whole("privacy.examples", self.examples)
         if self.budget is not None:
             number("privacy.budget", self.budget, above=0)
+
+    @property
+    def declared(self) -> bool:
+        """Whether the sampling rate is known without counting this site's records."""
+        return self.sampling_rate is not None or self.examples is not None
 
 
 @dataclass(frozen=True)
