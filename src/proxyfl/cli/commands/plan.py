@@ -1,0 +1,159 @@
+"""``proxyfl plan``: which batch, noise and rounds fit a budget, and which proxies it rules out."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from proxyfl._validate import whole
+from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.privacy.guarantee import WEAK
+from proxyfl.privacy.statements.planning import (
+    HOPELESS,
+    ROUNDS,
+    SIZES,
+    Option,
+    most_parameters,
+    options,
+)
+
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+Say which batch sizes, noise and rounds fit a privacy budget, by the PLD accountant, and how loud a
+step's noise is beside the longest sum of clipped gradients: sigma sqrt(P) / B for a proxy of P
+parameters, and less by sqrt(K) in the average over K clients. A round is one pass over the
+examples, floor(N/B) steps. Exit code 1 if a proxy of P parameters is hopeless under every option.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl plan --examples 1000 --budget-epsilon 3 --delta 1e-4
+  proxyfl plan --examples 1000 --budget-epsilon 3 --delta 1e-4 --parameters 650 --clients 8
+  proxyfl plan --examples 1000 --budget-epsilon 1 --delta 1e-4 --rounds 20 50 --json
+"""
+
+_BAR = 24
+
+
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(commands, "plan", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument(
+        "--examples", type=int, required=True, metavar="N", help="the client's training examples"
+    )
+    parser.add_argument(
+        "--budget-epsilon", type=float, required=True, metavar="E", help="what may be spent"
+    )
+    parser.add_argument(
+        "--delta", type=float, required=True, metavar="D", help="at most 1/N; 1/(10 N) or less"
+    )
+    parser.add_argument("--parameters", type=int, metavar="P", help="the proxy's parameters")
+    parser.add_argument(
+        "--clients", type=int, default=1, metavar="K", help="clients that average (default: 1)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        nargs="+",
+        default=list(ROUNDS),
+        metavar="R",
+        help=f"rounds to try (default: {' '.join(map(str, ROUNDS))})",
+    )
+    add_json(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print what fits; 1 if the proxy is hopeless under all of it."""
+    whole("clients", args.clients)
+    if args.parameters is not None:
+        whole("parameters", args.parameters)
+    with waiting("Planning", quiet=args.json):
+        found = options(args.examples, args.budget_epsilon, args.delta, rounds=args.rounds)
+    largest = most_parameters(found, args.clients)
+    hopeless = args.parameters is not None and args.parameters > largest
+    notes = _notes(args, largest, hopeless)
+    if args.json:
+        print(json.dumps(_document(args, found, largest, notes), indent=2))
+    else:
+        _show(args, found, largest, notes, Console(highlight=False))
+    return 1 if hopeless else 0
+
+
+def _notes(args: argparse.Namespace, largest: int, hopeless: bool) -> list[str]:
+    notes = [
+        f"At this budget a proxy of more than {largest:,} parameters is hopeless whichever option "
+        f"is taken: even averaged over {args.clients} clients a step's noise is more than "
+        f"{HOPELESS:g} times the longest possible sum. A rule of thumb."
+    ]
+    if hopeless:
+        notes.append(
+            f"Refused: {args.parameters:,} parameters cannot be had. Take a smaller proxy, more "
+            "examples, fewer rounds or a larger budget."
+        )
+    if args.budget_epsilon > WEAK:
+        notes.append(f"An epsilon above {WEAK:g} rules out very little.")
+    return notes
+
+
+def _document(
+    args: argparse.Namespace, found: Sequence[Option], largest: int, notes: list[str]
+) -> dict[str, Any]:
+    rows = []
+    for option in found:
+        row = asdict(option) | {"largest_proxy": option.largest_proxy(args.clients)}
+        if args.parameters is not None:
+            row["noise_alone"] = option.ratio(args.parameters)
+            row["noise_averaged"] = option.ratio(args.parameters, args.clients)
+        rows.append(row)
+    return {
+        "examples": args.examples,
+        "epsilon": args.budget_epsilon,
+        "delta": args.delta,
+        "relation": "zero-out",
+        "parameters": args.parameters,
+        "clients": args.clients,
+        "options": rows,
+        "largest_proxy": largest,
+        "hopeless": [size for size in SIZES if size > largest],
+        "notes": notes,
+    }
+
+
+def _show(
+    args: argparse.Namespace,
+    found: Sequence[Option],
+    largest: int,
+    notes: list[str],
+    console: Console,
+) -> None:
+    columns: list[str | Column] = ["rounds", "batch", "steps", "noise", "largest proxy"]
+    if args.parameters is not None:
+        columns += ["alone", "averaged", Column("", no_wrap=True, min_width=8)]
+    table = Table(*columns)
+    for option in found:
+        row = [f"{option.rounds}", f"{option.batch}", f"{option.steps}"]
+        row += [f"{option.noise_multiplier:g}", f"{option.largest_proxy(args.clients):,}"]
+        if args.parameters is not None:
+            averaged = option.ratio(args.parameters, args.clients)
+            row += [f"{option.ratio(args.parameters):.3g}", f"{averaged:.3g}", bar(averaged, 8)]
+        table.add_row(*row)
+    console.print(table)
+    for size in SIZES:
+        ratio = min(option.ratio(size, args.clients) for option in found)
+        verdict = "hopeless" if size > largest else ""
+        console.print(f"{size:>12,} parameters  {bar(ratio)}  {ratio:8.2f}  {verdict}".rstrip())
+    for note in notes:
+        console.print(note)
+
+
+def bar(ratio: float, width: int = _BAR) -> str:
+    """The longest sum (full) beside the noise (light), to scale."""
+    full = round(width / (1 + ratio))
+    return "█" * full + "░" * (width - full)

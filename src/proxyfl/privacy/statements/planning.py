@@ -1,0 +1,84 @@
+"""What fits a budget: batch sizes, noise and rounds, and how large a proxy may be under that noise.
+
+A step adds noise of norm about sigma C sqrt(P) to a sum of B clipped gradients, whose norm is at
+most B C. The ratio
+
+    alone        sigma sqrt(P) / B
+    averaged     sigma sqrt(P) / (B sqrt(K))     over the proxies of K clients, whose noise is
+                                                 independent
+
+does not depend on C or on the data. Above one the noise is longer than the longest sum that is
+possible; the demo runs at 1.7 alone and 0.6 averaged over its eight clients. Above ``HOPELESS``,
+averaged, we call a proxy hopeless. That is a rule of thumb, not a theorem: it says nothing of how
+easy the task is.
+
+Guarantees: every option respects the budget by the PLD accountant (noise is rounded up); what
+cannot be had is refused with ConfigError.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxyfl import _validate
+from proxyfl.errors import ConfigError
+from proxyfl.privacy.calibration import noise_for
+
+HOPELESS = 3.0
+"""The averaged ratio beyond which no proxy is worth its noise."""
+
+ROUNDS = (10, 30, 100)
+FRACTIONS = (0.01, 0.03, 0.1, 0.3)
+"""Batch sizes that are tried, as parts of the examples."""
+
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+"""Sizes of proxies, in parameters, that are judged."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting that fits the budget: rounds of one pass each, over batches of this size."""
+
+    batch: int
+    rounds: int
+    steps: int
+    noise_multiplier: float
+
+    def ratio(self, parameters: int, clients: int = 1) -> float:
+        """A step's noise relative to the longest clipped sum, averaged over ``clients``."""
+        return self.noise_multiplier * math.sqrt(parameters / clients) / self.batch
+
+    def largest_proxy(self, clients: int = 1) -> int:
+        """The most parameters that are not hopeless here."""
+        return math.floor(clients * (HOPELESS * self.batch / self.noise_multiplier) ** 2)
+
+
+def options(
+    examples: int, epsilon: float, delta: float, *, rounds: Sequence[int] = ROUNDS
+) -> list[Option]:
+    """What fits the budget, by rounds and batch size; rounds of one pass over the examples."""
+    _validate.whole("examples", examples)
+    _validate.number("budget-epsilon", epsilon, above=0)
+    _validate.number("delta", delta, above=0, below=1)
+    if delta > 1 / examples:
+        raise ConfigError(
+            f"Expected delta <= 1/N = {1 / examples:.3g}, got delta={delta}. A program that "
+            "publishes one record outright would meet such a guarantee; use 1/(10 N) or less."
+        )
+    found = []
+    for count in rounds:
+        _validate.whole("rounds", count)
+        for batch in _batches(examples):
+            steps = count * (examples // batch)
+            noise = noise_for(epsilon, sampling_rate=batch / examples, steps=steps, delta=delta)
+            found.append(Option(batch, count, steps, noise))
+    return found
+
+
+def most_parameters(found: Sequence[Option], clients: int) -> int:
+    """The largest proxy that is not hopeless under some option."""
+    return max(option.largest_proxy(clients) for option in found)
+
+
+def _batches(examples: int) -> list[int]:
+    return sorted({max(1, round(fraction * examples)) for fraction in FRACTIONS})
