@@ -10,6 +10,7 @@ import pytest
 from proxyfl.cli.main import main
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.records import reading
 from proxyfl.simulation.config import from_tree
 from proxyfl.simulation.run import run
 
@@ -149,6 +150,22 @@ def test_a_sites_certificate(
     assert "SIMULATION" not in document["sentence"]
     assert "added or from which it is removed" in document["sentence"]
     assert ("conditional" in document["sentence"]) is (kind is Kind.CONDITIONAL)
+
+
+def test_an_audit_and_the_report(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A certificate has what the audit in the run's folder found; --save puts it where the report
+    looks, and what was saved holds."""
+    audit = {"epsilon": 0.5, "lower_bound": 0.4, "confidence": 0.95, "verdict": "holds", "more": 1}
+    (made / "audit.json").write_text(json.dumps(audit))
+    try:
+        assert main(["certificate", str(made), "--save"]) == 0
+        assert "lower_bound 0.4; confidence 0.95; verdict holds" in capsys.readouterr().out
+        saved = made / "privacy_certificate.json"
+        assert main(["certificate", str(made), "--check", str(saved)]) == 0
+        assert len(reading.read(made).additions["certificate"]["certificates"]) == 2
+    finally:
+        (made / "audit.json").unlink()
+        (made / "privacy_certificate.json").unlink(missing_ok=True)
 
 
 def test_a_ledger_without_a_guarantee(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ COMMANDS = {
     "epsilon": "what a training costs in privacy, or what a target epsilon allows",
     "certificate": "what each client's releases cost, on a page; whether a page is true",
     "audit": "test a claimed epsilon: how much do peers really learn from the proxies",
+    "ledger": "what several studies on the same records cost together, and what is left",
     "plan": "which batch, noise and rounds fit a budget, and which proxies it rules out",
     "methods": "list the methods and what distinguishes them",
     "models": "the model architectures, their sizes, and which may be a proxy",

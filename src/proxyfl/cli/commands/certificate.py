@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxyfl._files import read_text
+from proxyfl._files import read_text, write_json
 from proxyfl.cli.commands import add_json, opening
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.ledger import Ledger
@@ -33,6 +33,7 @@ examples:
 
 _SITE_LEDGER = "ledger.jsonl"
 _TITLE = "# Privacy certificate: "
+_AUDIT = ("epsilon", "lower_bound", "ceiling", "confidence", "verdict")
 
 
 def add(commands: "Commands") -> None:
@@ -46,6 +47,11 @@ def add(commands: "Commands") -> None:
     parser.add_argument(
         "--check", type=Path, metavar="FILE", help="certificates, as Markdown or JSON, to compare"
     )
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="also put them into the run's folder, where `proxyfl report` finds them",
+    )
     add_json(parser)
 
 
@@ -56,6 +62,8 @@ def execute(args: argparse.Namespace) -> int:
     documents = _documents(args.run_folder, args.method)
     if args.client is not None:
         documents = [_chosen(documents, args.client)]
+    if args.save:
+        write_json(args.run_folder / reading.ADDITIONS["certificate"], {"certificates": documents})
     if args.json:
         print(json.dumps({"certificates": documents}, indent=2))
     else:
@@ -84,8 +92,17 @@ def _documents(path: Path, method: str | None) -> list[dict[str, Any]]:
         version=packages.get("proxyfl"),
         commit=run.environment.get("commit"),
         started=run.environment.get("started"),
+        audit=_audited(run),
     )
     return [certificates.certificate(Ledger.read(ledger), facts) for ledger in ledgers]
+
+
+def _audited(run: Run) -> dict[str, Any] | None:
+    """What the audit in the run's folder found, if there is one."""
+    found = run.additions.get("audit")
+    if not isinstance(found, dict):
+        return None
+    return {key: found[key] for key in _AUDIT if key in found}
 
 
 def _releasing(run: Run) -> str:

@@ -1,0 +1,103 @@
+"""What several studies on the same records cost together.
+
+Each study has its own ledger. Whoever sees the releases of all of them sees one long sequence of
+steps, so the cost of all is that of all charges composed, by the accountants, at one delta. That is
+less than the sum of the epsilons, and holds without adding the deltas.
+
+Guarantees:
+    * the total is an upper bound for an observer of every study, whatever a study's design owed to
+      the releases of an earlier one;
+    * its kind and relation are the weakest among the studies'; one study without DP makes it
+      infinite;
+    * a ledger counts once: the same file twice is refused.
+
+That the ledgers are about the same records is for the caller to know. The total is also a bound,
+though not a tight one, if they overlap only in part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from proxyfl import _validate
+from proxyfl.errors import PrivacyError
+from proxyfl.privacy import accounting
+from proxyfl.privacy.accounting import Segment
+from proxyfl.privacy.calibration import most
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation
+from proxyfl.privacy.ledger import Ledger
+
+_WEAKEST_FIRST = (Kind.NONE, Kind.CONDITIONAL, Kind.END_TO_END)
+_MOST_STEPS = 2**20
+
+
+@dataclass(frozen=True)
+class Account:
+    """The ledgers of one dataset's studies, to be added up at one ``delta``."""
+
+    ledgers: tuple[Ledger, ...]
+    delta: float
+
+    def __post_init__(self) -> None:
+        _validate.number("delta", self.delta, above=0, below=1)
+        if not self.ledgers:
+            raise PrivacyError("Expected at least one ledger to add up, got none.")
+
+    @property
+    def kind(self) -> Kind:
+        """The weakest kind of guarantee among the studies."""
+        found = {ledger.kind for ledger in self.ledgers}
+        return next(kind for kind in _WEAKEST_FIRST if kind in found)
+
+    @property
+    def relation(self) -> Relation:
+        """Add-or-remove if it holds for every study."""
+        if all(ledger.relation is Relation.ADD_OR_REMOVE for ledger in self.ledgers):
+            return Relation.ADD_OR_REMOVE
+        return Relation.ZERO_OUT
+
+    @property
+    def simulated(self) -> bool:
+        """Whether some of the noise can be recomputed."""
+        return any(ledger.simulated for ledger in self.ledgers)
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """All charges of all studies as the accountants see them."""
+        every = chain.from_iterable(ledger.segments() for ledger in self.ledgers)
+        return accounting.merged(every)
+
+    @cached_property
+    def total(self) -> Epsilon:
+        """What all studies cost together."""
+        return accounting.epsilon(self.segments, self.delta, self.kind, self.relation)
+
+    def alone(self, ledger: Ledger) -> Epsilon:
+        """What one study costs by itself, at the account's delta."""
+        spent = ledger.segments()
+        return accounting.epsilon(spent, self.delta, ledger.kind, ledger.relation)
+
+    def steps_left(self, budget: float, setting: Segment) -> int:
+        """How many more steps of this setting the budget allows beside all that was spent, up to
+        2^20; 0 if it is spent. By PLD."""
+        _validate.number("budget-epsilon", budget, above=0)
+        if self.kind is Kind.NONE:
+            return 0
+
+        def fits(steps: int) -> bool:
+            more = Segment(setting.sampling_rate, setting.noise_multiplier, steps)
+            return accounting.pld_of((*self.segments, more), self.delta) <= budget
+
+        if not fits(0):
+            return 0
+        high = 1
+        while high < _MOST_STEPS and fits(high):
+            high *= 2
+        return most(fits, high // 2, high)
+
+
+def opened(ledgers: Sequence[Ledger], delta: float | None = None) -> Account:
+    """The account of ``ledgers``; by default at the smallest of their deltas."""
+    smallest = min((ledger.delta for ledger in ledgers), default=0.5)
+    return Account(tuple(ledgers), smallest if delta is None else delta)
