@@ -7,7 +7,7 @@ from torch import nn
 from proxyfl import models, params
 from proxyfl.audit.canaries import ANCHOR_COPIES, clipped_gradients, fitted, make
 from proxyfl.losses import cross_entropy
-from proxyfl.privacy.clipping import Clipper
+from proxyfl.privacy.clipping.clipper import Clipper
 
 
 def generator() -> torch.Generator:

@@ -16,7 +16,7 @@ from proxyfl.audit.steps import Steps
 from proxyfl.federation.client import Streams, seeded
 from proxyfl.privacy import dpsgd
 from proxyfl.privacy.accounting import Segment, pld_of
-from proxyfl.privacy.clipping import Clipper
+from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 from proxyfl.privacy.noise import add_noise
 from proxyfl.privacy.sampling import poisson
