@@ -1,12 +1,12 @@
 r"""DP-SGD for one client: the only place where sampling, clipping, noise and the ledger meet.
 
-    B ~ Poisson(q)                         q = batch_size / n, afresh in every step
-    theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / (q n))
+    B ~ Poisson(q)                         afresh in every step; q: see ``sampling``
+    theta <- optimizer(theta, (sum_i clip(g_i) + N(0, sigma^2 C^2 I)) / batch_size)
 
-(paper, Eq. 7; Alg. 1, line 4)
+(paper, Eq. 7 with q = batch_size / n; Alg. 1, line 4)
 
-Guarantees, for the sequence of proxies that leave the house, with respect to adding or removing one
-record:
+Guarantees, for the sequence of released proxies, between datasets that are neighbours by the
+ledger's relation:
     * with ``teacher_weight`` 0, (epsilon, delta) as the ledger states it, end to end: each step is
       a Poisson-subsampled Gaussian mechanism with sensitivity C, and everything else is
       post-processing;
@@ -16,7 +16,9 @@ record:
       claims more;
     * a step is on the ledger before its batch is drawn, with the sampling rate and the noise that
       it then has; an empty batch is a step, noise and all;
-    * the divisor is the expected batch size, never the drawn one.
+    * the divisor is ``batch_size``, never the size of the batch drawn;
+    * a rate that follows from a number of examples is refused with a ledger that claims
+      add-or-remove.
 """
 
 from dataclasses import dataclass
