@@ -157,7 +157,7 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.05)
     program.send_signal(signal.SIGINT)
     _, said = program.communicate(timeout=20)
-    assert f"Stopped. To go on: proxyfl sweep {file} --out {out}" in said
+    assert f"Stopped. To continue: proxyfl sweep {file} --out {out}" in said
     assert "interrupted" in (out / "seed=0,beta=0.0.log").read_text()
     monkeypatch.setenv("STANDIN_PACE", "0")
     assert call(file, "--out", out) == 0

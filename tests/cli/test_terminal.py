@@ -11,10 +11,10 @@ import torch
 from rich.console import Console
 
 from proxyfl.cli.terminal import spinner as waits
-from proxyfl.cli.terminal.layouts import airy, fitting, framed, natural_width
+from proxyfl.cli.terminal.layouts import airy, first_that_fits, framed, natural_width
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_result
-from proxyfl.cli.terminal.spinner import duration, stderr_console, waiting
+from proxyfl.cli.terminal.spinner import duration, spinner, stderr_console
 from proxyfl.data.examples import Absent
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses
@@ -264,11 +264,11 @@ def test_the_fullest_that_fits_is_taken() -> None:
         for word in words:
             one.add_column(word)
     console = Console(width=natural_width(Console(), wide))
-    assert fitting(console, (wide, narrow)) is wide
+    assert first_that_fits(console, (wide, narrow)) is wide
     console.width -= 1
-    assert fitting(console, (wide, narrow)) is narrow
+    assert first_that_fits(console, (wide, narrow)) is narrow
     console.width = 1
-    assert fitting(console, (wide, narrow)) is narrow
+    assert first_that_fits(console, (wide, narrow)) is narrow
 
 
 def terminal() -> tuple[Console, io.StringIO]:
@@ -279,7 +279,7 @@ def terminal() -> tuple[Console, io.StringIO]:
 def test_what_is_quick_shows_nothing() -> None:
     """Within two seconds nothing is shown."""
     console, out = terminal()
-    with waiting("Reading", total=2, console=console) as done:
+    with spinner("Reading", total=2, console=console) as done:
         done(1)
     assert out.getvalue() == ""
 
@@ -288,7 +288,7 @@ def test_what_takes_long_has_a_bar_and_the_time_remaining(monkeypatch: pytest.Mo
     """Later there is a bar with the time remaining, which is gone when the work is done."""
     monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.05)
     console, out = terminal()
-    with waiting("Reading [8] runs", total=100, console=console) as done:
+    with spinner("Reading [8] runs", total=100, console=console) as done:
         for _ in range(8):
             time.sleep(0.06)
             done(1)
@@ -305,7 +305,7 @@ def test_what_takes_long_in_a_pipe_says_so_once(
     """In a pipe there is one plain line; when quiet, none."""
     monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.02)
     for quiet in (True, False):
-        with waiting("Solving", quiet=quiet):
+        with spinner("Solving", quiet=quiet):
             time.sleep(0.1)
     assert capsys.readouterr().err == "Solving ...\n"
 
@@ -316,7 +316,7 @@ def test_a_failure_passes_through_and_ends_the_bar(monkeypatch: pytest.MonkeyPat
     console, out = terminal()
 
     def work() -> None:
-        with waiting("Reading", console=console):
+        with spinner("Reading", console=console):
             time.sleep(0.1)
             raise KeyError("x")
 

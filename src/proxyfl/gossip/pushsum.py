@@ -18,10 +18,12 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from proxyfl.errors import ModelError, TopologyError
+
+if TYPE_CHECKING:  # a plan is rehearsed with weights alone, and whoever plans does not wait
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -34,16 +36,16 @@ class Mass:
     column-stochastic P; a client to whom nobody sends keeps its parameters bit for bit; a weight
     too small to be represented is an error, never 0."""
 
-    theta: Tensor
+    theta: "Tensor"
     w: float = 1.0
 
     @classmethod
-    def of(cls, theta: Tensor, w: float = 1.0) -> "Mass":
+    def of(cls, theta: "Tensor", w: float = 1.0) -> "Mass":
         """The mass of parameters ``theta``, which are copied, held with weight ``w``."""
         return cls(theta.clone(), w)
 
     @property
-    def m(self) -> Tensor:
+    def m(self) -> "Tensor":
         """The mass w theta in float64: what is conserved. It does not travel."""
         return self.theta.double() * self.w
 
@@ -98,7 +100,7 @@ def add(masses: Sequence[Mass]) -> Mass:
     return Mass(_mean(masses, w), w)
 
 
-def _mean(masses: Sequence[Mass], w: float) -> Tensor:
+def _mean(masses: Sequence[Mass], w: float) -> "Tensor":
     """The mean of the thetas, weighted by w: sum_j w_j theta_j / w."""
     first, *others = masses
     parts = [mass.w / w for mass in masses]

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from proxyfl._validate import number, whole
 from proxyfl.cli.commands import add_json, opening
-from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import AccountingWarning, Segment
@@ -128,7 +128,7 @@ def execute(args: argparse.Namespace) -> int:
     """Compute and print; exit code 0."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AccountingWarning)
-        with waiting("Computing", quiet=args.json):
+        with spinner("Computing", quiet=args.json):
             answer = solve(args)
     notes = _notes(answer)
     for warning in caught:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.groups import groups
 from proxyfl.records.reading import find, read
 from proxyfl.records.run import Run
@@ -116,7 +116,7 @@ def _made(
     runs = []
     # Writing takes about as long as reading, however many runs there are.
     saying = f"Reading and drawing {len(paths)} runs"
-    with waiting(
+    with spinner(
         saying,
         total=2 * len(paths),
         quiet=quiet,

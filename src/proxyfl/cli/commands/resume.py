@@ -1,21 +1,17 @@
 """``proxyfl resume``: continue an interrupted run."""
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl.cli.commands import opening
-from proxyfl.cli.commands.run import add_run_options, carry_out, followers, workers
+from proxyfl.cli.commands.run import add_run_options
 from proxyfl.records import folder
-from proxyfl.records.run import Run
-from proxyfl.simulation import run as runner
-from proxyfl.simulation.engines import mpi
-from proxyfl.simulation.engines.serial import Engine
 
 if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands
+    from proxyfl.simulation.engines.serial import Engine
 
 DESCRIPTION = """\
 Continue the run in a folder from its last checkpoint.
@@ -41,13 +37,12 @@ def add(commands: "Commands") -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Resume, show progress, show the result; under mpiexec, on all ranks of the job."""
+    from proxyfl.simulation.engines import mpi
+
     return mpi.on_rank_zero(partial(_execute, args))
 
 
-def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
-    path = folder.existing(args.run_folder)
+def _execute(args: argparse.Namespace, engine: "Engine | None") -> int:
+    from proxyfl.cli.terminal import running
 
-    def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.resume(path, callbacks=callbacks, workers=workers(args), engine=engine)
-
-    return carry_out(action, followers(args, path), path, as_json=args.json)
+    return running.resume(folder.existing(args.run_folder), args, engine)

@@ -3,29 +3,18 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl import _settings
-from proxyfl._machine import physical_cores
 from proxyfl.cli.commands import add_json, federation, opening
-from proxyfl.cli.terminal.progress import Progress
-from proxyfl.cli.terminal.result import show_result
-from proxyfl.cli.terminal.spinner import waiting
-from proxyfl.data import SOURCES
-from proxyfl.errors import WorkerDied
-from proxyfl.records import folder
-from proxyfl.records.run import Run
 from proxyfl.simulation import config as configs
-from proxyfl.simulation import run as runner
-from proxyfl.simulation import tracking
-from proxyfl.simulation.engines import mpi
-from proxyfl.simulation.engines.serial import Engine
+from proxyfl.transport.mpi import launched
 
 if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands
+    from proxyfl.simulation.engines.serial import Engine
 
 DESCRIPTION = """\
 Run the methods of a config on the same data, partition and seeds; record everything.
@@ -109,26 +98,24 @@ def execute(args: argparse.Namespace) -> int:
     """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
     if args.federation is not None:
         return federation.predict(args.federation, as_json=args.json)
+    if args.print_config and launched() < 2:
+        return _print_config(args)  # without PyTorch, which takes seconds to load
+    from proxyfl.simulation.engines import mpi
+
     return mpi.on_rank_zero(partial(_execute, args))
 
 
-def _execute(args: argparse.Namespace, engine: Engine | None) -> int:
-    config = _config(args)
+def _execute(args: argparse.Namespace, engine: "Engine | None") -> int:
     if args.print_config:
-        sys.stdout.write(_settings.to_toml(config, complete=True))
-        return 0
-    out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
-    others = followers(args, out)
-    quiet = args.json or _will_download(config)
-    with waiting("Loading the data and building the models", quiet=quiet):
-        prepared = runner.prepare(config)
+        return _print_config(args)
+    from proxyfl.cli.terminal import running
 
-    def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.execute(
-            prepared, out=out, callbacks=callbacks, workers=workers(args), engine=engine
-        )
+    return running.begin(_config(args), args, engine)
 
-    return carry_out(action, others, out, as_json=args.json)
+
+def _print_config(args: argparse.Namespace) -> int:
+    sys.stdout.write(_settings.to_toml(_config(args), complete=True))
+    return 0
 
 
 def _config(args: argparse.Namespace) -> configs.Config:
@@ -138,56 +125,3 @@ def _config(args: argparse.Namespace) -> configs.Config:
     if args.device is not None:
         overrides.append(f"device={json.dumps(args.device)}")
     return configs.load(args.config, overrides)
-
-
-def _will_download(config: configs.Config) -> bool:
-    """Whether the data is fetched first, which shows a bar of its own."""
-    source = SOURCES.get(config.data.name)
-    return source is not None and source.find(config.data.directory) is None
-
-
-def workers(args: argparse.Namespace) -> int:
-    """How many processes to use."""
-    given: int | None = args.workers
-    return physical_cores() if given is None else given
-
-
-def followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
-    """Whoever follows the run besides the terminal, as the options say."""
-    found = tracking.from_names(args.track, out)
-    if args.live:
-        from proxyfl.report.callback import LivePage  # a run without it pays nothing
-
-        found.append(LivePage())
-    return found
-
-
-def carry_out(
-    action: Callable[[Sequence[runner.Callback]], Run],
-    others: Sequence[runner.Callback],
-    out: Path,
-    *,
-    as_json: bool,
-) -> int:
-    """Do ``action`` with progress shown, then show its result; if it is cut off, say how to
-    resume."""
-    try:
-        with Progress(quiet=as_json) as progress:
-            result = action([progress, *others])
-    except KeyboardInterrupt:
-        print(f"proxyfl: interrupted; {_what_is_left(out)}", file=sys.stderr)
-        return 130
-    except WorkerDied as error:
-        print(f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr)
-        return 1
-    if as_json:
-        print(json.dumps({**(result.summary or {}), "out": str(out)}))
-    else:
-        show_result(result)
-    return 0
-
-
-def _what_is_left(out: Path) -> str:
-    if not (out / "config.toml").exists():
-        return "nothing was begun."
-    return f"what was recorded is intact. Go on with: proxyfl resume {out}"

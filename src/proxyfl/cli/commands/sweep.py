@@ -98,7 +98,7 @@ def execute(args: argparse.Namespace, *, command: Sequence[str] = pool.COMMAND) 
         with Progress(len(points), finished, quiet=args.json) as progress:
             outcomes = pool.execute(points, parallel=parallel, command=command, tell=progress.tell)
     except KeyboardInterrupt:
-        print(f"Stopped. To go on: {_again(args, out)}", file=sys.stderr)
+        print(f"Stopped. To continue: {_again(args, out)}", file=sys.stderr)
         raise
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:

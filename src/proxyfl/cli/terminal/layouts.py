@@ -26,7 +26,7 @@ def airy(title: str | None = None) -> Table:
     )
 
 
-def fitting(console: Console, tables: Iterable[Table]) -> Table:
+def first_that_fits(console: Console, tables: Iterable[Table]) -> Table:
     """The first of ``tables`` that fits the console uncut and unwrapped; the last if none does."""
     for table in tables:
         if natural_width(console, table) <= console.width:

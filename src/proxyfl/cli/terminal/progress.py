@@ -23,7 +23,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from proxyfl.cli.terminal.layouts import airy, fitting
+from proxyfl.cli.terminal.layouts import airy, first_that_fits
 from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration, stderr_console
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
@@ -179,7 +179,7 @@ class Progress(Callback):
         )
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row(bar, left)
-        return Group(fitting(self.console, tables), line) if rows else Group(line)
+        return Group(first_that_fits(self.console, tables), line) if rows else Group(line)
 
     def _table(self, rows: dict[str, dict[str, str]], columns: Sequence[str]) -> Table:
         if not any("present" in row for row in rows.values()):

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl.cli.terminal.layouts import airy, fitting, framed, natural_width
+from proxyfl.cli.terminal.layouts import airy, first_that_fits, framed, natural_width
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread
@@ -109,7 +109,7 @@ def _on_average(gain: float) -> str:
 def _comparison(run: Run, console: Console) -> Table:
     title = f"Test {_title(run)}, mean over clients (standard deviation)"
     wide = _compared(run, framed(title), _WIDE)
-    return fitting(console, (wide, _compared(run, airy(title), _NARROW)))
+    return first_that_fits(console, (wide, _compared(run, airy(title), _NARROW)))
 
 
 def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:

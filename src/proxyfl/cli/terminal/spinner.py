@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 2.0
 
 
 @contextmanager
-def waiting(
+def spinner(
     what: str, *, total: int | None = None, quiet: bool = False, console: Console | None = None
 ) -> Iterator[Callable[[int], None]]:
     """Show that ``what`` goes on, if it takes longer than two seconds; yields a function to tell

@@ -1,0 +1,101 @@
+"""Begins or resumes a run, with progress and result in the terminal.
+
+The commands import this module when they run something: it loads PyTorch, and their options and
+``--print-config`` need none."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from proxyfl._machine import physical_cores
+from proxyfl.cli.terminal.progress import Progress
+from proxyfl.cli.terminal.result import show_result
+from proxyfl.cli.terminal.spinner import spinner
+from proxyfl.data import SOURCES
+from proxyfl.errors import WorkerDied
+from proxyfl.records import folder
+from proxyfl.records.run import Run
+from proxyfl.simulation import run as runner
+from proxyfl.simulation import tracking
+from proxyfl.simulation.config import Config
+from proxyfl.simulation.engines.serial import Engine
+
+
+def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> int:
+    """Run ``config`` in a new folder; the exit code."""
+    out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
+    others = _followers(args, out)
+    quiet = args.json or _will_download(config)
+    with spinner("Loading the data and building the models", quiet=quiet):
+        prepared = runner.prepare(config)
+
+    def action(callbacks: Sequence[runner.Callback]) -> Run:
+        return runner.execute(
+            prepared, out=out, callbacks=callbacks, workers=_workers(args), engine=engine
+        )
+
+    return _carry_out(action, others, out, as_json=args.json)
+
+
+def resume(path: Path, args: argparse.Namespace, engine: Engine | None) -> int:
+    """Continue the run in the folder ``path``; the exit code."""
+
+    def action(callbacks: Sequence[runner.Callback]) -> Run:
+        return runner.resume(path, callbacks=callbacks, workers=_workers(args), engine=engine)
+
+    return _carry_out(action, _followers(args, path), path, as_json=args.json)
+
+
+def _will_download(config: Config) -> bool:
+    """Tell whether the data are fetched first, which shows a bar of its own."""
+    source = SOURCES.get(config.data.name)
+    return source is not None and source.find(config.data.directory) is None
+
+
+def _workers(args: argparse.Namespace) -> int:
+    """The number of processes to use."""
+    given: int | None = args.workers
+    return physical_cores() if given is None else given
+
+
+def _followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
+    """The callbacks besides the terminal's that the options ask for."""
+    found = tracking.from_names(args.track, out)
+    if args.live:
+        from proxyfl.report.callback import LivePage  # a run without it pays nothing
+
+        found.append(LivePage())
+    return found
+
+
+def _carry_out(
+    action: Callable[[Sequence[runner.Callback]], Run],
+    others: Sequence[runner.Callback],
+    out: Path,
+    *,
+    as_json: bool,
+) -> int:
+    """Do ``action`` with progress shown, then show its result; if it is interrupted, say how
+    to resume."""
+    try:
+        with Progress(quiet=as_json) as progress:
+            result = action([progress, *others])
+    except KeyboardInterrupt:
+        print(f"proxyfl: interrupted; {_what_is_left(out)}", file=sys.stderr)
+        return 130
+    except WorkerDied as error:
+        print(f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps({**(result.summary or {}), "out": str(out)}))
+    else:
+        show_result(result)
+    return 0
+
+
+def _what_is_left(out: Path) -> str:
+    if not (out / "config.toml").exists():
+        return "nothing was begun."
+    return f"what was recorded is intact. Continue with: proxyfl resume {out}"

@@ -1,0 +1,50 @@
+"""Commands that train nothing do not wait for PyTorch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LIGHT = [
+    "--help",
+    "methods",
+    "topology exponential --clients 8",
+    "run --help",
+    "run --print-config",
+    "run --print-config --set rounds=3",
+    "resume --help",
+    f"sweep {ROOT / 'experiments' / 'mnist.toml'} --dry-run",
+]
+"""Commands that need no tensor. ``table``, ``report`` and ``load`` are tested in
+tests/records/test_reading.py."""
+
+
+def imports_torch(words: list[str], folder: Path) -> bool:
+    """Run the command in a process of its own; tell whether it imported PyTorch."""
+    code = (
+        "import sys\n"
+        "from proxyfl.cli.main import main\n"
+        "try:\n"
+        "    code = main(sys.argv[1:])\n"
+        "except SystemExit as end:\n"
+        "    code = end.code\n"
+        "print('torch' in sys.modules, file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    line = [sys.executable, "-c", code, *words]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=folder, check=True)
+    return done.stderr.splitlines()[-1] == "True"
+
+
+@pytest.mark.parametrize("line", LIGHT, ids=lambda line: " ".join(line.split()[:2]))
+def test_light_commands_import_no_torch(line: str, tmp_path: Path) -> None:
+    """A command that only reads settings, plans or explains imports no PyTorch."""
+    assert not imports_torch(line.split(), tmp_path)
+
+
+def test_a_heavy_command_is_noticed(tmp_path: Path) -> None:
+    """The check itself sees a command that does import PyTorch."""
+    assert imports_torch(["models"], tmp_path)
