@@ -24,7 +24,7 @@ from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.records.row import row_of
 from proxyfl.records.run import Run
 from proxyfl.simulation.clients import ClientData
-from proxyfl.simulation.config import from_tree
+from proxyfl.simulation.config import Config, from_tree
 from tests.scores import score_of
 
 WIDTHS = (60, 80, 120, 200)
@@ -67,6 +67,11 @@ def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRou
     ]
 
 
+def settled(tree: dict[str, object]) -> Config:
+    """The settings as callbacks see them, after `prepare` has chosen the run's measure."""
+    return from_tree({"measure": "accuracy", **tree})
+
+
 def sites(last: str = "client-7") -> list[ClientData]:
     names = [*(f"client-{i}" for i in range(CLIENTS - 1)), last]
     return [ClientData(name, ROWS, Absent(ROWS, None, (1,))) for name in names]
@@ -79,7 +84,7 @@ def table(
     out = io.StringIO()
     console = Console(width=width, force_terminal=True, file=out, **options)
     progress = Progress(console=console, quiet=True)
-    progress.started(from_tree({"rounds": rounds, "methods": list(METHODS)}), None, sites())
+    progress.started(settled({"rounds": rounds, "methods": list(METHODS)}), None, sites())
     for name in list(METHODS)[:methods]:
         progress.method_started(name, METHODS[name], CLIENTS, 0)
         progress.round_ended(name, 9, records(name, present=present))
@@ -205,7 +210,7 @@ def test_the_time_remaining_is_the_methods_own(monkeypatch: pytest.MonkeyPatch) 
     clock = Clock()
     monkeypatch.setattr("proxyfl.cli.terminal.progress.time.monotonic", clock)
     progress = Progress(quiet=True)
-    progress.started(from_tree({"rounds": 100, "methods": ["alone", "proxyfl"]}), None, sites())
+    progress.started(settled({"rounds": 100, "methods": ["alone", "proxyfl"]}), None, sites())
     said = []
     for name, pace in (("alone", 0.5), ("proxyfl", 2.0)):
         progress.method_started(name, METHODS[name], CLIENTS, 0)
@@ -227,7 +232,7 @@ def test_a_pipe_gets_plain_lines(
     clock = Clock()
     monkeypatch.setattr("proxyfl.cli.terminal.progress.time.monotonic", clock)
     with Progress() as progress:
-        progress.started(from_tree({"rounds": 20, "methods": ["alone", "proxyfl"]}), None, sites())
+        progress.started(settled({"rounds": 20, "methods": ["alone", "proxyfl"]}), None, sites())
         progress.method_started("proxyfl", METHODS["proxyfl"], CLIENTS, 0)
         for round in range(6, 10):
             progress.round_ended("proxyfl", round, records("proxyfl", round))
@@ -251,7 +256,7 @@ def test_a_dumb_terminal_gets_plain_lines(
     monkeypatch.setenv("TERM", "dumb")
     out = io.StringIO()
     with Progress(console=Console(force_terminal=True, file=out)) as progress:
-        progress.started(from_tree({"rounds": 10, "methods": ["alone"]}), None, sites())
+        progress.started(settled({"rounds": 10, "methods": ["alone"]}), None, sites())
     assert capsys.readouterr().err == "8 clients, digits, 10 rounds, methods alone\n"
     assert out.getvalue() == ""
 
