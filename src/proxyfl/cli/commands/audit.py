@@ -11,7 +11,7 @@ from rich.table import Table
 from proxyfl.audit import finding
 from proxyfl.audit.finding import VERDICTS, Finding
 from proxyfl.cli.commands import add_json, opening
-from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import shown
 from proxyfl.records import folder
 from proxyfl.simulation import config as configs
@@ -80,7 +80,7 @@ def add(commands: "Commands") -> None:
 def execute(args: argparse.Namespace) -> int:
     """Audit and print; exit code 1 if the claim is contradicted."""
     config = _config(args)
-    with waiting("Auditing", total=2 * config.rounds, quiet=args.json) as progress:
+    with spinner("Auditing", total=2 * config.rounds, quiet=args.json) as progress:
         found = finding.audit(
             config,
             method=args.method,
