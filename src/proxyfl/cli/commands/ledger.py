@@ -11,7 +11,7 @@ from rich.table import Table
 
 from proxyfl._files import finite
 from proxyfl.cli.commands import add_json, opening
-from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Epsilon, shown
 from proxyfl.privacy.ledger import Ledger
@@ -57,7 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     """Print the account; 1 if more than the budget is spent."""
     paths = [_file(path) for path in args.ledgers]
     _check_distinct(paths)
-    with waiting("Adding up", quiet=args.json):
+    with spinner("Adding up", quiet=args.json):
         account = opened([Ledger.read(path) for path in paths], args.delta)
         found = _document(account, paths, args.budget_epsilon)
     if args.json:

@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from proxyfl._validate import whole
 from proxyfl.cli.commands import add_json, opening
-from proxyfl.cli.terminal.spinner import waiting
+from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import WEAK
 from proxyfl.privacy.statements.planning import (
     HOPELESS,
@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace) -> int:
     whole("clients", args.clients)
     if args.parameters is not None:
         whole("parameters", args.parameters)
-    with waiting("Planning", quiet=args.json):
+    with spinner("Planning", quiet=args.json):
         found = options(args.examples, args.budget_epsilon, args.delta, rounds=args.rounds)
     largest = most_parameters(found, args.clients)
     hopeless = args.parameters is not None and args.parameters > largest
