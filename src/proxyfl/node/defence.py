@@ -30,7 +30,7 @@ class Guard:
     """One site's defence; ``rule`` "none" adds up what arrives as it is."""
 
     rule: str = "none"
-    radius: float = 2.0
+    radius: float = 3.5
     most_weight: float = 4.0
     ways: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))
     clipped: int = 0

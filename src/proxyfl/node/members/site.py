@@ -133,7 +133,7 @@ class Defence:
 
     rule: str = "none"
     """"none", or "clip": pull what is received towards one's own proxy."""
-    radius: float = 2.0
+    radius: float = 3.5
     """How far a received proxy may be, in multiples of the way one's own goes in a round."""
     most_weight: float = 4.0
     """How many times one's own weight a single share may have."""
