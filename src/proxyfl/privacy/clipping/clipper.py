@@ -8,8 +8,9 @@ Guarantees:
     * adding or removing one example changes the sum by at most C. That rests on how the gradients
       are computed (``ways``), not on a trial: in one pass only where a proof says that the examples
       stay apart, by themselves otherwise. The loss of example i must depend on row i alone;
-    * an example whose gradient is not finite contributes nothing;
-    * an empty batch gives zeros.
+    * an example whose gradient is not finite contributes nothing, and changes nothing for the
+      others: their random draws and the model's buffers are those of one run, as without it;
+    * an empty batch gives zeros, and moves the model's buffers on as any other batch does.
 """
 
 import torch
@@ -59,10 +60,12 @@ class Clipper:
 
     def clip(self, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float) -> Clipped:
         """The clipped sum over the batch. Overwrites the buffer of the previous call."""
+        shape = tuple(x.shape[1:])
+        way = self.prepare(shape, x.dtype)
         if len(x) == 0:
+            way.advance(made_up(self.model, shape, 1, dtype=x.dtype))
             self._flat.zero_()
             return Clipped(self._flat, 0.0, self._flat.new_empty(0))
-        way = self.prepare(tuple(x.shape[1:]), x.dtype)
         at_once = way.at_once or len(x)
         if len(x) <= at_once:
             return self._clip(way, x, targets, loss, clip_norm)
@@ -79,10 +82,7 @@ class Clipper:
         return Clipped(self._flat, total_loss, torch.cat(norms))
 
     def _clip(self, way: Way, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float) -> Clipped:
-        if len(x) == 0:
-            self._flat.zero_()
-            return Clipped(self._flat, 0.0, self._flat.new_empty(0))
-        total_loss, terms = way.terms(x, targets, loss)
+        losses, terms = way.terms(x, targets, loss)
         with torch.no_grad():
             terms = merged(terms)
             squares = torch.zeros(len(x), dtype=torch.float64, device=self._flat.device)
@@ -90,10 +90,12 @@ class Clipper:
                 squares += term.square_norms()
             norms = squares.sqrt_()
             finite = norms.isfinite()
-            if bool(finite.all()):
-                self._add_up(terms, norms, clip_norm)
-                return Clipped(self._flat, total_loss, norms)
-        return self._clip(way, x[finite], targets[finite], loss, clip_norm)
+            if not bool(finite.all()):
+                for term in terms:
+                    term.drop(~finite)
+                losses = losses[finite]
+            self._add_up(terms, norms.where(finite, torch.inf), clip_norm)
+            return Clipped(self._flat, float(losses.sum()), norms[finite])
 
     def _add_up(self, terms: list[Term], norms: Tensor, clip_norm: float) -> None:
         """Eq. (7): sum_i g_i / max(1, |g_i| / C)."""

@@ -61,6 +61,7 @@ class Program:
     def __init__(self, model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]) -> None:
         self._sites = _sites(model, trace, axes)
         self._module = _compile(trace, self._sites)
+        self.changes_state = any(axes[node] is None for node in _writing(trace))
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._weights = [named[name] for name in trace.weights.values()]
 
@@ -150,7 +151,8 @@ def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
     """A module that maps (n, examples, *weights) to (logits, what was recorded at each site)."""
     graph = fx.Graph()
     count = graph.placeholder("n")
-    known: dict[fx.Node, fx.Node] = {trace.examples: graph.placeholder("examples")}
+    examples = graph.placeholder("examples")
+    known: dict[fx.Node, fx.Node] = {trace.examples: examples}
     for number, node in enumerate(trace.weights):
         known[node] = graph.placeholder(f"weight_{number}")
 
@@ -159,6 +161,8 @@ def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
             return graph.call_function(operator.mul, (count, value.factor))
         return known[value] if isinstance(value, fx.Node) else value
 
+    if _writing(trace):  # perhaps to the caller's batch
+        known[trace.examples] = graph.call_function(torch.clone, (examples,))
     found: dict[fx.Node, fx.Node] = {}
     at = {site.node: site for site in sites}
     for node in trace.graph.nodes:
@@ -176,6 +180,11 @@ def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
                 found[node] = graph.call_function(_record, (known[node], tensors))
     graph.output((known[trace.output], [found[site.node] for site in sites]))
     return fx.GraphModule(dict(trace.constants), graph)
+
+
+def _writing(trace: Trace) -> list[fx.Node]:
+    """The operations that write to a tensor they were given."""
+    return [node for node in trace.steps if base_name(node)[1]]
 
 
 def _record(output: Tensor, inputs: list[Tensor]) -> Recorded:

@@ -5,8 +5,11 @@ clipping. Models that change anything of themselves in a forward pass are refuse
 layer: buffers, and attributes of its modules (numbers, tensors, lists and dictionaries of
 these)."""
 
+from collections import deque
+from random import Random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -28,12 +31,16 @@ _OWN = {
 
 
 class State:
-    """A model as it was when this was made."""
+    """A model as it was when this was made. ``deep`` looks into objects and generators as well,
+    which tools may fill at their first use."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, deep: bool = False) -> None:
         self._model = model
+        self._deep = deep
         self._buffers = {name: (b, b._version, b.clone()) for name, b in model.named_buffers()}
-        self._attributes = {path: _attributes(m) for path, m in model.named_modules()}
+        self._attributes = {
+            path: _attributes(module, deep) for path, module in model.named_modules()
+        }
 
     def changed_buffer(self) -> str | None:
         """The name of a buffer that has been written to, if any."""
@@ -51,7 +58,7 @@ class State:
         """The layer and the attribute that is another than before, if any."""
         for path, module in self._model.named_modules():
             before = self._attributes.get(path, {})
-            now = _attributes(module)
+            now = _attributes(module, self._deep)
             for name in now.keys() | before.keys():
                 if name not in now or name not in before or now[name] != before[name]:
                     return path, name
@@ -89,7 +96,7 @@ def _layer(path: str) -> str:
     return f"layer '{path}'" if path else "own code (the model itself)"
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
+def _attributes(module: nn.Module, deep: bool) -> dict[str, Any]:
     """A picture of a module's attributes that compares equal as long as none of them changes."""
     derived = {
         hook.name
@@ -97,22 +104,41 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
         if isinstance(hook, WeightNorm | SpectralNorm)
     }
     return {
-        name: _picture(value)
+        name: _picture(value, deep)
         for name, value in vars(module).items()
         if name not in _OWN and name not in derived
     }
 
 
-def _picture(value: Any, depth: int = 3) -> Any:
+def _picture(value: Any, deep: bool, depth: int = 3) -> Any:
     if isinstance(value, Tensor):
         return ("tensor", id(value), value._version)
     if isinstance(value, str | int | float | bool | complex | bytes | type(None)):
         return value if value == value else "nan"
     if depth and isinstance(value, dict):
-        return ("dict", [(repr(k), _picture(v, depth - 1)) for k, v in value.items()])
-    if depth and isinstance(value, list | tuple | set | frozenset):
-        return (type(value).__name__, len(value), [_picture(v, depth - 1) for v in value])
+        return ("dict", [(repr(k), _picture(v, deep, depth - 1)) for k, v in value.items()])
+    if depth and isinstance(value, list | tuple | set | frozenset | deque):
+        items = [_picture(v, deep, depth - 1) for v in value]
+        return (type(value).__name__, len(value), items)
+    if deep and depth:
+        return ("object", id(value), _inside(value, depth))
     return ("object", id(value))
+
+
+def _inside(value: Any, depth: int) -> Any:
+    """What an object holds: an array's numbers, a generator's place, or its attributes."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, torch.Generator):
+        return bytes(value.get_state().tolist())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, Random):
+        return value.getstate()
+    if isinstance(value, type) or callable(value):
+        return None
+    attributes: dict[str, Any] = getattr(value, "__dict__", {})
+    return _picture(dict(attributes), True, depth - 1)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

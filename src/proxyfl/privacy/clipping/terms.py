@@ -68,6 +68,11 @@ class Term(Protocol):
         """G_i for each example i, materialised: needed where a weight is used more than once."""
         ...
 
+    def drop(self, examples: Tensor) -> None:
+        """Put zeros for G_i where ``examples[i]`` is true, whatever it is (not a number, infinite).
+        The others' stay as they are."""
+        ...
+
 
 @dataclass
 class Materialised:
@@ -84,6 +89,9 @@ class Materialised:
 
     def per_example(self) -> Tensor:
         return self.gradients
+
+    def drop(self, examples: Tensor) -> None:
+        self.gradients = without(self.gradients, examples)
 
 
 @dataclass
@@ -105,7 +113,8 @@ class Product:
 
     def __post_init__(self) -> None:
         self.examples = self.examples or len(self.g)
-        self._gram_is_safe = True
+        self._formed: Tensor | None = None
+        self._dropped: Tensor | None = None
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
@@ -148,22 +157,38 @@ class Product:
     def _pieces(self) -> Iterator[Tensor]:
         d, p = self._shape
         for i, j in self._ranges(max(d * self.positions, d * p)):
-            yield torch.bmm(self._output_gradients(i, j), self._inputs(i, j).transpose(1, 2))
+            piece = torch.bmm(self._output_gradients(i, j), self._inputs(i, j).transpose(1, 2))
+            yield piece if self._dropped is None else without(piece, self._dropped[i:j])
 
     def square_norms(self) -> Tensor:
         if self._outer_product:
             return upper_square_norms(self.a) * upper_square_norms(self.g)
         if self.prefers_gram:
-            ranges = self._ranges(self._shape[0] * self.positions)
-            bounds = [self._gram(i, j) for i, j in ranges]
-            if self._gram_is_safe:
-                return torch.cat(bounds)
+            return self._gram_or_formed()
+        return self._formed_square_norms()
+
+    def _formed_square_norms(self) -> Tensor:
         if self._kept is not None:
             return upper_square_norms(self._kept)
         return torch.cat([upper_square_norms(piece) for piece in self._pieces()])
 
-    def _gram(self, i: int, j: int) -> Tensor:
-        """Upper bounds for examples i to j; notes if one of them is not close to the norm."""
+    def _gram_or_formed(self) -> Tensor:
+        """Each example decides for itself: what another one is must not change its norm."""
+        bounds = []
+        close = []
+        for i, j in self._ranges(self._shape[0] * self.positions):
+            bound, is_close = self._gram(i, j)
+            bounds.append(bound)
+            close.append(is_close)
+        squares = torch.cat(bounds)
+        formed = ~torch.cat(close)
+        if not bool(formed.any()):
+            return squares
+        self._formed = formed
+        return torch.where(formed, self._formed_square_norms(), squares)
+
+    def _gram(self, i: int, j: int) -> tuple[Tensor, Tensor]:
+        """Upper bounds for examples i to j, and whether each is close to the norm."""
         a = self._inputs(i, j).double()
         g = self._output_gradients(i, j).double()
         gram_a = torch.bmm(a.transpose(1, 2), a)
@@ -175,16 +200,25 @@ class Product:
         double = (d + p + self.positions**2) * torch.finfo(torch.float64).eps * longest.square()
         bound = (self.positions + 3) * _roundoff(self.parameter.dtype) * longest
         close = (bound <= SMALL * squares.sqrt()) & (double <= SMALL * squares)
-        if not bool(close.all()):
-            self._gram_is_safe = False
-        return ((squares + double).sqrt() + bound).square()
+        return ((squares + double).sqrt() + bound).square(), close
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        if self._outer_product:
+        if self._dropped is not None:
+            self._add_formed(c, out)
+        elif self._outer_product:
             torch.mm((self.g[:, 0] * c.unsqueeze(1)).T, self.a[:, 0], out=out)
-        elif self.prefers_gram and self._gram_is_safe:
+        elif not self.prefers_gram:
+            self._add_formed(c, out)
+        elif self._formed is None:
             self._contract(c, out)
-        elif self._kept is not None:
+        else:
+            self._contract(torch.where(self._formed, 0, c), out)
+            rest = torch.empty_like(out)
+            self._add_formed(torch.where(self._formed, c, 0), rest)
+            out.add_(rest)
+
+    def _add_formed(self, c: Tensor, out: Tensor) -> None:
+        if self._kept is not None:
             torch.mv(self._kept.flatten(1).T, c, out=out.view(-1))
         else:
             self._add_pieces(c, out)
@@ -207,6 +241,10 @@ class Product:
 
     def per_example(self) -> Tensor:
         return torch.cat(list(self._pieces())).view(-1, *self.parameter.shape)
+
+    def drop(self, examples: Tensor) -> None:
+        self._dropped = examples
+        self.__dict__.pop("_kept", None)
 
 
 @dataclass
@@ -239,6 +277,16 @@ class Lookup:
         gradients = self.g.new_zeros(n, *self.parameter.shape)
         example = torch.arange(n, device=self.ids.device).unsqueeze(1).expand(n, t)
         return gradients.index_put_((example, self.ids), self.g, accumulate=True)
+
+    def drop(self, examples: Tensor) -> None:
+        self.g = without(self.g, examples)
+        self.__dict__.pop("_gathered", None)
+
+
+def without(gradients: Tensor, examples: Tensor) -> Tensor:
+    """``gradients`` (n, ...) with zeros in the rows where ``examples`` is true."""
+    rows = examples.view(-1, *[1] * (gradients.dim() - 1))
+    return gradients.masked_fill(rows, 0)
 
 
 def upper_square_norms(gradients: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ A model that lets one record into the gradients of others bounds nothing by clip
       seen to mix its examples is refused even where the slow way would train it soundly: computed
       alone it is another model than in a batch."""
 
+import random
 import warnings
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -99,11 +101,17 @@ class _Check:
     def _refuse_memory(self) -> None:
         """Two equal calls must leave the same model behind and give the same result."""
         before = State(self.model)
+        others = _other_generators()
         results = []
         for _ in range(2):
             results.append(outputs(self.model, self._made_up(2)))
             before.check(self.name, buffers=False)
             before.restore_buffers()
+        if _other_generators() != others:
+            raise ModelError(
+                f"The {self.name} model {type(self.model).__name__} draws from Python's or numpy's "
+                "random numbers, whose seed is no secret. Draw with torch's random numbers."
+            )
         kind = type(self.model).__name__
         first, second = (result.get(("", kind), [None])[0] for result in results)
         if (
@@ -149,9 +157,10 @@ class _Check:
             )
 
     def _refuse_what_only_one_pass_allows(self, way: Way) -> None:
-        state = State(self.model)
-        outputs(self.model, self._made_up(2))
-        state.check(self.name)
+        state = State(self.model, deep=True)
+        for n in (1, 2):
+            outputs(self.model, self._made_up(n))
+            state.check(self.name)
         mixing = mixing_layer(self.model, self._made_up)
         if mixing is not None:
             raise ModelError(
@@ -159,6 +168,11 @@ class _Check:
                 "example changes when only the others do, so no per-example privacy guarantee is "
                 f"possible ({way.reason}). Use layers that treat each example by itself."
             )
+
+
+def _other_generators() -> tuple[object, str]:
+    """Where Python's and numpy's own generators stand."""
+    return random.getstate(), repr(np.random.get_state(legacy=False))
 
 
 def _warn(model: nn.Module, way: Way) -> None:

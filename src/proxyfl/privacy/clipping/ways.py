@@ -47,8 +47,12 @@ class Way(Protocol):
     reason: str | None
     at_once: int | None
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
-        """The summed loss of the batch, and its per-example gradients."""
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
+        """The loss of each example, and its gradients. ``x`` stays as it is."""
+        ...
+
+    def advance(self, example: Tensor) -> None:
+        """Move the model's buffers on as a step does, for a step without examples."""
         ...
 
 
@@ -62,10 +66,15 @@ class OnePass:
     def __init__(self, program: Program) -> None:
         self.program = program
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
         logits, recorded = self.program.run(x)
         losses = checked(loss(logits, targets), len(x))
-        return float(losses.detach().sum()), self.program.terms(losses, recorded)
+        return losses.detach(), self.program.terms(losses, recorded)
+
+    def advance(self, example: Tensor) -> None:
+        if self.program.changes_state:
+            with torch.no_grad():
+                self.program.run(example)
 
 
 class Vmapped:
@@ -80,7 +89,10 @@ class Vmapped:
         self._alone = alone
         self.at_once: int | None = max(1, KEPT_AT_MOST // max(1, params.size(model)))
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+    def advance(self, example: Tensor) -> None:
+        """Models with buffers that change are refused."""
+
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
         rest = {k: v.detach() for k, v in self._state.items() if k not in self._learning}
 
         def alone(weights: dict[str, Tensor], x_i: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,12 +106,12 @@ class Vmapped:
             torch.func.grad(alone, has_aux=True), in_dims=(None, 0, 0), randomness="different"
         )
         with quiet_vmap():
-            gradients, losses = each(weights, x, targets)
+            gradients, losses = each(weights, x.clone(), targets)
         terms: list[Term] = [
             Materialised(parameter, gradients[name].detach())
             for name, parameter in self._learning.items()
         ]
-        return float(losses.sum()), terms
+        return losses.detach(), terms
 
 
 class OneByOne:
@@ -112,18 +124,22 @@ class OneByOne:
         self._model = model
         self.at_once: int | None = max(1, KEPT_AT_MOST // max(1, params.size(model)))
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[float, list[Term]]:
+    def advance(self, example: Tensor) -> None:
+        """Models with buffers that change are refused."""
+
+    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
         parameters = params.trainable(self._model)
         rows: list[tuple[Tensor, ...]] = []
-        total = 0.0
-        state = State(self._model)
+        each: list[Tensor] = []
+        state = State(self._model, deep=True)
         for i in range(len(x)):
-            losses = checked(loss(self._model(x[i : i + 1]), targets[i : i + 1]), 1)
+            logits = self._model(x[i : i + 1].clone())
+            losses = checked(loss(logits, targets[i : i + 1]), 1)
             rows.append(torch.autograd.grad(losses.sum(), parameters, materialize_grads=True))
-            total += float(losses.detach())
+            each.append(losses.detach())
             state.check("proxy")
         columns = zip(parameters, zip(*rows, strict=True), strict=True)
-        return total, [Materialised(p, torch.stack(g)) for p, g in columns]
+        return torch.cat(each), [Materialised(p, torch.stack(g)) for p, g in columns]
 
 
 def choose(model: nn.Module, made_up: Callable[[int], Tensor]) -> Way:

@@ -1,5 +1,6 @@
 """Where the examples are after data moved: views, cuts, joins, look-ups, new tensors."""
 
+import sys
 from typing import Any
 
 import torch
@@ -98,6 +99,13 @@ def create(step: Step) -> Rows:
 
 def uninitialised(step: Step) -> Rows:
     """Memory as it was found, if the next operation writes over all of it."""
+    overwritten(step)
+    rows = step.rows(step.first) if any(True for _ in step.tensors()) else None
+    return rows if rows is not None and step.shape == step.shape_of(step.first) else _uniform(step)
+
+
+def overwritten(step: Step) -> None:
+    """Fail unless the next operation writes over all of this one's output."""
     following = next(iter(step.node.users), None)
     if (
         following is None
@@ -105,9 +113,17 @@ def uninitialised(step: Step) -> Rows:
         or base_name(following) not in OVERWRITES
     ):
         step.fail("it reads memory that nothing was written to")
-    rows = step.rows(step.first) if any(True for _ in step.tensors()) else None
-    return rows if rows is not None and step.shape == step.shape_of(step.first) else _uniform(step)
 
+
+UNINITIALISED = {
+    "empty",
+    "new_empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty_strided",
+    "empty_permuted",
+    "resize",
+}
 
 OVERWRITES = {
     (name, True) for name in ("bernoulli", "fill", "zero", "uniform", "normal", "copy", "random")
@@ -128,10 +144,13 @@ def select(step: Step) -> Rows:
 
 
 def cut(step: Step) -> Axes:
-    """Slices along other dimensions, or one that keeps the whole batch."""
+    """Slices along other dimensions, or one that keeps the whole batch, however large."""
     rows = step.rows("self")
     if rows is not None and step.dims("dim", "self") == [rows.axis]:
-        if step.shape != step.shape_of("self") or step.inputs.get("step", 1) != 1:
+        start = step.inputs.get("start")
+        end = step.inputs.get("end", step.inputs.get("length"))
+        whole = end is None or end == Times(rows.folded) or end == sys.maxsize
+        if start not in (None, 0) or not whole or step.inputs.get("step", 1) != 1:
             step.fail("it cuts the batch")
         return rows
     if rows is None:

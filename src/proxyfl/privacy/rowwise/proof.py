@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.clipping.tracing import Trace
 from proxyfl.privacy.rowwise.axes import Rows, Times
+from proxyfl.privacy.rowwise.movement import UNINITIALISED, overwritten
 from proxyfl.privacy.rowwise.step import Axes, Step, Unproven, base_name, describe
 from proxyfl.privacy.rowwise.whitelist import OPERATIONS
 
@@ -56,17 +57,27 @@ def _after(step: Step) -> Axes:
         return several[step.inputs["1"]] if isinstance(several, list) else several
     carries = any(step.axes[each] is not None for each in step.tensors())
     grows = any(isinstance(value, Times) for value in pytree.tree_leaves(step.inputs))
-    if not carries and not grows:
-        return _verified(step, [None] * len(step.shape) if isinstance(step.shape, list) else None)
     name, in_place = base_name(node)
+    if not carries and not grows:
+        if name in UNINITIALISED:
+            overwritten(step)
+        return _verified(step, [None] * len(step.shape) if isinstance(step.shape, list) else None)
     if name not in OPERATIONS:
         step.fail("not known to treat the examples one by one")
     result = OPERATIONS[name](step)
     if in_place and result != step.rows(step.first):
         step.fail("it writes examples over a constant")
+    if in_place and _share_memory(step, result):
+        step.fail("it writes to a constant that is spread over the examples")
     if in_place and step.shape != step.shape_of(step.first):
         step.fail("it changes the shape of its input in place")
     return _verified(step, result)
+
+
+def _share_memory(step: Step, rows: Rows) -> bool:
+    """Whether all rows of what is written to are one piece of memory, as ``expand`` makes it."""
+    target: torch.Tensor = step.inputs[step.first].meta["val"]
+    return target.stride(rows.axis) == 0
 
 
 def _verified(step: Step, result: Axes) -> Axes:
