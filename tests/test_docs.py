@@ -27,6 +27,7 @@ from proxyfl.privacy.guarantee import Kind, shown
 from proxyfl.simulation import config as settings
 from proxyfl.simulation import prepare as preparation
 from proxyfl.sweeps import file as sweep
+from tests.test_imports import LEVELS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -320,6 +321,43 @@ def test_files_exist() -> None:
     }
     assert shown
     assert not [(page, span) for page, span in shown if not (ROOT / span).exists()]
+
+
+def design_rooms() -> dict[str, set[str]]:
+    """The table of rooms in docs/design.md: room -> the modules named there."""
+    section = (ROOT / "docs" / "design.md").read_text().split("## Rooms\n")[1].split("\n## ")[0]
+    found = {}
+    for line in section.splitlines():
+        if line.startswith("| `"):
+            room, modules = line.split("|")[1:3]
+            found[room.strip(" `")] = set(re.findall(r"`([^`]+)`", modules))
+    return found
+
+
+def test_the_design_names_every_room() -> None:
+    """docs/design.md has a row for every package below proxyfl, and for none besides."""
+    source = ROOT / "src" / "proxyfl"
+    rooms = {path.parent.relative_to(source).as_posix() for path in source.rglob("__init__.py")}
+    assert set(design_rooms()) == rooms - {"."} | {"proxyfl"}
+
+
+@pytest.mark.parametrize("room", [room for room in design_rooms() if room != "cli/commands"])
+def test_the_design_names_modules_that_exist(room: str) -> None:
+    """Every module that docs/design.md names lies in the room beside it."""
+    folder = ROOT / "src" / "proxyfl"
+    if room != "proxyfl":
+        folder /= room
+    missing = {name for name in design_rooms()[room] if not (folder / f"{name}.py").exists()}
+    assert design_rooms()[room]
+    assert not missing, f"{room} has no {sorted(missing)}"
+
+
+def test_the_design_shows_the_levels() -> None:
+    """The picture in docs/design.md has the levels of tests/test_imports.py, highest first."""
+    section = (ROOT / "docs" / "design.md").read_text().split("## Levels\n")[1]
+    picture = section.split("```text\n")[1].split("```")[0]
+    shown = [set(line.split()) for line in picture.splitlines()]
+    assert shown == [set(level) for level in reversed(LEVELS) if level != ("__main__",)]
 
 
 def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
