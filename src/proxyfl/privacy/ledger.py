@@ -60,10 +60,14 @@ class Charge:
 
 @dataclass(frozen=True)
 class Budget:
-    """The epsilon that a client's data may cost in all, by the accountant named."""
+    """The epsilon that a client's data may cost in all, by the accountant named.
+
+    ``earlier`` is what other studies on the same data have cost already (``Account.segments``); it
+    counts as if it were on the ledger, composed at the ledger's delta."""
 
     epsilon: float
     accountant: str = "pld"
+    earlier: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         _validate.number("budget epsilon", self.epsilon, above=0)
@@ -312,7 +316,8 @@ class Ledger:
         )
 
     def _cost_with(self, extra: Segment, budget: Budget) -> float:
-        return accounting.epsilon_of((*self.segments(), extra), self.delta, budget.accountant)
+        every = (*budget.earlier, *self.segments(), extra)
+        return accounting.epsilon_of(every, self.delta, budget.accountant)
 
     def _fits(self, extra: Segment) -> bool:
         return self.budget is None or self._cost_with(extra, self.budget) <= self.budget.epsilon
@@ -322,7 +327,8 @@ class Ledger:
         if self.budget is None or not charge.steps or self._fits(charge.segment):
             return
         budget = self.budget
-        now = shown(accounting.epsilon_of(self.segments(), self.delta, budget.accountant))
+        none = Segment(charge.sampling_rate, charge.noise_multiplier, 0)
+        now = shown(self._cost_with(none, budget))
         then = shown(self._cost_with(charge.segment, budget))
         raise BudgetExhausted(
             f"Client {self.client}, round {charge.round}: {charge.steps} more steps would raise "

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError
 from proxyfl.privacy.accounting import Segment, pld_of
 from proxyfl.privacy.guarantee import Kind, Relation
-from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.ledger import Budget, Ledger
 from proxyfl.privacy.statements.account import Account, opened
 
 
@@ -64,6 +64,25 @@ def test_what_is_left_is_exact() -> None:
     assert pld_of([Segment(0.1, 2.0, 60 + left)], 1e-5) <= 2.0
     assert pld_of([Segment(0.1, 2.0, 61 + left)], 1e-5) > 2.0
     assert account.steps_left(0.1, Segment(0.1, 2.0, 1)) == 0
+
+
+def test_a_budget_counts_earlier_studies() -> None:
+    """A ledger whose budget knows of earlier studies allows what is left of the total, to the last
+    step, and refuses one more with nothing written."""
+    account = opened([study((40, 0.1, 2.0)), study((20, 0.2, 3.0))])
+    left = account.steps_left(2.0, Segment(0.1, 2.0, 1))
+    budget = Budget(2.0, earlier=account.segments)
+    third = Ledger("north", delta=1e-5, kind=Kind.END_TO_END, simulated=False, budget=budget)
+    assert third.affordable_steps(0.1, 2.0, 10_000) == left
+    third.charge(0, left, 0.1, 2.0)
+    with pytest.raises(BudgetExhausted, match="above the budget of 2"):
+        third.charge(1, 1, 0.1, 2.0)
+    assert third.steps == left
+    assert (
+        third.epsilon().pld
+        < 2.0
+        == pytest.approx(opened([*account.ledgers, third]).total.pld, abs=0.05)
+    )
 
 
 def test_what_cannot_be_added_up() -> None:
