@@ -204,9 +204,13 @@ def test_the_readmes_commands_run_in_order(
         Path("new.csv").write_text("age,marker\n0.1,0.9\n0.9,0.1\n")
         typed = [line for line in typed_in_readme() if line[0] == "proxyfl"]
         names = [line[1] for line in typed]
-        assert names == ["--help", "data", "run", "predict", "epsilon", "epsilon"]
+        assert names == ["--help", "federation", "data", "run", "predict", "epsilon", "epsilon"]
+        shorter = {
+            "run": ["--set", "rounds=2", "--workers", "1"],
+            "federation": ["--rounds", "1", "--sites", "3"],
+        }
         for _, *words in typed:
-            quick = ["--set", "rounds=2", "--workers", "1"] if words[0] == "run" else []
+            quick = shorter.get(words[0], [])
             with contextlib.suppress(SystemExit):  # argparse ends the program after --help
                 assert main([*words, *quick]) == 0
         printed = capsys.readouterr().out
