@@ -1,4 +1,4 @@
-"""What training needs of data, whatever holds them.
+"""The interface of data to training, whatever holds them.
 
 The protocol stands at the bottom because ``privacy`` and ``data``, which do not know each other,
 both speak it. The kinds of examples are in ``proxyfl.data.examples``.

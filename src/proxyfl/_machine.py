@@ -59,7 +59,7 @@ def physical_cores() -> int:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, however it ends: an orphan must not go on writing to a
+    """End this process when its parent ends, however it ends: an orphan must not keep writing to a
     run's folder."""
     parent = os.getppid()
     if sys.platform.startswith("linux"):

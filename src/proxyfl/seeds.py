@@ -1,4 +1,4 @@
-"""Where randomness comes from: a stated seed in simulation, the operating system everywhere else.
+"""Sources of randomness: a stated seed in simulation, the operating system everywhere else.
 
 A stream is named by what it is for and by whom: ``stream(seed, "noise", client)``. Streams with
 different names are independent (the seed and the name go through SHA-256), so a client draws the
@@ -77,7 +77,7 @@ class Randomness(Protocol):
         ...
 
     def state(self) -> "Tensor | None":
-        """What ``restore`` needs to go on from here; None where there is nothing to restore."""
+        """The state that ``restore`` continues from; None where there is nothing to restore."""
         ...
 
     def restore(self, state: "Tensor | None") -> None:

@@ -132,7 +132,7 @@ def test_a_page_that_lost_its_server_goes_on_by_itself(
 
 
 def test_a_paused_page_stands_still(tab: Any, going: tuple[Path, Callable[[], None]]) -> None:
-    """Paused, the page asks for nothing and shows nothing new; told to go on, it shows the end."""
+    """Paused, the page asks for nothing and shows nothing new; resumed, it shows the end."""
     path, finish = going
     with LiveServer(path) as server:
         page = tab.open(server.url)
@@ -143,7 +143,7 @@ def test_a_paused_page_stands_still(tab: Any, going: tuple[Path, Callable[[], No
         page.wait_for_timeout(800)
         assert len(tab.requests) == asked
         assert page.locator("#status").inner_text().startswith("Paused")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Resume updates").click()
         page.wait_for_function("() => document.body.dataset.live === 'over'")
 
 

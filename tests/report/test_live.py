@@ -239,7 +239,7 @@ def test_a_folder_that_vanishes_does_not_stop_the_server(server: LiveServer, fol
 
 
 def test_watching_changes_no_result(tmp_path: Path) -> None:
-    """A run that is watched while it goes on records the same scores as one that is not."""
+    """A run that is watched while it runs records the same scores as one that is not."""
     config = from_tree(
         {"rounds": 3, "evaluate_every": 1, "methods": ["proxyfl"], "partition": {"clients": 2}}
     )

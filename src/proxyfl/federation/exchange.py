@@ -1,5 +1,5 @@
-r"""How models mix: P(t) applied to masses, over a transport (paper, Alg. 1, lines 7 to 11, in mass
-form).
+r"""The exchanges by which models mix: P(t) applied to masses, over a transport (paper, Alg. 1,
+lines 7 to 11, in mass form).
 
     none      nothing moves
     mean      P = 11'/K: everyone sends to a hub, which adds and sends a K-th of the sum back

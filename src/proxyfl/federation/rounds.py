@@ -36,7 +36,7 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class ClientRound:
-    """What one client did in one round."""
+    """One client's round: scores, losses, costs."""
 
     round: int
     client: int

@@ -1,4 +1,4 @@
-"""How a client's models are trained: optimizers, and training without DP.
+"""Trainers of a client's models: optimizers, and training without DP.
 
 ``PlainSGD`` trains through the same three calls as ``DPSGD``, for models that are never shared and
 for ablations. It samples as DP-SGD does (Poisson, from the client's own stream), so comparing the

@@ -1,5 +1,5 @@
-"""Who sent what to whom in each round, worked out again from the settings and from who has a line
-in the records."""
+"""The graph of each round: who sent what to whom, worked out again from the settings and
+from who has a line in the records."""
 
 import hashlib
 import json

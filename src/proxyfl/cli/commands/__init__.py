@@ -13,7 +13,7 @@ COMMANDS = {
     "sweep": "run a grid of settings and seeds over one config",
     "table": "compare runs: mean and spread over clients and seeds, significance",
     "report": "make one self-contained page about one or more runs",
-    "watch": "follow a run in the browser while it goes on",
+    "watch": "follow a run in the browser while it runs",
     "predict": "predict with a client's private model from a finished run",
     "epsilon": "what a training costs in privacy, or what a target epsilon allows",
     "certificate": "what each client's releases cost, on a page; whether a page is true",

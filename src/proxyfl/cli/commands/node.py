@@ -77,7 +77,7 @@ def add(commands: "Commands") -> None:
     add_json(status)
     _verb(verbs, "stop", "ask a running site to stop after its round", _stop)
     _verb(verbs, "leave", "hand the site's mass on and leave the federation", _leave)
-    rejoin = _verb(verbs, "rejoin", "go on after a restore from an old backup", _rejoin)
+    rejoin = _verb(verbs, "rejoin", "continue after a restore from an old backup", _rejoin)
     rejoin.add_argument("--round", type=int, required=True, help="the round that a peer named")
     export = _verb(verbs, "export", "the private model, for use elsewhere", _export)
     export.add_argument("out", type=Path, metavar="OUT", help="a new folder for the files")
@@ -229,8 +229,8 @@ def _rejoin(args: argparse.Namespace) -> int:
     with supervisor.Node(settings, folder, say=_say(settings.name)) as node:
         charged = node.begin_again(args.round)
     print(
-        f"{settings.name} goes on at round {args.round + 1} without mass; {charged} rounds that it "
-        "does not remember were charged to its ledger. Start it with `proxyfl node run`."
+        f"{settings.name} continues at round {args.round + 1} without mass; {charged} rounds that "
+        "it does not remember were charged to its ledger. Start it with `proxyfl node run`."
     )
     return 0
 

@@ -24,7 +24,7 @@ examples:
 
 The page is one file: it opens from disk, asks the network for nothing, and prints. Runs that
 differ in their seed alone are pooled; others stand side by side, named by the settings that
-differ. A run that was interrupted, or still goes on, is shown as far as it got.
+differ. An interrupted or unfinished run is shown as far as it got.
 """
 
 

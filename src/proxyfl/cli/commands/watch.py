@@ -26,7 +26,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the command to the parser."""
     parser = commands.add_parser(
         "watch",
-        help="follow a run in the browser while it goes on",
+        help="follow a run in the browser while it runs",
         description="Serve a page that shows a run and follows it to its end. Reachable from this "
         "machine only,\n"
         "unless another --host is given: then whoever has the address with its token can look, "
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
                     "Others can look, with this address; the connection is not encrypted.",
                     soft_wrap=True,
                 )
-            console.print("Ctrl-C ends this; the run goes on.")
+            console.print("Ctrl-C ends this; the run continues.")
         if arguments.open:
             webbrowser.open(server.url)
         try:

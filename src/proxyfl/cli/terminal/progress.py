@@ -1,4 +1,4 @@
-"""What the terminal shows while a run goes on: a live table.
+"""A live table of a run in the terminal.
 
 Guarantees:
     * all of it goes to standard error; where that is no terminal, plain lines without escapes;
@@ -185,7 +185,7 @@ class Progress(Callback):
         if not any("present" in row for row in rows.values()):
             columns = [key for key in columns if key != "present"]
         table = airy()
-        # A name that is too long for the narrow layout goes on in the next line, uncut.
+        # A name that is too long for the narrow layout continues in the next line, uncut.
         table.add_column("method", min_width=7, overflow="fold")
         widths = _WIDTHS | {"round": 2 * len(str(self._rounds)) + 1}
         for key in columns:
@@ -208,7 +208,7 @@ class Progress(Callback):
 
 
 class _Pace:
-    """How fast the rounds of one method follow each other, from the end of the first on."""
+    """The pace of one method's rounds, measured from the end of the first."""
 
     def __init__(self, method: str) -> None:
         self.method = method

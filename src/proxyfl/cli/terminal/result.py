@@ -198,7 +198,7 @@ def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
 
 
 def _gained(run: Run, table: Table, columns: Sequence[str], console: Console) -> Table:
-    # A long name goes on in the next line rather than push the numbers out.
+    # A long name continues in the next line rather than push the numbers out.
     table.add_column("client", overflow="fold", max_width=max(8, console.width // 4))
     for column in columns:
         table.add_column(escape(column), justify="right", no_wrap=True)

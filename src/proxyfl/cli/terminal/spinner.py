@@ -22,8 +22,8 @@ PATIENCE_SECONDS = 2.0
 def spinner(
     what: str, *, total: int | None = None, quiet: bool = False, console: Console | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Show that ``what`` goes on, if it takes longer than two seconds; yields a function to tell
-    how much is done.
+    """Show that ``what`` is under way, if it takes longer than two seconds; yields a function
+    to tell how much is done.
 
     With a ``total`` there is a bar with the time remaining, otherwise a clock. Nothing within may
     show a bar itself."""

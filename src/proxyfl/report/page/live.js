@@ -1,4 +1,4 @@
-// Follow a run that goes on: ask for what is new, add it, and draw. The server forgets us between two questions.
+// Follow a run while it runs: ask for what is new, add it, and draw. The server forgets us between two questions.
 
 function follow() {
   const status = document.getElementById("status"),
@@ -71,11 +71,11 @@ function follow() {
 
   pause.addEventListener("click", () => {
     paused = !paused;
-    pause.textContent = paused ? "Go on" : "Pause updates";
+    pause.textContent = paused ? "Resume updates" : "Pause updates";
     if (paused) {
       clearTimeout(timer);
       question?.abort();
-      say(`Paused: ${where()}. The run goes on.`);
+      say(`Paused: ${where()}. The run continues.`);
     } else ask();
   });
   document.addEventListener("visibilitychange", () => {
