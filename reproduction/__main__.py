@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from proxyfl._machine import physical_cores
-from proxyfl.cli.commands import sweep as sweep_command
+from proxyfl.cli.commands.runs import sweep as sweep_command
 from proxyfl.cli.terminal.spinner import duration as in_words
 from proxyfl.errors import ProxyFLError
 from proxyfl.simulation import clients as build

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from proxyfl.cli.commands import data
+from proxyfl.cli.commands.parts import data
 from proxyfl.data import SOURCES
 from proxyfl.errors import DataError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands import epsilon
+from proxyfl.cli.commands.budget import epsilon
 from proxyfl.errors import ConfigError
 
 HISTOPATHOLOGY = [

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from proxyfl.cli.commands import models
+from proxyfl.cli.commands.parts import models
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from proxyfl.cli.commands.plan import bar
+from proxyfl.cli.commands.budget.plan import bar
 from proxyfl.cli.main import main
 
 LINE = ["plan", "--examples", "300", "--budget-epsilon", "2", "--delta", "1e-4", "--rounds", "2"]

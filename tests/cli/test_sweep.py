@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from proxyfl.cli import main
-from proxyfl.cli.commands import sweep
+from proxyfl.cli.commands.runs import sweep
 from proxyfl.errors import ConfigError
 from proxyfl.sweeps import pool as processes
 from proxyfl.sweeps.file import plan
@@ -140,7 +140,7 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_PACE", "30")
     out = file.parent / "out"
     code = (
-        "import argparse, sys; from proxyfl.cli.commands import sweep; "
+        "import argparse, sys; from proxyfl.cli.commands.runs import sweep; "
         "p = argparse.ArgumentParser(); "
         f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.execute(a, "
         f"command={STANDIN!r})"

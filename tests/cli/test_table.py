@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands import table
+from proxyfl.cli.commands.reading import table
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS
 from proxyfl.simulation.config import from_tree, to_toml

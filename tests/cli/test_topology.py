@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxyfl.cli.commands import topology
+from proxyfl.cli.commands.parts import topology
 from proxyfl.errors import TopologyError
 
 

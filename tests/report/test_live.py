@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands import watch
+from proxyfl.cli.commands.runs import watch
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.records.reading import read
 from proxyfl.report import live
@@ -289,7 +289,7 @@ def test_a_live_page_needs_a_folder() -> None:
 def test_a_run_without_it_imports_nothing_of_it() -> None:
     """Neither the program nor a run loads the server, unless asked to."""
     code = (
-        "import proxyfl.simulation.run, proxyfl.cli.commands.run, sys; "
+        "import proxyfl.simulation.run, proxyfl.cli.commands.runs.run, sys; "
         "print('proxyfl.report.live' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

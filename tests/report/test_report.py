@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands import report as command
+from proxyfl.cli.commands.reading import report as command
 from proxyfl.errors import RunError
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes

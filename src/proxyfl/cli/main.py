@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from proxyfl._machine import keep_freed_memory
-from proxyfl.cli.commands import COMMANDS
+from proxyfl.cli.commands import COMMANDS, module
 from proxyfl.errors import InputError, ProxyFLError
 
 _DESCRIPTION = """\
@@ -52,7 +52,7 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if only in (None, name):
-            importlib.import_module(f"proxyfl.cli.commands.{name}").add(commands)
+            importlib.import_module(module(name)).add(commands)
         else:
             commands.add_parser(name, help=summary)
     return top

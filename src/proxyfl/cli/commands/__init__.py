@@ -29,7 +29,24 @@ COMMANDS = {
     "preflight": "check a site before it takes part: keys, peers, data, models, budget, disk",
     "schema": "draft a table's schema, check files against it, estimate ranges with DP",
 }
-"""A module of this package each, and what it does in one line."""
+"""Every command, and what it does in one line."""
+
+ROOMS = {
+    "runs": ("run", "resume", "sweep", "watch"),
+    "reading": ("table", "report", "predict"),
+    "budget": ("epsilon", "certificate", "audit", "ledger", "plan"),
+    "parts": ("methods", "models", "topology", "data"),
+    "sites": ("node", "federation", "preflight"),
+}
+"""Which room has a command's module; ``schema`` is a room by itself."""
+
+
+def module(name: str) -> str:
+    """The dotted name of the module of the command ``name``."""
+    for room, names in ROOMS.items():
+        if name in names:
+            return f"{__name__}.{room}.{name}"
+    return f"{__name__}.{name}"
 
 
 def opening(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl.cli.commands import opening
-from proxyfl.cli.commands.run import add_run_options
+from proxyfl.cli.commands.runs.run import add_run_options
 from proxyfl.records import folder
 
 if TYPE_CHECKING:

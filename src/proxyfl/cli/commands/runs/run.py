@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl import _settings
-from proxyfl.cli.commands import add_json, federation, opening
+from proxyfl.cli.commands import add_json
+from proxyfl.cli.commands.sites import federation
+from proxyfl.cli.commands import opening
 from proxyfl.simulation import config as configs
 from proxyfl.transport.mpi import launched
 

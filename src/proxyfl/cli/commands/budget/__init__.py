@@ -1,0 +1,1 @@
+"""Commands about epsilon: what it costs, what is left, whether it holds."""
