@@ -20,7 +20,7 @@ class Examples(Protocol):
     """
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         ...
 
     @property

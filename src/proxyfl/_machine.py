@@ -1,4 +1,4 @@
-"""What this machine has, and settings that make it faster without changing results."""
+"""This machine's resources, and settings that make it faster without changing results."""
 
 import contextlib
 import ctypes
@@ -42,7 +42,7 @@ def return_freed_memory() -> None:
 
 
 def physical_cores() -> int:
-    """How many cores this process may use, two hardware threads of one core counting once."""
+    """The cores that this process may use, two hardware threads of one core counting once."""
     allowed = (
         os.sched_getaffinity(0)
         if hasattr(os, "sched_getaffinity")

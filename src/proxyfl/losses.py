@@ -1,4 +1,4 @@
-r"""What the two models learn from: labels, and each other (paper, Eqs. 2 to 5).
+r"""The losses of the two models: labels, and each other (paper, Eqs. 2 to 5).
 
     L = (1 - weight) CE(student, y) + weight KL(teacher || student)
 
@@ -47,7 +47,7 @@ def kl_divergence(teacher_logits: Tensor, student_logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Balance:
-    """How a loss makes up for uneven classes; without arguments, not at all.
+    """The way a loss makes up for uneven classes; without arguments, not at all.
 
     ``weights``: the loss of an example of class c counts weights[c] times. ``offsets``: the model
     is trained on logits + offsets and used without, so that it says how an example speaks for a

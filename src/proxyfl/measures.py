@@ -28,7 +28,7 @@ class Predictions:
 
     @property
     def classes(self) -> int:
-        """How many classes the model tells apart."""
+        """The number of classes that the model tells apart."""
         return int(self.logits.shape[1])
 
     @cached_property
@@ -65,7 +65,7 @@ class Measure:
     higher_is_better: bool = True
 
     def gain(self, joined: float, alone: float) -> float:
-        """How much better ``joined`` is than ``alone``: positive is better for every measure."""
+        """The advantage of ``joined`` over ``alone``: positive is better for every measure."""
         return joined - alone if self.higher_is_better else alone - joined
 
 

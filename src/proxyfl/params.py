@@ -17,7 +17,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def size(model: nn.Module) -> int:
-    """How many numbers the flat vector holds."""
+    """The length of the flat vector."""
     return sum(p.numel() for p in trainable(model))
 
 

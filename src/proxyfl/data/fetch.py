@@ -1,4 +1,4 @@
-"""Where public datasets lie on this machine, and how they get there.
+"""Finds public datasets on this machine, and fetches those that are missing.
 
 A download is complete or absent: bytes go to a temporary file next to the target, the checksum is
 compared, and only then does the file take its name."""

@@ -1,4 +1,4 @@
-"""Who gets which examples. Pure functions from labels (or sites) and a generator to indices.
+"""Divides examples among clients: pure functions from labels (or sites) and a generator to indices.
 
 Guarantees of every function here:
     * the parts, one sorted int64 array for each client, do not overlap;
@@ -122,7 +122,7 @@ def by_site(site: Indices) -> list[Indices]:
 
 
 def class_counts(labels: Indices, parts: Sequence[Indices], classes: int) -> Indices:
-    """How many examples of each class each client has: an array (clients, classes)."""
+    """The number of examples of each class that each client has: an array (clients, classes)."""
     labels = np.asarray(labels)
     return np.array(
         [np.bincount(labels[part], minlength=classes) for part in parts], dtype=np.int64

@@ -73,7 +73,7 @@ class Part:
 
 @dataclass(frozen=True)
 class DP:
-    """What DP-SGD needs to know. ``delta`` None means 1/n; ``ledger`` None keeps it in memory.
+    """The settings of DP-SGD. ``delta`` None means 1/n; ``ledger`` None keeps it in memory.
 
     ``sampling_rate``, or ``declared_examples`` in place of the true number, keep the rate from
     following from the data; which of them is given decides the ledger's relation
@@ -190,7 +190,7 @@ def assemble(
 
 @dataclass(frozen=True)
 class _Workshop:
-    """What the trainers of one client have in common."""
+    """The parts that the trainers of one client share."""
 
     examples: Examples
     classes: int

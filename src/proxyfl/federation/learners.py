@@ -1,4 +1,4 @@
-r"""What one client does between two exchanges (paper, Eqs. 2 to 7 and Alg. 1, lines 2 to 6).
+r"""Local learning between two exchanges (paper, Eqs. 2 to 7 and Alg. 1, lines 2 to 6).
 
 ``Single`` trains one model. ``Mutual`` trains a private model and a proxy that teach each other,
 alternating on each batch: the proxy steps first, learning from the private model as it was; then
@@ -61,7 +61,7 @@ class Learner(Protocol):
         ...
 
     def models(self) -> dict[Role, nn.Module]:
-        """What can be evaluated or saved, by role."""
+        """The models that can be evaluated or saved, by role."""
         ...
 
     def state(self) -> State:

@@ -38,7 +38,7 @@ class Presence:
         return frozenset(self.leaving) if len(self.leaving) < len(self.present) else frozenset()
 
     def steps(self, client: int, usual: int) -> int:
-        """How many steps ``client`` takes in this round."""
+        """The number of steps that ``client`` takes in this round."""
         return self.fewer_steps.get(client, usual)
 
 

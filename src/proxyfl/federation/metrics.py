@@ -19,7 +19,7 @@ RESAMPLED = 200
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is: each measure's value (None where it is not defined), and the counts.
+    """A model's score: each measure's value (None where it is not defined), and the counts.
 
     ``confusion[i, j]`` counts the examples of class i that were taken for class j. ``own`` has the
     measures on the client's own test part, where there is one. A last score also has a calibration

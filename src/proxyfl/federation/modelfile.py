@@ -58,7 +58,7 @@ def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:
 
 
 def about_model(path: Path) -> dict[str, str]:
-    """What a model's file says about it, without reading the weights."""
+    """A model file's header, without reading the weights."""
     with _opened(path) as file:
         about: dict[str, str] = file.metadata() or {}
     return about

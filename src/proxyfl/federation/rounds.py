@@ -55,7 +55,7 @@ class ClientRound:
 
 @dataclass
 class _Work:
-    """What has been measured of one client's round so far."""
+    """The measurements of one client's round so far."""
 
     losses: Losses = field(default_factory=Losses)
     scores: dict[Role, Score] = field(default_factory=dict)

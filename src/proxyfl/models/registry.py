@@ -80,7 +80,7 @@ def build(spec: str, *, shape: tuple[int, ...], classes: int, seed: int) -> nn.M
 
 
 def parameter_count(model: nn.Module) -> int:
-    """How many numbers the model learns; a parameter that two layers share counts once."""
+    """The number of values that the model learns; a parameter that two layers share counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

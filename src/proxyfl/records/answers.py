@@ -104,12 +104,12 @@ class Answer:
 
     @property
     def gaining(self) -> int:
-        """How many clients are better off, over all runs."""
+        """The number of clients that are better off, over all runs."""
         return sum(gain > 0 for gain in self.gains.values())
 
     @property
     def losing(self) -> int:
-        """How many clients are worse off, over all runs."""
+        """The number of clients that are worse off, over all runs."""
         return sum(gain < 0 for gain in self.gains.values())
 
     @property
@@ -128,14 +128,14 @@ class Answer:
         return next(having).method(self.method)
 
     def by_client(self) -> dict[int, Spread]:
-        """What each client gains, over runs."""
+        """The gain of each client, over runs."""
         found: dict[int, list[float]] = {}
         for (_, client), gain in self.gains.items():
             found.setdefault(client, []).append(gain)
         return {client: spread(values) for client, values in sorted(found.items())}
 
     def by_seed(self) -> dict[int, list[float]]:
-        """What the clients of each seed gain."""
+        """The gain of the clients of each seed."""
         found: dict[int, list[float]] = {}
         for (number, _), gain in self.gains.items():
             found.setdefault(self.group.runs[number].seed, []).append(gain)

@@ -1,4 +1,4 @@
-"""How sure a run's gain is, and what would make a good score worthless.
+"""The certainty of a run's gain, and what would make a good score worthless.
 
 Definitions:
     * the **interval** of a gain is the middle 95 % of its values on bootstrap samples of the test

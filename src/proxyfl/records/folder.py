@@ -88,7 +88,7 @@ def fresh(parent: Path, source: str) -> Path:
 
 
 def environment() -> dict[str, Any]:
-    """What the results may depend on besides the config."""
+    """Versions and machine: all that results may depend on besides the config."""
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -144,7 +144,7 @@ def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 
 
 def metrics_size(path: Path) -> int:
-    """How many bytes ``metrics.jsonl`` holds."""
+    """The size of ``metrics.jsonl`` in bytes."""
     return (path / "metrics.jsonl").stat().st_size
 
 

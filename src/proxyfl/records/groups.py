@@ -140,5 +140,5 @@ def said(value: Any) -> str:
 
 
 def same(run: Run, mixed: Sequence[str]) -> tuple[Any, ...]:
-    """What two runs must share for their clients to be pairs."""
+    """The settings that two runs must share for their clients to be pairs."""
     return (run.seed, *(run.flat.get(key) for key in mixed))

@@ -38,7 +38,7 @@ def accuracy(runs: "Runs", measure: str) -> go.Figure:
 
 
 def gain(runs: "Runs", measure: str) -> go.Figure:
-    """What each client gains over ``alone``, in points, one mark per run."""
+    """The gain of each client over ``alone``, in points, one mark per run."""
     figure = go.Figure()
     gains = runs.gains
     column = f"{measure}_gain"

@@ -61,7 +61,7 @@ def find(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def state(path: Path) -> State:
-    """What there is of the run in the folder ``path``."""
+    """The state of the run in the folder ``path``."""
     if not (path / "config.toml").is_file():
         return "new"
     try:

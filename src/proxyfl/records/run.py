@@ -60,7 +60,7 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were asked for."""
+        """The number of rounds that were asked for."""
         return int(self.settings.get("rounds", 0))
 
     @property
@@ -87,7 +87,7 @@ class Run:
 
     @cached_property
     def progress(self) -> dict[str, int]:
-        """How many rounds each method has on record."""
+        """The number of rounds that each method has on record."""
         done = dict.fromkeys(self.methods, 0)
         for row in self.rows:
             done[row["method"]] = max(done[row["method"]], row["round"] + 1)
@@ -278,7 +278,7 @@ class Run:
         return found
 
     def _told(self, name: str, keeps: Role | None) -> Method:
-        """What can be told of a method from its records alone."""
+        """A method's summary from its records alone."""
         rows = self._of(name)
         scored: set[Role] = set()
         for row in rows:

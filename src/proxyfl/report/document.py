@@ -49,7 +49,7 @@ def document(
 
 
 def about(run: Run) -> Document:
-    """What is known of a run besides what it shares with its group."""
+    """A run's own part of the document, besides what it shares with its group."""
     summary = run.summary or {}
     return {
         "name": run.name,

@@ -42,7 +42,7 @@ def write(runs: Sequence[Run], out: Path) -> int:
 
 
 def title(runs: Sequence[Run]) -> str:
-    """What the page is called."""
+    """The page's title."""
     more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
     return f"ProxyFL report: {runs[0].name}{more}"
 

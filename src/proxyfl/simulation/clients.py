@@ -141,7 +141,7 @@ class Assembly:
         return batch_size
 
     def sampling(self, i: int) -> Sampling:
-        """How client ``i`` draws its batches."""
+        """The sampling of client ``i``'s batches."""
         dp = self.dp(i)
         return sampling_for(
             self.batch_size(i),

@@ -65,7 +65,7 @@ class Point:
 
     @property
     def work(self) -> int:
-        """How many rounds there are to do, over all methods."""
+        """The number of rounds to do, over all methods."""
         return self.config.rounds * len(self.config.methods)
 
     def beside(self, ending: str) -> Path:

@@ -125,7 +125,7 @@ class _Process:
             )
 
     def outcome(self) -> Outcome:
-        """How the process ended."""
+        """The outcome of the process."""
         code = self.child.returncode
         seconds = time.monotonic() - self.began
         if code == 0 and state(self.point.folder) == "finished":
@@ -209,7 +209,7 @@ class _Clock:
 
 
 def _rounds_done(point: Point) -> int:
-    """How far a run has come, by the last whole line of its metrics."""
+    """The rounds that a run has done, by the last whole line of its metrics."""
     try:
         with (point.folder / "metrics.jsonl").open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -33,7 +33,7 @@ class Transport(Protocol):
 
 
 def silent(*, sender: int, receiver: int, round: int, timeout: float) -> str:
-    """What PeerTimeout says, in one wording for all transports."""
+    """The message of PeerTimeout, in one wording for all transports."""
     return (
         f"Client {sender} sent nothing to client {receiver} for round {round} within {timeout:g} "
         f"s. "
@@ -42,7 +42,7 @@ def silent(*, sender: int, receiver: int, round: int, timeout: float) -> str:
 
 
 def repeated(*, sender: int, receiver: int, round: int) -> str:
-    """What a refused second send says, in one wording for all transports."""
+    """The message of a refused second send, in one wording for all transports."""
     return (
         f"Client {sender} already sent client {receiver} a frame for round {round} that was not "
         f"yet received. "

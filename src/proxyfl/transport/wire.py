@@ -102,7 +102,7 @@ def decode(
 
 
 def overhead(message: Message) -> int:
-    """How many bytes the frame has beyond its values."""
+    """The bytes of the frame beyond its values."""
     return _START + 8 + len(_header(message))
 
 

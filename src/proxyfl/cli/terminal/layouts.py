@@ -35,6 +35,6 @@ def first_that_fits(console: Console, tables: Iterable[Table]) -> Table:
 
 
 def natural_width(console: Console, table: Table) -> int:
-    """How wide ``table`` is if nothing in it is wrapped or cut; its title does not count."""
+    """The width of ``table`` if nothing in it is wrapped or cut; its title does not count."""
     endless = console.options.update(max_width=_ENDLESS, width=_ENDLESS)
     return console.measure(table, options=endless).maximum

@@ -88,7 +88,7 @@ def _verdict(found: Answer, gain: Spread, interval: tuple[float, float] | None) 
 
 
 def warnings(run: Run) -> list[str]:
-    """What would make a good score worthless."""
+    """Warnings of what would make a good score worthless."""
     found = []
     rate = majority_rate(run)
     if rate is not None:
@@ -243,7 +243,7 @@ def _explanations(run: Run) -> Iterable[str]:
 
 
 def _epsilons(run: Run) -> list[Epsilon]:
-    """What every client has spent under every method that trains with DP."""
+    """The epsilon of every client under every method that trains with DP."""
     found = []
     for name in run.methods:
         for client in run.clients_of(name):

@@ -188,7 +188,7 @@ def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str
 def _take_part(
     endpoint: MpiEndpoint, plan: Plan, dataset: Dataset | None, methods: Mapping[str, Method]
 ) -> None:
-    """What ``_lead`` does, on another rank."""
+    """The counterpart of ``_lead`` on another rank."""
     if plan.out is not None and not (plan.out / "config.toml").is_file():
         raise RunError(
             f"The run's folder {plan.out} is not there. Give one that all machines share (--out)."

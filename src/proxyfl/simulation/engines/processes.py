@@ -188,7 +188,7 @@ def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:
 
 
 def _failure(worker: _Worker, where: str) -> ProxyFLError:
-    """What a worker that failed has to say: its last message, or how it ended."""
+    """The reason why a worker failed: its last message, or how it ended."""
     try:
         while True:
             message = worker.line.recv()

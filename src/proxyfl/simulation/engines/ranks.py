@@ -1,4 +1,4 @@
-"""What the ranks of an MPI job know of each other: who hosts whom, and the plan of a run."""
+"""The knowledge that the ranks of an MPI job share: who runs whom, and the plan of a run."""
 
 import json
 import tomllib

@@ -58,7 +58,7 @@ class RoundReport:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "RoundReport":
-        """What ``as_dict`` made plain."""
+        """The report that ``as_dict`` made plain."""
         records = [record_of(row) for row in content["records"]]
         return cls(**{**content, "records": records})
 

@@ -72,7 +72,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
-    """What is known of one model.
+    """One model's row.
 
     A built-in one that does not fit is a row; the user's own that fails is an error."""
     row: dict[str, Any] = {

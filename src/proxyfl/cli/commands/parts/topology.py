@@ -144,7 +144,7 @@ def _limit(given: int | None, clients: int, rounds: int) -> int:
 
 
 def _spread(topology: gossip.Topology, clients: int, rounds: int, limit: int) -> dict[str, Any]:
-    """How news spreads; None for each answer where there are too many clients to say."""
+    """The spread of news; None for each answer where there are too many clients to say."""
     found: dict[str, Any] = {"limit": limit, "all_heard_after": None, "been_with_all_after": None}
     if clients > _MOST_FOR_SPREAD:
         return found | {"limit": None, "heard_by": None, "been_with": None}

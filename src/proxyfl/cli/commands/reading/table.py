@@ -107,7 +107,7 @@ def start(args: argparse.Namespace) -> int:
 
 
 def remarks(found: Overview) -> list[str]:
-    """What a reader must know to read the numbers rightly."""
+    """Remarks that a reader needs to read the numbers rightly."""
     said = list(found.remarks)
     compared = [row.comparison for row in found.rows if row.comparison is not None]
     if not compared:
