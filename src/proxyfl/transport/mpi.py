@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def launched() -> int:
-    """The number of ranks that the launcher started, by its environment variables; 1 without one."""
+    """The number of ranks that the launcher started, by its environment; 1 without one."""
     names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
     if "PMIX_RANK" in os.environ:  # srun --mpi=pmix says the size in its own words only
         names.append("SLURM_STEP_NUM_TASKS")
