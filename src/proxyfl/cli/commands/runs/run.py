@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl import _settings
-from proxyfl.cli.commands import add_json
+from proxyfl.cli.commands import add_json, opening
 from proxyfl.cli.commands.sites import federation
-from proxyfl.cli.commands import opening
 from proxyfl.simulation import config as configs
 from proxyfl.transport.mpi import launched
 

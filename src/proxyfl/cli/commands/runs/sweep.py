@@ -17,8 +17,7 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
-from proxyfl.cli.commands import add_json
-from proxyfl.cli.commands import opening
+from proxyfl.cli.commands import add_json, opening
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
 from proxyfl.records.reading import State, state
