@@ -249,3 +249,46 @@ def test_a_dropped_record_leaves_the_sum_of_others(bad: float, positions: int) -
     product.weighted_sum(kept.float(), out=found)
     Product(weight, a[kept], g[kept], positions).weighted_sum(torch.ones(4), out=expected)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("positions", [1, 4])
+def test_a_wide_sum_moves_by_the_record_alone(positions: int) -> None:
+    """In float64 a sum of 4,000 gradients moves by what is removed, in float32 by more or less."""
+    generator = torch.Generator().manual_seed(0)
+    g = (1 - 1e-3 * torch.rand(4000, 1, 1, generator=generator)) / positions
+    inputs = torch.ones(4000, positions, 1)
+    product = Product(torch.zeros(1, 1), inputs, g.expand(-1, positions, 1), positions)
+    contribution = g.sum(2).flatten().double() * positions
+    errors = {}
+    for dtype in (torch.float64, torch.float32):
+        whole = _sum_without(product, None, dtype)
+        errors[dtype] = 0.0
+        for removed in range(0, 4000, 400):
+            moved = whole - _sum_without(product, removed, dtype)
+            error = abs(moved - float(contribution[removed]))
+            errors[dtype] = max(errors[dtype], error)
+    assert errors[torch.float64] <= 1e-6
+    assert errors[torch.float32] > 1e-5
+
+
+def _sum_without(product: Product, removed: int | None, dtype: torch.dtype) -> float:
+    kept = torch.arange(4000) != (-1 if removed is None else removed)
+    rest = Product(product.parameter, product.a[kept], product.g[kept], product.positions)
+    rest.square_norms()
+    out = torch.empty(1, 1, dtype=dtype)
+    rest.weighted_sum(torch.ones(int(kept.sum())), out=out)
+    return float(out)
+
+
+def test_real_noise_goes_on_wide_sums() -> None:
+    """Every way of a wide clipper gives the sums of an ordinary one, in float64."""
+    torch.manual_seed(0)
+    conv = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    table = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))
+    x, y = batch(8)
+    images = torch.randn(8, 1, 8, 8)
+    for model, inputs in ((conv, images), (table, x.abs().long()), (lin(), x)):
+        wide = Clipper(model, wide=True).clip(inputs, y, cross_entropy, 0.1).total
+        usual = Clipper(model).clip(inputs, y, cross_entropy, 0.1).total
+        assert wide.dtype == torch.float64
+        torch.testing.assert_close(wide, usual.double(), rtol=1e-4, atol=1e-6)

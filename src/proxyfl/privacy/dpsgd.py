@@ -138,7 +138,9 @@ class DPSGD:
         self._batches = batches
         self._noise = noise
         nobody = examples.take(torch.empty(0, dtype=torch.int64))
-        self._clipper = checked_clipper(model, examples.shape, dtype=nobody.dtype)
+        self._clipper = checked_clipper(
+            model, examples.shape, dtype=nobody.dtype, wide=not noise.simulated
+        )
         self._device = params.trainable(model)[0].device
         self._clip_to = clip_norm_for(
             noise, clip_norm, noise_multiplier=noise_multiplier, size=params.size(model)
@@ -195,7 +197,7 @@ class DPSGD:
         )
         clipped.total.div_(self.batch_size)
         for parameter, gradient in self._clipper.views.items():
-            parameter.grad = gradient
+            parameter.grad = gradient.to(parameter.dtype)
         self.optimizer.step()
         return clipped.loss / len(batch) if len(batch) else None
 

@@ -61,7 +61,8 @@ class Term(Protocol):
         ...
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        """Write sum_i c_i G_i into ``out``, which has the weight's shape."""
+        """Write sum_i c_i G_i into ``out``, which has the weight's shape; added up in the type of
+        ``out``, which may be wider than the weight's."""
         ...
 
     def per_example(self) -> Tensor:
@@ -85,7 +86,8 @@ class Materialised:
         return upper_square_norms(self.gradients)
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        torch.mv(self.gradients.reshape(len(c), -1).T, c, out=out.view(-1))
+        wide = self.gradients.reshape(len(c), -1).to(out.dtype)
+        torch.mv(wide.T, c.to(out.dtype), out=out.view(-1))
 
     def per_example(self) -> Tensor:
         return self.gradients
@@ -206,8 +208,9 @@ class Product:
         if self._dropped is not None:
             self._add_formed(c, out)
         elif self._outer_product:
-            torch.mm((self.g[:, 0] * c.unsqueeze(1)).T, self.a[:, 0], out=out)
-        elif not self.prefers_gram:
+            scaled = self.g[:, 0] * c.unsqueeze(1)
+            torch.mm(scaled.T.to(out.dtype), self.a[:, 0].to(out.dtype), out=out)
+        elif not self.prefers_gram or not self._contracts_in(out.dtype):
             self._add_formed(c, out)
         elif self._formed is None:
             self._contract(c, out)
@@ -217,8 +220,11 @@ class Product:
             self._add_formed(torch.where(self._formed, c, 0), rest)
             out.add_(rest)
 
+    def _contracts_in(self, dtype: torch.dtype) -> bool:
+        return self.contract is None or dtype == self.g.dtype
+
     def _add_formed(self, c: Tensor, out: Tensor) -> None:
-        if self._kept is not None:
+        if self._kept is not None and self._kept.dtype == out.dtype:
             torch.mv(self._kept.flatten(1).T, c, out=out.view(-1))
         else:
             self._add_pieces(c, out)
@@ -228,15 +234,16 @@ class Product:
             out.copy_(self.contract(c))
             return
         scaled = self.g * c.view(-1, 1, 1)
-        torch.mm(scaled.flatten(0, 1).T, self.a.flatten(0, 1), out=out)
+        inputs = self.a.flatten(0, 1).to(out.dtype)
+        torch.mm(scaled.flatten(0, 1).T.to(out.dtype), inputs, out=out)
 
     def _add_pieces(self, c: Tensor, out: Tensor) -> None:
         """The same pieces whose norms were taken, formed again."""
         out.zero_()
         start = 0
         for piece in self._pieces():
-            weights = c[start : start + len(piece)]
-            out.view(-1).addmv_(piece.flatten(1).T, weights)
+            weights = c[start : start + len(piece)].to(out.dtype)
+            out.view(-1).addmv_(piece.flatten(1).T.to(out.dtype), weights)
             start += len(piece)
 
     def per_example(self) -> Tensor:
@@ -270,7 +277,7 @@ class Lookup:
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
         rows = (self._gathered * c.view(-1, 1, 1)).flatten(0, 1)
-        out.zero_().index_add_(0, self.ids.flatten(), rows)
+        out.zero_().index_add_(0, self.ids.flatten(), rows.to(out.dtype))
 
     def per_example(self) -> Tensor:
         n, t = self.ids.shape

@@ -42,10 +42,11 @@ def checked_clipper(
     *,
     name: str = "proxy",
     dtype: torch.dtype | None = None,
+    wide: bool = False,
 ) -> Clipper:
     """A ``Clipper`` for a model that may be trained privately, on examples of ``shape`` and
-    ``dtype``."""
-    check = _Check(model, shape, name, dtype)
+    ``dtype``; with ``wide`` its sums are float64."""
+    check = _Check(model, shape, name, dtype, wide=wide)
     check.way()
     return check.clipper
 
@@ -54,7 +55,13 @@ class _Check:
     """The steps of the check, in training mode; the model is left as it was."""
 
     def __init__(
-        self, model: nn.Module, shape: tuple[int, ...], name: str, dtype: torch.dtype | None
+        self,
+        model: nn.Module,
+        shape: tuple[int, ...],
+        name: str,
+        dtype: torch.dtype | None,
+        *,
+        wide: bool = False,
     ) -> None:
         self.model = model
         self.name = name
@@ -67,7 +74,7 @@ class _Check:
             )
         for path, module in model.named_modules():
             _refuse_by_type(path, module, name)
-        self.clipper = Clipper(model)
+        self.clipper = Clipper(model, wide=wide)
 
     def way(self) -> Way:
         """Find the way, try it, and say so if it is a slow one."""
