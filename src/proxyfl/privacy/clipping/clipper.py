@@ -94,12 +94,13 @@ class Clipper:
                 squares += term.square_norms()
             norms = squares.sqrt_()
             finite = norms.isfinite()
-            if not bool(finite.all()):
-                for term in terms:
-                    term.drop(~finite)
-                losses = losses[finite]
+            if bool(finite.all()):
+                self._add_up(terms, norms, clip_norm)
+                return Clipped(self._flat, float(losses.sum()), norms)
+            for term in terms:
+                term.drop(~finite)
             self._add_up(terms, norms.where(finite, torch.inf), clip_norm)
-            return Clipped(self._flat, float(losses.sum()), norms[finite])
+            return Clipped(self._flat, float(losses[finite].sum()), norms[finite])
 
     def _add_up(self, terms: list[Term], norms: Tensor, clip_norm: float) -> None:
         """Eq. (7): sum_i g_i / max(1, |g_i| / C)."""
