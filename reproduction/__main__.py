@@ -9,7 +9,7 @@ from proxyfl._machine import physical_cores
 from proxyfl.cli.commands.runs import sweep as sweep_command
 from proxyfl.cli.terminal.spinner import duration as in_words
 from proxyfl.errors import ProxyFLError
-from proxyfl.simulation import clients as build
+from proxyfl.simulation import division
 from proxyfl.sweeps import file as sweep
 from reproduction import catalogue, duration, figures, page, records
 from reproduction.catalogue import EXPERIMENTS, Experiment
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> int:
     experiment, out = catalogue.experiment(args.experiment), _out(args)
     runs = sweep.plan(experiment.file, out, quick=args.quick)
-    build.load_data(runs[0].config)  # if the data are not there, say so now and once
+    division.load_data(runs[0].config)  # if the data are not there, say so now and once
     _say_how_long(experiment, runs, quick=args.quick)
     parser = argparse.ArgumentParser()
     sweep_command.add(parser.add_subparsers())

@@ -23,8 +23,8 @@ from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Epsilon, Kind
 from proxyfl.records.row import row_of
 from proxyfl.records.run import Run
-from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config, from_tree
+from proxyfl.simulation.division import ClientData
 from tests.scores import score_of
 
 WIDTHS = (60, 80, 120, 200)

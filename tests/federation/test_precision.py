@@ -14,6 +14,7 @@ from proxyfl.federation.precision import computing_in
 from proxyfl.models import build as build_model
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.simulation import clients as build
+from proxyfl.simulation import division
 from proxyfl.simulation.config import Config, from_tree
 
 
@@ -66,8 +67,8 @@ def test_the_received_proxy_is_frozen_without_dp(name: str) -> None:
             "models": {"private": "cnn1", "proxy": "cnn1"},
         }
     )
-    dataset = build.load_data(config)
-    clients = build.split(config, dataset)
+    dataset = division.load_data(config)
+    clients = division.split(config, dataset)
     learner = build.Assembly(config, METHODS[name], dataset, clients).client(0).learner
     assert isinstance(learner, Mutual)
     x = dataset.test_x[:16]
@@ -101,8 +102,8 @@ def test_dp_training_stays_in_float32(tmp_path: Path) -> None:
     config = from_tree(
         {"precision": "bfloat16", "models": {"private": "cnn1", "proxy": "cnn1", "residual": False}}
     )
-    dataset = build.load_data(config)
-    clients = build.split(config, dataset)
+    dataset = division.load_data(config)
+    clients = division.split(config, dataset)
     client = build.Assembly(config, METHODS["proxyfl"], dataset, clients).client(0)
     learner = client.learner
     assert isinstance(learner, Mutual)

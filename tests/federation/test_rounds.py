@@ -26,8 +26,9 @@ from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.seeds import Seeded
 from proxyfl.simulation import run as runner
-from proxyfl.simulation.clients import Assembly, split
+from proxyfl.simulation.clients import Assembly
 from proxyfl.simulation.config import from_tree
+from proxyfl.simulation.division import split
 from proxyfl.transport.memory import MemoryTransport
 
 ALL = load("digits")

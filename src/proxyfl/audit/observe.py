@@ -31,8 +31,9 @@ from proxyfl.federation.rounds import run_rounds
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.seeds import derive, stream
-from proxyfl.simulation.clients import ClientData, evaluator
+from proxyfl.simulation.clients import evaluator
 from proxyfl.simulation.config import Config, Optimizer
+from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.prepare import Prepared, prepare
 from proxyfl.transport.memory import MemoryTransport
 

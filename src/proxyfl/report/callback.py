@@ -8,8 +8,8 @@ from pathlib import Path
 from proxyfl.errors import ConfigError
 from proxyfl.records.run import Run
 from proxyfl.report.live import HOLD_SECONDS, LOOPBACK, LiveServer
-from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config
+from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.run import Callback
 
 

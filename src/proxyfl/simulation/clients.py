@@ -1,4 +1,4 @@
-"""From a config to clients: who has which examples, and the arguments with which each is assembled.
+"""From a config to clients: the arguments with which each is assembled.
 
 What a client gets depends on the config and its id alone, so any process can assemble any of them.
 """
@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from proxyfl import data, models
-from proxyfl.data import Dataset, partition
-from proxyfl.data.examples import Absent, Examples, Subset, on_device
-from proxyfl.data.tables.reading import Dialect
-from proxyfl.errors import ConfigError, DataError
+from proxyfl import models
+from proxyfl.data import Dataset
+from proxyfl.data.examples import on_device
+from proxyfl.errors import ConfigError
 from proxyfl.federation import trainers
 from proxyfl.federation.client import DP, Client, Part, assemble, seeded
 from proxyfl.federation.methods import Method
@@ -26,61 +23,9 @@ from proxyfl.losses import balance_for, class_shares
 from proxyfl.privacy.clipping.validation import checked_clipper
 from proxyfl.privacy.ledger import Budget
 from proxyfl.privacy.sampling import Sampling, sampling_for
-from proxyfl.seeds import derive, numpy_stream
+from proxyfl.seeds import derive
 from proxyfl.simulation.config import Config, Optimizer, per_client
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """One client's name, its rows of the training examples, and those examples."""
-
-    name: str
-    rows: Tensor
-    examples: Examples
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def without_inputs(self) -> "ClientData":
-        """The same client, for whoever needs to know of its data and keeps none of it alive."""
-        return replace(self, examples=Absent.like(self.examples))
-
-
-def load_data(config: Config) -> Dataset:
-    """The dataset that the config names."""
-    settings = config.data
-    return data.load(
-        settings.source,
-        directory=settings.directory,
-        label=settings.label,
-        site=settings.site,
-        classes=settings.class_names,
-        schema=settings.schema,
-        tests=settings.test,
-        dialect=Dialect(settings.separator, settings.decimal, settings.encoding),
-        faults=settings.faults,
-        test_fraction=settings.test_fraction,
-        seed=config.seed,
-        download=settings.download,
-    )
-
-
-def split(config: Config, dataset: Dataset) -> list[ClientData]:
-    """Divide the training examples among the clients. No input is read or copied."""
-    parts = _parts(config, dataset)
-    by_site = config.partition.kind == "site"
-    clients = []
-    for i, part in enumerate(parts):
-        rows = torch.from_numpy(part)
-        name = dataset.site_names[i] if by_site else f"client-{i}"
-        clients.append(ClientData(name, rows, Subset(dataset.train, rows)))
-    return clients
-
-
-def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
-    """All clients' examples in one place, as ``joint`` has them."""
-    rows = torch.cat([client.rows for client in clients])
-    return ClientData("joint", rows, Subset(train, rows))
+from proxyfl.simulation.division import ClientData
 
 
 def evaluator(config: Config, dataset: Dataset) -> Judge:
@@ -321,61 +266,3 @@ def _release(method: Method, client: Client, role: str) -> str:
     if not method.dp:
         return "never released"
     return f"never released; trained under: {client.ledger.epsilon()}"
-
-
-def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
-    """Which rows each client has, by the stream ``partition``."""
-    settings, labels = config.partition, dataset.train.labels.numpy()
-    generator = numpy_stream(config.seed, "partition")
-    examples = _common_size(settings.examples, settings.clients)
-    if settings.kind in ("dirichlet", "site") and examples is not None:
-        raise ConfigError(
-            f'partition.examples={examples} does not go with partition.kind="{settings.kind}", '
-            'which divides all examples. Leave it out, or use "majority" or "iid".'
-        )
-    if settings.kind == "site":
-        return _by_site(dataset)
-    if settings.kind == "dirichlet":
-        return partition.dirichlet(
-            labels,
-            clients=settings.clients,
-            concentration=settings.concentration,
-            generator=generator,
-        )
-    if settings.kind == "iid":
-        parts = partition.iid(
-            labels, clients=settings.clients, examples=examples, generator=generator
-        )
-    else:
-        parts = partition.majority(
-            labels,
-            clients=settings.clients,
-            examples=examples,
-            p_major=settings.p_major,
-            generator=generator,
-        )
-    if not isinstance(settings.examples, tuple):
-        return parts
-    # A shuffled prefix keeps the mixture of classes.
-    sizes = zip(parts, settings.examples, strict=True)
-    return [np.sort(generator.permutation(part)[:size]) for part, size in sizes]
-
-
-def _common_size(examples: int | tuple[int, ...] | None, clients: int) -> int | None:
-    """The size of every part, before those who are to have fewer give some back."""
-    if not isinstance(examples, tuple):
-        return examples
-    if len(examples) != clients:
-        raise ConfigError(
-            f"Expected one value or {clients} for partition.examples, got {len(examples)}."
-        )
-    return max(examples)
-
-
-def _by_site(dataset: Dataset) -> list[partition.Indices]:
-    if dataset.site is None:
-        raise DataError(
-            'partition.kind="site" needs the site of each example; name it with data.site (the '
-            "column of a table, or an array)."
-        )
-    return partition.by_site(dataset.site.numpy())

@@ -18,8 +18,9 @@ from proxyfl.gossip.topology import Topology
 from proxyfl.measures import default_measure
 from proxyfl.privacy.guarantee import Kind, kind_of
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.simulation.clients import Assembly, ClientData, load_data, pooled, split
+from proxyfl.simulation.clients import Assembly
 from proxyfl.simulation.config import Config, to_toml
+from proxyfl.simulation.division import ClientData, load_data, pooled, split
 
 
 @dataclass

@@ -20,8 +20,8 @@ from proxyfl.records.reading import state
 from proxyfl.records.row import Row, confusion_of, roles, row_of
 from proxyfl.records.run import Run
 from proxyfl.simulation import checkpoint
-from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config, of_run, to_toml
+from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.engines import processes
 from proxyfl.simulation.engines.serial import Engine, RoundReport, Task
 from proxyfl.simulation.prepare import Prepared, fingerprint, identity

@@ -25,8 +25,8 @@ from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.records.run import Run
-from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config, to_toml
+from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.run import Callback
 
 _MLFLOW_RUN = "mlflow.json"

@@ -29,8 +29,8 @@ from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind, brief, largest
-from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config
+from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.run import Callback
 
 _WIDTHS = {

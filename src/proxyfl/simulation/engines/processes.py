@@ -30,8 +30,8 @@ from proxyfl.data import Dataset
 from proxyfl.errors import ProxyFLError, WorkerDied
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Method
-from proxyfl.simulation.clients import ClientData
 from proxyfl.simulation.config import Config
+from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.engines import serial
 from proxyfl.simulation.engines.serial import Engine, RoundReport, Task, merged, rounds_of
 from proxyfl.simulation.prepare import Prepared, topology_of
