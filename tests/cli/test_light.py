@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 LIGHT = [
     "--help",
     "methods",
+    "epsilon --examples 1000 --batch 50 --steps 10 --noise 4",
     "topology exponential --clients 8",
     "run --help",
     "run --print-config",

@@ -17,14 +17,16 @@ The divisor of the noisy sum is ``batch_size`` in all three, which does not foll
 
 import math
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Relation
-from proxyfl.seeds import Randomness
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from proxyfl.seeds import Randomness
 
 
 @dataclass(frozen=True)
@@ -93,13 +95,15 @@ def sampling_for(
     return Sampling(batch_size / public, batch_size, public)
 
 
-def poisson(examples: int, rate: float, source: Randomness) -> Tensor:
+def poisson(examples: int, rate: float, source: "Randomness") -> "Tensor":
     """The sorted int64 indices of one batch drawn from ``range(examples)``.
 
     Guarantees: each example is in the batch with probability ``rate``, whatever happens to any
     other example and whatever was drawn before. The batch may be empty, and an empty batch is a
     step like any other: its noise is added and its cost is charged, because that it was empty says
     something about the data."""
+    import torch
+
     _validate.whole("examples", examples)
     _validate.number("sampling_rate", rate, above=0, at_most=1)
     # uniform() never returns 1, so that a rate of 1 takes everyone.

@@ -65,8 +65,12 @@ class Run:
 
     @property
     def measure(self) -> str:
-        """The measure in which the run's gains are reported."""
-        return str(self.settings.get("measure", DEFAULT_MEASURE))
+        """The measure in which the run's gains are reported.
+
+        A run settles ``auto`` before its folder is written; settings that nobody ran have not.
+        """
+        named = str(self.settings.get("measure", DEFAULT_MEASURE))
+        return DEFAULT_MEASURE if named == "auto" else named
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
