@@ -45,10 +45,11 @@ def contenders(
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(EXAMPLES, *shape, generator=generator)
     y = torch.randint(CLASSES, (EXAMPLES,), generator=generator)
+    # views: every way keeps all of the client's data in memory, as ours must
     batch = (
         x[:BATCH],
         y[:BATCH],
-    )  # views: every way keeps all of the client's data in memory, as ours must
+    )
     ways: dict[str, Callable[[nn.Module], Step]] = {
         "plain": lambda model: _plain(model, *batch),
         "ours": lambda model: _ours(model, x, y),
@@ -56,7 +57,11 @@ def contenders(
     if opacus:
         ways["Opacus"] = lambda model: _opacus(model, *batch, "hooks")
         ways["Opacus ghost"] = lambda model: _opacus(model, *batch, "ghost")
-    return {label: way(_model(name, shape)) for label, way in ways.items() if only in (None, label)}
+    return {
+        label: way(_model(name, shape))
+        for label, way in ways.items()
+        if only in (None, label)
+    }
 
 
 def _model(name: str, shape: tuple[int, ...]) -> nn.Module:
@@ -135,7 +140,9 @@ def private_steps(name: str, shape: tuple[int, ...]) -> dict[str, Step]:
     return {
         "default": _plain(_model(name, shape), x, y),
         "channels last": _plain(_model(name, shape).to(**last), x, y),
-        "bfloat16": _plain(computing_in("bfloat16", _model(name, shape).to(**last)), x, y),
+        "bfloat16": _plain(
+            computing_in("bfloat16", _model(name, shape).to(**last)), x, y
+        ),
     }
 
 
@@ -187,7 +194,10 @@ def paper_round(rounds: int) -> float:
     """Seconds per ProxyFL round of the paper's MNIST setting: LeNet5/MLP, 8 x 1000 images, no
     evaluation."""
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.rand(8000, 1, 28, 28, generator=generator), torch.arange(8000) % CLASSES
+    x, y = (
+        torch.rand(8000, 1, 28, 28, generator=generator),
+        torch.arange(8000) % CLASSES,
+    )
     names = tuple(str(i) for i in range(CLASSES))
     made_up = Dataset("made-up", x, y, x[:10], y[:10], CLASSES, names)
     settings = config.from_tree(
@@ -197,7 +207,12 @@ def paper_round(rounds: int) -> float:
             "evaluate_every": rounds,
             "partition": {"kind": "iid", "clients": 8, "examples": 1000},
             "models": {"private": "lenet5", "proxy": "mlp", "residual": False},
-            "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
+            "learning": {
+                "alpha": 0.5,
+                "beta": 0.5,
+                "teacher": "current",
+                "batch_size": 250,
+            },
             "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0},
             "exchange": {"self_weight": 0.0},
         }
@@ -212,7 +227,9 @@ def paper_round(rounds: int) -> float:
 def main() -> None:
     """Run everything, print a table, write build/bench.json."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10, help="per model (default: 10)")
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="per model (default: 10)"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -239,7 +256,9 @@ def main() -> None:
         ("cnn1", (1, 28, 28)),
         ("cnn2", (1, 28, 28)),
     ):
-        times = measure(contenders(name, shape, opacus=name == "mlp"), seconds=args.seconds)
+        times = measure(
+            contenders(name, shape, opacus=name == "mlp"), seconds=args.seconds
+        )
         results["milliseconds"][name] = times
         ratios = [
             f"{times[o] / times['ours']:.1f}" if o in times else ""
@@ -264,10 +283,14 @@ def main() -> None:
         times = measure(private_steps(name, shape), seconds=args.seconds)
         results["private_milliseconds"][name] = times
         ratio = times["bfloat16"] / times["default"]
-        private.add_row(name, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}")
+        private.add_row(
+            name, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}"
+        )
     memory = {}
     for way in ("plain", "ours", "Opacus", "Opacus ghost"):
-        step = contenders("mlp", (1, 28, 28), opacus=way.startswith("Opacus"), only=way)[way]
+        step = contenders(
+            "mlp", (1, 28, 28), opacus=way.startswith("Opacus"), only=way
+        )[way]
         memory[way] = peak_memory(step)
     results["peak_memory_bytes"] = memory
     results["paper_round_seconds"] = paper_round(6)

@@ -46,7 +46,12 @@ def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
             "data": {"source": "benchmarks.scaling:made_up"},
             "partition": {"kind": "iid", "clients": clients, "examples": 1000},
             "models": {"private": private, "proxy": "mlp", "residual": False},
-            "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
+            "learning": {
+                "alpha": 0.5,
+                "beta": 0.5,
+                "teacher": "current",
+                "batch_size": 250,
+            },
             "privacy": {"noise_multiplier": 1.0},
             "exchange": {"self_weight": 0.0},
         }
@@ -65,11 +70,16 @@ def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
 
     clock = Clock()
     with tempfile.TemporaryDirectory() as scratch:
-        runner.run(settings, out=Path(scratch) / "run", callbacks=[clock], workers=workers)
-    gaps = [
-        b - a for a, b in zip(clock.times[:-2], clock.times[1:-1], strict=True)
-    ]  # the last one evaluates
-    print(json.dumps({"seconds_per_round": statistics.median(gaps), "memory": clock.memory}))
+        runner.run(
+            settings, out=Path(scratch) / "run", callbacks=[clock], workers=workers
+        )
+    # the last one evaluates
+    gaps = [b - a for a, b in zip(clock.times[:-2], clock.times[1:-1], strict=True)]
+    print(
+        json.dumps(
+            {"seconds_per_round": statistics.median(gaps), "memory": clock.memory}
+        )
+    )
 
 
 def _memory_of_family() -> int:
@@ -90,11 +100,15 @@ def _memory_of_family() -> int:
             lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        total += sum(
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")
+        )
     return total
 
 
-def measure(private: str, clients: int, workers: int, rounds: int) -> dict[str, float]:
+def measure(
+    private: str, clients: int, workers: int, rounds: int
+) -> dict[str, float]:
     """One run in a process of its own."""
     command = [
         sys.executable,
@@ -106,8 +120,14 @@ def measure(private: str, clients: int, workers: int, rounds: int) -> dict[str, 
         str(workers),
         str(rounds),
     ]
-    environment = {**os.environ, "PROXYFL_IMAGES": str(1000 * clients + 10), "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    environment = {
+        **os.environ,
+        "PROXYFL_IMAGES": str(1000 * clients + 10),
+        "OMP_NUM_THREADS": "1",
+    }
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    )
     result: dict[str, float] = json.loads(found.stdout)
     return result
 
@@ -136,9 +156,15 @@ def main() -> None:
     results = []
     for private, clients, workers, rounds in rows:
         found = measure(private, clients, workers, rounds)
-        results.append({"private": private, "clients": clients, "workers": workers, **found})
+        results.append(
+            {"private": private, "clients": clients, "workers": workers, **found}
+        )
         seconds = found["seconds_per_round"]
-        cells = (f"{seconds:.2f}", f"{seconds / clients * 1e3:.1f}", f"{found['memory'] / 1e6:.0f}")
+        cells = (
+            f"{seconds:.2f}",
+            f"{seconds / clients * 1e3:.1f}",
+            f"{found['memory'] / 1e6:.0f}",
+        )
         table.add_row(private, str(clients), str(workers), *cells)
     Console().print(table)
     path = Path("build/scaling.json")

@@ -28,7 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {e.name:14} {e.title} ({e.place})" for e in EXPERIMENTS.values())
+    listed = "\n".join(
+        f"  {e.name:14} {e.title} ({e.place})" for e in EXPERIMENTS.values()
+    )
     parser = argparse.ArgumentParser(
         prog="python -m reproduction",
         description=__doc__,
@@ -40,9 +42,14 @@ def _parser() -> argparse.ArgumentParser:
         ("run", _run, "run an experiment, or go on with it, and record it"),
         ("record", _record, "record what there is of an experiment"),
     ):
-        command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        command = commands.add_parser(
+            name, help=text, description=text.capitalize() + "."
+        )
         command.add_argument(
-            "experiment", choices=EXPERIMENTS, metavar="EXPERIMENT", help=", ".join(EXPERIMENTS)
+            "experiment",
+            choices=EXPERIMENTS,
+            metavar="EXPERIMENT",
+            help=", ".join(EXPERIMENTS),
         )
         command.add_argument(
             "--quick",
@@ -50,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
             help="the variant on the embedded digits, a minute or two",
         )
         command.add_argument(
-            "--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/EXPERIMENT)"
+            "--out",
+            type=Path,
+            metavar="DIR",
+            help="the runs' folder (default: runs/EXPERIMENT)",
         )
         command.add_argument(
             "--to",
@@ -59,16 +69,27 @@ def _parser() -> argparse.ArgumentParser:
             help="where the record goes (default: experiments/results)",
         )
         command.set_defaults(do=do)
-    draw = commands.add_parser("figures", help="draw every figure from the recorded results")
-    draw.add_argument(
-        "--results", type=Path, default=catalogue.RESULTS, metavar="DIR", help="the records"
+    draw = commands.add_parser(
+        "figures", help="draw every figure from the recorded results"
     )
     draw.add_argument(
-        "--to", type=Path, default=catalogue.FIGURES, metavar="DIR", help="where the figures go"
+        "--results",
+        type=Path,
+        default=catalogue.RESULTS,
+        metavar="DIR",
+        help="the records",
+    )
+    draw.add_argument(
+        "--to",
+        type=Path,
+        default=catalogue.FIGURES,
+        metavar="DIR",
+        help="where the figures go",
     )
     draw.set_defaults(do=_figures)
     write = commands.add_parser(
-        "page", help="write the tables of docs/reproduction.md from the recorded results"
+        "page",
+        help="write the tables of docs/reproduction.md from the recorded results",
     )
     write.set_defaults(do=_page)
     return parser
@@ -77,26 +98,39 @@ def _parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace) -> int:
     experiment, out = catalogue.experiment(args.experiment), _out(args)
     runs = sweep.plan(experiment.file, out, quick=args.quick)
-    division.load_data(runs[0].config)  # if the data are not there, say so now and once
+    # if the data are not there, say so now and once
+    division.load_data(runs[0].config)
     _say_how_long(experiment, runs, quick=args.quick)
     parser = argparse.ArgumentParser()
     sweep_command.add(parser.add_subparsers())
     quick = ["--quick"] if args.quick else []
     code = sweep_command.execute(
-        parser.parse_args(["sweep", str(experiment.file), "--out", str(out), *quick])
+        parser.parse_args(
+            ["sweep", str(experiment.file), "--out", str(out), *quick]
+        )
     )
     return code or _record(args)
 
 
-def _say_how_long(experiment: Experiment, runs: list[sweep.Point], *, quick: bool) -> None:
+def _say_how_long(
+    experiment: Experiment, runs: list[sweep.Point], *, quick: bool
+) -> None:
     parallel = physical_cores()
     todo = sum(sweep.state(run.folder) != "finished" for run in runs)
     if quick:
         left: float | None = duration.START_SECONDS * -(-todo // parallel)
     else:
-        there = records.read(experiment.record) if experiment.record.is_file() else None
-        left = duration.seconds_left(runs, there, parallel=parallel, here=duration.yardstick())
-    long = "nobody has recorded how long these take" if left is None else f"about {in_words(left)}"
+        there = (
+            records.read(experiment.record) if experiment.record.is_file() else None
+        )
+        left = duration.seconds_left(
+            runs, there, parallel=parallel, here=duration.yardstick()
+        )
+    long = (
+        "nobody has recorded how long these take"
+        if left is None
+        else f"about {in_words(left)}"
+    )
     print(
         f"{experiment.title}: {len(runs)} runs, {todo} to do, {parallel} at a time: {long}.",
         flush=True,
@@ -105,10 +139,16 @@ def _say_how_long(experiment: Experiment, runs: list[sweep.Point], *, quick: boo
 
 def _record(args: argparse.Namespace) -> int:
     experiment, out = catalogue.experiment(args.experiment), _out(args)
-    to: Path = args.to or (out / "record.jsonl" if args.quick else experiment.record)
+    to: Path = args.to or (
+        out / "record.jsonl" if args.quick else experiment.record
+    )
     runs = sweep.plan(experiment.file, out, quick=args.quick)
-    records.write(records.condense(experiment.name, runs, yardstick=duration.yardstick()), to)
-    print(f"Recorded in {_short(to)}." + ("" if args.quick else " Then: make figures"))
+    records.write(
+        records.condense(experiment.name, runs, yardstick=duration.yardstick()), to
+    )
+    print(
+        f"Recorded in {_short(to)}." + ("" if args.quick else " Then: make figures")
+    )
     return 0
 
 
@@ -126,7 +166,9 @@ def _page(_args: argparse.Namespace) -> int:
 
 def _out(args: argparse.Namespace) -> Path:
     given: Path | None = args.out
-    return given or Path("runs") / (args.experiment + ("-quick" if args.quick else ""))
+    return given or Path("runs") / (
+        args.experiment + ("-quick" if args.quick else "")
+    )
 
 
 def _short(path: Path) -> str:

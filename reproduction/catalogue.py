@@ -33,7 +33,11 @@ EXPERIMENTS = {
     name: Experiment(name, title, place)
     for name, title, place in (
         ("mnist", "MNIST, all methods", "image benchmarks, left panels"),
-        ("fashion-mnist", "Fashion-MNIST, all methods", "image benchmarks, middle panels"),
+        (
+            "fashion-mnist",
+            "Fashion-MNIST, all methods",
+            "image benchmarks, middle panels",
+        ),
         ("cifar10", "CIFAR-10, all methods", "image benchmarks, right panels"),
         ("skew", "how one-sided the data are", "ablations, a"),
         ("heterogeneous", "different private architectures", "ablations, b"),

@@ -26,7 +26,10 @@ def yardstick(steps: int = 40) -> float:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model = models.build("lenet5", shape=(1, 28, 28), classes=10, seed=0)
-    x, targets = torch.rand(250, 1, 28, 28), blended_targets(torch.arange(250) % 10, 10, None, 0.0)
+    x, targets = (
+        torch.rand(250, 1, 28, 28),
+        blended_targets(torch.arange(250) % 10, 10, None, 0.0),
+    )
     fastest = float("inf")
     for _ in range(steps):
         begin = time.perf_counter()
@@ -38,13 +41,19 @@ def yardstick(steps: int = 40) -> float:
 
 
 def seconds_left(
-    runs: Iterable[sweep.Point], record: Record | None, *, parallel: int, here: float
+    runs: Iterable[sweep.Point],
+    record: Record | None,
+    *,
+    parallel: int,
+    here: float,
 ) -> float | None:
     """How long the runs will still take, so many at a time; None if nobody has recorded their
     methods."""
     todo = [run for run in runs if sweep.state(run.folder) != "finished"]
     known = record.seconds_per_round if record is not None else {}
-    if record is None or any(method not in known for run in todo for method in run.config.methods):
+    if record is None or any(
+        method not in known for run in todo for method in run.config.methods
+    ):
         return None
     ratio = here / record.yardstick
     work = sum(

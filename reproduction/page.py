@@ -38,7 +38,9 @@ _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def write() -> None:
     """Make the page's tables anew."""
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), Results(RESULTS)), encoding="utf-8")
+    PAGE.write_text(
+        filled(PAGE.read_text(encoding="utf-8"), Results(RESULTS)), encoding="utf-8"
+    )
 
 
 def filled(text: str, results: Results) -> str:
@@ -46,7 +48,9 @@ def filled(text: str, results: Results) -> str:
 
     def table(match: re.Match[str]) -> str:
         if match[2] not in TABLES:
-            raise RunError(f"There is no table {match[2]!r}. Known: {', '.join(TABLES)}.")
+            raise RunError(
+                f"There is no table {match[2]!r}. Known: {', '.join(TABLES)}."
+            )
         return f"{match[1]}\n{TABLES[match[2]](results)}\n\n{match[3]}"
 
     return _BLOCK.sub(table, text)
@@ -58,11 +62,19 @@ def overview(results: Results) -> str:
     for name, experiment in EXPERIMENTS.items():
         if not results.has(name):
             rows.append(
-                [f"[{name}](../experiments/{name}.toml)", experiment.place, "not recorded", "", ""]
+                [
+                    f"[{name}](../experiments/{name}.toml)",
+                    experiment.place,
+                    "not recorded",
+                    "",
+                    "",
+                ]
             )
             continue
         record = results.record(name)
-        least, most = (pick(g.rounds[-1] for g in record.groups) for pick in (min, max))
+        least, most = (
+            pick(g.rounds[-1] for g in record.groups) for pick in (min, max)
+        )
         rounds = str(most) if least == most else f"{least} to {most}"
         seeds = sorted({len(g.seeds) for g in record.groups})
         rows.append(
@@ -74,7 +86,9 @@ def overview(results: Results) -> str:
                 f"{_core_hours(record):.1f}",
             ]
         )
-    return _markdown(["experiment", "in the paper", "rounds", "seeds", "core-hours"], rows)
+    return _markdown(
+        ["experiment", "in the paper", "rounds", "seeds", "core-hours"], rows
+    )
 
 
 def benchmarks(results: Results) -> str:
@@ -85,12 +99,16 @@ def benchmarks(results: Results) -> str:
         cells = []
         for _, record in found:
             accuracy, macro = (
-                scores(record, model, record.last_round, m) for m in ("accuracy", "macro_accuracy")
+                scores(record, model, record.last_round, m)
+                for m in ("accuracy", "macro_accuracy")
             )
             cells += [_spread(accuracy), f"{spread(macro.values()).mean:.3f}"]
         rows.append([model.name, *cells])
     rows += [
-        [f"epsilon of {m.name}", *[cell for _, r in found for cell in (_cost(r, m), "")]]
+        [
+            f"epsilon of {m.name}",
+            *[cell for _, r in found for cell in (_cost(r, m), "")],
+        ]
         for m in COSTS
     ]
     heads = [
@@ -113,7 +131,12 @@ def skew(results: Results) -> str:
         change = spread(found[-1].values()).mean - spread(found[0].values()).mean
         rows.append([model.name, *map(_spread, found), _points(change)])
     return _markdown(
-        [f"after {view.round} rounds", *(f"p_major {p}" for p in view.scores), "change"], rows
+        [
+            f"after {view.round} rounds",
+            *(f"p_major {p}" for p in view.scores),
+            "change",
+        ],
+        rows,
     )
 
 
@@ -128,7 +151,13 @@ def heterogeneous(results: Results) -> str:
         ]
         for name, found in view.scores.items()
     ]
-    heads = ["Regular (DP)", "ProxyFL private", "alone", "ProxyFL - Regular", "ProxyFL - alone"]
+    heads = [
+        "Regular (DP)",
+        "ProxyFL private",
+        "alone",
+        "ProxyFL - Regular",
+        "ProxyFL - alone",
+    ]
     return _markdown([f"after {view.round} rounds", *heads], rows)
 
 
@@ -146,16 +175,21 @@ def without_dp(results: Results) -> str:
         for m in free
     ]
     rows.append([ALONE.name, _spread(view.alone), "", ""])
-    return _markdown([f"after {view.round} rounds", *map(str, view.scores), "change"], rows)
+    return _markdown(
+        [f"after {view.round} rounds", *map(str, view.scores), "change"], rows
+    )
 
 
 def both_mlp(results: Results) -> str:
     """All models MLP: accuracy at the ablations' round and at the end."""
     record = results.record("both-mlp")
     rounds = sorted(
-        {record.last_round} | ({views.skew(results).round} if results.has("skew") else set())
+        {record.last_round}
+        | ({views.skew(results).round} if results.has("skew") else set())
     )
-    rows = [[m.name, *(_spread(scores(record, m, at)) for at in rounds)] for m in MODELS]
+    rows = [
+        [m.name, *(_spread(scores(record, m, at)) for at in rounds)] for m in MODELS
+    ]
     return _markdown(["model", *(f"{at} rounds" for at in rounds)], rows)
 
 
@@ -167,7 +201,13 @@ def batch_size(results: Results) -> str:
         for b, found in view.scores.items()
     ]
     return _markdown(
-        [f"batch size, {view.round} rounds", "private", "proxy", "epsilon (PLD, conditional)"], rows
+        [
+            f"batch size, {view.round} rounds",
+            "private",
+            "proxy",
+            "epsilon (PLD, conditional)",
+        ],
+        rows,
     )
 
 
@@ -179,7 +219,10 @@ def weight(results: Results) -> str:
         for w, f in view.scores.items()
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
-    return _markdown([f"alpha = beta, {view.round} rounds", *heads, "ProxyFL - FML, private"], rows)
+    return _markdown(
+        [f"alpha = beta, {view.round} rounds", *heads, "ProxyFL - FML, private"],
+        rows,
+    )
 
 
 def honest(results: Results) -> str:
@@ -198,7 +241,8 @@ def honest(results: Results) -> str:
     ]
     first = f"alpha, {own.round} rounds, epsilon {_epsilon(next(iter(own.epsilon.values())))}"
     return _markdown(
-        [first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"], rows
+        [first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"],
+        rows,
     )
 
 
@@ -208,9 +252,12 @@ def mixing(results: Results) -> str:
     rows = []
     for model in next(iter(view.scores.values())):
         found = [scored[model] for scored in view.scores.values()]
-        rows.append([model.name, *map(_spread, found), _against(found[1], found[0])])
+        rows.append(
+            [model.name, *map(_spread, found), _against(found[1], found[0])]
+        )
     return _markdown(
-        [f"after {view.round} rounds", *map(str, view.scores), "1/2 - permutation"], rows
+        [f"after {view.round} rounds", *map(str, view.scores), "1/2 - permutation"],
+        rows,
     )
 
 
@@ -227,7 +274,11 @@ def epsilon(results: Results) -> str:
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
     table = _markdown(
-        [f"epsilon (end-to-end), {view.round} rounds", *heads, "private, linear proxy - alone"],
+        [
+            f"epsilon (end-to-end), {view.round} rounds",
+            *heads,
+            "private, linear proxy - alone",
+        ],
         rows,
     )
     alone = f"`alone`, on the same data and in batches of the same size: {_spread(view.alone)}."
@@ -256,7 +307,11 @@ def evidence(statement: Statement) -> str:
     rows = []
     for row in statement.rows:
         seen = row.comparison
-        met = ("yes" if row.met else "no") if row.counts else ("(yes)" if row.met else "(no)")
+        met = (
+            ("yes" if row.met else "no")
+            if row.counts
+            else ("(yes)" if row.met else "(no)")
+        )
         rows.append(
             [
                 row.where,
@@ -281,8 +336,9 @@ def evidence(statement: Statement) -> str:
         "seeds",
         "met",
     ]
+    table = _markdown(heads, rows)
     return (
-        f"Rule: {statement.rule}.\n\n{_markdown(heads, rows)}\n\nVerdict: **{statement.verdict}**."
+        f"Rule: {statement.rule}.\n\n{table}\n\nVerdict: **{statement.verdict}**."
     )
 
 
@@ -301,17 +357,29 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
     "epsilon": epsilon,
     **{
         f"statement-{name}": _evidence(name)
-        for name in ("best", "fml", "avgpush", "skew", "architectures", "dp", "batches")
+        for name in (
+            "best",
+            "fml",
+            "avgpush",
+            "skew",
+            "architectures",
+            "dp",
+            "batches",
+        )
     },
 }
 
 
 def _core_hours(record: Record) -> float:
     """One core's time for all runs, by the recorded seconds per round."""
-    runs = {(str(g.settings), g.method): (g.rounds[-1], len(g.seeds)) for g in record.groups}
+    runs = {
+        (str(g.settings), g.method): (g.rounds[-1], len(g.seeds))
+        for g in record.groups
+    }
     return (
         sum(
-            record.seconds_per_round[m] * rounds * seeds for (_, m), (rounds, seeds) in runs.items()
+            record.seconds_per_round[m] * rounds * seeds
+            for (_, m), (rounds, seeds) in runs.items()
         )
         / 3600
     )
@@ -324,7 +392,11 @@ def _cost(record: Record, model: Model) -> str:
 
 def _spread(found: Scores) -> str:
     seen = spread(found.values())
-    return f"{seen.mean:.3f}" if seen.std is None else f"{seen.mean:.3f} ± {seen.std:.3f}"
+    return (
+        f"{seen.mean:.3f}"
+        if seen.std is None
+        else f"{seen.mean:.3f} ± {seen.std:.3f}"
+    )
 
 
 def _against(ours: Scores, theirs: Scores) -> str:

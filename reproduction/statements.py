@@ -66,7 +66,13 @@ class Statement:
         met = [row.met for row in self.rows if row.counts]
         if not met:
             return "not tested"
-        return "holds" if all(met) else "holds partly" if any(met) else "does not hold here"
+        return (
+            "holds"
+            if all(met)
+            else "holds partly"
+            if any(met)
+            else "does not hold here"
+        )
 
     @property
     def count(self) -> str:
@@ -76,14 +82,23 @@ class Statement:
 
 def all_of(results: Results) -> list[Statement]:
     """Every statement whose records are there."""
-    return [make(results) for needs, make in _STATEMENTS if all(map(results.has, needs))]
+    return [
+        make(results) for needs, make in _STATEMENTS if all(map(results.has, needs))
+    ]
 
 
 def _best(results: Results) -> Statement:
     def rows() -> Iterator[Row]:
         for name, record in _benchmarks(results):
             for model in (*OF_THE_PAPER, ALONE):
-                yield _row(name, record, PROXYFL, model, _significant, counts=model is not ALONE)
+                yield _row(
+                    name,
+                    record,
+                    PROXYFL,
+                    model,
+                    _significant,
+                    counts=model is not ALONE,
+                )
 
     return Statement(
         "best",
@@ -101,10 +116,18 @@ def _above_fml(results: Results) -> Statement:
     ]
     if results.has("weight") and results.has("both-mlp"):
         rows += [
-            _difference(f"alpha = beta = {weight}", FML.name, found[PROXYFL], found[FML], _higher)
+            _difference(
+                f"alpha = beta = {weight}",
+                FML.name,
+                found[PROXYFL],
+                found[FML],
+                _higher,
+            )
             for weight, found in views.weight(results).scores.items()
         ]
-    return Statement("fml", "ProxyFL is better than FML, with every weight", "higher mean", rows)
+    return Statement(
+        "fml", "ProxyFL is better than FML, with every weight", "higher mean", rows
+    )
 
 
 def _avgpush(results: Results) -> Statement:
@@ -114,7 +137,9 @@ def _avgpush(results: Results) -> Statement:
             yield _row(name, record, AVGPUSH, FEDAVG, _higher, counts=False)
 
     rule = "higher mean, both scored before the exchange, as the released code scores them"
-    return Statement("avgpush", "Under DP, AvgPush is better than FedAvg", rule, list(rows()))
+    return Statement(
+        "avgpush", "Under DP, AvgPush is better than FedAvg", rule, list(rows())
+    )
 
 
 def _skew(results: Results) -> Statement:
@@ -136,7 +161,10 @@ def _skew(results: Results) -> Statement:
         for model in (*OF_THE_PAPER, PROXYFL_PROXY, ALONE)
     ]
     return Statement(
-        "skew", "ProxyFL's private models are the most robust to skew", "loses less accuracy", rows
+        "skew",
+        "ProxyFL's private models are the most robust to skew",
+        "loses less accuracy",
+        rows,
     )
 
 
@@ -155,12 +183,16 @@ def _architectures(results: Results) -> Statement:
             )
             for other in (REGULAR, ALONE)
         ]
-        first = min(
-            client for _, client in scored[REGULAR]
-        )  # clients of two architectures are paired in their order
+        # clients of two architectures are paired in their order
+        first = min(client for _, client in scored[REGULAR])
         gain = _minus(scored[PROXYFL], scored[REGULAR])
-        gains[name] = {(seed, client - first): points for (seed, client), points in gain.items()}
-    by_strength = sorted(found, key=lambda name: spread(found[name][REGULAR].values()).mean)
+        gains[name] = {
+            (seed, client - first): points
+            for (seed, client), points in gain.items()
+        }
+    by_strength = sorted(
+        found, key=lambda name: spread(found[name][REGULAR].values()).mean
+    )
     weak, strong = by_strength[0], by_strength[-1]
     rows.append(
         _difference(
@@ -173,7 +205,8 @@ def _architectures(results: Results) -> Statement:
     )
     claim = "Every architecture gains over Regular training, the weak ones most"
     rule = (
-        f"higher mean; in the last row, which compares two gains, also p < {P_CLEAR} over clients"
+        "higher mean; in the last row, which compares two gains, "
+        f"also p < {P_CLEAR} over clients"
     )
     return Statement("architectures", claim, rule, rows)
 
@@ -189,14 +222,20 @@ def _dp(results: Results) -> Statement:
         for model in (*OF_THE_PAPER, PROXYFL_PROXY)
     ]
     return Statement(
-        "dp", "ProxyFL's private models lose least from DP", "loses less accuracy", rows
+        "dp",
+        "ProxyFL's private models lose least from DP",
+        "loses less accuracy",
+        rows,
     )
 
 
 def _batches(results: Results) -> Statement:
     view = views.batch_size(results)
     base = results.record("both-mlp")
-    usual, kind = base.base["learning.batch_size"], base.group("proxyfl", "private").kind
+    usual, kind = (
+        base.base["learning.batch_size"],
+        base.group("proxyfl", "private").kind,
+    )
     rows = [
         _difference(
             f"batches of {size}",
@@ -260,9 +299,17 @@ def _row(
 ) -> Row:
     a, b = (scores(record, model, record.last_round) for model in (ours, theirs))
     seen = compare(a, b, ours_pooled=ours.pooled, theirs_pooled=theirs.pooled)
-    against = theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
+    against = (
+        theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
+    )
     return Row(
-        where, against, spread(a.values()).mean, spread(b.values()).mean, seen, rule(seen), counts
+        where,
+        against,
+        spread(a.values()).mean,
+        spread(b.values()).mean,
+        seen,
+        rule(seen),
+        counts,
     )
 
 

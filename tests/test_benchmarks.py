@@ -11,14 +11,22 @@ from benchmarks import bench
 
 @pytest.mark.slow
 def test_the_bench_writes_what_it_prints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Every table is printed, and every time is in the file."""
     monkeypatch.setattr(
-        sys, "argv", ["bench", "--seconds", "0.01", "--out", str(tmp_path / "bench.json")]
+        sys,
+        "argv",
+        ["bench", "--seconds", "0.01", "--out", str(tmp_path / "bench.json")],
     )
     bench.main()
     found = json.loads((tmp_path / "bench.json").read_text())
     assert set(found["milliseconds"]) == {"mlp", "lenet5", "cnn1", "cnn2"}
-    assert set(found["private_milliseconds"]["cnn2"]) == {"default", "channels last", "bfloat16"}
+    assert set(found["private_milliseconds"]["cnn2"]) == {
+        "default",
+        "channels last",
+        "bfloat16",
+    }
     assert "A step without DP" in capsys.readouterr().out

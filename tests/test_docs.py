@@ -58,7 +58,9 @@ def blocks(page: Path, *languages: str) -> list[Block]:
 
 def prose(page: Path) -> str:
     """A page without its fenced blocks."""
-    return re.sub(r"^```\w*\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(
+        r"^```\w*\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
 
 
 def code_spans(page: Path) -> set[str]:
@@ -71,11 +73,14 @@ def commands() -> Iterator[tuple[str, str]]:
     text."""
     for page in PAGES:
         lines = [
-            line for b in blocks(page, "sh") for line in b.text.replace("\\\n", " ").splitlines()
+            line
+            for b in blocks(page, "sh")
+            for line in b.text.replace("\\\n", " ").splitlines()
         ]
         for line in [*lines, *code_spans(page)]:
             found = re.match(
-                r"(?:(?:mpiexec|mpirun|srun) [^|;&]*?)?(proxyfl [a-z]+(?: .*)?)$", line
+                r"(?:(?:mpiexec|mpirun|srun) [^|;&]*?)?(proxyfl [a-z]+(?: .*)?)$",
+                line,
             )
             if found:
                 yield page.name, found[1]
@@ -124,7 +129,10 @@ def test_python_examples_run(page: Path, tmp_path: Path) -> None:
             if title:
                 Path(title[1]).write_text(block.text)
             # Padded, so that a traceback names the line of the page.
-            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+            exec(
+                compile("\n" * (block.line - 1) + block.text, str(page), "exec"),
+                namespace,
+            )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +160,11 @@ def test_what_other_examples_import_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "text"),
-    [pytest.param(p, b.text, id=f"{p.name}:{b.line}") for p in PAGES for b in blocks(p, "toml")],
+    [
+        pytest.param(p, b.text, id=f"{p.name}:{b.line}")
+        for p in PAGES
+        for b in blocks(p, "toml")
+    ],
 )
 def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> None:
     """Every TOML block is a config that fits the demo's clients, a sweep whose runs can all be
@@ -175,9 +187,15 @@ def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", proxyfl.__all__)
 def test_every_public_name_has_an_example(name: str) -> None:
     """docs/api.md uses each public name in an example that runs."""
-    trees = [ast.parse(block.text) for block in blocks(ROOT / "docs" / "api.md", "python")]
+    trees = [
+        ast.parse(block.text)
+        for block in blocks(ROOT / "docs" / "api.md", "python")
+    ]
     assert name in {
-        node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)
+        node.id
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name)
     }
 
 
@@ -204,14 +222,23 @@ def test_the_readmes_commands_run_in_order(
         Path("new.csv").write_text("age,marker\n0.1,0.9\n0.9,0.1\n")
         typed = [line for line in typed_in_readme() if line[0] == "proxyfl"]
         names = [line[1] for line in typed]
-        assert names == ["--help", "federation", "data", "run", "predict", "epsilon", "epsilon"]
+        assert names == [
+            "--help",
+            "federation",
+            "data",
+            "run",
+            "predict",
+            "epsilon",
+            "epsilon",
+        ]
         shorter = {
             "run": ["--set", "rounds=2", "--workers", "1"],
             "federation": ["--rounds", "1", "--sites", "3"],
         }
         for _, *words in typed:
             quick = shorter.get(words[0], [])
-            with contextlib.suppress(SystemExit):  # argparse ends the program after --help
+            # argparse ends the program after --help
+            with contextlib.suppress(SystemExit):
                 assert main([*words, *quick]) == 0
         printed = capsys.readouterr().out
         assert "gains over training alone" in printed
@@ -243,13 +270,17 @@ def test_commands_parse(page: str, line: str) -> None:
     there is."""
     words = shlex.split(line.replace("seed=N", "seed=1"), comments=True)[1:]
     words = [
-        {"COMMAND": "run", "SOURCE": "digits", "N": "2", "NAME": "mlflow"}.get(word, word)
+        {"COMMAND": "run", "SOURCE": "digits", "N": "2", "NAME": "mlflow"}.get(
+            word, word
+        )
         for word in words
     ]
     words = [word for word in words if word != "..." and not word.startswith("[")]
     if len(words) == 1:
         # A command's name alone, in the text: it must exist, whatever arguments it needs.
-        choices = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
+        choices = next(
+            a.choices for a in parser()._actions if isinstance(a.choices, dict)
+        )
         assert words[0] in choices
         return
     arguments = parser().parse_args(words)
@@ -258,10 +289,21 @@ def test_commands_parse(page: str, line: str) -> None:
 
 def test_make_targets_exist() -> None:
     """Every `make` target that the pages show is one of the Makefile's."""
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    lines = [line for page in PAGES for b in blocks(page, "sh") for line in b.text.splitlines()]
+    targets = set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+    lines = [
+        line
+        for page in PAGES
+        for b in blocks(page, "sh")
+        for line in b.text.splitlines()
+    ]
     spans = [span for page in PAGES for span in code_spans(page)]
-    shown = {m[1] for m in (re.match(r"make ([a-z-]+)", line) for line in [*lines, *spans]) if m}
+    shown = {
+        m[1]
+        for m in (re.match(r"make ([a-z-]+)", line) for line in [*lines, *spans])
+        if m
+    }
     assert {"demo", "test"} <= shown <= targets
 
 
@@ -292,7 +334,8 @@ def test_names_exist(page: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "test"), sorted({found for page in PAGES for found in named_tests(page)})
+    ("page", "test"),
+    sorted({found for page in PAGES for found in named_tests(page)}),
 )
 def test_tests_exist(page: str, test: str) -> None:
     """Every test that a page cites as evidence exists under that name."""
@@ -300,7 +343,9 @@ def test_tests_exist(page: str, test: str) -> None:
     body: list[ast.stmt] = ast.parse((ROOT / file).read_text()).body
     for name in path:
         found = [
-            n for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
+            n
+            for n in body
+            if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
         ]
         assert found, f"{file} has no {name}"
         body = found[0].body
@@ -308,7 +353,12 @@ def test_tests_exist(page: str, test: str) -> None:
 
 def test_tests_named_without_their_file_exist() -> None:
     """Where a page says test_something alone, some test file has it."""
-    shown = {span for page in PAGES for span in code_spans(page) if re.fullmatch(r"test_\w+", span)}
+    shown = {
+        span
+        for page in PAGES
+        for span in code_spans(page)
+        if re.fullmatch(r"test_\w+", span)
+    }
     code = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     assert "test_kill_9_at_any_instant" in shown
     assert not [name for name in shown if f"def {name}(" not in code]
@@ -329,7 +379,12 @@ def test_files_exist() -> None:
 
 def design_rooms() -> dict[str, set[str]]:
     """The table of rooms in docs/design.md: room -> the modules named there."""
-    section = (ROOT / "docs" / "design.md").read_text().split("## Rooms\n")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "docs" / "design.md")
+        .read_text()
+        .split("## Rooms\n")[1]
+        .split("\n## ")[0]
+    )
     found = {}
     for line in section.splitlines():
         if line.startswith("| `"):
@@ -341,17 +396,26 @@ def design_rooms() -> dict[str, set[str]]:
 def test_the_design_names_every_room() -> None:
     """docs/design.md has a row for every package below proxyfl, and for none besides."""
     source = ROOT / "src" / "proxyfl"
-    rooms = {path.parent.relative_to(source).as_posix() for path in source.rglob("__init__.py")}
+    rooms = {
+        path.parent.relative_to(source).as_posix()
+        for path in source.rglob("__init__.py")
+    }
     assert set(design_rooms()) == rooms - {"."} | {"proxyfl"}
 
 
-@pytest.mark.parametrize("room", [room for room in design_rooms() if room != "cli/commands"])
+@pytest.mark.parametrize(
+    "room", [room for room in design_rooms() if room != "cli/commands"]
+)
 def test_the_design_names_modules_that_exist(room: str) -> None:
     """Every module that docs/design.md names lies in the room beside it."""
     folder = ROOT / "src" / "proxyfl"
     if room != "proxyfl":
         folder /= room
-    missing = {name for name in design_rooms()[room] if not (folder / f"{name}.py").exists()}
+    missing = {
+        name
+        for name in design_rooms()[room]
+        if not (folder / f"{name}.py").exists()
+    }
     assert design_rooms()[room]
     assert not missing, f"{room} has no {sorted(missing)}"
 
@@ -361,13 +425,21 @@ def test_the_design_shows_the_levels() -> None:
     section = (ROOT / "docs" / "design.md").read_text().split("## Levels\n")[1]
     picture = section.split("```text\n")[1].split("```")[0]
     shown = [set(line.split()) for line in picture.splitlines()]
-    assert shown == [set(level) for level in reversed(LEVELS) if level != ("__main__",)]
+    assert shown == [
+        set(level) for level in reversed(LEVELS) if level != ("__main__",)
+    ]
 
 
 def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
     """docs/runs.md says of everything in a run's folder what it is."""
     small = settings.load(
-        None, ["rounds=2", "partition.clients=2", "partition.examples=60", "methods=proxyfl"]
+        None,
+        [
+            "rounds=2",
+            "partition.clients=2",
+            "partition.examples=60",
+            "methods=proxyfl",
+        ],
     )
     proxyfl.run(small, out=tmp_path / "run")
     table = (
@@ -377,7 +449,9 @@ def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
         .split("\n## ")[0]
     )
     explained = {name.split("/")[0] for name in re.findall(r"`([\w./-]+)`", table)}
-    assert {path.name for path in (tmp_path / "run").iterdir()} - {".lock"} <= explained
+    assert {path.name for path in (tmp_path / "run").iterdir()} - {
+        ".lock"
+    } <= explained
 
 
 def test_the_demos_figures_are_the_defaults() -> None:
@@ -390,14 +464,19 @@ def test_the_demos_figures_are_the_defaults() -> None:
     assert isinstance(batch, int)
     segment = accounting.Segment(batch / n, 4.0, config.rounds * (n // batch))
     cost = accounting.epsilon([segment], 1 / n, Kind.END_TO_END)
-    readme, privacy = (ROOT / "README.md").read_text(), (ROOT / "docs" / "privacy.md").read_text()
+    readme, privacy = (
+        (ROOT / "README.md").read_text(),
+        (ROOT / "docs" / "privacy.md").read_text(),
+    )
     assert f" {shown(cost.pld, 2)} │ {1 / n:.1e} │ end-to-end" in readme
     assert (
         f"the demo: n = {n}, B = {batch}, {segment.steps} steps, sigma = 4, delta = 1/{n} |"
         in privacy
     )
     assert f"| {shown(cost.rdp)} | {shown(cost.pld)} |" in privacy
-    column = {first: row.split("|")[-2].strip() for first, row in rows("Settings").items()}
+    column = {
+        first: row.split("|")[-2].strip() for first, row in rows("Settings").items()
+    }
     assert column["clients x examples"] == f"{config.partition.clients} x {n}"
     assert column["division"] == f"majority {config.partition.p_major}"
     assert column["batch, rounds"] == f"{batch}, {config.rounds}"
@@ -412,7 +491,10 @@ def rows(title: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("title", "wanted"),
-    [("Equations", {str(n) for n in range(1, 9)}), ("Algorithm 1", {str(n) for n in range(1, 14)})],
+    [
+        ("Equations", {str(n) for n in range(1, 9)}),
+        ("Algorithm 1", {str(n) for n in range(1, 14)}),
+    ],
 )
 def test_the_paper_is_mapped_whole(title: str, wanted: set[str]) -> None:
     """Each of the paper's eight equations, and each line of its algorithm, has a function and a
@@ -421,14 +503,21 @@ def test_the_paper_is_mapped_whole(title: str, wanted: set[str]) -> None:
     numbers = {n for first in table for n in re.findall(r"\d+", first)}
     assert wanted <= numbers
     for first, row in table.items():
-        assert re.search(r"`proxyfl\.[\w.]+`", row), f"{title}, {first}: no function"
-        assert re.search(r"`tests/[\w/]+\.py::[\w:]+`", row), f"{title}, {first}: no test"
+        assert re.search(r"`proxyfl\.[\w.]+`", row), (
+            f"{title}, {first}: no function"
+        )
+        assert re.search(r"`tests/[\w/]+\.py::[\w:]+`", row), (
+            f"{title}, {first}: no test"
+        )
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in headings
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -449,13 +538,18 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages_name_no_machine(page: Path) -> None:
     """No page mentions a folder of the machine that it was written on."""
-    assert not re.findall(r"(?<![\w.~])/(?:work|tmp|home|root|usr|Users)\b", page.read_text())
+    assert not re.findall(
+        r"(?<![\w.~])/(?:work|tmp|home|root|usr|Users)\b", page.read_text()
+    )
 
 
 def test_the_settings_page_is_complete() -> None:
     """docs/settings.md is what the settings' own documentation gives, with a line for each."""
     source = ROOT / "docs" / "settings.py"
-    namespace: dict[str, object] = {"__name__": "settings_page", "__file__": str(source)}
+    namespace: dict[str, object] = {
+        "__name__": "settings_page",
+        "__file__": str(source),
+    }
     exec(compile(source.read_text(), str(source), "exec"), namespace)
     text = (ROOT / "docs" / "settings.md").read_text()
     assert text == namespace["page"](), "run `make settings`"  # type: ignore[operator]

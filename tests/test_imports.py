@@ -13,7 +13,16 @@ SOURCE = Path(__file__).parents[1] / "src" / "proxyfl"
 LEVELS = (
     ("errors",),
     ("_files", "_validate"),
-    ("_entrypoint", "_examples", "_machine", "_settings", "losses", "measures", "params", "seeds"),
+    (
+        "_entrypoint",
+        "_examples",
+        "_machine",
+        "_settings",
+        "losses",
+        "measures",
+        "params",
+        "seeds",
+    ),
     ("privacy", "gossip", "transport", "data", "models"),
     ("federation",),
     ("records",),
@@ -39,7 +48,9 @@ them at the other; Opacus is an oracle of the tests, nothing more."""
 
 AT_MOST_ONE_HOME = ("matplotlib", "plotly", "mpi4py", "openslide")
 
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+FILES = sorted(
+    path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"
+)
 
 
 @functools.cache
@@ -72,15 +83,23 @@ def imported_packages(tree: ast.AST) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize(
+    "path", FILES, ids=lambda path: str(path.relative_to(SOURCE))
+)
 def test_imports_point_downwards(path: Path) -> None:
     """A module imports only from lower levels and from its own package, so siblings never import
     each other."""
     own = package(path)
-    assert own in LEVEL, f"{own} has no level yet: add it to LEVEL and to docs/design.md"
+    assert own in LEVEL, (
+        f"{own} has no level yet: add it to LEVEL and to docs/design.md"
+    )
     for other in imported_packages(parsed(path)) - {own}:
-        assert other in LEVEL, f"{path.name}: imports proxyfl.{other}, which has no level"
-        assert LEVEL[other] < LEVEL[own], f"{path.name} ({own}) must not import {other}"
+        assert other in LEVEL, (
+            f"{path.name}: imports proxyfl.{other}, which has no level"
+        )
+        assert LEVEL[other] < LEVEL[own], (
+            f"{path.name} ({own}) must not import {other}"
+        )
 
 
 @pytest.mark.parametrize(
@@ -120,7 +139,9 @@ def test_heavy_packages_have_at_most_one_home(name: str) -> None:
     assert len(homes(name)) <= 1, f"{name} is imported in {sorted(homes(name))}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize(
+    "path", FILES, ids=lambda path: str(path.relative_to(SOURCE))
+)
 def test_optional_packages_are_imported_when_used(path: Path) -> None:
     """A module that needs an optional package is imported by others only within the functions that
     use it."""
@@ -136,7 +157,9 @@ def test_optional_packages_are_imported_when_used(path: Path) -> None:
 def needy() -> frozenset[str]:
     """The modules that cannot be imported without an optional package."""
     return frozenset(
-        _dotted(path) for path in FILES if _at_once(path) & {*HOMES, *AT_MOST_ONE_HOME}
+        _dotted(path)
+        for path in FILES
+        if _at_once(path) & {*HOMES, *AT_MOST_ONE_HOME}
     )
 
 
@@ -146,7 +169,9 @@ def _at_once(path: Path) -> set[str]:
 
 
 def _top_level(path: Path) -> ast.Module:
-    return ast.Module([node for node in _running(path).body if not _is_definition(node)], [])
+    return ast.Module(
+        [node for node in _running(path).body if not _is_definition(node)], []
+    )
 
 
 def _dotted(path: Path) -> str:
@@ -155,7 +180,9 @@ def _dotted(path: Path) -> str:
 
 def _running(path: Path) -> ast.Module:
     """What of a file is ever executed: without the imports that only type checkers see."""
-    return ast.Module([node for node in parsed(path).body if not _for_types(node)], [])
+    return ast.Module(
+        [node for node in parsed(path).body if not _for_types(node)], []
+    )
 
 
 def _for_types(node: ast.stmt) -> bool:

@@ -34,7 +34,9 @@ def nested_conditions(text: str) -> Iterator[int]:
     """Conditional expressions within another one."""
     for node in ast.walk(ast.parse(text)):
         inner = list(ast.walk(node))[1:]
-        if isinstance(node, ast.IfExp) and any(isinstance(each, ast.IfExp) for each in inner):
+        if isinstance(node, ast.IfExp) and any(
+            isinstance(each, ast.IfExp) for each in inner
+        ):
             yield node.lineno
 
 
@@ -59,7 +61,9 @@ def _set(statement: ast.Assign) -> list[ast.expr]:
     found: list[ast.expr] = []
     for target in statement.targets:
         found += target.elts if isinstance(target, ast.Tuple) else [target]
-    return found if any(isinstance(target, ast.Attribute) for target in found) else []
+    return (
+        found if any(isinstance(target, ast.Attribute) for target in found) else []
+    )
 
 
 def too_long(text: str) -> Iterator[int]:
@@ -83,7 +87,9 @@ NOT_YET: dict[str, set[str]] = {}
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+@pytest.mark.parametrize(
+    "path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix()
+)
 def test_lines_breathe(path: Path, rule: str) -> None:
     """Every module keeps every rule."""
     name = path.relative_to(SOURCE).as_posix()
@@ -97,7 +103,9 @@ def test_rooms_are_small() -> None:
     # The bottom is no room: its modules stand alone, and everybody may use them.
     folders = {path.parent for path in FILES} - {SOURCE}
     for folder in folders:
-        modules = [path for path in folder.glob("*.py") if not path.name.startswith("__")]
+        modules = [
+            path for path in folder.glob("*.py") if not path.name.startswith("__")
+        ]
         assert len(modules) <= ROOM, f"{folder.name} has {len(modules)} modules"
 
 
@@ -111,8 +119,16 @@ def test_rooms_are_small() -> None:
             "a = 1 if b else (2 if c else 3)",
             "a = (1 if b else 2, 3 if c else 4)",
         ),
-        (nested_conditions, "a = f(1 if b else 2) if c else 3", "a = 1 if b else 2"),
-        (two_loops, "a = [c for b in d for c in b]", "a = [[c for c in b] for b in d]"),
+        (
+            nested_conditions,
+            "a = f(1 if b else 2) if c else 3",
+            "a = 1 if b else 2",
+        ),
+        (
+            two_loops,
+            "a = [c for b in d for c in b]",
+            "a = [[c for c in b] for b in d]",
+        ),
         (two_loops, "f(c for b in d for c in b)", "f(c for c in b)"),
         (
             crowded_constructors,

@@ -24,7 +24,9 @@ print(held, kept, resident())
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="glibc's allocator"
+)
 def test_freed_memory_is_kept_and_given_back() -> None:
     """200 MB that were freed stay with the process until it gives them back."""
     found = subprocess.run(

@@ -37,22 +37,32 @@ def test_many_classes_as_scikit_learn_has_them():
     """With more classes, AUROC and average precision are means over classes against the rest."""
     found = predictions(4)
     hot = np.eye(4)[found.labels]
-    auroc = metrics.roc_auc_score(found.labels, found.probabilities, multi_class="ovr")
+    auroc = metrics.roc_auc_score(
+        found.labels, found.probabilities, multi_class="ovr"
+    )
     assert measures.auroc(found) == pytest.approx(auroc)
-    precision = metrics.average_precision_score(hot, found.probabilities, average="macro")
+    precision = metrics.average_precision_score(
+        hot, found.probabilities, average="macro"
+    )
     assert measures.average_precision(found) == pytest.approx(precision)
     assert measures.log_loss(found) == pytest.approx(
         metrics.log_loss(found.labels, found.probabilities)
     )
-    assert measures.brier(found) == pytest.approx(((found.probabilities - hot) ** 2).sum(1).mean())
+    assert measures.brier(found) == pytest.approx(
+        ((found.probabilities - hot) ** 2).sum(1).mean()
+    )
     assert measures.sensitivity_at(found, 0.9) is None
 
 
 def test_sensitivity_and_specificity_by_hand():
     """With ten negatives, 90 % specificity lets one of them score above the threshold."""
-    scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.9, 0.95, 0.8, 0.75, 0.05])
+    scores = np.array(
+        [0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.9, 0.95, 0.8, 0.75, 0.05]
+    )
     labels = np.array([0] * 10 + [1] * 4)
-    found = Predictions(np.stack([np.zeros(14), np.log(scores / (1 - scores))], axis=1), labels)
+    found = Predictions(
+        np.stack([np.zeros(14), np.log(scores / (1 - scores))], axis=1), labels
+    )
     assert measures.sensitivity_at(found, 0.9) == 0.75
     assert measures.sensitivity_at(found, 1.0) == 0.25
     assert measures.specificity_at(found, 0.75) == 0.9
@@ -62,7 +72,9 @@ def test_sensitivity_and_specificity_by_hand():
 @pytest.mark.parametrize("labels", [[], [1, 1, 1], [0]])
 def test_what_is_not_defined_is_none(labels):
     """Without both classes there is no AUROC, no average precision and no trade-off."""
-    found = Predictions(np.zeros((len(labels), 2)), np.array(labels, dtype=np.int64))
+    found = Predictions(
+        np.zeros((len(labels), 2)), np.array(labels, dtype=np.int64)
+    )
     for name in ("auroc", "average_precision", "sensitivity_at_90_specificity"):
         assert MEASURES[name].compute(found) is None
     if not labels:
@@ -72,13 +84,17 @@ def test_what_is_not_defined_is_none(labels):
 def test_a_class_that_the_test_set_lacks_is_left_out():
     """The mean over classes is over those that can be judged."""
     found = predictions(2)
-    wider = Predictions(np.concatenate([found.logits, np.full((400, 1), -9.0)], 1), found.labels)
+    wider = Predictions(
+        np.concatenate([found.logits, np.full((400, 1), -9.0)], 1), found.labels
+    )
     assert measures.auroc(wider) == pytest.approx(measures.auroc(found), abs=0.01)
 
 
 def test_extreme_logits_have_finite_scores():
     """A model that is sure and wrong has a large log-loss, not an infinite or undefined one."""
-    found = Predictions(np.array([[500.0, -500.0], [-500.0, 500.0]]), np.array([1, 1]))
+    found = Predictions(
+        np.array([[500.0, -500.0], [-500.0, 500.0]]), np.array([1, 1])
+    )
     assert measures.log_loss(found) == pytest.approx(500)
     assert measures.brier(found) == pytest.approx(0.5)
 
@@ -87,7 +103,9 @@ def test_the_calibration_curve():
     """Each tenth that has examples gives its mean probability, the share that came true, and n."""
     score = np.array([0.05, 0.07, 0.95, 0.95, 1.0])
     with np.errstate(divide="ignore"):
-        logits = np.stack([np.zeros(5), np.minimum(np.log(score / (1 - score)), 50)], axis=1)
+        logits = np.stack(
+            [np.zeros(5), np.minimum(np.log(score / (1 - score)), 50)], axis=1
+        )
     curve = measures.calibration(Predictions(logits, np.array([0, 1, 1, 1, 0])))
     assert [count for _, _, count in curve] == [2, 3]
     assert curve[0][:2] == pytest.approx((0.06, 0.5))
@@ -134,8 +152,12 @@ def test_persons_are_drawn_whole():
     base = predictions(2, count=50)
     rows = np.repeat(np.arange(50), 20)
     found = base.taken(rows)
-    by_person = measures.resampled(MEASURES["accuracy"], found, rows, times=200, seed=0)
-    by_row = measures.resampled(MEASURES["accuracy"], found, None, times=200, seed=0)
+    by_person = measures.resampled(
+        MEASURES["accuracy"], found, rows, times=200, seed=0
+    )
+    by_row = measures.resampled(
+        MEASURES["accuracy"], found, None, times=200, seed=0
+    )
     assert np.std(by_person) / np.std(by_row) == pytest.approx(np.sqrt(20), rel=0.3)
 
 
@@ -146,7 +168,9 @@ def test_intervals_cover_what_they_say():
     for seed in range(100):
         labels = (generator.random(400) < 0.7).astype(np.int64)
         found = Predictions(np.tile([0.0, 1.0], (400, 1)), labels)
-        values = measures.resampled(MEASURES["accuracy"], found, None, times=200, seed=seed)
+        values = measures.resampled(
+            MEASURES["accuracy"], found, None, times=200, seed=seed
+        )
         low, high = measures.interval(values)
         covered += low <= 0.7 <= high
     assert 88 <= covered <= 99
@@ -159,5 +183,7 @@ def test_reading_the_list_needs_no_numpy():
     import sys
 
     code = "import sys, proxyfl.measures; print({'numpy', 'torch', 'sklearn'} & set(sys.modules))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert out.stdout.strip() == "set()"

@@ -49,7 +49,11 @@ def test_every_name_is_documented(name: str) -> None:
     value = getattr(proxyfl, name)
     assert _docstring(name, value), f"proxyfl.{name} has no docstring"
     if inspect.isclass(value):
-        own = [m for m in vars(value).items() if not m[0].startswith("_") and _is_member(m[1])]
+        own = [
+            m
+            for m in vars(value).items()
+            if not m[0].startswith("_") and _is_member(m[1])
+        ]
         assert not [member for member, code in own if not inspect.getdoc(code)]
 
 
@@ -69,7 +73,9 @@ def test_homes_types_and_all_agree() -> None:
 
 def test_an_unknown_name_lists_the_known() -> None:
     """A name that is not there raises AttributeError, which lists those that are."""
-    with pytest.raises(AttributeError, match="'Client'; it has DPSGD, METHODS, Budget"):
+    with pytest.raises(
+        AttributeError, match="'Client'; it has DPSGD, METHODS, Budget"
+    ):
         proxyfl.Client  # noqa: B018  # looking it up is the test
 
 
@@ -79,19 +85,25 @@ def test_importing_is_cheap() -> None:
         "import sys, proxyfl; print([m for m in sys.modules "
         "if m in ('torch', 'numpy') or m.startswith('proxyfl.')])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "[]"
 
 
 def test_the_errors_need_nothing_heavy() -> None:
     """Catching our exceptions does not import torch either."""
     code = "import sys; from proxyfl import ProxyFLError; print('torch' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "False"
 
 
 def _is_member(value: object) -> bool:
-    return inspect.isfunction(value) or isinstance(value, property | classmethod | staticmethod)
+    return inspect.isfunction(value) or isinstance(
+        value, property | classmethod | staticmethod
+    )
 
 
 def _docstring(name: str, value: object) -> str | None:
@@ -99,10 +111,14 @@ def _docstring(name: str, value: object) -> str | None:
         return vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__
     # A table has no __doc__ of its own: the string below its assignment is what editors show.
     body = ast.parse(
-        Path(inspect.getfile(importlib.import_module(proxyfl._HOMES[name]))).read_text()
+        Path(
+            inspect.getfile(importlib.import_module(proxyfl._HOMES[name]))
+        ).read_text()
     ).body
     at = next(
-        i for i, node in enumerate(body) if isinstance(node, ast.AnnAssign) and _name(node) == name
+        i
+        for i, node in enumerate(body)
+        if isinstance(node, ast.AnnAssign) and _name(node) == name
     )
     below = body[at + 1]
     return (

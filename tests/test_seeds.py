@@ -67,7 +67,9 @@ def test_drawing_leaves_global_state_alone() -> None:
 @pytest.mark.parametrize("clients", [(0, 1), (3, 4)])
 def test_clients_streams_are_uncorrelated(clients: tuple[int, int]) -> None:
     """Two clients' noise has a correlation within four standard errors of zero."""
-    a, b = (Seeded(0, "noise", client).normal(20_000).double() for client in clients)
+    a, b = (
+        Seeded(0, "noise", client).normal(20_000).double() for client in clients
+    )
     assert abs(float((a * b).mean())) < 4 / math.sqrt(20_000)
 
 
@@ -83,7 +85,9 @@ def test_state_and_restore() -> None:
     System().restore(None)
 
 
-@pytest.mark.parametrize("source", [Seeded(2, "noise"), System()], ids=["seeded", "system"])
+@pytest.mark.parametrize(
+    "source", [Seeded(2, "noise"), System()], ids=["seeded", "system"]
+)
 def test_distributions(source) -> None:
     """Uniform on [0, 1) in float64, standard normal in float32; Kolmogorov-Smirnov rejects a
     deviation of 1.1."""

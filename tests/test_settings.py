@@ -99,10 +99,19 @@ def test_defaults_belong_to_their_place() -> None:
     ("tree", "message"),
     [
         ({}, "Expected a text for 'name', got none. The site's own name."),
-        ({"name": "a", "peers": [{}]}, r"Expected a text for 'name' in \[peers\], got none"),
-        ({"name": "a", "nme": 1}, "Unknown key 'nme'. Did you mean 'name'. Known: name, peers"),
+        (
+            {"name": "a", "peers": [{}]},
+            r"Expected a text for 'name' in \[peers\], got none",
+        ),
+        (
+            {"name": "a", "nme": 1},
+            "Unknown key 'nme'. Did you mean 'name'. Known: name, peers",
+        ),
         ({"name": "a", "peers": 3}, "Expected a table for 'peers', got 3"),
-        ({"name": "a", "ports": {"x": "y"}}, "Expected a whole number for ports.x, got 'y'"),
+        (
+            {"name": "a", "ports": {"x": "y"}},
+            "Expected a whole number for ports.x, got 'y'",
+        ),
         ({"name": "a", "ports": 1}, "Expected a table for ports, got 1"),
         (
             {"name": "a", "sizes": "x"},
@@ -132,7 +141,9 @@ def test_overrides_reach_into_tables() -> None:
         _settings.override(tree, text)
     site = _settings.build(Site, tree)
     assert site == Site("a", outer=Outer(Limits(3.0), on=True), ports={"tls": 4})
-    with pytest.raises(ConfigError, match="Expected no key below 'name', which is a value"):
+    with pytest.raises(
+        ConfigError, match="Expected no key below 'name', which is a value"
+    ):
         _settings.override(tree, "name.first=b")
 
 
@@ -153,7 +164,10 @@ def test_a_page_has_a_line_for_each() -> None:
     assert len(lines) == 2 + len(_settings.keys(Site))
     assert "| `name` | must be given | a text | The site's own name. |" in lines
     assert "| `outer.limits.note` | absent | a text | Anything. |" in lines
-    assert "| `outer.limits.epsilon` | `8.0` | a number | The largest epsilon. |" in lines
+    assert (
+        "| `outer.limits.epsilon` | `8.0` | a number | The largest epsilon. |"
+        in lines
+    )
 
 
 def test_values_are_plain() -> None:

@@ -15,7 +15,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 def blocks(page: str, language: str) -> list[str]:
     """The fenced blocks of a page in one language."""
     text = (DOCS / page).read_text()
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    )
 
 
 def typed(page: str) -> list[list[str]]:
@@ -33,7 +35,9 @@ def keep_schema(page: str) -> None:
     Path(name).write_text(text)
 
 
-def hospital(path: Path, first: int, *, separator: str = ",", labelled: bool = True) -> None:
+def hospital(
+    path: Path, first: int, *, separator: str = ",", labelled: bool = True
+) -> None:
     """A hospital's file; with semicolons also with decimal commas, and without one column."""
     generator = random.Random(first)
     plain = separator == ","
@@ -59,9 +63,14 @@ def bank(path: Path, first: int, *, labelled: bool = True) -> None:
     lines = [",".join(header + (["status"] if labelled else []))]
     for number in range(first, first + 80):
         cells = [str(10**19 + number), str(generator.randint(1, 900) * 1000)]
-        cells += [str(generator.randint(6, 240)), generator.choice(["equipment", "property"])]
+        cells += [
+            str(generator.randint(6, 240)),
+            generator.choice(["equipment", "property"]),
+        ]
         cells += [generator.choice(["2001-05-17", "17.05.2001"])]
-        cells += [generator.choice(["paid"] * 3 + ["charged off"])] if labelled else []
+        cells += (
+            [generator.choice(["paid"] * 3 + ["charged off"])] if labelled else []
+        )
         lines.append(",".join(cells))
     path.write_text("\n".join(lines) + "\n")
 
@@ -77,12 +86,16 @@ def type_all(page: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Run every command of a page; return what each printed."""
     printed = []
     for words in typed(page):
-        assert main(words) == 0, f"{page}: proxyfl {' '.join(words)}: {capsys.readouterr().err}"
+        assert main(words) == 0, (
+            f"{page}: proxyfl {' '.join(words)}: {capsys.readouterr().err}"
+        )
         printed.append(capsys.readouterr().out)
     return printed
 
 
-def test_the_page_for_hospitals(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_for_hospitals(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """From three hospitals' files to a report and to predictions, as the page types it."""
     Path("sites").mkdir()
     hospital(Path("sites/north.csv"), 0)

@@ -46,7 +46,9 @@ class Paced:
         stamped = _STAMP.pack(leaves + self._link.latency) + frame
         self._transport.send(stamped, sender=sender, receiver=receiver, round=round)
 
-    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
+    def receive(
+        self, *, sender: int, receiver: int, round: int, timeout: float
+    ) -> bytes:
         """The frame, once the card has received it whole and what came before it."""
         stamped = self._transport.receive(
             sender=sender, receiver=receiver, round=round, timeout=timeout

@@ -33,7 +33,9 @@ from proxyfl.gossip.topology import exponential
 from proxyfl.transport.base import Transport
 from proxyfl.transport.mpi import MpiEndpoint, MpiTransport
 
-SHARING = tuple(name for name, method in METHODS.items() if method.exchange != "none")
+SHARING = tuple(
+    name for name, method in METHODS.items() if method.exchange != "none"
+)
 """The methods that exchange anything."""
 
 SHAPES = {"mlp": (1, 28, 28), "cnn1": (3, 32, 32), "resnet18": (3, 32, 32)}
@@ -105,7 +107,9 @@ def cases(
 def parameters(model: str) -> int:
     """How many parameters the proxy ``model`` has, at the input that the paper gives it."""
     choice("model", model, SHAPES)
-    return models.parameter_count(models.build(model, shape=SHAPES[model], classes=10, seed=0))
+    return models.parameter_count(
+        models.build(model, shape=SHAPES[model], classes=10, seed=0)
+    )
 
 
 def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
@@ -114,7 +118,13 @@ def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
         return []
     ranks = max(case.clients for case in todo)
     content = json.dumps([asdict(case) for case in todo])
-    command = [*_launcher(ranks), sys.executable, "-m", "benchmarks.communication.measure", content]
+    command = [
+        *_launcher(ranks),
+        sys.executable,
+        "-m",
+        "benchmarks.communication.measure",
+        content,
+    ]
     try:
         done = subprocess.run(
             command,
@@ -129,7 +139,9 @@ def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
             f"The measurement on {ranks} ranks took longer than {timeout:g} s."
         ) from error
     if done.returncode:
-        raise TransportError(f"The measurement on {ranks} ranks failed:\n{done.stderr.strip()}")
+        raise TransportError(
+            f"The measurement on {ranks} ranks failed:\n{done.stderr.strip()}"
+        )
     return [Point(**point) for point in json.loads(done.stdout)]
 
 
@@ -140,14 +152,18 @@ def measure_here(endpoint: MpiEndpoint, todo: Sequence[Case]) -> list[Point]:
     if most > endpoint.size:
         if endpoint.rank > 0:
             return []  # rank 0 says it
-        raise ConfigError(f"{most} clients need as many ranks; this job has {endpoint.size}.")
+        raise ConfigError(
+            f"{most} clients need as many ranks; this job has {endpoint.size}."
+        )
     points = []
     for case in todo:
         own: list[Round] = []
         if endpoint.rank < case.clients:
             own = _rounds(endpoint, case)
         if endpoint.rank == 0:
-            others = [json.loads(_from(endpoint, rank)) for rank in range(1, case.clients)]
+            others = [
+                json.loads(_from(endpoint, rank)) for rank in range(1, case.clients)
+            ]
             points.append(_point(case, [own, *others]))
         elif own:
             endpoint.send(json.dumps(own).encode(), to=0)
@@ -158,7 +174,10 @@ def measure_here(endpoint: MpiEndpoint, todo: Sequence[Case]) -> list[Point]:
 def read(path: Path) -> list[Point]:
     """The points in a file that ``measure --out`` wrote."""
     try:
-        return [Point(**point) for point in json.loads(path.read_text(encoding="utf-8"))["points"]]
+        return [
+            Point(**point)
+            for point in json.loads(path.read_text(encoding="utf-8"))["points"]
+        ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"Cannot read measured points from {path}: {error}. `measure --out` writes them."
@@ -173,7 +192,9 @@ def _rounds(endpoint: MpiEndpoint, case: Case) -> list[Round]:
     if case.link is not None:
         transport = Paced(transport, case.link)
     mix = exchange.make(METHODS[case.method].exchange, exponential())
-    start = torch.rand(case.parameters, generator=seeds.stream(0, "measure", client))
+    start = torch.rand(
+        case.parameters, generator=seeds.stream(0, "measure", client)
+    )
     masses = {client: Mass(start)}
     measured: list[Round] = []
     for round in range(_WARM_UP + case.rounds):
@@ -184,7 +205,8 @@ def _rounds(endpoint: MpiEndpoint, case: Case) -> list[Round]:
         began = time.perf_counter()
         masses = mix(masses, everyone, frozenset(), channel)
         seconds = time.perf_counter() - began
-        endpoint.flush(_PATIENCE)  # MPI moves what is left only while this rank calls it
+        # MPI moves what is left only while this rank calls it
+        endpoint.flush(_PATIENCE)
         traffic = channel.of(client)
         if round >= _WARM_UP:
             measured.append(
@@ -227,7 +249,9 @@ def _point(case: Case, clients: Sequence[Sequence[Round]]) -> Point:
         for one in together:
             sent.append(one["sent"])
             busiest = max(busiest, one["sent"], one["received"])
-    low, middle, high = statistics.quantiles(means, n=4) if len(means) > 1 else means * 3
+    low, middle, high = (
+        statistics.quantiles(means, n=4) if len(means) > 1 else means * 3
+    )
     return Point(
         case.method,
         case.model,
@@ -250,9 +274,15 @@ def _launcher(ranks: int) -> list[str]:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise TransportError("There is no mpiexec. Install one with `pip install 'proxyfl[mpi]'`.")
+        raise TransportError(
+            "There is no mpiexec. Install one with `pip install 'proxyfl[mpi]'`."
+        )
     said = subprocess.run(
-        [found, "--version"], capture_output=True, text=True, check=False, timeout=30
+        [found, "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
     command = [found]
     if "open mpi" in said.stdout.lower() or "open-mpi" in said.stdout.lower():
@@ -271,7 +301,9 @@ def main(content: str) -> int:
     torch.set_num_threads(1)
     endpoint = MpiEndpoint()
     try:
-        points = measure_here(endpoint, [_case(about) for about in json.loads(content)])
+        points = measure_here(
+            endpoint, [_case(about) for about in json.loads(content)]
+        )
     except BaseException:
         traceback.print_exc()  # and not let the others wait for this rank
         endpoint.abort(1)

@@ -49,7 +49,13 @@ class Setting:
     def __post_init__(self) -> None:
         choice("graph", self.graph, GRAPHS, error=TopologyError)
         whole("clients", self.clients, at_least=2, error=TopologyError)
-        number("self_weight", self.self_weight, at_least=0, below=1, error=TopologyError)
+        number(
+            "self_weight",
+            self.self_weight,
+            at_least=0,
+            below=1,
+            error=TopologyError,
+        )
         number("loss", self.loss, at_least=0, at_most=1, error=TopologyError)
         number("absence", self.absence, at_least=0, below=1, error=TopologyError)
         if self.graph == "complete" and self.loss and self.clients > _DENSE_LIMIT:
@@ -139,7 +145,9 @@ def _mixed(
     return kept, float(n)
 
 
-def _complete(setting: Setting, mass: Values, generator: np.random.Generator) -> Values:
+def _complete(
+    setting: Setting, mass: Values, generator: np.random.Generator
+) -> Values:
     n = len(mass)
     if not setting.loss:
         return np.broadcast_to(mass.mean(axis=0), mass.shape).copy()
@@ -169,7 +177,9 @@ def rounds_to(
     return None
 
 
-def exact_error(graph: str, clients: int, rounds: int, self_weight: float = 0.5) -> float:
+def exact_error(
+    graph: str, clients: int, rounds: int, self_weight: float = 0.5
+) -> float:
     r"""The expected error after ``rounds`` rounds of the exponential graph or the ring, without
     simulation.
 
@@ -194,7 +204,9 @@ def exact_error(graph: str, clients: int, rounds: int, self_weight: float = 0.5)
     return float(np.sqrt(product.mean()))
 
 
-def exact_rounds(graph: str, clients: int, target: float, self_weight: float = 0.5) -> int | None:
+def exact_rounds(
+    graph: str, clients: int, target: float, self_weight: float = 0.5
+) -> int | None:
     """How many rounds until ``exact_error`` is at most ``target``; None if never, as when all is
     passed on whole."""
     number("target", target, above=0, below=1)

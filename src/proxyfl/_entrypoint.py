@@ -26,9 +26,9 @@ def resolve(spec: str, *, error: type[InputError]) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except Exception as problem:
         # A module that is missing inside the user's module is another matter, and said so below.
-        if isinstance(problem, ModuleNotFoundError) and f"{module_name}.".startswith(
-            f"{problem.name}."
-        ):
+        if isinstance(
+            problem, ModuleNotFoundError
+        ) and f"{module_name}.".startswith(f"{problem.name}."):
             raise error(
                 f"{spec!r}: no module {problem.name!r}. Expected package.module:factory, "
                 f"importable from {here} or installed."
@@ -39,11 +39,16 @@ def resolve(spec: str, *, error: type[InputError]) -> Callable[..., Any]:
     for part in attribute.split("."):
         if not hasattr(found, part):
             public = (
-                ", ".join(name for name in vars(found) if not name.startswith("_")) or "nothing"
+                ", ".join(name for name in vars(found) if not name.startswith("_"))
+                or "nothing"
             )
-            raise error(f"{spec!r}: {module_name} has no {attribute!r}. It has: {public}.")
+            raise error(
+                f"{spec!r}: {module_name} has no {attribute!r}. It has: {public}."
+            )
         found = getattr(found, part)
     if not callable(found):
-        raise error(f"{spec!r}: expected a function or a class, found {type(found).__name__}.")
+        raise error(
+            f"{spec!r}: expected a function or a class, found {type(found).__name__}."
+        )
     resolved: Callable[..., Any] = found
     return resolved

@@ -41,7 +41,8 @@ def whole(path: Path) -> Iterator[Path]:
     try:
         yield scratch
         with scratch.open("rb") as written:
-            os.fsync(written.fileno())  # else a power cut could leave an empty file under the name
+            # else a power cut could leave an empty file under the name
+            os.fsync(written.fileno())
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -65,7 +66,9 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(finite(content), indent=1, allow_nan=False) + "\n")
 
 
-def read_text(path: Path, what: str = "file", *, error: type[InputError] = RunError) -> str:
+def read_text(
+    path: Path, what: str = "file", *, error: type[InputError] = RunError
+) -> str:
     """The UTF-8 text of the ``what`` at ``path``; ``error`` says why if there is none."""
     try:
         return path.read_text(encoding="utf-8")
@@ -76,14 +79,18 @@ def read_text(path: Path, what: str = "file", *, error: type[InputError] = RunEr
         raise error(f"The {what} {path} is not UTF-8 text: {problem}.") from problem
 
 
-def read_json(path: Path, what: str = "file", *, error: type[InputError] = RunError) -> Any:
+def read_json(
+    path: Path, what: str = "file", *, error: type[InputError] = RunError
+) -> Any:
     """The JSON document of the ``what`` at ``path``; ``error`` says why if there is none."""
     text = read_text(path, what, error=error)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
         advice = "Restore it, or remove it if it is not needed."
-        raise error(f"The {what} {path} is not valid JSON: {problem}. {advice}") from problem
+        raise error(
+            f"The {what} {path} is not valid JSON: {problem}. {advice}"
+        ) from problem
 
 
 def finite(value: Any) -> Any:

@@ -37,7 +37,8 @@ def return_freed_memory() -> None:
     """Give freed memory back to the kernel now, where glibc was told to keep it."""
     if not sys.platform.startswith("linux"):
         return
-    with contextlib.suppress(OSError, AttributeError):  # another C library: nothing was kept
+    # another C library: nothing was kept
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -51,7 +52,8 @@ def physical_cores() -> int:
     siblings = Path("/sys/devices/system/cpu")
     try:
         cores = {
-            (siblings / f"cpu{cpu}/topology/thread_siblings_list").read_text() for cpu in allowed
+            (siblings / f"cpu{cpu}/topology/thread_siblings_list").read_text()
+            for cpu in allowed
         }
     except OSError:
         return len(allowed)
@@ -65,7 +67,8 @@ def end_with_parent() -> None:
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def watch() -> None:  # for other systems, and for a parent that ended before the call above
+    # for other systems, and for a parent that ended before the call above
+    def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)

@@ -49,7 +49,11 @@ _TYPES = {
     str: "a text",
     type(None): "nothing",
 }
-_LISTS = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
+_LISTS = {
+    int: "a list of whole numbers",
+    float: "a list of numbers",
+    str: "a list of texts",
+}
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,14 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"The {what} file {path} is not valid TOML: {error}.") from error
+        raise ConfigError(
+            f"The {what} file {path} is not valid TOML: {error}."
+        ) from error
 
 
-def build(kind: type[T], tree: Mapping[str, Any], *, source: Path | str | None = None) -> T:
+def build(
+    kind: type[T], tree: Mapping[str, Any], *, source: Path | str | None = None
+) -> T:
     """The ``kind`` that a nested mapping describes. Errors name the ``source``, a file."""
     try:
         built: T = _table(kind, MISSING, tree, "")
@@ -92,7 +100,9 @@ def override(tree: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals:
         example = "--set privacy.noise_multiplier=1.1"
-        raise ConfigError(f"Expected --set key=value, got {text!r}. For example {example}.")
+        raise ConfigError(
+            f"Expected --set key=value, got {text!r}. For example {example}."
+        )
     put(tree, key.strip(), _parsed(value.strip()))
 
 
@@ -102,7 +112,9 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
-            raise ConfigError(f"Expected no key below {parent!r}, which is a value, got {key!r}.")
+            raise ConfigError(
+                f"Expected no key below {parent!r}, which is a value, got {key!r}."
+            )
     tree[last] = value
 
 
@@ -158,7 +170,9 @@ def documentation(kind: type) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     texts = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(
+            field.target, ast.Name
+        ):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
             texts[field.target.id] = " ".join(str(below.value.value).split())
@@ -170,7 +184,9 @@ def markdown(kind: type) -> str:
     lines = ["| setting | default | takes | meaning |", "|---|---|---|---|"]
     for setting in describe(kind):
         default = shown_default(setting.default)
-        lines.append(f"| `{setting.key}` | {default} | {setting.type} | {setting.text} |")
+        lines.append(
+            f"| `{setting.key}` | {default} | {setting.type} | {setting.text} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -202,7 +218,11 @@ def toml_value(value: Any) -> str:
         fields = dataclasses.fields(value)
         value = {field.name: getattr(value, field.name) for field in fields}
     if isinstance(value, Mapping):
-        pairs = [f"{_key(k)} = {toml_value(v)}" for k, v in value.items() if v is not None]
+        pairs = [
+            f"{_key(k)} = {toml_value(v)}"
+            for k, v in value.items()
+            if v is not None
+        ]
         return "{" + ", ".join(pairs) + "}"
     return repr(value)
 
@@ -224,7 +244,9 @@ def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
     where = f" in [{path}]" if path else ""
     for key in tree:
         if key not in fields:
-            raise ConfigError(f"Unknown key {key!r}{where}.{suggestion(key, fields)}")
+            raise ConfigError(
+                f"Unknown key {key!r}{where}.{suggestion(key, fields)}"
+            )
     hints = typing.get_type_hints(kind)
     given = {}
     for name, field in fields.items():
@@ -285,7 +307,10 @@ def _converted(option: Any, default: Any, value: Any, key: str) -> Any:
         return tuple(_value(inner, MISSING, each, key) for each in listed)
     if origin is dict:
         inner = typing.get_args(option)[1]
-        return {name: _value(inner, MISSING, v, f"{key}.{name}") for name, v in value.items()}
+        return {
+            name: _value(inner, MISSING, v, f"{key}.{name}")
+            for name, v in value.items()
+        }
     if dataclasses.is_dataclass(option):
         start = default if dataclasses.is_dataclass(default) else MISSING
         return _table(option, start, value, key)
@@ -326,7 +351,9 @@ def _tables(settings: Any, path: str) -> Iterator[tuple[str, Any]]:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
-            yield from _tables(value, f"{path}.{field.name}" if path else field.name)
+            yield from _tables(
+                value, f"{path}.{field.name}" if path else field.name
+            )
 
 
 def _lines(table: Any, *, complete: bool) -> Iterator[str]:

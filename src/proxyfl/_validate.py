@@ -18,10 +18,18 @@ def number(
     error: type[InputError] = ConfigError,
 ) -> float:
     """Return ``value`` if it is a finite number within the bounds; raise ``error`` otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+    ):
         raise error(f"Expected a finite number for {name}, got {name}={value!r}.")
-    low_ok = (above is None or value > above) and (at_least is None or value >= at_least)
-    high_ok = (below is None or value < below) and (at_most is None or value <= at_most)
+    low_ok = (above is None or value > above) and (
+        at_least is None or value >= at_least
+    )
+    high_ok = (below is None or value < below) and (
+        at_most is None or value <= at_most
+    )
     if not (low_ok and high_ok):
         left = _bound("{} < ", above) or _bound("{} <= ", at_least)
         right = _bound(" < {}", below) or _bound(" <= {}", at_most)
@@ -30,16 +38,26 @@ def number(
 
 
 def whole(
-    name: str, value: int, *, at_least: int = 1, error: type[InputError] = ConfigError
+    name: str,
+    value: int,
+    *,
+    at_least: int = 1,
+    error: type[InputError] = ConfigError,
 ) -> int:
     """Return ``value`` if it is an integer of at least ``at_least``; raise ``error`` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise error(f"Expected a whole number {name} >= {at_least}, got {name}={value!r}.")
+        raise error(
+            f"Expected a whole number {name} >= {at_least}, got {name}={value!r}."
+        )
     return value
 
 
 def choice(
-    name: str, value: str, known: Iterable[str], *, error: type[InputError] = ConfigError
+    name: str,
+    value: str,
+    known: Iterable[str],
+    *,
+    error: type[InputError] = ConfigError,
 ) -> str:
     """Return ``value`` if it is one of ``known``; raise ``error``, which lists them, otherwise."""
     known = tuple(known)

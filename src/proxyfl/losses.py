@@ -20,7 +20,10 @@ from proxyfl.errors import ConfigError
 
 
 def blended_targets(
-    y: Tensor, classes: int, teacher_logits: Tensor | None = None, weight: float = 0.0
+    y: Tensor,
+    classes: int,
+    teacher_logits: Tensor | None = None,
+    weight: float = 0.0,
 ) -> Tensor:
     """(1 - weight) onehot(y) + weight softmax(teacher): one probability row per example."""
     hard = F.one_hot(y, classes).to(torch.float32)
@@ -63,7 +66,11 @@ class Balance:
     public: bool = True
 
     def targets(
-        self, y: Tensor, classes: int, teacher_logits: Tensor | None = None, weight: float = 0.0
+        self,
+        y: Tensor,
+        classes: int,
+        teacher_logits: Tensor | None = None,
+        weight: float = 0.0,
     ) -> Tensor:
         """``blended_targets``, each row times the weight of its example's class. (The cross-entropy
         is linear in its targets, so that weights the loss.) A teacher is shifted like its pupil."""
@@ -96,7 +103,9 @@ def balance_for(way: str, shares: Sequence[float], *, public: bool) -> Balance:
     if way == "none":
         return NO_BALANCE
     if way == "weights":
-        return Balance(tuple(1 / (len(shares) * share) for share in shares), (), public)
+        return Balance(
+            tuple(1 / (len(shares) * share) for share in shares), (), public
+        )
     return Balance((), tuple(math.log(share) for share in shares), public)
 
 

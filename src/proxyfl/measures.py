@@ -50,7 +50,8 @@ class Predictions:
 
         predicted = self.logits.argmax(1)
         counts = np.bincount(
-            self.labels * self.classes + predicted, minlength=self.classes * self.classes
+            self.labels * self.classes + predicted,
+            minlength=self.classes * self.classes,
         )
         return counts.reshape(self.classes, self.classes)
 
@@ -79,7 +80,10 @@ def per_class(predictions: Predictions) -> list[float | None]:
     """Accuracy within each true class; None for a class without test examples."""
     totals = predictions.confusion.sum(1).tolist()
     right = predictions.confusion.diagonal().tolist()
-    return [hits / total if total else None for hits, total in zip(right, totals, strict=True)]
+    return [
+        hits / total if total else None
+        for hits, total in zip(right, totals, strict=True)
+    ]
 
 
 def macro_accuracy(predictions: Predictions) -> float | None:
@@ -102,14 +106,18 @@ def average_precision(predictions: Predictions) -> float | None:
     return _over_classes(predictions, average_precision_score)
 
 
-def _over_classes(predictions: Predictions, binary: "Callable[[Any, Any], float]") -> float | None:
+def _over_classes(
+    predictions: Predictions, binary: "Callable[[Any, Any], float]"
+) -> float | None:
     """A measure of class 1 against class 0, or the mean of each class against the rest."""
     classes = [1] if predictions.classes == 2 else range(predictions.classes)
     found = []
     for label in classes:
         is_label = predictions.labels == label
         if is_label.any() and not is_label.all():
-            found.append(float(binary(is_label, predictions.probabilities[:, label])))
+            found.append(
+                float(binary(is_label, predictions.probabilities[:, label]))
+            )
     return sum(found) / len(found) if found else None
 
 
@@ -120,7 +128,9 @@ def sensitivity_at(predictions: Predictions, specificity: float) -> float | None
     if curve is None:
         return None
     false_positives, true_positives = curve
-    return float(true_positives[false_positives <= 1 - specificity + _ROUNDING].max())
+    return float(
+        true_positives[false_positives <= 1 - specificity + _ROUNDING].max()
+    )
 
 
 def specificity_at(predictions: Predictions, sensitivity: float) -> float | None:
@@ -130,7 +140,9 @@ def specificity_at(predictions: Predictions, sensitivity: float) -> float | None
     if curve is None:
         return None
     false_positives, true_positives = curve
-    return float(1 - false_positives[true_positives >= sensitivity - _ROUNDING].min())
+    return float(
+        1 - false_positives[true_positives >= sensitivity - _ROUNDING].min()
+    )
 
 
 _ROUNDING = 1e-12
@@ -145,7 +157,9 @@ def _roc(predictions: Predictions) -> "tuple[NDArray[Any], NDArray[Any]] | None"
     if predictions.classes != 2 or positive.all() or not positive.any():
         return None
     scores = predictions.probabilities[:, 1]
-    false_positives, true_positives, _ = roc_curve(positive, scores, drop_intermediate=False)
+    false_positives, true_positives, _ = roc_curve(
+        positive, scores, drop_intermediate=False
+    )
     return false_positives, true_positives
 
 
@@ -171,10 +185,14 @@ def log_loss(predictions: Predictions) -> float | None:
         return None
     logits = predictions.logits.astype(float)
     rows = range(len(predictions.labels))
-    return float((logsumexp(logits, axis=1) - logits[rows, predictions.labels]).mean())
+    return float(
+        (logsumexp(logits, axis=1) - logits[rows, predictions.labels]).mean()
+    )
 
 
-def calibration(predictions: Predictions, bins: int = 10) -> list[tuple[float, float, int]]:
+def calibration(
+    predictions: Predictions, bins: int = 10
+) -> list[tuple[float, float, int]]:
     """The calibration curve of class 1, or of the predicted class if there are more than two.
 
     For each tenth of [0, 1] that has examples: the mean probability, the share that came true, and
@@ -193,7 +211,13 @@ def calibration(predictions: Predictions, bins: int = 10) -> list[tuple[float, f
     for number in range(bins):
         here = tenth == number
         if here.any():
-            curve.append((float(said[here].mean()), float(true[here].mean()), int(here.sum())))
+            curve.append(
+                (
+                    float(said[here].mean()),
+                    float(true[here].mean()),
+                    int(here.sum()),
+                )
+            )
     return curve
 
 
@@ -234,17 +258,24 @@ def resampled(
     order = np.argsort(persons, kind="stable")
     _, starts = np.unique(persons[order], return_index=True)
     rows_of = np.split(order, starts[1:])
-    alone = len(rows_of) == len(order)  # a row each: no lists of rows to put together
+    # a row each: no lists of rows to put together
+    alone = len(rows_of) == len(order)
     generator = np.random.default_rng(seed)
     found = []
     for _ in range(times if len(order) else 0):
         drawn = generator.integers(len(rows_of), size=len(rows_of))
-        rows = order[drawn] if alone else np.concatenate([rows_of[person] for person in drawn])
+        rows = (
+            order[drawn]
+            if alone
+            else np.concatenate([rows_of[person] for person in drawn])
+        )
         found.append(measure.compute(predictions.taken(rows)))
     return found
 
 
-def interval(values: "Iterable[float | None]", level: float = 0.95) -> tuple[float, float] | None:
+def interval(
+    values: "Iterable[float | None]", level: float = 0.95
+) -> tuple[float, float] | None:
     """The middle ``level`` of bootstrap values; None where there are none."""
     import numpy as np
 

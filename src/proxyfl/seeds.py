@@ -17,7 +17,8 @@ import math
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # deriving a seed needs neither, and whoever only reads runs does not wait
+# deriving a seed needs neither, and whoever only reads runs does not wait
+if TYPE_CHECKING:
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -26,7 +27,9 @@ if TYPE_CHECKING:  # deriving a seed needs neither, and whoever only reads runs 
 
 def derive(seed: int, name: str, *index: int) -> int:
     """A 63-bit seed for the stream ``name`` (and client, round ...) below ``seed``."""
-    digest = hashlib.sha256(repr((int(seed), name, *map(int, index))).encode()).digest()
+    digest = hashlib.sha256(
+        repr((int(seed), name, *map(int, index))).encode()
+    ).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
@@ -97,7 +100,9 @@ class Seeded:
         import numpy as np
         import torch
 
-        halves = torch.randint(0, 2**32, (2 * n,), generator=self._generator, dtype=torch.int64)
+        halves = torch.randint(
+            0, 2**32, (2 * n,), generator=self._generator, dtype=torch.int64
+        )
         return halves.to(torch.uint32).numpy().view(np.uint64)
 
     def uniform(self, n: int) -> "Tensor":
@@ -145,7 +150,9 @@ class System:
         half = (n + 1) // 2
         radius = (-2.0 * torch.log1p(-self.uniform(half))).sqrt()
         angle = 2.0 * math.pi * self.uniform(half)
-        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:n].to(torch.float32)
+        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:n].to(
+            torch.float32
+        )
 
     def state(self) -> "Tensor | None":
         return None

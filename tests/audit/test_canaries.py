@@ -15,7 +15,9 @@ def generator() -> torch.Generator:
 
 
 @pytest.mark.parametrize("architecture", ["linear", "mlp"])
-def test_clipped_gradients_are_nearly_orthogonal_and_of_norm_one(architecture: str) -> None:
+def test_clipped_gradients_are_nearly_orthogonal_and_of_norm_one(
+    architecture: str,
+) -> None:
     """Nine of ten have the full norm, and two of them are nearly orthogonal on average."""
     model = models.build(architecture, shape=(1, 8, 8), classes=10, seed=0)
     canaries = fitted(make(100, (1, 8, 8), 10, generator()), model, 1.0)

@@ -54,7 +54,9 @@ def no_clipping(patch: Patch) -> None:
     """Gradients enter at full length."""
     clip = Clipper.clip
 
-    def unclipped(self: Clipper, x: Any, targets: Any, loss: Any, clip_norm: float) -> Any:
+    def unclipped(
+        self: Clipper, x: Any, targets: Any, loss: Any, clip_norm: float
+    ) -> Any:
         return clip(self, x, targets, loss, 1e6)
 
     patch.setattr(Clipper, "clip", unclipped)
@@ -102,10 +104,14 @@ EXCEEDED = [
 def measured(**options: Any) -> tuple[Steps, Observation]:
     """What the steps of the small setting show, and what was observed."""
     observation = observe(small(**options), method="avgpush", canaries=64)
-    return steps.measure(collect(observation), observation, confidence=0.95), observation
+    return steps.measure(
+        collect(observation), observation, confidence=0.95
+    ), observation
 
 
-@pytest.mark.parametrize("sabotage", EXCEEDED, ids=lambda sabotage: sabotage.__name__)
+@pytest.mark.parametrize(
+    "sabotage", EXCEEDED, ids=lambda sabotage: sabotage.__name__
+)
 def test_a_sabotaged_mechanism_exceeds_its_claim(
     sabotage: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
@@ -114,10 +120,14 @@ def test_a_sabotaged_mechanism_exceeds_its_claim(
     found, observation = measured(rounds=20)
     stated = Segment(60 / 179, 4.0, 20)
     assert observation.claimed.pld == pytest.approx(pld_of([stated], 1 / 179))
-    assert steps.epsilon(found.noise_at_most, observation) > observation.claimed.best
+    assert (
+        steps.epsilon(found.noise_at_most, observation) > observation.claimed.best
+    )
 
 
-def test_a_divisor_that_depends_on_the_batch_is_irregular(monkeypatch: Patch) -> None:
+def test_a_divisor_that_depends_on_the_batch_is_irregular(
+    monkeypatch: Patch,
+) -> None:
     """Dividing by the drawn size makes the noise differ from round to round."""
     config = small(rounds=100)
     divisor_of_the_drawn_batch(monkeypatch)

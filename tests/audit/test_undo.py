@@ -62,7 +62,9 @@ def test_sgd_with_one_step_a_round_is_undone_exactly(momentum: float) -> None:
         (Optimizer("adam", 0.1), 2, 0.85),
     ],
 )
-def test_a_peer_recovers_most_of_the_sums(settings: Optimizer, steps: int, least: float) -> None:
+def test_a_peer_recovers_most_of_the_sums(
+    settings: Optimizer, steps: int, least: float
+) -> None:
     """After a few rounds what is recovered is strongly correlated with the true sums."""
     found, truth = undone(settings, steps)
     late = slice(ROUNDS // 3, None)

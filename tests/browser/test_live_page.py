@@ -41,7 +41,9 @@ class Gate(Callback):
     def __init__(self) -> None:
         self.opened = threading.Event()
 
-    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+    def round_ended(
+        self, name: str, round: int, records: Sequence[ClientRound]
+    ) -> None:
         """Wait, once."""
         if (name, round) == ("proxyfl", 5):
             assert self.opened.wait(60)
@@ -61,7 +63,8 @@ def test_the_page_follows_a_run_to_its_end(
     config = from_tree(tree)
     out, live, gate = tmp_path / "run", Announced(), Gate()
     going = threading.Thread(
-        target=lambda: run_config(config, out=out, callbacks=[live, gate]), daemon=True
+        target=lambda: run_config(config, out=out, callbacks=[live, gate]),
+        daemon=True,
     )
     going.start()
     url = live.urls.get(timeout=60)
@@ -69,19 +72,24 @@ def test_the_page_follows_a_run_to_its_end(
     page = tab.open(url)
     tab.chart("curves")
     half = "document.getElementById('status').textContent === 'Live: proxyfl, round 6 of 12.'"
-    page.wait_for_function(
-        f"() => {half}"
-    )  # a function: the page forbids the evaluation of bare text
+    # a function: the page forbids the evaluation of bare text
+    page.wait_for_function(f"() => {half}")
     page.wait_for_function(f"() => {ROUNDS}.length === 6")
     gate.opened.set()
-    page.wait_for_function("() => document.body.dataset.live === 'over'", timeout=60000)
+    page.wait_for_function(
+        "() => document.body.dataset.live === 'over'", timeout=60000
+    )
     going.join(20)
     assert not going.is_alive(), "the end was told, so the run need not wait"
-    assert page.locator("#status").inner_text() == "Finished: proxyfl, round 12 of 12."
+    assert (
+        page.locator("#status").inner_text() == "Finished: proxyfl, round 12 of 12."
+    )
     assert page.evaluate(ROUNDS) == list(range(1, 13))
     run = loading.read(out)
     gains = [run.gain("proxyfl", client) for client in range(3)]
-    shown = float(page.locator("#answer li[data-method=proxyfl]").get_attribute("data-gain"))
+    shown = float(
+        page.locator("#answer li[data-method=proxyfl]").get_attribute("data-gain")
+    )
     assert shown == pytest.approx(sum(gains) / 3, abs=2e-4)
     assert tab.chart("confusion")
     assert {urlhost(asked) for asked in tab.requests} <= {urlhost(url), "data"}
@@ -125,13 +133,19 @@ def test_a_page_that_lost_its_server_goes_on_by_itself(
     )
     finish()
     with LiveServer(path, port=port):
-        page.wait_for_function("() => document.body.dataset.live === 'over'", timeout=20000)
+        page.wait_for_function(
+            "() => document.body.dataset.live === 'over'", timeout=20000
+        )
     tab.chart("curves")
     assert page.evaluate(ROUNDS) == [2, 4]
-    assert page.locator("#status").inner_text() == "Finished: proxyfl, round 4 of 4."
+    assert (
+        page.locator("#status").inner_text() == "Finished: proxyfl, round 4 of 4."
+    )
 
 
-def test_a_paused_page_stands_still(tab: Any, going: tuple[Path, Callable[[], None]]) -> None:
+def test_a_paused_page_stands_still(
+    tab: Any, going: tuple[Path, Callable[[], None]]
+) -> None:
     """Paused, the page asks for nothing and shows nothing new; resumed, it shows the end."""
     path, finish = going
     with LiveServer(path) as server:

@@ -38,11 +38,16 @@ def test_every_chart_has_data_and_nothing_is_asked_for(
         traces = tab.chart(figure)
         assert any(trace["n"] > 0 for trace in traces), f"{figure} has no data"
     assert tab.complaints == []
-    assert [url for url in tab.requests if not url.startswith(("data:", "blob:"))] == [
-        several.as_uri()
-    ]
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    dark = page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
+    assert [
+        url for url in tab.requests if not url.startswith(("data:", "blob:"))
+    ] == [several.as_uri()]
+    assert page.evaluate(
+        "document.documentElement.scrollWidth <= window.innerWidth"
+    )
+    dark = (
+        page.evaluate("getComputedStyle(document.documentElement).colorScheme")
+        == "dark"
+    )
     assert dark is (scheme == "dark")
     page.emulate_media(color_scheme="light")
 
@@ -52,7 +57,11 @@ def test_the_answer_is_that_of_the_records(shown: Any, runs: list[Path]) -> None
     epsilon and its kind."""
     page = shown.page
     run = loading.read(runs[0])
-    gains = [gain for client in run.clients if (gain := run.gain("proxyfl", client)) is not None]
+    gains = [
+        gain
+        for client in run.clients
+        if (gain := run.gain("proxyfl", client)) is not None
+    ]
     card = page.locator("#answer li[data-method=proxyfl]")
     assert float(card.get_attribute("data-gain")) == pytest.approx(
         sum(gains) / len(gains), abs=2e-4
@@ -66,7 +75,9 @@ def test_every_epsilon_stands_beside_its_kind(compared: Any) -> None:
     page = compared.page
     texts = page.locator("#answer .cards li").all_inner_texts()
     assert all(
-        "(end-to-end)" in text or "(conditional)" in text for text in texts if "epsilon" in text
+        "(end-to-end)" in text or "(conditional)" in text
+        for text in texts
+        if "epsilon" in text
     )
     assert any("(conditional)" in text for text in texts)
 
@@ -128,7 +139,9 @@ def test_the_slider_moves_the_graph(shown: Any) -> None:
 
 def test_the_budget_is_drawn(shown: Any) -> None:
     """A budget in the settings is a line in the chart of epsilon, named with whose it is."""
-    assert any(trace["name"] == "budget 3 (4 clients)" for trace in shown.chart("epsilon"))
+    assert any(
+        trace["name"] == "budget 3 (4 clients)" for trace in shown.chart("epsilon")
+    )
 
 
 def test_what_was_spent_stays_spent(shown: Any) -> None:
@@ -136,7 +149,9 @@ def test_what_was_spent_stays_spent(shown: Any) -> None:
     page = shown.page
     shown.chart("epsilon")
     page.locator("#epsilon").get_by_label("Client").select_option("1")
-    curve = page.evaluate("() => [...document.querySelector('#epsilon .chart').data[0].y]")
+    curve = page.evaluate(
+        "() => [...document.querySelector('#epsilon .chart').data[0].y]"
+    )
     assert len(curve) == 4
     assert curve == sorted(curve)
 
@@ -163,12 +178,20 @@ def test_numbers_can_be_downloaded(shown: Any, runs: list[Path]) -> None:
     shown.chart("gains")
     with page.expect_download() as waiting:
         page.get_by_role(
-            "button", name="Download What each client gains over training alone as CSV"
+            "button",
+            name="Download What each client gains over training alone as CSV",
         ).click()
-    lines = list(csv.DictReader(io.StringIO(Path(waiting.value.path()).read_text())))
+    lines = list(
+        csv.DictReader(io.StringIO(Path(waiting.value.path()).read_text()))
+    )
     run = loading.read(runs[0])
-    found = {(line["method"], line["client"]): float(line["gain over alone"]) for line in lines}
-    assert found["proxyfl", "client-2"] == pytest.approx(run.gain("proxyfl", 2), abs=2e-4)
+    found = {
+        (line["method"], line["client"]): float(line["gain over alone"])
+        for line in lines
+    }
+    assert found["proxyfl", "client-2"] == pytest.approx(
+        run.gain("proxyfl", 2), abs=2e-4
+    )
     assert {line["kind"] for line in lines} == {"end-to-end"}
     assert len(lines) == 8
 
@@ -261,14 +284,22 @@ def test_settings_that_differ_come_first(compared: Any, shown: Any) -> None:
     table."""
     several = compared.page.locator("#settings")
     captions = several.locator("caption").all_inner_texts()
-    assert captions[:3] == ["Methods", "Settings: what differs", "Settings: the same in all runs"]
-    assert several.locator(".differs").first.locator("thead th").all_inner_texts() == [
+    assert captions[:3] == [
+        "Methods",
+        "Settings: what differs",
+        "Settings: the same in all runs",
+    ]
+    assert several.locator(".differs").first.locator(
+        "thead th"
+    ).all_inner_texts() == [
         "setting",
         "seed-0",
         "seed-1",
         "other",
     ]
-    assert {"seed", "learning.beta"} <= set(several.locator(".differs tbody th").all_inner_texts())
+    assert {"seed", "learning.beta"} <= set(
+        several.locator(".differs tbody th").all_inner_texts()
+    )
     assert shown.page.locator("#settings caption").all_inner_texts() == [
         "Methods",
         "Settings",

@@ -18,7 +18,9 @@ def arguments(*more: str) -> list[str]:
     return words
 
 
-def test_a_sound_config_is_not_contradicted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_config_is_not_contradicted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Exit code 0, and the document holds claim, bound, ceiling, confidence and verdict."""
     assert main(arguments()) == 0
     found = json.loads(capsys.readouterr().out)
@@ -48,8 +50,13 @@ def test_a_runs_folder_gives_its_settings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The folder of a run stands for the config in it."""
-    settings = [word for word in arguments() if word not in ("audit", "--canaries", "40")]
-    assert main(["run", "--out", str(tmp_path / "a"), "--workers", "1", *settings]) == 0
+    settings = [
+        word for word in arguments() if word not in ("audit", "--canaries", "40")
+    ]
+    assert (
+        main(["run", "--out", str(tmp_path / "a"), "--workers", "1", *settings])
+        == 0
+    )
     capsys.readouterr()
     assert main(["audit", str(tmp_path / "a"), "--canaries", "40"]) == 0
     assert "does not contradict" in capsys.readouterr().out

@@ -36,7 +36,9 @@ def documents(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)["certificates"]
 
 
-def test_what_a_certificate_says(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_certificate_says(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It has the ledger's numbers, their kind and relation, and says that this is a simulation."""
     first, second = documents(capsys, str(made))
     ledger = Ledger.read(made / "ledger" / "proxyfl" / "000.jsonl")
@@ -47,13 +49,17 @@ def test_what_a_certificate_says(made: Path, capsys: pytest.CaptureFixture[str])
     assert first["epsilon_pld"] >= spent.pld
     assert (first["kind"], first["relation"]) == ("end-to-end", "zero-out")
     assert (first["steps"], first["rounds"]) == (6, 2)
-    assert first["settings"] == [{"sampling_rate": 1 / 3, "noise_multiplier": 4.0, "steps": 6}]
+    assert first["settings"] == [
+        {"sampling_rate": 1 / 3, "noise_multiplier": 4.0, "steps": 6}
+    ]
     assert first["simulation"] is True
     assert "SIMULATION, protects nobody" in first["sentence"]
     assert first["version"]
 
 
-def test_every_entry_is_on_the_page(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_entry_is_on_the_page(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The Markdown page of a client has every number of its JSON."""
     (document,) = documents(capsys, str(made), "--client", "1")
     assert main(["certificate", str(made), "--client", "client-1"]) == 0
@@ -152,14 +158,25 @@ def test_a_sites_certificate(
     assert ("conditional" in document["sentence"]) is (kind is Kind.CONDITIONAL)
 
 
-def test_an_audit_and_the_report(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_audit_and_the_report(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A certificate has what the audit in the run's folder found; --save puts it where the report
     looks, and what was saved holds."""
-    audit = {"epsilon": 0.5, "lower_bound": 0.4, "confidence": 0.95, "verdict": "holds", "more": 1}
+    audit = {
+        "epsilon": 0.5,
+        "lower_bound": 0.4,
+        "confidence": 0.95,
+        "verdict": "holds",
+        "more": 1,
+    }
     (made / "audit.json").write_text(json.dumps(audit))
     try:
         assert main(["certificate", str(made), "--save"]) == 0
-        assert "lower_bound 0.4; confidence 0.95; verdict holds" in capsys.readouterr().out
+        assert (
+            "lower_bound 0.4; confidence 0.95; verdict holds"
+            in capsys.readouterr().out
+        )
         saved = made / "privacy_certificate.json"
         assert main(["certificate", str(made), "--check", str(saved)]) == 0
         assert len(reading.read(made).additions["certificate"]["certificates"]) == 2
@@ -168,12 +185,18 @@ def test_an_audit_and_the_report(made: Path, capsys: pytest.CaptureFixture[str])
         (made / "privacy_certificate.json").unlink(missing_ok=True)
 
 
-def test_a_ledger_without_a_guarantee(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ledger_without_a_guarantee(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A ledger of kind none gives no number, and says that no guarantee holds."""
     path = tmp_path / "ledger.jsonl"
     Ledger("north", delta=1e-5, kind=Kind.NONE, simulated=False, path=path)
     (document,) = documents(capsys, str(tmp_path))
-    assert (document["epsilon"], document["kind"], document["mechanism"]) == (None, "none", "none")
+    assert (document["epsilon"], document["kind"], document["mechanism"]) == (
+        None,
+        "none",
+        "none",
+    )
     assert "no guarantee holds" in document["sentence"]
     assert main(["certificate", str(tmp_path)]) == 0
     assert "| epsilon, PLD accountant | infinite |" in capsys.readouterr().out

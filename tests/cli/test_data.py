@@ -51,7 +51,8 @@ def test_contents(capsys):
 def test_a_table_with_sites(tmp_path, capsys):
     """Label and site columns are chosen on the command line, and sites are counted."""
     rows = [
-        f"{i},{'ill' if i % 2 else 'well'},{'[north]' if i < 6 else 'south'}" for i in range(10)
+        f"{i},{'ill' if i % 2 else 'well'},{'[north]' if i < 6 else 'south'}"
+        for i in range(10)
     ]
     (tmp_path / "t.csv").write_text("\n".join(["age,diagnosis,ward", *rows]))
     arguments = [str(tmp_path / "t.csv"), "--label", "diagnosis", "--site", "ward"]
@@ -66,7 +67,9 @@ def test_a_table_with_sites(tmp_path, capsys):
 
 def test_offline(tmp_path):
     """Offline, what is missing is listed instead of fetched."""
-    with pytest.raises(DataError, match=r"downloading is off(.|\n)*train-images-idx3-ubyte.gz"):
+    with pytest.raises(
+        DataError, match=r"downloading is off(.|\n)*train-images-idx3-ubyte.gz"
+    ):
         run("mnist", "--offline", "--data-dir", str(tmp_path))
 
 
@@ -75,4 +78,7 @@ def test_help_teaches(capsys):
     with pytest.raises(SystemExit) as ended:
         run("--help")
     assert ended.value.code == 0
-    assert "proxyfl data patients.csv --label diagnosis --site hospital" in capsys.readouterr().out
+    assert (
+        "proxyfl data patients.csv --label diagnosis --site hospital"
+        in capsys.readouterr().out
+    )

@@ -17,13 +17,17 @@ def sites(tmp_path: Path) -> list[str]:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         path = tmp_path / name / "ledger.jsonl"
-        ledger = Ledger("north", delta=1e-4, kind=Kind.END_TO_END, simulated=False, path=path)
+        ledger = Ledger(
+            "north", delta=1e-4, kind=Kind.END_TO_END, simulated=False, path=path
+        )
         ledger.charge(0, 30, 0.1, 2.0)
         found.append(str(tmp_path / name))
     return found
 
 
-def test_the_total_and_what_is_left(sites: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_total_and_what_is_left(
+    sites: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each study and the total are stated; within the budget the exit code is 0, beyond it 1."""
     assert main(["ledger", *sites, "--budget-epsilon", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -36,7 +36,9 @@ def imports_torch(words: list[str], folder: Path) -> bool:
         "sys.exit(code)\n"
     )
     line = [sys.executable, "-c", code, *words]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=folder, check=True)
+    done = subprocess.run(
+        line, capture_output=True, text=True, cwd=folder, check=True
+    )
     return done.stderr.splitlines()[-1] == "True"
 
 

@@ -33,11 +33,24 @@ def arguments(*more: str) -> list[str]:
     return [part for one in (*TINY, *more) for part in ("--set", one)]
 
 
-def test_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With --json standard output is one JSON document, standard error is empty, and the folder is
     named."""
     assert (
-        main(["run", *arguments(), "--out", str(tmp_path / "run"), "--json", "--workers", "1"]) == 0
+        main(
+            [
+                "run",
+                *arguments(),
+                "--out",
+                str(tmp_path / "run"),
+                "--json",
+                "--workers",
+                "1",
+            ]
+        )
+        == 0
     )
     printed = capsys.readouterr()
     found = json.loads(printed.out)
@@ -49,10 +62,17 @@ def test_json_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert found["methods"]["alone"]["clients"][0]["epsilon_pld"] is None
 
 
-def test_plain_lines_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_lines_in_a_pipe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Where there is no terminal: progress as lines on standard error, the result on standard
     output, no escapes."""
-    assert main(["run", *arguments(), "--out", str(tmp_path / "run"), "--workers", "1"]) == 0
+    assert (
+        main(
+            ["run", *arguments(), "--out", str(tmp_path / "run"), "--workers", "1"]
+        )
+        == 0
+    )
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
     assert "2 clients, digits, 2 rounds, methods alone, proxyfl\n" in printed.err
@@ -68,13 +88,21 @@ def test_plain_lines_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_print_config(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """--print-config prints TOML that gives the same config when read, and runs nothing."""
     monkeypatch.chdir(tmp_path)
     assert (
         main(
-            ["run", *arguments("models.private=mlp,cnn1"), "--data-dir", 'a "b"', "--print-config"]
+            [
+                "run",
+                *arguments("models.private=mlp,cnn1"),
+                "--data-dir",
+                'a "b"',
+                "--print-config",
+            ]
         )
         == 0
     )
@@ -105,7 +133,18 @@ def test_a_folder_of_its_own(
 ) -> None:
     """Without --out a run gets a new folder below runs/, named by time and data."""
     monkeypatch.chdir(tmp_path)
-    assert main(["run", *arguments("methods=alone", "rounds=1"), "--json", "--workers", "1"]) == 0
+    assert (
+        main(
+            [
+                "run",
+                *arguments("methods=alone", "rounds=1"),
+                "--json",
+                "--workers",
+                "1",
+            ]
+        )
+        == 0
+    )
     (path,) = (tmp_path / "runs").iterdir()
     assert path.name.endswith("-digits")
     assert json.loads(capsys.readouterr().out)["out"] == f"runs/{path.name}"
@@ -168,7 +207,10 @@ def test_interrupted(tmp_path: Path) -> None:
     """Ctrl-C ends a run within two seconds: exit code 130, readable records, no traceback."""
     process = start(tmp_path / "run")
     try:
-        metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
+        metrics, deadline = (
+            tmp_path / "run" / "metrics.jsonl",
+            time.monotonic() + 60,
+        )
         while not (metrics.exists() and metrics.read_text().count("\n") >= 6):
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline
@@ -177,7 +219,9 @@ def test_interrupted(tmp_path: Path) -> None:
         began = time.monotonic()
         err = ""
         while "interrupted" not in err:
-            err += process.stderr.readline() or pytest.fail(f"ended without a word: {err}")
+            err += process.stderr.readline() or pytest.fail(
+                f"ended without a word: {err}"
+            )
         stopped = time.monotonic() - began
         err += process.communicate(timeout=20)[1]
         ended = time.monotonic() - began
@@ -190,5 +234,9 @@ def test_interrupted(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in err
     rows = list(folder.read_metrics(tmp_path / "run"))
-    assert [row["round"] for row in rows] == [r for r in range(len(rows) // 2) for _ in range(2)]
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["methods"]["proxyfl"]
+    assert [row["round"] for row in rows] == [
+        r for r in range(len(rows) // 2) for _ in range(2)
+    ]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["methods"][
+        "proxyfl"
+    ]

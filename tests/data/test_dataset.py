@@ -50,20 +50,41 @@ def test_a_sound_dataset():
             {"test_x": torch.tensor([[0.0, 0.0], [-math.inf, 0.0]])},
             r"test part: .* got -inf in example 1 at \(0,\)",
         ),
-        ({"train_y": torch.tensor([0, 1, 3, 0])}, r"every label within 0..2, got 3 at index 2"),
-        ({"test_y": torch.tensor([-1, 1])}, r"every label within 0..2, got -1 at index 0"),
-        ({"train_y": torch.tensor([0, 1])}, r"a label for each of 4 examples, got 2"),
-        ({"train_y": torch.zeros(4)}, r"each label as one int64, got torch.float32"),
-        ({"test_x": torch.zeros(2, 3)}, r"examples of one shape, got \(2,\) and \(3,\)"),
         (
-            {"test_x": torch.zeros(0, 2), "test_y": torch.zeros(0, dtype=torch.int64)},
+            {"train_y": torch.tensor([0, 1, 3, 0])},
+            r"every label within 0..2, got 3 at index 2",
+        ),
+        (
+            {"test_y": torch.tensor([-1, 1])},
+            r"every label within 0..2, got -1 at index 0",
+        ),
+        (
+            {"train_y": torch.tensor([0, 1])},
+            r"a label for each of 4 examples, got 2",
+        ),
+        (
+            {"train_y": torch.zeros(4)},
+            r"each label as one int64, got torch.float32",
+        ),
+        (
+            {"test_x": torch.zeros(2, 3)},
+            r"examples of one shape, got \(2,\) and \(3,\)",
+        ),
+        (
+            {
+                "test_x": torch.zeros(0, 2),
+                "test_y": torch.zeros(0, dtype=torch.int64),
+            },
             r"N >= 1, got .* \(0, 2\)",
         ),
         (
             {"train_x": torch.zeros(4, 2, dtype=torch.float64)},
             r"float32 examples, got torch.float64",
         ),
-        ({"class_names": ("a", "b")}, r"one name for each class, got classes=3 and 2 names"),
+        (
+            {"class_names": ("a", "b")},
+            r"one name for each class, got classes=3 and 2 names",
+        ),
         (
             {"site": torch.tensor([0, 1, 2, 0]), "site_names": ("x", "y")},
             r"every site within 0..1, got 2 at index 2",
@@ -81,7 +102,9 @@ def test_what_unsound_data_gets(changed, message):
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
-@given(n=st.integers(2, 60), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 1000))
+@given(
+    n=st.integers(2, 60), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 1000)
+)
 def test_split_uses_every_example_once(n, fraction, seed):
     """Training and test part together are all examples, each once, with their own label and site;
     neither is empty."""
@@ -108,7 +131,8 @@ def test_split_follows_the_seed():
     examples = InMemory(torch.zeros(100, 1), torch.arange(100))
     names = [str(i) for i in range(100)]
     a, b, c = (
-        hold_out("made", examples, names, test_fraction=0.2, seed=seed).test_y for seed in (0, 0, 1)
+        hold_out("made", examples, names, test_fraction=0.2, seed=seed).test_y
+        for seed in (0, 0, 1)
     )
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
@@ -131,9 +155,13 @@ def test_a_person_is_on_one_side():
 
 def test_a_person_on_both_sides_is_refused():
     """A dataset whose parts share a person says so, with the first such group."""
-    examples = InMemory(torch.zeros(4, 1), torch.zeros(4).long(), torch.tensor([0, 7, 7, 9]))
+    examples = InMemory(
+        torch.zeros(4, 1), torch.zeros(4).long(), torch.tensor([0, 7, 7, 9])
+    )
     other = InMemory(torch.zeros(2, 1), torch.zeros(2).long(), torch.tensor([1, 7]))
-    with pytest.raises(DataError, match=r"1 persons are in .* the first is group 7"):
+    with pytest.raises(
+        DataError, match=r"1 persons are in .* the first is group 7"
+    ):
         Dataset("made", train=examples, test=other, classes=1, class_names=["a"])
 
 
@@ -195,7 +223,9 @@ def test_named_classes_do_not_follow_from_the_labels(values, classes, ids):
 
 def test_a_label_outside_of_the_classes_is_refused_by_name():
     """The first unknown label, its place and the list are named."""
-    with pytest.raises(DataError, match=r"label 'dead' at index 1 .* \['well', 'ill'\]"):
+    with pytest.raises(
+        DataError, match=r"label 'dead' at index 1 .* \['well', 'ill'\]"
+    ):
         encoded("y", np.array(["well", "dead"]), ("well", "ill"))
 
 

@@ -46,7 +46,9 @@ def part_of_more(folder: Path, values: npt.NDArray[np.generic]) -> Examples:
     twice = np.concatenate([values[::-1], values])
     np.save(folder / "x.npy", twice)
     everything = MemoryMapped(
-        folder / "x.npy", torch.cat([LABELS.flip(0), LABELS]), torch.cat([PERSONS, PERSONS])
+        folder / "x.npy",
+        torch.cat([LABELS.flip(0), LABELS]),
+        torch.cat([PERSONS, PERSONS]),
     )
     return Subset(everything, torch.arange(50, 100))
 
@@ -61,7 +63,9 @@ class TestExamplesContract:
     def test_rows(self, make: Make, tmp_path: Path) -> None:
         """The rows asked for come in the order asked, as float32, with repetitions."""
         examples = make(tmp_path, VALUES)
-        expected = torch.from_numpy(VALUES.copy()).permute(0, 3, 1, 2)[ROWS].float() / 255
+        expected = (
+            torch.from_numpy(VALUES.copy()).permute(0, 3, 1, 2)[ROWS].float() / 255
+        )
         assert len(examples) == 50
         assert examples.shape == (3, 9, 8)
         assert torch.equal(examples.take(ROWS), expected)
@@ -78,7 +82,9 @@ class TestExamplesContract:
         """Anything but unsigned bytes is taken as it is."""
         numbers = np.random.default_rng(1).normal(size=(50, 6))
         examples = make(tmp_path, numbers)
-        assert torch.equal(examples.take(ROWS), torch.from_numpy(numbers).float()[ROWS])
+        assert torch.equal(
+            examples.take(ROWS), torch.from_numpy(numbers).float()[ROWS]
+        )
 
     def test_checksum(self, make: Make, tmp_path: Path) -> None:
         """Equal examples of any kind have equal checksums; one other label or pixel tells."""
@@ -114,7 +120,9 @@ def test_a_file_is_pickled_as_its_path(tmp_path: Path) -> None:
     """What another process is sent of a mapped file is its path, whatever was read before."""
     values = np.zeros((1000, 100), dtype=np.float32)
     np.save(tmp_path / "x.npy", values)
-    examples = MemoryMapped(tmp_path / "x.npy", torch.zeros(1000, dtype=torch.int64))
+    examples = MemoryMapped(
+        tmp_path / "x.npy", torch.zeros(1000, dtype=torch.int64)
+    )
     examples.take(torch.arange(1000))
     assert len(pickle.dumps(examples)) < 20_000
 

@@ -45,7 +45,11 @@ def test_table(tmp_path, kind):
 @pytest.mark.parametrize(
     ("frame", "arguments", "message"),
     [
-        (table(), {}, "no column 'label'. Its columns: age, smoker, hospital, diagnosis"),
+        (
+            table(),
+            {},
+            "no column 'label'. Its columns: age, smoker, hospital, diagnosis",
+        ),
         (table(), {"label": "diagnosis", "site": "ward"}, "no column 'ward'"),
         (
             table(),
@@ -70,7 +74,11 @@ def test_table(tmp_path, kind):
             "expected rows with features beside 'diagnosis'",
         ),
         (table()[:0], SITED, "got 0 rows"),
-        (table(age=[1.0, np.inf, 3.0, 4.0]), SITED, "expected finite values, got inf"),
+        (
+            table(age=[1.0, np.inf, 3.0, 4.0]),
+            SITED,
+            "expected finite values, got inf",
+        ),
     ],
 )
 def test_what_bad_tables_get(tmp_path, frame, arguments, message):
@@ -89,7 +97,9 @@ def test_parquet_without_pyarrow(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pd, "read_parquet", missing)
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'proxyfl\[tables\]'"):
+    with pytest.raises(
+        DataError, match=r"needs pyarrow: pip install 'proxyfl\[tables\]'"
+    ):
         load(str(tmp_path / "t.parquet"))
 
 
@@ -105,11 +115,15 @@ def test_damaged_files(tmp_path, name, content):
 def test_npz_of_one_part(tmp_path):
     """x and y are split; floats stay as they are."""
     x = np.linspace(-3, 7, 20).reshape(10, 2)
-    np.savez(tmp_path / "a.npz", x=x, y=np.arange(10) % 3, where=np.array(["b", "a"] * 5))
+    np.savez(
+        tmp_path / "a.npz", x=x, y=np.arange(10) % 3, where=np.array(["b", "a"] * 5)
+    )
     found = load(str(tmp_path / "a.npz"), site="where", test_fraction=0.3, seed=1)
     assert (len(found.train_y), len(found.test_y), found.classes) == (7, 3, 3)
     together = torch.cat([found.train_x, found.test_x])
-    assert torch.equal(together[together[:, 0].argsort()], torch.from_numpy(x.astype(np.float32)))
+    assert torch.equal(
+        together[together[:, 0].argsort()], torch.from_numpy(x.astype(np.float32))
+    )
     assert found.site_names == ("a", "b")
 
 
@@ -134,13 +148,19 @@ def test_npz_pixels(tmp_path, layout):
     none."""
     x = np.random.default_rng(0).integers(0, 256, layout, dtype=np.uint8)
     np.savez(
-        tmp_path / "a.npz", x_train=x, y_train=np.zeros(6, int), x_test=x, y_test=np.zeros(6, int)
+        tmp_path / "a.npz",
+        x_train=x,
+        y_train=np.zeros(6, int),
+        x_test=x,
+        y_test=np.zeros(6, int),
     )
-    expected = {3: lambda: x[:, None], 4: lambda: x if layout[1] == 3 else x.transpose(0, 3, 1, 2)}[
-        x.ndim
-    ]()
+    expected = {
+        3: lambda: x[:, None],
+        4: lambda: x if layout[1] == 3 else x.transpose(0, 3, 1, 2),
+    }[x.ndim]()
     assert torch.equal(
-        load(str(tmp_path / "a.npz")).train_x, torch.from_numpy(expected.copy()).float() / 255
+        load(str(tmp_path / "a.npz")).train_x,
+        torch.from_numpy(expected.copy()).float() / 255,
     )
 
 
@@ -152,17 +172,37 @@ def test_npz_pixels(tmp_path, layout):
             None,
             "no array x, y. Expected x and y, or x_train, .*found images",
         ),
-        ({"x_train": np.zeros((2, 2)), "y_train": np.zeros(2)}, None, "no array x_test, y_test"),
+        (
+            {"x_train": np.zeros((2, 2)), "y_train": np.zeros(2)},
+            None,
+            "no array x_test, y_test",
+        ),
         ({"x": np.zeros((2, 2)), "y": np.zeros(2)}, "ward", "no array ward"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(2)}, None, "of y for each of the 3 .* got 2"),
+        (
+            {"x": np.zeros((3, 2)), "y": np.zeros(2)},
+            None,
+            "of y for each of the 3 .* got 2",
+        ),
         (
             {"x": np.zeros((3, 2)), "y": np.zeros(3), "ward": np.zeros(2)},
             "ward",
             "expected a value of ward for each of the 3 examples in x, got 2",
         ),
-        ({"x": np.zeros((3, 2)), "y": np.float64(1)}, None, "array y .*got a single value"),
-        ({"x": np.array([["a"], ["b"]]), "y": np.zeros(2)}, None, "x: expected numbers, got <U1"),
-        ({"x": np.full((2, 2), np.nan), "y": np.zeros(2)}, None, "expected finite values, got nan"),
+        (
+            {"x": np.zeros((3, 2)), "y": np.float64(1)},
+            None,
+            "array y .*got a single value",
+        ),
+        (
+            {"x": np.array([["a"], ["b"]]), "y": np.zeros(2)},
+            None,
+            "x: expected numbers, got <U1",
+        ),
+        (
+            {"x": np.full((2, 2), np.nan), "y": np.zeros(2)},
+            None,
+            "expected finite values, got nan",
+        ),
         (
             {"x": np.array([{}, {}], dtype=object), "y": np.zeros(2)},
             None,
@@ -198,5 +238,7 @@ def test_the_classes_are_those_named(tmp_path, kind):
     found = load(str(path), classes=("well", "unknown", "ill"))
     assert (found.classes, found.class_names) == (3, ("well", "unknown", "ill"))
     assert set(torch.cat([found.train_y, found.test_y]).tolist()) == {0, 2}
-    with pytest.raises(DataError, match=r"label 'well' at index 1 is not among data\.classes"):
+    with pytest.raises(
+        DataError, match=r"label 'well' at index 1 is not among data\.classes"
+    ):
         load(str(path), classes=("ill", "unknown"))

@@ -34,7 +34,9 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_data.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))]
+        sys,
+        "path",
+        [entry for entry in sys.path if entry not in ("", str(tmp_path))],
     )
     yield
     sys.modules.pop("own_data", None)
@@ -47,7 +49,9 @@ def test_digits():
     assert found.shape == (1, 8, 8)
     assert (len(found.train_y), len(found.test_y)) == (1438, 359)
     assert (found.train_x.min(), found.train_x.max()) == (0, 1)
-    assert set(found.train_y.tolist()) == set(found.test_y.tolist()) == set(range(10))
+    assert (
+        set(found.train_y.tolist()) == set(found.test_y.tolist()) == set(range(10))
+    )
 
 
 def test_digits_follow_the_seed():
@@ -67,10 +71,18 @@ def test_own_dataset(own):
 @pytest.mark.parametrize(
     ("source", "arguments", "message"),
     [
-        ("cifar", {}, "Unknown source 'cifar'.*digits, mnist, fashion-mnist, cifar10.*FILE.npz"),
+        (
+            "cifar",
+            {},
+            "Unknown source 'cifar'.*digits, mnist, fashion-mnist, cifar10.*FILE.npz",
+        ),
         ("missing.csv", {}, "missing.csv: no such file"),
         ("missing.npz", {}, "missing.npz: no such file"),
-        ("digits", {"site": "ward"}, "Only tables and arrays .* have sites, got site='ward'"),
+        (
+            "digits",
+            {"site": "ward"},
+            "Only tables and arrays .* have sites, got site='ward'",
+        ),
         ("digits", {"test_fraction": 1.0}, "test_fraction"),
         ("no_such_module:f", {}, "no module 'no_such_module'"),
         ("own_data:missing", {}, "own_data has no 'missing'"),

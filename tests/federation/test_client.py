@@ -41,13 +41,25 @@ def made(method: str = "proxyfl", *, streams=None, **changes: Any) -> Client:
         "proxy": None if method == "alone" else part("linear"),
         "alpha": 0.5,
     } | changes
-    return assemble(0, "north", METHODS[method], EXAMPLES, streams=streams or seeded(0, 0), **given)
+    return assemble(
+        0,
+        "north",
+        METHODS[method],
+        EXAMPLES,
+        streams=streams or seeded(0, 0),
+        **given,
+    )
 
 
 def test_a_real_client(tmp_path: Path) -> None:
     """Real noise and a real ledger: it trains a round, releases its proxy, and what it paid is read
     back from the file by the next process."""
-    dp = DP(clip_norm=1.0, noise_multiplier=2.0, delta=1e-3, ledger=tmp_path / "north.jsonl")
+    dp = DP(
+        clip_norm=1.0,
+        noise_multiplier=2.0,
+        delta=1e-3,
+        ledger=tmp_path / "north.jsonl",
+    )
     client = made(streams=real(), dp=dp, residual=True, teacher="received")
     before = params.flatten(client.learner.shared).clone()
     losses = client.learner.train(0, client.steps)
@@ -145,9 +157,13 @@ def test_a_ledger_of_other_settings_is_refused(
 
 def test_a_missing_model_is_named() -> None:
     """A method whose model was not given says which, and how to give it."""
-    with pytest.raises(ConfigError, match=r"north needs a private model .* Pass private=Part"):
+    with pytest.raises(
+        ConfigError, match=r"north needs a private model .* Pass private=Part"
+    ):
         made(private=None)
-    with pytest.raises(ConfigError, match=r"north needs a proxy model .* Pass proxy=Part"):
+    with pytest.raises(
+        ConfigError, match=r"north needs a proxy model .* Pass proxy=Part"
+    ):
         made("fedavg", proxy=None)
 
 

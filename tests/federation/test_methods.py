@@ -11,7 +11,9 @@ from proxyfl.gossip import topology
 def test_the_table() -> None:
     """The paper's seven methods and ours, with learner, exchange, DP and pooling as DESIGN's table
     has them."""
-    found = {name: (m.learner, m.exchange, m.dp, m.pooled) for name, m in METHODS.items()}
+    found = {
+        name: (m.learner, m.exchange, m.dp, m.pooled) for name, m in METHODS.items()
+    }
     assert found == {
         "alone": ("single", "none", False, False),
         "regular": ("single", "none", True, False),
@@ -28,7 +30,9 @@ def test_what_is_kept() -> None:
     """Where there is a private model it is what an institution keeps; only ``alone`` may do without
     DP."""
     for name, row in METHODS.items():
-        assert (row.keeps == "private") == (row.learner == "mutual" or name == "alone")
+        assert (row.keeps == "private") == (
+            row.learner == "mutual" or name == "alone"
+        )
         assert row.dp or row.exchange == "none", f"{name} shares a model without DP"
 
 
@@ -42,6 +46,7 @@ def test_by_name() -> None:
     """A row is found by its name; an unknown name is an error that lists the known ones."""
     assert method("proxyfl") is METHODS["proxyfl"]
     with pytest.raises(
-        ConfigError, match=r"Unknown method 'fedprox'. Known: alone, regular, .*proxyfl"
+        ConfigError,
+        match=r"Unknown method 'fedprox'. Known: alone, regular, .*proxyfl",
     ):
         method("fedprox")

@@ -29,12 +29,15 @@ def test_a_full_disk_while_a_model_is_saved(tmp_path: Path) -> None:
     """A file that the system cuts short is an error that names it, and no half of it is left."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (1000, hard)
-    )  # Python ignores the signal, so that writing fails
+    # Python ignores the signal, so that writing fails
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(RunError, match=r"Cannot write .*m.safetensors.*intact"):
-            save_model(tmp_path / "m.safetensors", build("mlp", shape=(4,), classes=2, seed=0), {})
+            save_model(
+                tmp_path / "m.safetensors",
+                build("mlp", shape=(4,), classes=2, seed=0),
+                {},
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert leftovers(tmp_path) == []
@@ -46,7 +49,9 @@ def test_a_model_comes_back(residual: bool, tmp_path: Path) -> None:
     model: nn.Module = build("mlp", shape=(1, 8, 8), classes=10, seed=1)
     about = dict(ABOUT)
     if residual:
-        model = Residual(model, build("linear", shape=(1, 8, 8), classes=10, seed=2))
+        model = Residual(
+            model, build("linear", shape=(1, 8, 8), classes=10, seed=2)
+        )
         about["residual_on"] = "linear"
     save_model(tmp_path / "m.safetensors", model, about)
     loaded, said = load_model(tmp_path / "m.safetensors")
@@ -71,8 +76,14 @@ def test_shared_weights_and_buffers_come_back(
     monkeypatch.chdir(tmp_path)
     model = build("own_folder_model:net", shape=(1, 8, 8), classes=10, seed=0)
     model(X)  # moves the running statistics
-    save_model(tmp_path / "m.safetensors", model, ABOUT | {"architecture": "own_folder_model:net"})
-    assert torch.equal(load_model(tmp_path / "m.safetensors")[0](X), model.eval()(X))
+    save_model(
+        tmp_path / "m.safetensors",
+        model,
+        ABOUT | {"architecture": "own_folder_model:net"},
+    )
+    assert torch.equal(
+        load_model(tmp_path / "m.safetensors")[0](X), model.eval()(X)
+    )
 
 
 def test_files_that_are_no_models(tmp_path: Path) -> None:

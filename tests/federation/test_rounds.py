@@ -52,7 +52,10 @@ def tiny(method: str, *, clients: int = 3, rounds: int = 2, **sections):
 def rows(config, **options) -> list[dict]:
     """Every record of a run, without the clock."""
     found = runner.run(config, dataset=DIGITS, **options).rows
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in found]
+    return [
+        {key: value for key, value in row.items() if key not in TIMES}
+        for row in found
+    ]
 
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["dp", "no-dp"])
@@ -117,8 +120,12 @@ def test_records_are_complete() -> None:
 
 
 @pytest.mark.parametrize("name", ["fml", "proxyfl"])
-@pytest.mark.parametrize(("beta", "kind"), [(0.0, "end-to-end"), (0.3, "conditional")])
-def test_a_private_teacher_makes_it_conditional(name: str, beta: float, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("beta", "kind"), [(0.0, "end-to-end"), (0.3, "conditional")]
+)
+def test_a_private_teacher_makes_it_conditional(
+    name: str, beta: float, kind: str
+) -> None:
     """The same numbers, another kind: what epsilon is a statement about depends on beta."""
     found = rows(tiny(name, learning={"beta": beta}, rounds=1))
     assert {row["epsilon_kind"] for row in found} == {kind}
@@ -130,7 +137,9 @@ def test_watching_changes_nothing(name: str) -> None:
     often, seldom = (
         [
             row
-            for row in rows(dataclasses.replace(tiny(name, rounds=3), evaluate_every=n))
+            for row in rows(
+                dataclasses.replace(tiny(name, rounds=3), evaluate_every=n)
+            )
             if row["round"] == 2
         ]
         for n in (1, 3)
@@ -138,7 +147,9 @@ def test_watching_changes_nothing(name: str) -> None:
     assert often == seldom
 
 
-def small(method: Method, config, hosted: list[int], evaluator) -> tuple[list[Client], list]:
+def small(
+    method: Method, config, hosted: list[int], evaluator
+) -> tuple[list[Client], list]:
     """The clients ``hosted`` of a run, after its rounds, and their records."""
     prepared = runner.prepare(config, dataset=DIGITS, methods={"mine": method})
     clients = [prepared.assembly("mine").client(i) for i in hosted]
@@ -168,7 +179,9 @@ def drawing(model: nn.Module, client: int, *, last: bool = False) -> Score:
 
 
 def weights(client: Client) -> Tensor:
-    return torch.cat([params.flatten(model) for model in client.learner.models().values()])
+    return torch.cat(
+        [params.flatten(model) for model in client.learner.models().values()]
+    )
 
 
 def test_clients_do_not_touch_each_other() -> None:
@@ -176,9 +189,13 @@ def test_clients_do_not_touch_each_other() -> None:
     are hosted in."""
     config = tiny("mine", rounds=2)
     method = dataclasses.replace(METHODS["proxyfl"], exchange="none")
-    together = {client.id: weights(client) for client in small(method, config, [0, 1, 2], score)[0]}
+    together = {
+        client.id: weights(client)
+        for client in small(method, config, [0, 1, 2], score)[0]
+    }
     reversed_ = {
-        client.id: weights(client) for client in small(method, config, [2, 1, 0], score)[0]
+        client.id: weights(client)
+        for client in small(method, config, [2, 1, 0], score)[0]
     }
     (alone,) = small(method, config, [1], score)[0]
     assert all(torch.equal(together[i], reversed_[i]) for i in range(3))
@@ -201,16 +218,22 @@ def test_order_does_not_matter_with_an_exchange() -> None:
     assert all(torch.equal(forward[i], backward[i]) for i in range(3))
 
 
-@pytest.mark.parametrize("private", [["mlp", "mlp", "mlp"], ["lenet5", "mlp", "cnn1"], "tabular"])
+@pytest.mark.parametrize(
+    "private", [["mlp", "mlp", "mlp"], ["lenet5", "mlp", "cnn1"], "tabular"]
+)
 @pytest.mark.parametrize("name", ["proxyfl", "fml"])
-def test_at_beta_zero_no_private_model_reaches_any_proxy(name: str, private) -> None:
+def test_at_beta_zero_no_private_model_reaches_any_proxy(
+    name: str, private
+) -> None:
     """Over rounds and through the exchange, every proxy's bits are the same whatever the private
     models are."""
     proxies = []
     for models in ("linear", private):
         config = tiny("mine", models={"private": models, "proxy": "linear"})
         clients, _ = small(METHODS[name], config, [0, 1, 2], score)
-        proxies.append(torch.cat([params.flatten(client.learner.shared) for client in clients]))
+        proxies.append(
+            torch.cat([params.flatten(client.learner.shared) for client in clients])
+        )
     assert torch.equal(*proxies)
 
 
@@ -254,7 +277,10 @@ class Unpaid:
 
 def client(i: int, learner_of=None, **options) -> Client:
     proxy = build("linear", shape=(1, 8, 8), classes=10, seed=0)
-    x, y = DIGITS.train_x[i * 20 : i * 20 + 20], DIGITS.train_y[i * 20 : i * 20 + 20]
+    x, y = (
+        DIGITS.train_x[i * 20 : i * 20 + 20],
+        DIGITS.train_y[i * 20 : i * 20 + 20],
+    )
     ledger = Ledger(f"c{i}", delta=0.01, kind=Kind.END_TO_END, simulated=True)
     trainer = DPSGD(
         proxy,
@@ -349,7 +375,9 @@ def test_leaving_hands_on(name: str) -> None:
         Presence((0, 1, 2), 3, leaving={1: "budget spent"}),
         Presence((0, 2), 2),
     ]
-    (first, second) = list(loop(clients, presences.__getitem__, rounds=2, name=name))
+    (first, second) = list(
+        loop(clients, presences.__getitem__, rounds=2, name=name)
+    )
     assert [record.left for record in first] == [None, "budget spent", None]
     assert [record.weight for record in first][1] == 0
     assert sum(record.weight for record in first) == pytest.approx(3)
@@ -389,7 +417,9 @@ def test_few_clients(name: str, clients: int) -> None:
 
 def test_private_architectures_may_differ() -> None:
     """Each client trains the private model it asks for; all share one proxy architecture."""
-    config = tiny("mine", models={"private": ["mlp", "lenet5", "cnn1"], "proxy": "linear"})
+    config = tiny(
+        "mine", models={"private": ["mlp", "lenet5", "cnn1"], "proxy": "linear"}
+    )
     clients, records = small(METHODS["proxyfl"], config, [0, 1, 2], score)
     sizes = [params.size(c.learner.own) for c in clients]
     assert len(set(sizes)) == 3
@@ -402,7 +432,9 @@ def test_private_architectures_may_differ() -> None:
 def test_a_new_method_is_a_new_row() -> None:
     """A row that is in no table of ours runs as its columns say."""
     methods = METHODS | {
-        "ring": Method("private models that travel", "mutual", "cycle", keeps="private")
+        "ring": Method(
+            "private models that travel", "mutual", "cycle", keeps="private"
+        )
     }
     found = runner.run(tiny("ring"), dataset=DIGITS, methods=methods)
     assert found.rows[0]["messages_sent"] == 1
@@ -419,10 +451,15 @@ def test_dropout_repeats() -> None:
         clients = [prepared.assembly("proxyfl").client(i) for i in range(3)]
         for one in clients:
             torch.manual_seed(0)
-            own = nn.Sequential(nn.Flatten(), nn.Linear(64, 20), nn.Dropout(0.5), nn.Linear(20, 10))
+            own = nn.Sequential(
+                nn.Flatten(), nn.Linear(64, 20), nn.Dropout(0.5), nn.Linear(20, 10)
+            )
             one.learner.own = one.learner.private.own = own
-            one.learner.private_optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
-        torch.manual_seed(before)  # whatever was drawn before the run must not matter
+            one.learner.private_optimizer = torch.optim.SGD(
+                own.parameters(), lr=0.1
+            )
+        # whatever was drawn before the run must not matter
+        torch.manual_seed(before)
         list(loop(clients, membership.everyone(3), rounds=2))
         return [params.flatten(one.learner.own) for one in clients]
 

@@ -62,7 +62,9 @@ class Running:
         self.threads[settings.name] = thread
         thread.start()
 
-    def join(self, names: Sequence[str] | None = None, timeout: float = 120.0) -> None:
+    def join(
+        self, names: Sequence[str] | None = None, timeout: float = 120.0
+    ) -> None:
         """Wait until all have ended."""
         deadline = time.monotonic() + timeout
         for name in names or list(self.threads):
@@ -98,7 +100,9 @@ def total_weight(layout: Layout) -> Fraction:
         for (weight,) in run("select weight from inbox").fetchall():
             total += parse_weight(weight)
     for name, store in stores.items():
-        rows = store.connection.execute("select receiver, round, weight from outbox").fetchall()
+        rows = store.connection.execute(
+            "select receiver, round, weight from outbox"
+        ).fetchall()
         for receiver, round, weight in rows:
             stored = stores[receiver].connection.execute(
                 "select 1 from verdicts where sender=? and round=? and outcome='stored'",

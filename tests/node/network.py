@@ -67,7 +67,9 @@ class Site:
         """Start the program; it lives until the next crash."""
         if isinstance(self.store, FailingStore):
             self.store.countdown = None
-        books = Books(self.store, federation="f", me=self.name, version=1, rounds=ROUNDS)
+        books = Books(
+            self.store, federation="f", me=self.name, version=1, rounds=ROUNDS
+        )
         self.exchange = Exchange(books, refuse_marked)
         self.exchange.books.start()
         return self.exchange
@@ -92,7 +94,9 @@ def number(frame: bytes) -> Fraction:
 class Network:
     """Sites and the messages between them, driven by one random generator."""
 
-    def __init__(self, seed: int, sites: int, *, store: type[Store] = FailingStore) -> None:
+    def __init__(
+        self, seed: int, sites: int, *, store: type[Store] = FailingStore
+    ) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.names = [f"s{i}" for i in range(sites)]
@@ -148,7 +152,9 @@ class Network:
                     self._conclude(site)
                 else:
                     self._absorb(site)
-            if not any(self.sites[name].exchange.books.owed_to() for name in self.names):
+            if not any(
+                self.sites[name].exchange.books.owed_to() for name in self.names
+            ):
                 return
 
     def deliver(self) -> None:
@@ -212,7 +218,11 @@ class Network:
     def leave(self) -> None:
         """A site hands its mass on and goes."""
         site = self.sites[self.random.choice(self.names)]
-        staying = [s for s in self.sites.values() if s.exchange.books.position().state == "active"]
+        staying = [
+            s
+            for s in self.sites.values()
+            if s.exchange.books.position().state == "active"
+        ]
         here = site.exchange.books.position()
         if here.state != "active" or here.phase != "ready" or len(staying) < 3:
             return
@@ -240,7 +250,9 @@ class Network:
             total += read(run.execute("select weight, mass from site").fetchone())
             for row in run.execute("select weight, frame from inbox").fetchall():
                 total += read(row)
-            for row in run.execute("select weight, frame, receiver, round from outbox").fetchall():
+            for row in run.execute(
+                "select weight, frame, receiver, round from outbox"
+            ).fetchall():
                 if not self._stored(site.name, row[2], row[3]):
                     total += read(row)
         return total
@@ -279,7 +291,9 @@ class Network:
             self._arrive(receiver, header, body)
 
     def _hello(self, name: str, peer: str) -> None:
-        self.flying.append((peer, self.sites[name].exchange.hello(peer, time=0), b""))
+        self.flying.append(
+            (peer, self.sites[name].exchange.hello(peer, time=0), b"")
+        )
 
     def _send_shares(self, name: str, peer: str) -> None:
         exchange = self.sites[name].exchange
@@ -306,7 +320,9 @@ class Network:
         if last != site.name:
             frames[last] = self._frame(rest)
             rest = Fraction(0)
-        exchange.books.release(kept=str(rest).encode(), frames=frames, weights=weights)
+        exchange.books.release(
+            kept=str(rest).encode(), frames=frames, weights=weights
+        )
 
     def _frame(self, value: Fraction) -> bytes:
         bad = "!" if self.random.random() < 0.05 else ""
@@ -317,7 +333,9 @@ class Network:
         round = site.exchange.books.position().round
         me = self.names.index(site.name)
         gone = frozenset({me}) if leaving else frozenset()
-        plan = routes(self.topology, round, range(len(self.names)), leaving=gone).shares(me)
+        plan = routes(
+            self.topology, round, range(len(self.names)), leaving=gone
+        ).shares(me)
         shares: dict[str, float] = {}
         for position, share in plan.items():
             name = self.names[position]
@@ -335,7 +353,9 @@ class Network:
         if parts:
             total = site.value + _sum_of(parts)
             here = site.exchange.books.position().round
-            site.exchange.books.conclude(parts, str(total).encode(), next_round=here)
+            site.exchange.books.conclude(
+                parts, str(total).encode(), next_round=here
+            )
 
     def _conclude(self, site: Site) -> None:
         parts = site.exchange.books.parts()

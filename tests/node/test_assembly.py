@@ -19,8 +19,13 @@ from proxyfl.privacy.guarantee import Relation
 def manifest(tmp_path: Path) -> Manifest:
     """A federation of two, on tables of four numbers."""
     names = ("north", "south")
-    cards = [Identity.create(tmp_path / name, name).card("127.0.0.1:7000") for name in names]
-    return Manifest("heart", input=Input((4,), ("well", "sick")), members=tuple(cards))
+    cards = [
+        Identity.create(tmp_path / name, name).card("127.0.0.1:7000")
+        for name in names
+    ]
+    return Manifest(
+        "heart", input=Input((4,), ("well", "sick")), members=tuple(cards)
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,12 +37,18 @@ def manifest(tmp_path: Path) -> Manifest:
     ],
 )
 def test_a_sites_sampling_is_the_declared_one(
-    manifest: Manifest, tmp_path: Path, privacy: Privacy, rate: float, relation: Relation
+    manifest: Manifest,
+    tmp_path: Path,
+    privacy: Privacy,
+    rate: float,
+    relation: Relation,
 ) -> None:
     """A declared rate or number decides how a site samples, and the ledger says which holds."""
     site = replace(Site("north"), learning=Learning(batch_size=20), privacy=privacy)
     examples = InMemory(torch.rand(83, 4), torch.arange(83) % 2)
-    client = assembly.client(manifest, site, examples, ledger=tmp_path / "ledger.jsonl")
+    client = assembly.client(
+        manifest, site, examples, ledger=tmp_path / "ledger.jsonl"
+    )
     assert client.learner.trainer.sampling_rate == pytest.approx(rate)
     assert client.ledger.epsilon().relation is relation
 

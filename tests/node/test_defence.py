@@ -45,10 +45,17 @@ def as_it_is(theta: Tensor, round: int) -> Tensor:
 
 
 def received_accuracy(
-    folder: Path, *, attack: Attack, rule: str, flipped: bool = False, rounds: int = 20
+    folder: Path,
+    *,
+    attack: Attack,
+    rule: str,
+    flipped: bool = False,
+    rounds: int = 20,
 ) -> float:
     """The honest sites' mean accuracy of the proxy that they hold in the end."""
-    layout = trial.lay_out(folder, sites=SITES, rounds=rounds, template=trial.quick_site())
+    layout = trial.lay_out(
+        folder, sites=SITES, rounds=rounds, template=trial.quick_site()
+    )
     clients = []
     for at, place in enumerate(layout.sites):
         settings, _ = sites.read(place)
@@ -56,14 +63,20 @@ def received_accuracy(
         train = own.train
         if flipped and at == LIAR:
             train = Relabelled(own.train, 9 - own.train.labels)
-        clients.append(assembly.client(layout.manifest, settings, train, ledger=None, seed=1))
+        clients.append(
+            assembly.client(layout.manifest, settings, train, ledger=None, seed=1)
+        )
     guards = [Guard(rule) for _ in clients]
-    before = {client.id: params.flatten(client.learner.shared) for client in clients}
+    before = {
+        client.id: params.flatten(client.learner.shared) for client in clients
+    }
     present = membership.everyone(SITES)
     for _ in run_rounds(
         clients,
         rounds=rounds,
-        exchange=partial(_exchange, layout.manifest.mixing(), guards, before, attack),
+        exchange=partial(
+            _exchange, layout.manifest.mixing(), guards, before, attack
+        ),
         shares=True,
         transport=MemoryTransport(),
         presence=present,
@@ -90,7 +103,9 @@ def _exchange(
     post: MassChannel,
 ) -> dict[int, Mass]:
     plan = routes(topology, post.round, present)  # type: ignore[arg-type]  # a Topology
-    parts = {client: mass.split(plan.shares(client)) for client, mass in masses.items()}
+    parts = {
+        client: mass.split(plan.shares(client)) for client, mass in masses.items()
+    }
     mixed = {}
     for client in masses:
         kept = parts[client][client]
@@ -119,7 +134,9 @@ CASES = {
 def test_the_defence_holds_against_noise_and_costs_little(tmp_path: Path) -> None:
     """One of eight members sends noise: without a defence the proxies are ruined, with it they are
     within 12 points of those without a liar."""
-    honest = received_accuracy(tmp_path / "a", attack=as_it_is, rule="clip", rounds=15)
+    honest = received_accuracy(
+        tmp_path / "a", attack=as_it_is, rule="clip", rounds=15
+    )
     ruined = received_accuracy(tmp_path / "b", attack=noise, rule="none", rounds=15)
     saved = received_accuracy(tmp_path / "c", attack=noise, rule="clip", rounds=15)
     print(f"honest {honest:.3f}, ruined {ruined:.3f}, saved {saved:.3f}")
@@ -135,7 +152,9 @@ def test_the_defence_in_all_cases(tmp_path: Path) -> None:
     for case, (attack, flipped) in CASES.items():
         for rule in ("none", "clip"):
             folder = tmp_path / f"{case} {rule}".replace(" ", "-")
-            table[case, rule] = received_accuracy(folder, attack=attack, rule=rule, flipped=flipped)
+            table[case, rule] = received_accuracy(
+                folder, attack=attack, rule=rule, flipped=flipped
+            )
             print(f"{case:>16} {rule:>6} {table[case, rule]:.3f}", flush=True)
     assert table["all honest", "clip"] > table["all honest", "none"] - 0.1
     assert table["noise", "clip"] > table["noise", "none"] + 0.2

@@ -28,7 +28,9 @@ def test_the_units_command_is_one_of_ours() -> None:
     assert "ProtectSystem=strict" in text
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="no systemd-analyze here"
+)
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     """`systemd-analyze verify` finds nothing wrong with it."""
     unit = tmp_path / UNIT.name

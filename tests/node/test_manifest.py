@@ -27,7 +27,9 @@ def manifest(tmp_path: Path) -> Manifest:
     return Manifest("heart", input=Input((13,), ("well", "sick")), members=members)
 
 
-def test_a_manifest_is_read_back_as_written(manifest: Manifest, tmp_path: Path) -> None:
+def test_a_manifest_is_read_back_as_written(
+    manifest: Manifest, tmp_path: Path
+) -> None:
     """The file holds all of it, one table per member, and its hash stays the same."""
     path = manifests.write(tmp_path / "federation", manifest)
     assert manifests.read(path) == manifest
@@ -35,7 +37,9 @@ def test_a_manifest_is_read_back_as_written(manifest: Manifest, tmp_path: Path) 
     assert path.read_text().count("[[members]]") == 3
 
 
-def test_the_hash_depends_on_the_content_alone(manifest: Manifest, tmp_path: Path) -> None:
+def test_the_hash_depends_on_the_content_alone(
+    manifest: Manifest, tmp_path: Path
+) -> None:
     """Comments and layout do not matter; a changed value does."""
     path = manifests.write(tmp_path, manifest)
     path.write_text("# a comment\n" + path.read_text().replace(" = ", "  =  "))
@@ -75,7 +79,9 @@ def test_what_is_fixed_for_life_stays(manifest: Manifest) -> None:
         (lambda m: {"rounds": 0}, "rounds >= 1"),
     ],
 )
-def test_a_bad_manifest_says_why(manifest: Manifest, change: object, message: str) -> None:
+def test_a_bad_manifest_says_why(
+    manifest: Manifest, change: object, message: str
+) -> None:
     """Values out of range are named."""
     assert callable(change)
     with pytest.raises(ConfigError, match=message):

@@ -8,7 +8,13 @@ import pytest
 
 from proxyfl.errors import ProxyFLError
 from proxyfl.node.exchange import messages
-from proxyfl.node.exchange.messages import Hello, MessageError, Share, Stamp, Verdict
+from proxyfl.node.exchange.messages import (
+    Hello,
+    MessageError,
+    Share,
+    Stamp,
+    Verdict,
+)
 from proxyfl.node.members.identity import Identity
 
 START = ("f/0", 1, "a", "b", 0, 1, "tag", 7)
@@ -45,7 +51,9 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
 
 def test_a_message_arrives_as_it_was_sent(identity: Identity) -> None:
     """Header and body come back equal, and the signature is the sender's."""
-    verdict = Verdict(*START, round=2, sha256="0" * 64, outcome="refused", reason="why")
+    verdict = Verdict(
+        *START, round=2, sha256="0" * 64, outcome="refused", reason="why"
+    )
     for header, body in ((a_share(), BODY), (a_hello(), b""), (verdict, b"")):
         message = messages.pack(header, identity, body)
         found, content = messages.parse(message)
@@ -79,7 +87,9 @@ def mutated(message: bytes, draw: random.Random) -> bytes:
         elif kind == 3:
             data[at:at] = data[at : at + draw.randrange(1, 30)]
         else:
-            data[at : at + 1] = draw.choice([b"9" * 30, b"null", b'"', b"[", b"{", b"-1", b"1e9"])
+            data[at : at + 1] = draw.choice(
+                [b"9" * 30, b"null", b'"', b"[", b"{", b"-1", b"1e9"]
+            )
         data = data or bytearray(b"x")
     return bytes(data)
 

@@ -47,7 +47,9 @@ def events(place: Path) -> list[str]:
 def test_processes_over_tls_equal_the_in_process_engine(tmp_path: Path) -> None:
     """Four sites with different architectures, sizes and budgets, as processes with mutual TLS: in
     seeded test mode their proxies equal the in-process engine's, bit for bit."""
-    layout = trial.lay_out(tmp_path, sites=4, rounds=3, template=quick(patience=60.0))
+    layout = trial.lay_out(
+        tmp_path, sites=4, rounds=3, template=quick(patience=60.0)
+    )
     for at, place in enumerate(layout.sites):
         change(place, lambda site, at=at: assembly.with_budget(site, 2.0 + at))
         change(
@@ -62,12 +64,16 @@ def test_processes_over_tls_equal_the_in_process_engine(tmp_path: Path) -> None:
     for place, outcome in zip(layout.sites, expected, strict=True):
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
     assert total_weight(layout) == 4
-    assert {row["private_loss"] is not None for row in status.rows(layout.sites[0])} == {True}
+    assert {
+        row["private_loss"] is not None for row in status.rows(layout.sites[0])
+    } == {True}
 
 
 def test_a_dead_peer_does_not_stop_the_others(tmp_path: Path) -> None:
     """One of three never starts: the others wait once, go on without it, and say so."""
-    layout = trial.lay_out(tmp_path, sites=3, rounds=4, template=quick(patience=1.5))
+    layout = trial.lay_out(
+        tmp_path, sites=3, rounds=4, template=quick(patience=1.5)
+    )
     with running(layout, only=["north", "south"]) as made:
         made.join()
     assert made.ended == {"north": "finished", "south": "finished"}
@@ -78,7 +84,9 @@ def test_a_dead_peer_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
     """A site that comes when the others are far ahead joins at their round; mass balances."""
-    layout = trial.lay_out(tmp_path, sites=3, rounds=30, template=quick(patience=1.0))
+    layout = trial.lay_out(
+        tmp_path, sites=3, rounds=30, template=quick(patience=1.0)
+    )
     with running(layout, only=["north", "south"]) as made:
         while len(status.rows(layout.sites[0])) < 5:
             time.sleep(0.05)
@@ -93,7 +101,9 @@ def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
 
 def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
     """kill -9 at arbitrary instants, a restart each time: the proxies are the same, bit for bit."""
-    layout = trial.lay_out(tmp_path, sites=2, rounds=6, template=quick(patience=120.0))
+    layout = trial.lay_out(
+        tmp_path, sites=2, rounds=6, template=quick(patience=120.0)
+    )
     arguments = ("--simulated-seed", str(SEED), "--no-status-page")
     steady, victim = layout.sites
     (other,) = trial.start([steady], *arguments)
@@ -120,7 +130,9 @@ def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_spent_budget_ends_a_sites_part(tmp_path: Path) -> None:
     """The site takes the steps that its budget covers, hands all of its mass on and leaves; the
     others finish, and the sum of weights is exact."""
-    layout = trial.lay_out(tmp_path, sites=3, rounds=6, template=quick(patience=20.0))
+    layout = trial.lay_out(
+        tmp_path, sites=3, rounds=6, template=quick(patience=20.0)
+    )
     change(layout.sites[1], lambda site: assembly.with_budget(site, BUDGET))
     with running(layout) as made:
         made.join()
@@ -128,7 +140,9 @@ def test_a_spent_budget_ends_a_sites_part(tmp_path: Path) -> None:
     rows = status.rows(layout.sites[1])
     assert rows[-1]["left"] == "budget spent"
     assert len(rows) < 6
-    assert Ledger.read(layout.sites[1] / assembly.LEDGER_FILE).epsilon().pld <= BUDGET
+    assert (
+        Ledger.read(layout.sites[1] / assembly.LEDGER_FILE).epsilon().pld <= BUDGET
+    )
     assert total_weight(layout) == 3
     found = status.of_folder(*sites.read(layout.sites[1]))
     assert (found["state"], found["weight"]) == ("left", 0.0)
@@ -136,7 +150,9 @@ def test_a_spent_budget_ends_a_sites_part(tmp_path: Path) -> None:
 
 def test_a_budget_is_never_raised(tmp_path: Path) -> None:
     """Whatever later settings say, the lowest budget so far holds."""
-    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick(patience=0.2))
+    layout = trial.lay_out(
+        tmp_path, sites=2, rounds=1, template=quick(patience=0.2)
+    )
     with running(layout) as made:
         made.join()
     change(layout.sites[0], lambda site: assembly.with_budget(site, 50.0))
@@ -150,7 +166,9 @@ def test_a_budget_is_never_raised(tmp_path: Path) -> None:
 
 def test_leaving_and_stopping_on_request(tmp_path: Path) -> None:
     """`leave` hands the mass on; `stop` ends after the round, and the site can be started again."""
-    layout = trial.lay_out(tmp_path, sites=3, rounds=40, template=quick(patience=3.0))
+    layout = trial.lay_out(
+        tmp_path, sites=3, rounds=40, template=quick(patience=3.0)
+    )
     with running(layout) as made:
         while len(status.rows(layout.sites[2])) < 2:
             time.sleep(0.02)
@@ -178,7 +196,9 @@ def test_two_programs_do_not_run_one_site(tmp_path: Path) -> None:
 
 def test_a_site_joins_by_a_new_version(tmp_path: Path) -> None:
     """Members accept version 2 while they run; the new site takes part from its round on."""
-    layout = trial.lay_out(tmp_path, sites=3, rounds=30, template=quick(patience=5.0))
+    layout = trial.lay_out(
+        tmp_path, sites=3, rounds=30, template=quick(patience=5.0)
+    )
     newcomer = layout.sites[2]
     first = manifests.Manifest(
         "growing",
@@ -209,7 +229,9 @@ def test_a_site_joins_by_a_new_version(tmp_path: Path) -> None:
 def test_an_old_backup_is_refused_and_can_rejoin(tmp_path: Path) -> None:
     """A site restored from a backup stops before it sends anything; `rejoin` charges what it has
     forgotten and goes on without mass."""
-    layout = trial.lay_out(tmp_path, sites=2, rounds=12, template=quick(patience=2.0))
+    layout = trial.lay_out(
+        tmp_path, sites=2, rounds=12, template=quick(patience=2.0)
+    )
     place = layout.sites[1]
     with running(layout) as made:
         while len(status.rows(place)) < 2:
@@ -242,36 +264,55 @@ def test_an_old_backup_is_refused_and_can_rejoin(tmp_path: Path) -> None:
 
 def test_a_ledger_that_forgot_is_refused(tmp_path: Path) -> None:
     """A ledger that lacks charges which the store has seen stops the site."""
-    layout = trial.lay_out(tmp_path, sites=2, rounds=2, template=quick(patience=5.0))
+    layout = trial.lay_out(
+        tmp_path, sites=2, rounds=2, template=quick(patience=5.0)
+    )
     with running(layout) as made:
         made.join()
     (layout.sites[0] / assembly.LEDGER_FILE).unlink()
     settings, folder = sites.read(layout.sites[0])
-    with Node(settings, folder, seed=SEED) as node, pytest.raises(PrivacyError, match="lacks"):
+    with (
+        Node(settings, folder, seed=SEED) as node,
+        pytest.raises(PrivacyError, match="lacks"),
+    ):
         node.run()
 
 
 def test_real_noise_is_the_default(tmp_path: Path) -> None:
     """Without a seed the ledger is real, and two runs of a site differ."""
-    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick(patience=0.1))
+    layout = trial.lay_out(
+        tmp_path, sites=2, rounds=1, template=quick(patience=0.1)
+    )
     made = Running()
     made.start(layout.sites[0], seed=None)
     made.join()
     assert not Ledger.read(layout.sites[0] / assembly.LEDGER_FILE).simulated
 
 
-def test_the_private_model_is_exported_for_use_without_this_package(tmp_path: Path) -> None:
+def test_the_private_model_is_exported_for_use_without_this_package(
+    tmp_path: Path,
+) -> None:
     """TorchScript and weights agree with the model, and about.json says what it is."""
-    layout = trial.lay_out(tmp_path, sites=2, rounds=2, template=quick(patience=5.0))
+    layout = trial.lay_out(
+        tmp_path, sites=2, rounds=2, template=quick(patience=5.0)
+    )
     with running(layout) as made:
         made.join()
     settings, folder = sites.read(layout.sites[0])
     written = export.export(settings, folder, tmp_path / "out")
-    assert [path.name for path in written] == ["about.json", "private.pt", "private.safetensors"]
+    assert [path.name for path in written] == [
+        "about.json",
+        "private.pt",
+        "private.safetensors",
+    ]
     program = torch.jit.load(str(tmp_path / "out" / "private.pt"))
     own = assembly.load(layout.manifest, settings, folder)
     rows = torch.arange(20)
-    accuracy = (program(own.test.take(rows)).argmax(1) == own.test.labels[rows]).float().mean()
+    accuracy = (
+        (program(own.test.take(rows)).argmax(1) == own.test.labels[rows])
+        .float()
+        .mean()
+    )
     assert accuracy > 0.15
     about = json.loads((tmp_path / "out" / "about.json").read_text())
     assert about["classes"] == list("0123456789")
@@ -284,7 +325,9 @@ def test_the_audit_log_shows_tampering(tmp_path: Path) -> None:
     for round in range(4):
         log.add("released", round=round)
     assert auditlog.verify(tmp_path / "audit.jsonl") is None
-    text = (tmp_path / "audit.jsonl").read_text().replace('"round": 2', '"round": 7')
+    text = (
+        (tmp_path / "audit.jsonl").read_text().replace('"round": 2', '"round": 7')
+    )
     (tmp_path / "audit.jsonl").write_text(text)
     assert auditlog.verify(tmp_path / "audit.jsonl") == 3
 

@@ -26,12 +26,16 @@ def run_schedule(seed: int) -> None:
     for event in range(EVENTS):
         network.step()
         if event % cut_every == 0:
-            assert network.weights() == network.total_weight, f"seed {seed}, event {event}"
+            assert network.weights() == network.total_weight, (
+                f"seed {seed}, event {event}"
+            )
     network.settle()
     assert network.weights() == network.total_weight, f"seed {seed}, settled"
     assert network.values() == network.total_value, f"seed {seed}, settled"
     for site in network.sites.values():
-        assert not site.exchange.books.owed_to(), f"seed {seed}: {site.name} still owes something"
+        assert not site.exchange.books.owed_to(), (
+            f"seed {seed}: {site.name} still owes something"
+        )
 
 
 def run_schedules(seeds: range) -> None:
@@ -69,7 +73,9 @@ def two_sites() -> tuple[Site, Site]:
 def meet(a: Site, b: Site) -> None:
     """Both say hello and are answered."""
     for one, other in ((a, b), (b, a)):
-        answer = other.exchange.handle(one.exchange.hello(other.name, time=0), b"", time=0)
+        answer = other.exchange.handle(
+            one.exchange.hello(other.name, time=0), b"", time=0
+        )
         assert isinstance(answer, Hello)
         one.exchange.handle(answer, b"", time=0)
 
@@ -77,9 +83,13 @@ def meet(a: Site, b: Site) -> None:
 def release(site: Site, *, to: Site, frame: bytes) -> None:
     """Half of the site's weight goes to ``to``."""
     weights = divided(
-        site.exchange.books.position().weight, {site.name: 0.5, to.name: 0.5}, site.name
+        site.exchange.books.position().weight,
+        {site.name: 0.5, to.name: 0.5},
+        site.name,
     )
-    site.exchange.books.release(kept=b"1/2", frames={to.name: frame}, weights=weights)
+    site.exchange.books.release(
+        kept=b"1/2", frames={to.name: frame}, weights=weights
+    )
 
 
 def pass_on(a: Site, b: Site) -> Verdict:
@@ -109,9 +119,9 @@ def test_a_refused_share_returns_to_its_sender() -> None:
     verdict = pass_on(a, b)
     assert verdict.outcome == "refused"
     a.exchange.handle(verdict, b"", time=0)
-    assert [(part.returned_by, part.weight) for part in a.exchange.books.parts()] == [
-        ("b", Fraction(1, 4))
-    ]
+    assert [
+        (part.returned_by, part.weight) for part in a.exchange.books.parts()
+    ] == [("b", Fraction(1, 4))]
 
 
 def test_another_share_under_the_same_key_is_refused() -> None:
@@ -132,7 +142,9 @@ def test_a_flood_of_shares_is_put_off() -> None:
     share, frame = a.exchange.books.unsettled("b")[0]
     outcomes = []
     for round in range(MOST_UNAPPLIED + 3):
-        verdict = b.exchange.handle(dataclasses.replace(share, round=round), frame, time=0)
+        verdict = b.exchange.handle(
+            dataclasses.replace(share, round=round), frame, time=0
+        )
         assert isinstance(verdict, Verdict)
         outcomes.append(verdict.outcome)
     assert outcomes == ["stored"] * MOST_UNAPPLIED + ["again"] * 3
@@ -191,11 +203,15 @@ def test_parts_must_add_up_to_the_whole() -> None:
     """A release that would create or lose weight is refused, with nothing written."""
     a = Site("a", Store(None), Fraction(1))
     with pytest.raises(TransportError, match="do not add up"):
-        a.exchange.books.release(kept=b"1", frames={}, weights={"a": Fraction(9, 10)})
+        a.exchange.books.release(
+            kept=b"1", frames={}, weights={"a": Fraction(9, 10)}
+        )
     assert a.exchange.books.position().phase == "ready"
 
 
-@pytest.mark.parametrize("shares", [{"a": 1 / 3, "b": 2 / 3}, {"b": 0.1, "c": 0.9}, {"b": 1.0}])
+@pytest.mark.parametrize(
+    "shares", [{"a": 1 / 3, "b": 2 / 3}, {"b": 0.1, "c": 0.9}, {"b": 1.0}]
+)
 def test_weights_are_divided_exactly(shares: dict[str, float]) -> None:
     """The parts add up to the whole, whatever the shares."""
     weight = Fraction(0.7) + Fraction(1, 2**70)

@@ -38,7 +38,11 @@ class Corner:
         roster.accept(folder / name, self.identity, manifest)
         self.roster = roster.Roster(folder / name, self.identity)
         self.books = Books(
-            Store(None), federation=manifest.federation, me=name, version=1, rounds=manifest.rounds
+            Store(None),
+            federation=manifest.federation,
+            me=name,
+            version=1,
+            rounds=manifest.rounds,
         )
         self.books.start()
         self.mixer = Mixer(self.roster, name, Proxy("model", SIZE))
@@ -63,12 +67,19 @@ class Corner:
         assert isinstance(values, torch.Tensor)
         assert isinstance(weight, float)
         sender = self.roster.current.position(self.identity.name)
-        frame = bytearray(wire.encode(wire.Message(0, sender, weight, values, "model")))
+        frame = bytearray(
+            wire.encode(wire.Message(0, sender, weight, values, "model"))
+        )
         if patch := changes.pop("patch", None):
             assert isinstance(patch, bytes)
             frame[-4:] = patch
         stamp = self.books.stamp()
-        start = (self.roster.current.federation, 1, self.identity.name, other.identity.name)
+        start = (
+            self.roster.current.federation,
+            1,
+            self.identity.name,
+            other.identity.name,
+        )
         header = Share(
             *start,
             *stamp.numbers,
@@ -84,7 +95,9 @@ class Corner:
 @pytest.fixture
 def corners(tmp_path: Path) -> tuple[Corner, Corner, Corner]:
     """Two members and a stranger who once was a member of another federation."""
-    cards = [Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")]
+    cards = [
+        Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")
+    ]
     classes = Input((1,), ("0", "1"))
     manifest = Manifest("f", rounds=9, input=classes, members=tuple(cards[:2]))
     other = Manifest("g", rounds=9, input=classes, members=tuple(cards))
@@ -121,7 +134,9 @@ def test_a_stranger_is_not_heard(corners: tuple[Corner, Corner, Corner]) -> None
             b.service.answer(c.certificate, message)
 
 
-def test_nobody_speaks_in_anothers_name(corners: tuple[Corner, Corner, Corner]) -> None:
+def test_nobody_speaks_in_anothers_name(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
     """The sender named in a message must be the one in the certificate, and must have signed."""
     a, b, c = corners
     hello = a.exchange.hello("c", time=0)
@@ -203,7 +218,9 @@ def fuzz(a: Corner, b: Corner, count: int, seed: int) -> int:
     return refused
 
 
-def test_fuzzing_the_service_changes_nothing(corners: tuple[Corner, Corner, Corner]) -> None:
+def test_fuzzing_the_service_changes_nothing(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
     """3,000 mutated messages from a member: nothing but refusals, and no share is stored."""
     a, b, _ = corners
     assert fuzz(a, b, 3_000, seed=0) > 2_900
@@ -212,7 +229,9 @@ def test_fuzzing_the_service_changes_nothing(corners: tuple[Corner, Corner, Corn
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_mutated_frames(corners: tuple[Corner, Corner, Corner]) -> None:
+def test_a_hundred_thousand_mutated_frames(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
     """The same, with 100,000."""
     a, b, _ = corners
     assert fuzz(a, b, 100_000, seed=1) > 95_000
@@ -223,7 +242,9 @@ def test_an_accepted_manifest_is_signed(tmp_path: Path) -> None:
     """A manifest whose acceptance is not this site's signature is not followed."""
     card = Identity.create(tmp_path / "a", "a").card("")
     other = Identity.create(tmp_path / "b", "b")
-    manifest = Manifest("f", input=Input((1,), ("0", "1")), members=(card, other.card("")))
+    manifest = Manifest(
+        "f", input=Input((1,), ("0", "1")), members=(card, other.card(""))
+    )
     identity = Identity(tmp_path / "a", "a")
     roster.accept(tmp_path / "a", identity, manifest)
     path = tmp_path / "a" / roster.FOLDER / "0001.toml"

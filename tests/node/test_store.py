@@ -30,7 +30,11 @@ def history(folder: Path) -> list[tuple[int, int]]:
         weight = books.position().weight
         half = weight / 2
         frame = bytes([round]) * 3000
-        books.release(kept=b"kept", frames={"b": frame}, weights={"a": half, "b": weight - half})
+        books.release(
+            kept=b"kept",
+            frames={"b": frame},
+            weights={"a": half, "b": weight - half},
+        )
         note()
         share, _ = books.unsettled("b")[0]
         books.settle("b", share.round, share.sha256, stored=bool(round % 2))
@@ -57,7 +61,9 @@ def test_every_prefix_of_the_write_log_is_a_committed_state(tmp_path: Path) -> N
         expected = max(clock for size, clock in committed if size <= at)
         store = Store(folder / "store.sqlite")
         books = Books(store, federation="f", me="a", version=1, rounds=100)
-        assert store.connection.execute("pragma integrity_check").fetchone() == ("ok",)
+        assert store.connection.execute("pragma integrity_check").fetchone() == (
+            "ok",
+        )
         assert books.stamp().clock == expected, f"cut at {at}"
         assert books.position().weight <= Fraction(1)
         store.close()
@@ -80,7 +86,9 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     with store.transaction() as run:
         run.execute(insert)
-    assert store.connection.execute("select count(*) from charges").fetchone() == (1,)
+    assert store.connection.execute("select count(*) from charges").fetchone() == (
+        1,
+    )
 
 
 def test_a_store_of_another_release_is_refused(tmp_path: Path) -> None:
@@ -105,4 +113,6 @@ def test_a_store_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match="Make room"):
         fill()
-    assert store.connection.execute("select count(*) from charges").fetchone() == (0,)
+    assert store.connection.execute("select count(*) from charges").fetchone() == (
+        0,
+    )

@@ -15,7 +15,10 @@ from proxyfl import params
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping import terms
 from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.validation import check_private_trainable, checked_clipper
+from proxyfl.privacy.clipping.validation import (
+    check_private_trainable,
+    checked_clipper,
+)
 
 
 def loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -49,10 +52,16 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.shared, self.last = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+        self.first, self.shared, self.last = (
+            nn.Linear(6, 5),
+            nn.Linear(5, 5),
+            nn.Linear(5, 3),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.shared(torch.tanh(self.shared(self.first(x))))))
+        return self.last(
+            torch.tanh(self.shared(torch.tanh(self.shared(self.first(x)))))
+        )
 
 
 class TiedEmbedding(nn.Module):
@@ -112,9 +121,16 @@ IMAGE, VECTOR, SEQUENCE, IDS = (2, 8, 8), (6,), (5, 6), (5,)
 
 MODELS = {
     "linear": (lambda: nn.Linear(6, 3), VECTOR),
-    "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)), VECTOR),
+    "mlp": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)
+        ),
+        VECTOR,
+    ),
     "sequence": (
-        lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), Pooled()),
+        lambda: nn.Sequential(
+            nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), Pooled()
+        ),
         SEQUENCE,
     ),
     "conv2d": (
@@ -138,46 +154,70 @@ MODELS = {
     ),
     "conv2d-grouped": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, groups=2, padding="same"), nn.Flatten(), nn.Linear(256, 3)
+            nn.Conv2d(2, 4, 3, groups=2, padding="same"),
+            nn.Flatten(),
+            nn.Linear(256, 3),
         ),
         IMAGE,
     ),
     "conv2d-circular": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(256, 3)
+            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"),
+            nn.Flatten(),
+            nn.Linear(256, 3),
         ),
         IMAGE,
     ),
     "conv1d": (
-        lambda: nn.Sequential(nn.Conv1d(5, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)),
+        lambda: nn.Sequential(
+            nn.Conv1d(5, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
+        ),
         SEQUENCE,
     ),
     "conv3d": (
-        lambda: nn.Sequential(nn.Conv3d(1, 2, 2, stride=2), nn.Flatten(), nn.Linear(16, 3)),
+        lambda: nn.Sequential(
+            nn.Conv3d(1, 2, 2, stride=2), nn.Flatten(), nn.Linear(16, 3)
+        ),
         (1, 4, 4, 4),
     ),
     "group-norm": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
+            nn.Conv2d(2, 4, 3),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(144, 3),
         ),
         IMAGE,
     ),
     "layer-norm": (
-        lambda: nn.Sequential(nn.LayerNorm([5, 6]), nn.LayerNorm(6), nn.Linear(6, 3), Pooled()),
+        lambda: nn.Sequential(
+            nn.LayerNorm([5, 6]), nn.LayerNorm(6), nn.Linear(6, 3), Pooled()
+        ),
         SEQUENCE,
     ),
-    "embedding": (lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3), Pooled()), IDS),
+    "embedding": (
+        lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3), Pooled()),
+        IDS,
+    ),
     "embedding-padded": (
-        lambda: nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3), Pooled()),
+        lambda: nn.Sequential(
+            nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3), Pooled()
+        ),
         IDS,
     ),
     "tied": (Tied, VECTOR),
     "tied-embedding": (TiedEmbedding, IDS),
     "frozen": (frozen_first, VECTOR),
     "in-place": (InPlace, VECTOR),
-    "prelu": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 3)), VECTOR),
+    "prelu": (
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 3)),
+        VECTOR,
+    ),
     "transposed-conv": (
-        lambda: nn.Sequential(nn.ConvTranspose2d(2, 2, 2), nn.Flatten(), nn.Linear(162, 3)),
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(2, 2, 2), nn.Flatten(), nn.Linear(162, 3)
+        ),
         IMAGE,
     ),
     "own-parameter": (Scaled, VECTOR),
@@ -193,9 +233,10 @@ def build(name: str, n: int, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
         else torch.randn(n, *shape, dtype=torch.float64)
     )
     model = factory()
+    # lazy layers take their shape
     model(
         torch.zeros(2, *shape, dtype=torch.long if shape == IDS else torch.float32)
-    )  # lazy layers take their shape
+    )
     return model.double(), x, torch.randint(3, (n,))
 
 
@@ -206,7 +247,9 @@ def test_equals_the_plain_loop(name: str, n: int) -> None:
     model, x, y = build(name, n)
     for clip_norm in (0.05, 1.0, math.inf):
         found = Clipper(model).clip(x, y, loss, clip_norm).total
-        torch.testing.assert_close(found, plain_loop(model, x, y, clip_norm), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            found, plain_loop(model, x, y, clip_norm), rtol=1e-9, atol=1e-12
+        )
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # Opacus's own
@@ -230,15 +273,21 @@ def test_equals_opacus(name: str) -> None:
     model, x, y = build(name, 9)
     oracle = GradSampleModule(copy.deepcopy(model), loss_reduction="sum")
     loss(oracle(x), y).sum().backward()
-    samples = torch.cat([p.grad_sample.flatten(1) for p in oracle.parameters()], dim=1)
-    expected = ((0.3 / samples.norm(dim=1)).clamp(max=1).unsqueeze(1) * samples).sum(0)
+    samples = torch.cat(
+        [p.grad_sample.flatten(1) for p in oracle.parameters()], dim=1
+    )
+    expected = (
+        (0.3 / samples.norm(dim=1)).clamp(max=1).unsqueeze(1) * samples
+    ).sum(0)
     torch.testing.assert_close(
         Clipper(model).clip(x, y, loss, 0.3).total, expected, rtol=1e-9, atol=1e-12
     )
 
 
 @pytest.mark.parametrize("way", ["gram", "kept", "formed twice"])
-def test_every_way_to_a_norm_agrees(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_a_norm_agrees(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Gram matrices, kept gradients and gradients formed in pieces give the same sum for a
     convolution."""
     monkeypatch.setattr(terms, "TRAFFIC", math.inf if way == "gram" else 0)
@@ -247,7 +296,9 @@ def test_every_way_to_a_norm_agrees(way: str, monkeypatch: pytest.MonkeyPatch) -
     for name in ("conv2d", "conv2d-strange", "sequence"):
         model, x, y = build(name, 7)
         found = Clipper(model).clip(x, y, loss, 0.3).total
-        torch.testing.assert_close(found, plain_loop(model, x, y, 0.3), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            found, plain_loop(model, x, y, 0.3), rtol=1e-9, atol=1e-12
+        )
 
 
 @settings(derandomize=True, deadline=None, max_examples=40)
@@ -265,7 +316,10 @@ def test_a_neighbouring_dataset_differs_by_at_most_c(
     x = (
         x
         if name == "embedding"
-        else x * torch.logspace(-3, 3, 6, dtype=torch.float64).view(-1, *[1] * (x.dim() - 1))
+        else x
+        * torch.logspace(-3, 3, 6, dtype=torch.float64).view(
+            -1, *[1] * (x.dim() - 1)
+        )
     )
     clipper = Clipper(model)
     with_all = clipper.clip(x, y, loss, clip_norm).total.clone()
@@ -299,7 +353,9 @@ def test_parameters_used_behind_a_layers_back_are_found() -> None:
     model, x, y = Functional(), torch.randn(5, 6), torch.randint(3, (5,))
     clipper = checked_clipper(model, (6,))
     assert clipper.prepare((6,)).name == "one pass"
-    torch.testing.assert_close(clipper.clip(x, y, loss, 0.3).total, plain_loop(model, x, y, 0.3))
+    torch.testing.assert_close(
+        clipper.clip(x, y, loss, 0.3).total, plain_loop(model, x, y, 0.3)
+    )
 
 
 def test_a_recurrent_layer_unrolls() -> None:
@@ -337,7 +393,9 @@ def test_input_changed_in_place_is_refused() -> None:
             return self.b(y + x)
 
     with pytest.raises(ModelError, match="in place"):
-        Clipper(Overwrites()).clip(torch.randn(3, 6), torch.zeros(3, dtype=torch.long), loss, 1.0)
+        Clipper(Overwrites()).clip(
+            torch.randn(3, 6), torch.zeros(3, dtype=torch.long), loss, 1.0
+        )
 
 
 class Centred(nn.Module):
@@ -361,7 +419,9 @@ class Centred(nn.Module):
         (nn.Sequential(nn.Flatten()), "no trainable"),
     ],
 )
-def test_models_that_mix_examples_are_refused_by_name(model: nn.Module, named: str) -> None:
+def test_models_that_mix_examples_are_refused_by_name(
+    model: nn.Module, named: str
+) -> None:
     """BatchNorm, and anything else that mixes examples, is refused with the layer's name."""
     with pytest.raises(ModelError, match=named):
         check_private_trainable(model, (6,))

@@ -30,12 +30,17 @@ def digits(n: int) -> tuple[Tensor, Tensor]:
 
 
 def ledger(
-    kind: Kind = Kind.END_TO_END, *, simulated: bool = True, budget: Budget | None = None
+    kind: Kind = Kind.END_TO_END,
+    *,
+    simulated: bool = True,
+    budget: Budget | None = None,
 ) -> Ledger:
     return Ledger("a", delta=1e-5, kind=kind, simulated=simulated, budget=budget)
 
 
-def trainer(x: Tensor, y: Tensor, *, batch_size: int, beta: float = 0.0, **changes) -> DPSGD:
+def trainer(
+    x: Tensor, y: Tensor, *, batch_size: int, beta: float = 0.0, **changes
+) -> DPSGD:
     """A linear proxy under plain SGD of rate 1: a step is minus the noisy mean gradient."""
     model = build("linear", shape=tuple(x.shape[1:]), classes=10, seed=3)
     given = {
@@ -70,7 +75,9 @@ def noisy_sum(private: DPSGD, teacher_logits: Tensor | None = None) -> Tensor:
     scale=st.sampled_from([1.0, 30.0, -1.0]),
     clip_norm=st.sampled_from([0.1, 1.0]),
 )
-def test_one_record_moves_a_step_by_at_most_c(added: int, scale: float, clip_norm: float) -> None:
+def test_one_record_moves_a_step_by_at_most_c(
+    added: int, scale: float, clip_norm: float
+) -> None:
     """At beta = 0 one record more changes each step's sum by at most C: same weights, same noise,
     everyone drawn."""
     x, y = digits(40)
@@ -83,9 +90,8 @@ def test_one_record_moves_a_step_by_at_most_c(added: int, scale: float, clip_nor
     one.begin_round(0, 4)
     other.begin_round(0, 4)
     for _ in range(4):
-        params.load_flat(
-            other.model, params.flatten(one.model)
-        )  # a step's guarantee is for given weights
+        # a step's guarantee is for given weights
+        params.load_flat(other.model, params.flatten(one.model))
         difference = float((noisy_sum(one) - noisy_sum(other)).norm())
         assert difference <= clip_norm * (1 + 1e-3)
 
@@ -95,10 +101,14 @@ def test_one_record_moves_a_step_by_c() -> None:
     exactly C."""
     x, y = digits(40)
     one = trainer(x, y, batch_size=40)
-    other = trainer(torch.cat([x, x[:1] * 30]), torch.cat([y, (y[:1] + 1) % 10]), batch_size=41)
+    other = trainer(
+        torch.cat([x, x[:1] * 30]), torch.cat([y, (y[:1] + 1) % 10]), batch_size=41
+    )
     one.begin_round(0, 1)
     other.begin_round(0, 1)
-    assert float((noisy_sum(one) - noisy_sum(other)).norm()) == pytest.approx(C, rel=1e-3)
+    assert float((noisy_sum(one) - noisy_sum(other)).norm()) == pytest.approx(
+        C, rel=1e-3
+    )
 
 
 def retrained(x: Tensor, y: Tensor, learning_rate: float) -> nn.Module:
@@ -120,7 +130,9 @@ def difference_at(beta: float, *, learning_rate: float = 0.1) -> float:
     for n in (200, 201):
         private = trainer(x[:n], y[:n], batch_size=n, beta=beta)
         private.begin_round(0, 1)
-        teacher = retrained(x[:n], y[:n], learning_rate)(x[:n]).detach() if beta else None
+        teacher = (
+            retrained(x[:n], y[:n], learning_rate)(x[:n]).detach() if beta else None
+        )
         sums.append(noisy_sum(private, teacher))
     return float((sums[0] - sums[1]).norm())
 
@@ -143,7 +155,9 @@ def step_noise(multiplier: float, steps: int = 4) -> list[float]:
     found: list[float] = []
     for _ in range(steps):
         targets = nn.functional.one_hot(y, 10).float()
-        clean = Clipper(private.model).clip(x, targets, cross_entropy, C).total.double()
+        clean = (
+            Clipper(private.model).clip(x, targets, cross_entropy, C).total.double()
+        )
         found += ((noisy_sum(private) - clean) / C).tolist()
     return found
 
@@ -182,17 +196,25 @@ def test_an_empty_batch_is_a_step() -> None:
 
 
 @pytest.mark.parametrize("declared", [None, 50])
-def test_a_rate_that_follows_from_a_number_is_not_add_or_remove(declared: int | None) -> None:
+def test_a_rate_that_follows_from_a_number_is_not_add_or_remove(
+    declared: int | None,
+) -> None:
     """A ledger that claims add-or-remove is refused for B/n and for a declared number, and taken
     for a rate that was given; a zero-out ledger promises less and is taken for all."""
     x, y = digits(40)
 
     def opened(relation: Relation) -> Ledger:
-        return Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=True, relation=relation)
+        return Ledger(
+            "a", delta=1e-5, kind=Kind.END_TO_END, simulated=True, relation=relation
+        )
 
     add_or_remove = opened(Relation.ADD_OR_REMOVE)
-    with pytest.raises(PrivacyError, match="follows from a number of examples; the ledger claims"):
-        trainer(x, y, batch_size=20, ledger=add_or_remove, declared_examples=declared)
+    with pytest.raises(
+        PrivacyError, match="follows from a number of examples; the ledger claims"
+    ):
+        trainer(
+            x, y, batch_size=20, ledger=add_or_remove, declared_examples=declared
+        )
     assert not add_or_remove.charges
     trainer(x, y, batch_size=20, ledger=add_or_remove, sampling_rate=0.5)
     zero_out = opened(Relation.ZERO_OUT)
@@ -200,8 +222,12 @@ def test_a_rate_that_follows_from_a_number_is_not_add_or_remove(declared: int | 
     trainer(x, y, batch_size=20, ledger=zero_out, sampling_rate=0.5)
 
 
-@pytest.mark.parametrize(("name", "value"), [("noise_multiplier", 0.5), ("sampling_rate", 1.0)])
-def test_settings_changed_after_the_charge_are_refused(name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("noise_multiplier", 0.5), ("sampling_rate", 1.0)]
+)
+def test_settings_changed_after_the_charge_are_refused(
+    name: str, value: float
+) -> None:
     """Less noise or more sampling than was charged stops the step before a batch is drawn."""
     x, y = digits(100)
     private = trainer(x, y, batch_size=50, noise_multiplier=3.0)
@@ -237,13 +263,18 @@ def test_the_divisor_is_the_expected_batch_size() -> None:
         sizes.add(len(batch))
         targets = nn.functional.one_hot(batch.y, 10).float()
         expected = (
-            Clipper(private.model).clip(batch.x, targets, cross_entropy, C).total.clone() / 30
+            Clipper(private.model)
+            .clip(batch.x, targets, cross_entropy, C)
+            .total.clone()
+            / 30
         )
         private.step(batch)
         torch.testing.assert_close(
             before - params.flatten(private.model), expected, atol=1e-5, rtol=1e-3
         )
-    assert sizes - {30}, "every batch happened to have the expected size: the test shows nothing"
+    assert sizes - {30}, (
+        "every batch happened to have the expected size: the test shows nothing"
+    )
 
 
 def test_the_ledger_is_charged_first() -> None:
@@ -314,7 +345,9 @@ def test_kinds_of_guarantee() -> None:
 
 
 @pytest.mark.parametrize(("beta", "given"), [(0.0, True), (0.5, False)])
-def test_the_teacher_is_there_exactly_if_beta_says_so(beta: float, given: bool) -> None:
+def test_the_teacher_is_there_exactly_if_beta_says_so(
+    beta: float, given: bool
+) -> None:
     """A teacher's logits at beta = 0 would break the guarantee; none at beta > 0 would change the
     loss."""
     x, y = digits(20)
@@ -346,7 +379,12 @@ def test_the_operating_systems_entropy() -> None:
     ends = []
     for _ in range(2):
         private = trainer(
-            x, y, batch_size=10, ledger=ledger(simulated=False), batches=System(), noise=System()
+            x,
+            y,
+            batch_size=10,
+            ledger=ledger(simulated=False),
+            batches=System(),
+            noise=System(),
         )
         private.begin_round(0, 2)
         for _ in range(2):
@@ -403,13 +441,20 @@ def test_settings_out_of_range(changes, message) -> None:
         ("vgg", (3, 32, 32)),
     ],
 )
-def test_the_packages_models_are_clipped_exactly(name: str, shape: tuple[int, ...]) -> None:
+def test_the_packages_models_are_clipped_exactly(
+    name: str, shape: tuple[int, ...]
+) -> None:
     """For each architecture the sum of clipped gradients is that of a plain loop, in float64,
     clipped and not."""
     model = build(name, shape=shape, classes=4, seed=1).double()
-    x = torch.linspace(-1, 1, 3 * math.prod(shape), dtype=torch.float64).sin_().view(3, *shape)
+    x = (
+        torch.linspace(-1, 1, 3 * math.prod(shape), dtype=torch.float64)
+        .sin_()
+        .view(3, *shape)
+    )
     targets = torch.tensor(
-        [[1.0, 0, 0, 0], [0, 0, 1, 0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64
+        [[1.0, 0, 0, 0], [0, 0, 1, 0], [0.25, 0.25, 0.25, 0.25]],
+        dtype=torch.float64,
     )
     gradients = []
     for i in range(3):
@@ -418,7 +463,9 @@ def test_the_packages_models_are_clipped_exactly(name: str, shape: tuple[int, ..
         gradients.append(torch.cat([part.reshape(-1) for part in parts]))
     norms = [float(g.norm()) for g in gradients]
     clip_norm = sorted(norms)[1]  # one is clipped, one is at the edge, one is not
-    expected = sum(g * min(1.0, clip_norm / n) for g, n in zip(gradients, norms, strict=True))
+    expected = sum(
+        g * min(1.0, clip_norm / n) for g, n in zip(gradients, norms, strict=True)
+    )
     clipped = Clipper(model).clip(x, targets, cross_entropy, clip_norm)
     torch.testing.assert_close(clipped.total, expected, rtol=1e-9, atol=1e-11)
     assert clipped.norms.tolist() == pytest.approx(norms, rel=1e-9)
@@ -430,9 +477,9 @@ def test_a_model_in_another_memory_layout_trains_alike() -> None:
     trained = []
     for layout in (torch.contiguous_format, torch.channels_last):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).to(
-            memory_format=layout
-        )
+        model = nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
+        ).to(memory_format=layout)
         ledger = Ledger("a", delta=0.1, kind=Kind.END_TO_END, simulated=True)
         x = torch.randn(9, 2, 6, 6, generator=torch.Generator().manual_seed(1))
         trainer = DPSGD(

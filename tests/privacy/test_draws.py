@@ -41,7 +41,9 @@ def test_the_words_lie_where_they_are_written() -> None:
 
 def test_every_word_of_the_state_is_fresh() -> None:
     """Two fresh states share next to none of their words, and the generator takes them."""
-    first, second = (fresh_state()[24 : 24 + 8 * 624].view(torch.int64) for _ in range(2))
+    first, second = (
+        fresh_state()[24 : 24 + 8 * 624].view(torch.int64) for _ in range(2)
+    )
     assert int((first == second).sum()) < 3
     assert int(first.min()) >= 0
     assert int(first.max()) < 2**32
@@ -68,7 +70,9 @@ def test_a_step_draws_by_its_noise(real: bool) -> None:
             clip_norm=1.0,
             noise_multiplier=1.0,
             teacher_weight=0.0,
-            ledger=Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=not real),
+            ledger=Ledger(
+                "a", delta=1e-5, kind=Kind.END_TO_END, simulated=not real
+            ),
             batches=System() if real else Seeded(0, "batches"),
             noise=System() if real else Seeded(0, "noise"),
         )

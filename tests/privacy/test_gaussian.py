@@ -22,7 +22,9 @@ def bits(n: int) -> NDArray[np.uint64]:
 GENERATOR = np.random.default_rng(7)
 
 
-@pytest.mark.parametrize(("scale", "accepted"), [(1.0, True), (1.02, False), (2 / 3, False)])
+@pytest.mark.parametrize(
+    ("scale", "accepted"), [(1.0, True), (1.02, False), (2 / 3, False)]
+)
 def test_draws_are_normal(scale: float, accepted: bool) -> None:
     """A KS test on 400,000 draws accepts the stated deviation and rejects one that is 2 % off."""
     draws = gaussian.steps(400_000, bits) / 2.0**30
@@ -42,7 +44,9 @@ def test_the_staircase_lies_above_the_curve() -> None:
     """Every block's height is at least the curve at its lower edge, so that no test exceeds 1."""
     with mpmath.workdps(60):
         for block, height in enumerate(gaussian._HEIGHTS):
-            curve = gaussian._SCALE * mpmath.exp(-((mpmath.mpf(block) / 16) ** 2) / 2)
+            curve = gaussian._SCALE * mpmath.exp(
+                -((mpmath.mpf(block) / 16) ** 2) / 2
+            )
             assert curve <= height < curve + 1
     assert sum(gaussian._HEIGHTS) < 2**63
 
@@ -55,9 +59,13 @@ def test_close_calls_are_decided_exactly() -> None:
         position = int(generator.integers(0, 2**64, dtype=np.uint64))
         with mpmath.workdps(200):
             z = (block + (mpmath.mpf(position) + mpmath.mpf(1) / 2) / 2**64) / 16
-            threshold = gaussian._SCALE * mpmath.exp(-z * z / 2) / gaussian._HEIGHTS[block]
+            threshold = (
+                gaussian._SCALE * mpmath.exp(-z * z / 2) / gaussian._HEIGHTS[block]
+            )
             test = int(threshold * 2**64)
-        assert gaussian._decide(block, position, max(0, test - 40), bits) is (test >= 40)
+        assert gaussian._decide(block, position, max(0, test - 40), bits) is (
+            test >= 40
+        )
         assert gaussian._decide(block, position, test + 40, bits) is False
 
 
@@ -86,7 +94,9 @@ def test_the_sum_on_the_grid_keeps_its_sensitivity() -> None:
         first = generator.standard_normal(size) * 100
         change = generator.standard_normal(size)
         change *= short / np.linalg.norm(change)
-        moved = gaussian.on_grid(first + change, step) - gaussian.on_grid(first, step)
+        moved = gaussian.on_grid(first + change, step) - gaussian.on_grid(
+            first, step
+        )
         assert np.linalg.norm(moved) * step <= clip
     assert 1 - 1e-5 < short < clip
 
@@ -120,8 +130,13 @@ def test_the_floating_point_attack_succeeds_without_and_fails_with() -> None:
     """From ordinary floats the attack names the sum 0 with certainty; from the grid it cannot."""
     assert gives_itself_away(released_by_floats(0.0, 20_000)).mean() > 0.15
     assert gives_itself_away(released_by_floats(1.0, 20_000)).mean() == 0
-    ours = [gives_itself_away(released_on_grid(total, 200_000)) for total in (0.0, 1.0)]
-    near = [(np.abs(released_on_grid(total, 200_000)) < 0.25).mean() for total in (0.0, 1.0)]
+    ours = [
+        gives_itself_away(released_on_grid(total, 200_000)) for total in (0.0, 1.0)
+    ]
+    near = [
+        (np.abs(released_on_grid(total, 200_000)) < 0.25).mean()
+        for total in (0.0, 1.0)
+    ]
     shares = [found.mean() / there for found, there in zip(ours, near, strict=True)]
     assert shares[0] == pytest.approx(shares[1], abs=0.02)
 

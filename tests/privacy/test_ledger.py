@@ -29,7 +29,9 @@ CHARGES = st.lists(
 )
 
 
-def opened(path: Path | None = None, *, simulated: bool = False, **options: object) -> Ledger:
+def opened(
+    path: Path | None = None, *, simulated: bool = False, **options: object
+) -> Ledger:
     settings = {"delta": 1e-5, "kind": Kind.END_TO_END} | options
     return Ledger("north", simulated=simulated, path=path, **settings)  # type: ignore[arg-type]
 
@@ -63,13 +65,19 @@ class TestAuthority:
             ledger.take(0.1, 1.0)
         assert ledger.steps == 6
 
-    @pytest.mark.parametrize(("rate", "noise"), [(0.2, 1.0), (0.05, 1.0), (0.1, 0.5), (0.1, 2.0)])
-    def test_a_step_has_the_settings_that_were_charged(self, rate: float, noise: float) -> None:
+    @pytest.mark.parametrize(
+        ("rate", "noise"), [(0.2, 1.0), (0.05, 1.0), (0.1, 0.5), (0.1, 2.0)]
+    )
+    def test_a_step_has_the_settings_that_were_charged(
+        self, rate: float, noise: float
+    ) -> None:
         """A step at another sampling rate or noise than was charged is refused and uses up
         nothing."""
         ledger = opened()
         ledger.charge(1, 1, 0.1, 1.0)
-        with pytest.raises(PrivacyError, match=r"north, round 1: .* is not the one charged"):
+        with pytest.raises(
+            PrivacyError, match=r"north, round 1: .* is not the one charged"
+        ):
             ledger.take(rate, noise)
         assert ledger.take(0.1, 1.0) == Charge(1, 1, 0.1, 1.0)
 
@@ -93,7 +101,8 @@ class TestAuthority:
             ledger.charge(0, 1, 0.1, 1.0)
 
     @pytest.mark.parametrize(
-        "charge", [(-1, 1, 0.1, 1.0), (1, -1, 0.1, 1.0), (1, 1, 0.0, 1.0), (1, 1, 0.1, 0.0)]
+        "charge",
+        [(-1, 1, 0.1, 1.0), (1, -1, 0.1, 1.0), (1, 1, 0.0, 1.0), (1, 1, 0.1, 0.0)],
     )
     def test_bad_charges_are_refused(
         self, charge: tuple[int, int, float, float], path: Path
@@ -166,7 +175,9 @@ class TestCost:
 
     @settings(derandomize=True, deadline=None, max_examples=5)
     @given(charges=CHARGES)
-    def test_epsilon_never_falls(self, charges: list[tuple[int, int, float, float]]) -> None:
+    def test_epsilon_never_falls(
+        self, charges: list[tuple[int, int, float, float]]
+    ) -> None:
         """No charge makes epsilon smaller, by either accountant."""
         ledger = opened()
         before = ledger.epsilon()
@@ -183,14 +194,18 @@ class TestBudget:
     """A budget is never exceeded."""
 
     @pytest.mark.parametrize("accountant", ["pld", "rdp"])
-    def test_affordable_steps_fit_and_one_more_does_not(self, accountant: str, path: Path) -> None:
+    def test_affordable_steps_fit_and_one_more_does_not(
+        self, accountant: str, path: Path
+    ) -> None:
         """What is called affordable can be charged; one step more raises and writes nothing."""
         ledger = opened(path, budget=Budget(2.0, accountant))
         ledger.charge(1, 10, 0.1, 1.5)
         n = ledger.affordable_steps(0.1, 1.5, 1000)
         assert 0 < n < 1000
         before = path.read_bytes()
-        with pytest.raises(BudgetExhausted, match=r"north, round 2: .* above the budget of 2\."):
+        with pytest.raises(
+            BudgetExhausted, match=r"north, round 2: .* above the budget of 2\."
+        ):
             ledger.charge(2, n + 1, 0.1, 1.5)
         assert (path.read_bytes(), ledger.steps) == (before, 10)
         with pytest.raises(PrivacyError):
@@ -250,7 +265,9 @@ class TestReceipt:
         other.charge(0, 4, 0.1, 1.0)
         other.charge(1, 3, 0.1, 1.0)
         for lost in (Ledger.read(path), opened(), other):
-            with pytest.raises(PrivacyError, match=r"north had been charged for 2 .* a backup"):
+            with pytest.raises(
+                PrivacyError, match=r"north had been charged for 2 .* a backup"
+            ):
                 lost.demand(receipt)
 
     @pytest.mark.parametrize(
@@ -266,7 +283,11 @@ class TestReceipt:
         self, path: Path, other: dict[str, object]
     ) -> None:
         """A ledger is continued only for the client, delta, kind and relation it was opened for."""
-        settings: dict[str, Any] = {"delta": 1e-5, "kind": Kind.END_TO_END, "simulated": False}
+        settings: dict[str, Any] = {
+            "delta": 1e-5,
+            "kind": Kind.END_TO_END,
+            "simulated": False,
+        }
         Ledger.at(path, "north", **settings).charge(0, 4, 0.1, 1.0)
         assert Ledger.at(path, "north", **settings).steps == 4
         with pytest.raises(PrivacyError, match="client='north', expected 'south'"):
@@ -279,7 +300,13 @@ class TestReceipt:
         opened(path, relation=Relation.ADD_OR_REMOVE)
         assert Ledger.read(path).epsilon().relation is Relation.ADD_OR_REMOVE
         older = path.with_name("older.jsonl")
-        header = {"version": 1, "client": "a", "delta": 0.1, "kind": "none", "simulated": True}
+        header = {
+            "version": 1,
+            "client": "a",
+            "delta": 0.1,
+            "kind": "none",
+            "simulated": True,
+        }
         journal.create(older, header, durable=False)
         assert Ledger.read(older).relation is Relation.ZERO_OUT
 
@@ -317,7 +344,9 @@ class TestFile:
         assert Ledger.read(path).charges == (Charge(1, 4, 0.1, 1.0),)
         assert json.loads(path.read_text().splitlines()[1])["steps"] == 4
 
-    def test_real_charges_reach_the_disk(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_real_charges_reach_the_disk(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """A real ledger syncs each charge; a simulated one does not wait for the disk."""
         synced: list[int] = []
         monkeypatch.setattr(os, "fsync", synced.append)
@@ -325,10 +354,14 @@ class TestFile:
         before = len(synced)
         ledger.charge(1, 1, 0.1, 1.0)
         assert len(synced) == before + 1
-        opened(path.with_name("simulated.jsonl"), simulated=True).charge(1, 1, 0.1, 1.0)
+        opened(path.with_name("simulated.jsonl"), simulated=True).charge(
+            1, 1, 0.1, 1.0
+        )
         assert len(synced) == before + 1
 
-    @pytest.mark.filterwarnings("ignore::proxyfl.privacy.accounting.AccountingWarning")
+    @pytest.mark.filterwarnings(
+        "ignore::proxyfl.privacy.accounting.AccountingWarning"
+    )
     def test_stop_at_any_byte_of_a_charge(self, path: Path) -> None:
         """Wherever a write stops, the file says at least what was spent, and the ledger goes on
         from there."""
@@ -351,7 +384,9 @@ class TestFile:
             assert final.charges == again.charges
             assert path.read_bytes().endswith(b"}\n")
 
-    def test_unfinished_line_is_reported_and_reading_changes_nothing(self, path: Path) -> None:
+    def test_unfinished_line_is_reported_and_reading_changes_nothing(
+        self, path: Path
+    ) -> None:
         """An unfinished line gives a warning that says what it means, and stays until the next
         charge."""
         opened(path).charge(1, 4, 0.1, 1.0)
@@ -434,22 +469,42 @@ class TestFile:
         """A folder or file that is not there is an error that names it."""
         with pytest.raises(RunError, match=r"Cannot write the ledger .*nowhere"):
             opened(path.parent / "nowhere" / "ledger.jsonl")
-        with pytest.raises(RunError, match=r"Cannot read the ledger .*ledger\.jsonl"):
+        with pytest.raises(
+            RunError, match=r"Cannot read the ledger .*ledger\.jsonl"
+        ):
             Ledger.read(path)
 
     @pytest.mark.parametrize(
         ("header", "message"),
         [
             (
-                {"version": 99, "client": "a", "delta": 0.1, "kind": "none", "simulated": True},
+                {
+                    "version": 99,
+                    "client": "a",
+                    "delta": 0.1,
+                    "kind": "none",
+                    "simulated": True,
+                },
                 "version 99",
             ),
             (
-                {"version": 1, "client": "a", "delta": 0.1, "kind": "maybe", "simulated": True},
+                {
+                    "version": 1,
+                    "client": "a",
+                    "delta": 0.1,
+                    "kind": "maybe",
+                    "simulated": True,
+                },
                 "maybe",
             ),
             (
-                {"version": 1, "client": "a", "delta": 7, "kind": "none", "simulated": True},
+                {
+                    "version": 1,
+                    "client": "a",
+                    "delta": 7,
+                    "kind": "none",
+                    "simulated": True,
+                },
                 "delta=7",
             ),
             ({"version": 1}, "kind"),

@@ -12,7 +12,9 @@ from proxyfl.seeds import Randomness, Seeded, System
 SOURCES = [Seeded(3, "noise", 0), System()]
 
 
-def noise(source: Randomness, n: int = 20_000, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def noise(
+    source: Randomness, n: int = 20_000, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     flat = torch.zeros(n, dtype=dtype)
     add_noise(flat, noise_multiplier=1.4, clip_norm=0.7, source=source)
     return flat
@@ -32,7 +34,11 @@ def test_standard_deviation(source: Randomness, dtype: torch.dtype) -> None:
 def test_draws_are_fresh() -> None:
     """Consecutive draws, and draws of two clients, are uncorrelated; equal seeds repeat."""
     source = Seeded(3, "noise", 0)
-    first, second, other = noise(source), noise(source), noise(Seeded(3, "noise", 1))
+    first, second, other = (
+        noise(source),
+        noise(source),
+        noise(Seeded(3, "noise", 1)),
+    )
     for one, two in [(first, second), (first, other)]:
         assert stats.pearsonr(one.numpy(), two.numpy()).pvalue > 1e-6
     assert torch.equal(first, noise(Seeded(3, "noise", 0)))
@@ -50,13 +56,16 @@ def test_adds_in_place_to_what_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("multiplier", "norm"), [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)]
+    ("multiplier", "norm"),
+    [(0.0, 1.0), (-1.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)],
 )
 def test_no_noise_is_refused(multiplier: float, norm: float) -> None:
     """A noise that is none is refused and leaves the sum as it was."""
     flat = torch.zeros(3)
     with pytest.raises(ConfigError, match=r"noise_multiplier|clip_norm"):
-        add_noise(flat, noise_multiplier=multiplier, clip_norm=norm, source=System())
+        add_noise(
+            flat, noise_multiplier=multiplier, clip_norm=norm, source=System()
+        )
     assert not flat.any()
 
 
@@ -64,14 +73,20 @@ def test_integers_are_refused() -> None:
     """A sum that cannot hold noise is refused by its type."""
     with pytest.raises(PrivacyError, match="int64"):
         add_noise(
-            torch.zeros(3, dtype=torch.int64), noise_multiplier=1.0, clip_norm=1.0, source=System()
+            torch.zeros(3, dtype=torch.int64),
+            noise_multiplier=1.0,
+            clip_norm=1.0,
+            source=System(),
         )
 
 
 def test_real_noise_lies_on_the_grid() -> None:
     """Whatever the sum, what real noise gives is a whole number of grid steps, in float64."""
     step = gaussian.spacing(2.0, 0.5)
-    for sums in (torch.zeros(1000, dtype=torch.float64), torch.rand(1000, dtype=torch.float64)):
+    for sums in (
+        torch.zeros(1000, dtype=torch.float64),
+        torch.rand(1000, dtype=torch.float64),
+    ):
         add_noise(sums, noise_multiplier=2.0, clip_norm=0.5, source=System())
         whole = sums / step
         assert torch.equal(whole, whole.round())

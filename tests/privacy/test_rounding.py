@@ -87,9 +87,9 @@ def adversarial(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
         "huge": x * 1e6,
         "constant": torch.ones_like(x) * 3.3,
         "offset": x + 1e4,
-        "cancelling": torch.cat([x, -x + 1e-4 * torch.randn(x.shape, generator=generator)], 2)[
-            ..., : shape[-1]
-        ],
+        "cancelling": torch.cat(
+            [x, -x + 1e-4 * torch.randn(x.shape, generator=generator)], 2
+        )[..., : shape[-1]],
         "one position": x * (torch.arange(shape[0]) == 1).view(-1, 1),
     }[kind]
 
@@ -97,11 +97,15 @@ def adversarial(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     st.sampled_from(sorted(MODELS)),
-    st.sampled_from(["plain", "huge", "constant", "offset", "cancelling", "one position"]),
+    st.sampled_from(
+        ["plain", "huge", "constant", "offset", "cancelling", "one position"]
+    ),
     st.sampled_from([1.0, 1e-3, 1e3]),
     st.integers(0, 5),
 )
-def test_no_record_exceeds_c_in_float32(name: str, kind: str, weights: float, seed: int) -> None:
+def test_no_record_exceeds_c_in_float32(
+    name: str, kind: str, weights: float, seed: int
+) -> None:
     """Whatever the record and the parameters, an example's clipped gradient in float32 is at most
     C (1 + 1e-6)."""
     factory, shape = MODELS[name]
@@ -129,10 +133,19 @@ def test_a_constant_image_on_the_linear_proxy(side: int) -> None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=50)
-@given(st.integers(1, 5000), st.sampled_from([1e-25, 1e-3, 1.0, 1e15]), st.integers(0, 99))
-def test_square_norms_are_upper_bounds(numbers: int, scale: float, seed: int) -> None:
+@given(
+    st.integers(1, 5000),
+    st.sampled_from([1e-25, 1e-3, 1.0, 1e15]),
+    st.integers(0, 99),
+)
+def test_square_norms_are_upper_bounds(
+    numbers: int, scale: float, seed: int
+) -> None:
     """The float32 sum of squares is never below the one in float64, nor far above it."""
-    rows = torch.randn(3, numbers, generator=torch.Generator().manual_seed(seed)) * scale
+    rows = (
+        torch.randn(3, numbers, generator=torch.Generator().manual_seed(seed))
+        * scale
+    )
     exact = rows.double().square().sum(1)
     upper = upper_square_norms(rows)
     assert bool((upper >= exact).all())
@@ -153,7 +166,9 @@ def test_products_that_cancel_are_formed(offset: float) -> None:
         out = torch.empty(48, 64)
         term.weighted_sum(torch.eye(N)[i], out)
         assert float(out.double().norm()) <= float(norms[i])
-    exact = torch.einsum("ntp,ntd->npd", g.double(), a.double()).flatten(1).norm(dim=1)
+    exact = (
+        torch.einsum("ntp,ntd->npd", g.double(), a.double()).flatten(1).norm(dim=1)
+    )
     if offset < 1e4:
         assert norms.tolist() == pytest.approx(exact.tolist(), rel=2e-3)
 
@@ -164,5 +179,9 @@ def test_a_lookup_adds_up_before_the_norm() -> None:
     g = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
     term = Lookup(torch.empty(3, 5), ids, g)
     dense = term.per_example().double().flatten(1).norm(dim=1)
-    assert term.square_norms().sqrt().tolist() == pytest.approx(dense.tolist(), rel=1e-4)
-    assert math.isclose(float(term.square_norms()[1]), float(g[1].sum(0).norm() ** 2), rel_tol=1e-4)
+    assert term.square_norms().sqrt().tolist() == pytest.approx(
+        dense.tolist(), rel=1e-4
+    )
+    assert math.isclose(
+        float(term.square_norms()[1]), float(g[1].sum(0).norm() ** 2), rel_tol=1e-4
+    )

@@ -18,7 +18,11 @@ SOURCES = [Seeded(7, "batches", 0), System()]
 
 
 def drawn(
-    source: Randomness, *, rate: float = 0.2, examples: int = 1000, batches: int = 200
+    source: Randomness,
+    *,
+    rate: float = 0.2,
+    examples: int = 1000,
+    batches: int = 200,
 ) -> torch.Tensor:
     """One row per batch, one column per example: whether it was drawn."""
     taken = torch.zeros(batches, examples, dtype=torch.bool)
@@ -63,7 +67,9 @@ def test_clients_draw_independently() -> None:
     both = int((one & other).sum())
     assert stats.binomtest(both, one.numel(), 0.04).pvalue > 1e-6
     assert torch.equal(one, again)
-    assert stats.binomtest(int((one & again).sum()), one.numel(), 0.04).pvalue < 1e-12
+    assert (
+        stats.binomtest(int((one & again).sum()), one.numel(), 0.04).pvalue < 1e-12
+    )
 
 
 def test_steps_draw_independently() -> None:
@@ -83,7 +89,8 @@ def test_shape_order_and_extremes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("examples", "rate", "found"), [(0, 0.5, "examples=0"), (5, 0.0, "=0"), (5, 1.5, "=1.5")]
+    ("examples", "rate", "found"),
+    [(0, 0.5, "examples=0"), (5, 0.0, "=0"), (5, 1.5, "=1.5")],
 )
 def test_bad_input_is_named(examples: int, rate: float, found: str) -> None:
     """Values outside their range are refused by name."""
@@ -148,20 +155,24 @@ def sums(down: int, up: int, rate: float, steps: int) -> tuple[NDArray, NDArray]
     return values[likely], chances[likely]
 
 
-def lower_bound(n: int, batch: int, noise: float, steps: int, delta: float) -> float:
+def lower_bound(
+    n: int, batch: int, noise: float, steps: int, delta: float
+) -> float:
     """An epsilon that n records and n + 1 records, sampled at B/n and B/(n + 1), exceed: an
     observer adds up the noisy sums and compares with a threshold. C = 1."""
     spread = noise * math.sqrt(steps)
     one = sums(n, 0, batch / n, steps)
     other = sums(n, 1, batch / (n + 1), steps)
     centres = [values @ chances for values, chances in (one, other)]
-    width = 5 * math.hypot(spread, math.sqrt(n * steps) / 2)  # of the noise and of the batches
+    # of the noise and of the batches
+    width = 5 * math.hypot(spread, math.sqrt(n * steps) / 2)
     thresholds = np.linspace(min(centres) - width, max(centres) + width, 800)
     found = 0.0
     for first, second in ((one, other), (other, one)):
         for side in (1, -1):
             tails = [
-                stats.norm.cdf(side * (thresholds[:, None] - values) / spread) @ chances
+                stats.norm.cdf(side * (thresholds[:, None] - values) / spread)
+                @ chances
                 for values, chances in (first, second)
             ]
             seen = tails[0] > delta
@@ -180,7 +191,9 @@ def test_a_rate_that_follows_from_n_breaks_add_or_remove(
     """Between n and n + 1 records at rates B/n and B/(n + 1) more than the stated epsilon holds, at
     delta 1/(10 n): why B/n is labelled zero-out. The second setting is the demo's."""
     delta = 1 / (10 * n)
-    found = pld_epsilon(sampling_rate=batch / n, noise_multiplier=4.0, steps=steps, delta=delta)
+    found = pld_epsilon(
+        sampling_rate=batch / n, noise_multiplier=4.0, steps=steps, delta=delta
+    )
     assert found == pytest.approx(stated, abs=0.01)
     assert lower_bound(n, batch, 4.0, steps, delta) > least
 
@@ -188,14 +201,17 @@ def test_a_rate_that_follows_from_n_breaks_add_or_remove(
 def test_a_fixed_rate_keeps_the_stated_epsilon() -> None:
     """At one and the same rate the same observer finds no more than is stated."""
     noise, rate, steps, delta = 4.0, 1 / 3, 200, 1 / 1790
-    stated = pld_epsilon(sampling_rate=rate, noise_multiplier=noise, steps=steps, delta=delta)
+    stated = pld_epsilon(
+        sampling_rate=rate, noise_multiplier=noise, steps=steps, delta=delta
+    )
     spread = noise * math.sqrt(steps)
     without, extra = sums(178, 0, rate, steps), sums(178, 1, rate, steps)
     thresholds = np.linspace(-13000, -10000, 400)
     for first, second in ((without, extra), (extra, without)):
         for side in (1, -1):
             tails = [
-                stats.norm.cdf(side * (thresholds[:, None] - values) / spread) @ chances
+                stats.norm.cdf(side * (thresholds[:, None] - values) / spread)
+                @ chances
                 for values, chances in (first, second)
             ]
             assert (tails[0] <= math.exp(stated) * tails[1] + delta).all()

@@ -33,22 +33,34 @@ def test_readers_import_nothing_heavy(command: str, tmp_path: Path) -> None:
         "import sys, proxyfl; from proxyfl.cli.main import main; run, out = sys.argv[1:];"
         f"{COMMANDS[command]}; print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    line = [sys.executable, "-c", code, str(OLD / "finished"), str(tmp_path / "page.html")]
+    line = [
+        sys.executable,
+        "-c",
+        code,
+        str(OLD / "finished"),
+        str(tmp_path / "page.html"),
+    ]
     found = subprocess.run(line, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_folder_of_release_0_1_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_release_0_1_is_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Its gains are those that release 0.1 printed in the terminal, also of a client that left."""
     (run,) = proxyfl.load(OLD / "finished")
     assert run.finished
     assert run.measure == "accuracy"
     printed = [-0.025069637883008353, -0.20334261838440112, -0.11420612813370476]
-    assert [run.gain("fedavg", client) for client in range(3)] == pytest.approx(printed)
+    assert [run.gain("fedavg", client) for client in range(3)] == pytest.approx(
+        printed
+    )
     assert run.departures("fedavg") == {0: "budget spent after 17 steps"}
     assert main(["table", str(OLD / "finished"), "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["rows"][1]
-    assert row["comparison"]["over_clients"]["difference"] == pytest.approx(sum(printed) / 3)
+    assert row["comparison"]["over_clients"]["difference"] == pytest.approx(
+        sum(printed) / 3
+    )
 
 
 def test_a_cut_folder_of_release_0_1_is_shown(tmp_path: Path) -> None:

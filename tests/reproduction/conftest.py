@@ -17,6 +17,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Results:
         for run in runs:
             runner.run(run.config, out=run.folder)
         records.write(
-            records.condense(name, runs, yardstick=0.01), out / "results" / f"{name}.jsonl"
+            records.condense(name, runs, yardstick=0.01),
+            out / "results" / f"{name}.jsonl",
         )
     return Results(out / "results")

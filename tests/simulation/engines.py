@@ -29,7 +29,8 @@ def small(**changes: Any) -> Config:
 def rows(path: Path) -> list[dict[str, Any]]:
     """The metrics without how long things took."""
     return [
-        {k: v for k, v in row.items() if not k.startswith("seconds_")} for row in read_metrics(path)
+        {k: v for k, v in row.items() if not k.startswith("seconds_")}
+        for row in read_metrics(path)
     ]
 
 
@@ -37,12 +38,18 @@ def assert_equal_runs(one: Path, other: Path) -> None:
     """Metrics, ledgers and every tensor of every model are the same, bit for bit."""
     assert rows(one) == rows(other)
     ledgers = sorted(p.relative_to(one) for p in (one / "ledger").rglob("*.jsonl"))
-    assert ledgers == sorted(p.relative_to(other) for p in (other / "ledger").rglob("*.jsonl"))
+    assert ledgers == sorted(
+        p.relative_to(other) for p in (other / "ledger").rglob("*.jsonl")
+    )
     for path in ledgers:
         assert (one / path).read_bytes() == (other / path).read_bytes(), path
-    models = sorted(p.relative_to(one) for p in (one / "models").rglob("*.safetensors"))
+    models = sorted(
+        p.relative_to(one) for p in (one / "models").rglob("*.safetensors")
+    )
     assert models
-    assert models == sorted(p.relative_to(other) for p in (other / "models").rglob("*.safetensors"))
+    assert models == sorted(
+        p.relative_to(other) for p in (other / "models").rglob("*.safetensors")
+    )
     for path in models:
         a, b = load_file(one / path), load_file(other / path)
         assert a.keys() == b.keys()
@@ -53,7 +60,11 @@ def assert_equal_runs(one: Path, other: Path) -> None:
 def _summary(path: Path) -> Any:
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items() if not str(k).startswith("seconds_")}
+            return {
+                k: plain(v)
+                for k, v in value.items()
+                if not str(k).startswith("seconds_")
+            }
         return [plain(v) for v in value] if isinstance(value, list) else value
 
     return plain(json.loads((path / "summary.json").read_text()))

@@ -119,7 +119,9 @@ def test_a_sampling_rate_and_its_delta_round_trip() -> None:
 def test_an_optimizer_and_its_momentum_round_trip(which: str) -> None:
     """The name and the momentum of an optimizer, which go together, survive being written and
     read."""
-    config = load(None, [f"{which}_optimizer.name=sgd", f"{which}_optimizer.momentum=0.9"])
+    config = load(
+        None, [f"{which}_optimizer.name=sgd", f"{which}_optimizer.momentum=0.9"]
+    )
     assert value_of(config, f"{which}_optimizer.momentum") == 0.9
     assert from_tree(tomllib.loads(to_toml(config))) == config
 
@@ -157,7 +159,10 @@ def test_nothing_as_a_value(tmp_path: Path) -> None:
     """A setting whose default is a number can be set to nothing, and stays nothing when read
     back."""
     config = Config(exchange=Exchange(topology="complete", self_weight=None))
-    assert from_tree({"exchange": {"topology": "complete", "self_weight": "none"}}) == config
+    assert (
+        from_tree({"exchange": {"topology": "complete", "self_weight": "none"}})
+        == config
+    )
     (tmp_path / "c.toml").write_text(to_toml(config), encoding="utf-8")
     assert load(tmp_path / "c.toml").exchange.self_weight is None
 
@@ -166,7 +171,9 @@ def test_what_is_not_mentioned_keeps_its_default() -> None:
     """One key of an optimizer changes that key: the others stay those of this optimizer, not of
     any."""
     config = from_tree({"proxy_optimizer": {"weight_decay": 0}})
-    assert config.proxy_optimizer == dataclasses.replace(Config().proxy_optimizer, weight_decay=0.0)
+    assert config.proxy_optimizer == dataclasses.replace(
+        Config().proxy_optimizer, weight_decay=0.0
+    )
     assert config.proxy_optimizer.learning_rate == 0.1
     assert from_tree({}) == Config()
 
@@ -195,8 +202,14 @@ def test_forms_of_set(text: str, key: str, expected) -> None:
 def test_set_goes_over_the_file(tmp_path: Path) -> None:
     """--set changes what the file says, and the last one counts."""
     (tmp_path / "c.toml").write_text("rounds = 3\n[privacy]\ndelta = 0.1\n")
-    config = load(tmp_path / "c.toml", ["rounds=4", "rounds=5", "privacy.clip_norm=2"])
-    assert (config.rounds, config.privacy.delta, config.privacy.clip_norm) == (5, 0.1, 2.0)
+    config = load(
+        tmp_path / "c.toml", ["rounds=4", "rounds=5", "privacy.clip_norm=2"]
+    )
+    assert (config.rounds, config.privacy.delta, config.privacy.clip_norm) == (
+        5,
+        0.1,
+        2.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +227,10 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("privcy.delta=0.1", r"Unknown key 'privcy'. Did you mean 'privacy'\?"),
         ("rounds.more=3", "Expected .*rounds"),
         ("privacy=3", "Expected a table for 'privacy', got 3"),
-        ("rounds", r"Expected --set key=value, got 'rounds'. For example --set privacy"),
+        (
+            "rounds",
+            r"Expected --set key=value, got 'rounds'. For example --set privacy",
+        ),
         ("rounds=2.5", "Expected a whole number for rounds, got 2.5"),
         ("rounds=true", "Expected a whole number for rounds, got True"),
         ("rounds=ten", "Expected a whole number for rounds, got 'ten'"),
@@ -224,9 +240,18 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("learning.alpha=1.1", "0 <= learning.alpha <= 1, got learning.alpha=1.1"),
         ("learning.alpha=nan", "finite number for learning.alpha"),
         ("learning.beta=-0.1", "0 <= learning.beta <= 1, got learning.beta=-0.1"),
-        ("learning.teacher=future", "Unknown learning.teacher 'future'. Known: current, received"),
-        ("learning.batch_size=5,0", "learning.batch_size >= 1, got learning.batch_size=0"),
-        ("learning.batch_size=5,x", "Expected a whole number for learning.batch_size, got 'x'"),
+        (
+            "learning.teacher=future",
+            "Unknown learning.teacher 'future'. Known: current, received",
+        ),
+        (
+            "learning.batch_size=5,0",
+            "learning.batch_size >= 1, got learning.batch_size=0",
+        ),
+        (
+            "learning.batch_size=5,x",
+            "Expected a whole number for learning.batch_size, got 'x'",
+        ),
         ("learning.steps_per_round=0", "learning.steps_per_round >= 1"),
         ("privacy.delta=1", "0 < privacy.delta < 1, got privacy.delta=1"),
         ("privacy.delta=0", "0 < privacy.delta < 1"),
@@ -234,14 +259,26 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("privacy.noise_multiplier=1,-1", "got privacy.noise_multiplier=-1"),
         ("privacy.clip_norm=inf", "finite number for privacy.clip_norm"),
         ("privacy.enabled=1", "Expected true or false for privacy.enabled, got 1"),
-        ("partition.kind=random", "Unknown partition.kind 'random'. Known: majority"),
+        (
+            "partition.kind=random",
+            "Unknown partition.kind 'random'. Known: majority",
+        ),
         ("partition.clients=0", "partition.clients >= 1"),
         ("partition.examples=0", "partition.examples >= 1"),
-        ("partition.p_major=80", "0 <= partition.p_major <= 1, got partition.p_major=80"),
+        (
+            "partition.p_major=80",
+            "0 <= partition.p_major <= 1, got partition.p_major=80",
+        ),
         ("partition.concentration=0", "0 < partition.concentration"),
         ("data.test_fraction=1", "0 < data.test_fraction < 1"),
-        ("models.single=both", "Unknown models.single 'both'. Known: private, proxy"),
-        ("models.proxy=mlp,cnn1", r"Expected a text for models.proxy, got \['mlp', 'cnn1'\]"),
+        (
+            "models.single=both",
+            "Unknown models.single 'both'. Known: private, proxy",
+        ),
+        (
+            "models.proxy=mlp,cnn1",
+            r"Expected a text for models.proxy, got \['mlp', 'cnn1'\]",
+        ),
         ("exchange.self_weight=1", "0 <= exchange.self_weight < 1"),
         ("exchange.degree=0", "exchange.degree >= 1"),
         ("exchange.timeout=0", "0 < exchange.timeout"),
@@ -295,7 +332,9 @@ def test_a_table_where_a_value_belongs() -> None:
     name."""
     with pytest.raises(ConfigError, match="Expected a whole number for rounds"):
         from_tree({"rounds": {"a": 1}})
-    with pytest.raises(ConfigError, match=r"Expected a table for 'data', got \[1\]"):
+    with pytest.raises(
+        ConfigError, match=r"Expected a table for 'data', got \[1\]"
+    ):
         from_tree({"data": [1]})
 
 
@@ -343,7 +382,9 @@ def test_a_file_with_an_error_is_named(tmp_path: Path) -> None:
     """What is wrong in a file names the file; what is wrong in --set does not."""
     path = tmp_path / "c.toml"
     path.write_text("[privacy]\nnoise = 1\n")
-    with pytest.raises(ConfigError, match=r"c.toml: Unknown key 'noise' in \[privacy\]"):
+    with pytest.raises(
+        ConfigError, match=r"c.toml: Unknown key 'noise' in \[privacy\]"
+    ):
         load(path)
     path.write_text("rounds = 3\n")
     with pytest.raises(ConfigError, match=r"^Expected 0 < privacy.delta"):
@@ -355,7 +396,11 @@ def test_the_defaults_are_the_demos() -> None:
     config = Config()
     assert config.learning.beta == 0
     assert "alone" in config.methods
-    assert (config.models.proxy, config.models.residual, config.exchange.self_weight) == (
+    assert (
+        config.models.proxy,
+        config.models.residual,
+        config.exchange.self_weight,
+    ) == (
         "linear",
         True,
         0.5,
@@ -372,5 +417,7 @@ def test_a_default_is_no_mistake(topology: str) -> None:
     if topology == "exponential":
         preparation.topology_of(asked)
         return
-    with pytest.raises(TopologyError, match=r"'cycle' takes no self_weight. Leave it out"):
+    with pytest.raises(
+        TopologyError, match=r"'cycle' takes no self_weight. Leave it out"
+    ):
         preparation.topology_of(asked)

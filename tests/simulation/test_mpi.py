@@ -86,7 +86,9 @@ class TestRanks:
         """After kill -9 of a rank the launcher names it, rank 0 says how to resume, and resumed on
         four ranks (one idle) the run ends the same."""
         out = tmp_path / "run"
-        done = ranks.run(2, command(config, out), timeout=LIMIT, extra={"FAULT": "kill 1 2"})
+        done = ranks.run(
+            2, command(config, out), timeout=LIMIT, extra={"FAULT": "kill 1 2"}
+        )
         assert done.returncode != 0
         assert re.search(r"process rank 1 .*signal 9", done.stderr, re.DOTALL)
         (said,) = messages(done.stderr)
@@ -96,10 +98,15 @@ class TestRanks:
         assert done.returncode == 0, done.stderr
         assert_equal_runs(whole, out)
 
-    def test_the_death_of_rank_zero_ends_the_job(self, config: Path, tmp_path: Path) -> None:
+    def test_the_death_of_rank_zero_ends_the_job(
+        self, config: Path, tmp_path: Path
+    ) -> None:
         """When rank 0 is killed the launcher says so and ends the others, which say nothing."""
         done = ranks.run(
-            2, command(config, tmp_path / "run"), timeout=LIMIT, extra={"FAULT": "kill 0 1"}
+            2,
+            command(config, tmp_path / "run"),
+            timeout=LIMIT,
+            extra={"FAULT": "kill 0 1"},
         )
         assert done.returncode != 0
         assert re.search(r"process rank 0 .*signal 9", done.stderr, re.DOTALL)
@@ -133,7 +140,10 @@ class TestRanks:
             config = tmp_path / "config.toml"
             config.write_text(to_toml(settings(timeout=5.0)))
         done = ranks.run(
-            2, command(config, tmp_path / "run"), timeout=LIMIT, extra={"FAULT": fault}
+            2,
+            command(config, tmp_path / "run"),
+            timeout=LIMIT,
+            extra={"FAULT": fault},
         )
         assert done.returncode != 0
         said = messages(done.stderr)
@@ -153,7 +163,9 @@ class TestRanks:
         named = rf"rank {victim} on .* stalled: it|Client \d is on rank {victim},"
         assert re.search(named, " ".join(messages(done.stderr))), done.stderr
 
-    def test_a_rank_killed_at_any_instant(self, config: Path, whole: Path, tmp_path: Path) -> None:
+    def test_a_rank_killed_at_any_instant(
+        self, config: Path, whole: Path, tmp_path: Path
+    ) -> None:
         """A run whose rank is killed at a random instant resumes, on another number of ranks, to
         the same end."""
         kill_and_resume(random.Random(0), config, whole, tmp_path / "run", kills=1)
@@ -164,7 +176,9 @@ class TestRanks:
         self, seed: int, config: Path, whole: Path, tmp_path: Path
     ) -> None:
         """The same with four kills in a row, each of any rank, on two to four ranks."""
-        kill_and_resume(random.Random(seed), config, whole, tmp_path / "run", kills=4)
+        kill_and_resume(
+            random.Random(seed), config, whole, tmp_path / "run", kills=4
+        )
 
     def test_a_rank_with_other_data_is_refused(self) -> None:
         """A rank whose data are not those of rank 0 says so and ends the job."""
@@ -193,15 +207,21 @@ def kill_and_resume(
     for _ in range(kills):
         number = draw.choice([2, 3, 4])
         recorded = len(rows(out)) if out.exists() else 0
-        job = ranks.start(number, command(config, out, "resume" if out.exists() else "run"))
-        wait_for_rows(job, out, min(last, recorded + draw.randint(0, last // (kills + 1))))
+        job = ranks.start(
+            number, command(config, out, "resume" if out.exists() else "run")
+        )
+        wait_for_rows(
+            job, out, min(last, recorded + draw.randint(0, last // (kills + 1)))
+        )
         time.sleep(draw.uniform(0, 0.05))
         victim = draw.randrange(number)
         os.kill(ranks.processes(job)[victim], signal.SIGKILL)
         done = ranks.finished(job, LIMIT)
         assert done.returncode != 0, done.stderr
         assert f"process rank {victim} " in done.stderr
-    done = ranks.run(draw.choice([1, 2, 3]), command(config, out, "resume"), timeout=LIMIT)
+    done = ranks.run(
+        draw.choice([1, 2, 3]), command(config, out, "resume"), timeout=LIMIT
+    )
     assert done.returncode == 0, done.stderr
     assert_equal_runs(whole, out)
 
@@ -223,7 +243,9 @@ def messages(stderr: str) -> list[str]:
     return [line for line in lines if line.startswith("proxyfl: ")]
 
 
-def test_without_a_launcher_nothing_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_launcher_nothing_is_different(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Outside mpiexec the action is called without an engine, and mpi4py is not even looked for."""
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
     assert on_rank_zero(lambda engine: 7 if engine is None else 8) == 7
@@ -232,7 +254,10 @@ def test_without_a_launcher_nothing_is_different(monkeypatch: pytest.MonkeyPatch
 def test_a_plan_survives_the_journey(tmp_path: Path) -> None:
     """Settings, folder, tasks and the data's fingerprint are the same after JSON as before."""
     resumed = Task("proxyfl", Checkpoint(tmp_path / "checkpoints", 3, 0, {}))
-    for out, tasks in ((tmp_path, [resumed, Task("alone")]), (None, [Task("alone")])):
+    for out, tasks in (
+        (tmp_path, [resumed, Task("alone")]),
+        (None, [Task("alone")]),
+    ):
         plan = Plan(settings(), out, tasks, 7)
         assert Plan.decode(plan.encode()) == plan
 
@@ -241,7 +266,9 @@ def test_a_rank_is_described_with_its_clients() -> None:
     """Every N-th client lives on a rank; many are abbreviated, and a rank without any says so by
     silence."""
     described = Ranks([f"client-{i}" for i in range(20)], ("a", "b")).describe(1)
-    assert described.startswith("rank 1 on b, which hosts client-1, client-3, client-5,")
+    assert described.startswith(
+        "rank 1 on b, which hosts client-1, client-3, client-5,"
+    )
     assert described.endswith("client-11, 4 more,")
     assert Ranks(["only"], ("a", "b")).describe(1) == "rank 1 on b"
 

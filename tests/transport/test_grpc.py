@@ -32,7 +32,9 @@ class Pair:
         self.delay = 0.0
         self.server = Server(
             "127.0.0.1:0",
-            credentials=lambda: self.credentials(self.server_identity, *self.trusted),
+            credentials=lambda: self.credentials(
+                self.server_identity, *self.trusted
+            ),
             answer=self.echo,
             follow=self.three,
             largest=LARGEST,
@@ -41,9 +43,13 @@ class Pair:
 
     def credentials(self, identity: Identity, *trusted: bytes) -> Credentials:
         """What one end shows and trusts."""
-        return Credentials(identity.key_pem(), identity.tls_certificate(), b"".join(trusted))
+        return Credentials(
+            identity.key_pem(), identity.tls_certificate(), b"".join(trusted)
+        )
 
-    def client(self, identity: Identity, *, trusted: Identity | None = None) -> Client:
+    def client(
+        self, identity: Identity, *, trusted: Identity | None = None
+    ) -> Client:
         """A client with the keys of ``identity``."""
         peer = trusted or self.server_identity
         return Client(
@@ -61,7 +67,9 @@ class Pair:
             raise TransportError("a bad message")
         return message
 
-    def three(self, certificate: bytes, listens: Callable[[], bool]) -> Iterator[bytes]:
+    def three(
+        self, certificate: bytes, listens: Callable[[], bool]
+    ) -> Iterator[bytes]:
         """Three messages."""
         yield from (b"1", b"2", b"3")
 
@@ -101,7 +109,9 @@ def test_a_client_talks_to_no_other_server(pair: Pair) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
+)
 def test_there_is_no_way_below_tls_1_3(pair: Pair, version: ssl.TLSVersion) -> None:
     """A member that offers TLS 1.2 is refused; with TLS 1.3 the same handshake succeeds."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -138,7 +148,9 @@ def test_too_large_a_message_is_refused(pair: Pair) -> None:
     client = Client(
         f"127.0.0.1:{pair.server.port}",
         tls_name(pair.server_identity.fingerprint),
-        credentials=lambda: pair.credentials(pair.friend, pair.server_identity.card("").pem),
+        credentials=lambda: pair.credentials(
+            pair.friend, pair.server_identity.card("").pem
+        ),
         largest=16 * LARGEST,
     )
     with pytest.raises(TransportError, match="RESOURCE_EXHAUSTED"):

@@ -98,7 +98,9 @@ def best(
     for the k highest and "did not" for the k lowest scores depends on the scores alone, not on the
     coins. Each of the ``thresholds`` values of k is tried at its share of the error.
     """
-    scores = np.concatenate([np.asarray(scores_in, float), np.asarray(scores_out, float)])
+    scores = np.concatenate(
+        [np.asarray(scores_in, float), np.asarray(scores_out, float)]
+    )
     took_part = np.concatenate(
         [np.ones(len(scores_in), dtype=bool), np.zeros(len(scores_out), dtype=bool)]
     )
@@ -106,7 +108,9 @@ def best(
     strict = 1 - (1 - confidence) / thresholds
     found = (0.0, Guesses(len(ranked), 0, 0))
     for half in _halves(len(ranked), thresholds):
-        right = int(ranked[:half].sum()) + int((~ranked[len(ranked) - half :]).sum())
+        right = int(ranked[:half].sum()) + int(
+            (~ranked[len(ranked) - half :]).sum()
+        )
         guesses = Guesses(len(ranked), 2 * half, right)
         value = bound(guesses, delta=delta, confidence=strict)
         if value > found[0]:
@@ -192,7 +196,9 @@ def _excess(guesses: Guesses, mu: float, error: float) -> float:
     return right + wrong - guesses.made / guesses.canaries
 
 
-def _largest(contradicted: Callable[[float], float], delta: float, confidence: float) -> float:
+def _largest(
+    contradicted: Callable[[float], float], delta: float, confidence: float
+) -> float:
     """The root of a function that falls in epsilon; 0 if even epsilon 0 is not contradicted."""
     number("delta", delta, above=0, below=1)
     number("confidence", confidence, above=0, below=1)

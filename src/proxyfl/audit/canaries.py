@@ -93,7 +93,10 @@ def make(
     first_anchor = directions * (classes - 1)
     numbers = torch.cat([torch.arange(count), first_anchor + torch.arange(anchors)])
     block = numbers // (directions * classes)
-    tables = [_directions(directions, width, generator) for _ in range(int(block.max()) + 1)]
+    tables = [
+        _directions(directions, width, generator)
+        for _ in range(int(block.max()) + 1)
+    ]
     x = torch.stack(tables)[block, numbers % directions]
     labels = (numbers // directions + numbers % directions) % classes
     planted = torch.rand(count + anchors, generator=generator) < 0.5
@@ -125,7 +128,9 @@ def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
 
 def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
     """Each canary's gradient of the cross-entropy at the parameters ``theta``: (count, size)."""
-    names = [name for name, value in model.named_parameters() if value.requires_grad]
+    names = [
+        name for name, value in model.named_parameters() if value.requires_grad
+    ]
     pieces = params.split(model, theta)
     at = {name: piece.detach() for name, piece in zip(names, pieces, strict=True)}
 

@@ -66,8 +66,12 @@ def collect(
     found = _Sums(count)
     others = _others(observation)
     sums = noisy_sums(seen, mechanism)
-    for round, start, steps, total in zip(seen.rounds, seen.starts, seen.steps, sums, strict=True):
-        rows = clipped_gradients(observation.model, start, canaries, mechanism.clip_norm)
+    for round, start, steps, total in zip(
+        seen.rounds, seen.starts, seen.steps, sums, strict=True
+    ):
+        rows = clipped_gradients(
+            observation.model, start, canaries, mechanism.clip_norm
+        )
         outside = _Outside(rows)
         residual = outside(total) / steps**0.5
         variance = max(_TINY, float(residual @ residual) / outside.freedom)
@@ -81,7 +85,11 @@ def collect(
         found.variances.append(variance)
         found.freedoms.append(outside.freedom)
         found.residuals.append(residual)
-        theirs = {client: outside(sums[round]) for client, sums in others.items() if round in sums}
+        theirs = {
+            client: outside(sums[round])
+            for client, sums in others.items()
+            if round in sums
+        }
         found.peers.append(theirs)
         progress(1)
     return found.evidence()
@@ -104,7 +112,9 @@ class _Sums:
         """All of it, as arrays."""
         peers = []
         for theirs in self.peers:
-            peers.append({client: values.numpy() for client, values in theirs.items()})
+            peers.append(
+                {client: values.numpy() for client, values in theirs.items()}
+            )
         return Evidence(
             gram=self.gram.numpy(),
             matched=self.matched.numpy(),

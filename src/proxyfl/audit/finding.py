@@ -109,7 +109,9 @@ def audit(
     """Audit one client of ``config``. ``progress`` hears of each round twice: run and examined."""
     number("confidence", confidence, above=0.5, below=1)
     name = method_of(config, method)
-    observation = observe(config, method=name, client=client, canaries=canaries, progress=progress)
+    observation = observe(
+        config, method=name, client=client, canaries=canaries, progress=progress
+    )
     evidence = collect(observation, progress)
     measured = steps.measure(evidence, observation, confidence=confidence)
     return Finding(

@@ -92,7 +92,9 @@ def leak(
             counts[present] += _says_one(client.learner.shared)
             progress(1)
     found = Trials(trials, with_record=counts[True], without_record=counts[False])
-    return Leak(claimed, found, lower_bound(found, delta=DELTA, confidence=confidence))
+    return Leak(
+        claimed, found, lower_bound(found, delta=DELTA, confidence=confidence)
+    )
 
 
 def _at_least(successes: int, trials: int, error: float) -> float:
@@ -117,7 +119,9 @@ def _client(beta: float, *, present: bool, seed: int) -> Client:
         InMemory(x, labels),
         classes=2,
         batch_size=round(RATE * RECORDS),
-        dp=DP(clip_norm=1.0, noise_multiplier=NOISE, sampling_rate=RATE, delta=DELTA),
+        dp=DP(
+            clip_norm=1.0, noise_multiplier=NOISE, sampling_rate=RATE, delta=DELTA
+        ),
         streams=seeded(seed, 0),
         private=Part(_linear(), Optimizer("sgd", 1.0)),
         proxy=Part(_linear(), Optimizer("sgd", 1.0)),

@@ -121,7 +121,9 @@ def observe(
     everyone = _run(audited, method, watched, progress)
     mechanism = _mechanism(audited, method, client)
     claimed = everyone[client].ledger.epsilon()
-    return Observation(method, client, mechanism, planted, model, watched.seen, claimed)
+    return Observation(
+        method, client, mechanism, planted, model, watched.seen, claimed
+    )
 
 
 def _shares(name: str) -> bool:
@@ -137,11 +139,17 @@ def _model(prepared: Prepared, method: str) -> nn.Module:
     spec = assembly.private_spec(0) if single else config.models.proxy
     dataset = prepared.dataset
     seed = derive(config.seed, "init", 0)
-    return models.build(spec, shape=dataset.shape, classes=dataset.classes, seed=seed)
+    return models.build(
+        spec, shape=dataset.shape, classes=dataset.classes, seed=seed
+    )
 
 
 def _canaries(
-    prepared: Prepared, method: str, client: int, model: nn.Module, count: int | None
+    prepared: Prepared,
+    method: str,
+    client: int,
+    model: nn.Module,
+    count: int | None,
 ) -> Canaries:
     """Canaries for the model: by default a third as many as it has parameters, at most 600."""
     size = params.size(model)
@@ -153,7 +161,9 @@ def _canaries(
     return fitted(made, model, prepared.assembly(method).dp(client).clip_norm)
 
 
-def _planted(prepared: Prepared, method: str, client: int, canaries: Canaries) -> Prepared:
+def _planted(
+    prepared: Prepared, method: str, client: int, canaries: Canaries
+) -> Prepared:
     """The same run in which ``client`` has the planted canaries.
 
     Its rate and delta are stated as they were, and its batch size follows the number of records
@@ -165,8 +175,13 @@ def _planted(prepared: Prepared, method: str, client: int, canaries: Canaries) -
     rates = tuple(assembly.sampling(i).rate for i in everyone)
     batch_sizes = [assembly.batch_size(i) for i in everyone]
     batch_sizes[client] = max(1, round(rates[client] * canaries.expected_records))
-    deltas = [assembly.dp(i).delta or assembly.sampling(i).default_delta() for i in everyone]
-    privacy = replace(config.privacy, sampling_rate=rates, examples=None, delta=tuple(deltas))
+    deltas = [
+        assembly.dp(i).delta or assembly.sampling(i).default_delta()
+        for i in everyone
+    ]
+    privacy = replace(
+        config.privacy, sampling_rate=rates, examples=None, delta=tuple(deltas)
+    )
     learning = replace(
         config.learning,
         batch_size=tuple(batch_sizes),
@@ -219,7 +234,9 @@ def _run(
     rounds = run_rounds(
         clients,
         rounds=config.rounds,
-        exchange=watch.around(exchange.make(assembly.method.exchange, prepared.topology)),
+        exchange=watch.around(
+            exchange.make(assembly.method.exchange, prepared.topology)
+        ),
         shares=True,
         transport=MemoryTransport(),
         presence=lambda round: presences[round],
@@ -242,7 +259,9 @@ def _mechanism(prepared: Prepared, method: str, client: int) -> Mechanism:
         noise_multiplier=dp.noise_multiplier,
         clip_norm=dp.clip_norm,
         divisor=assembly.batch_size(client),
-        optimizer=_optimizer(prepared.config, assembly.single_is_private, assembly.method.learner),
+        optimizer=_optimizer(
+            prepared.config, assembly.single_is_private, assembly.method.learner
+        ),
     )
 
 

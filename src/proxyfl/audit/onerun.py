@@ -49,7 +49,11 @@ def scores(evidence: Evidence, sampling_rate: float) -> Array:
 
 
 def guess(
-    evidence: Evidence, observation: Observation, *, confidence: float, trials: int = 10
+    evidence: Evidence,
+    observation: Observation,
+    *,
+    confidence: float,
+    trials: int = 10,
 ) -> OneRun:
     """Guess, compare with the coins, and bound."""
     canaries = observation.canaries
@@ -58,12 +62,18 @@ def guess(
     delta = observation.claimed.delta
     inside = found[planted].tolist()
     outside = found[~planted].tolist()
-    by_curve, guesses = bounds.best(inside, outside, delta=delta, confidence=confidence)
+    by_curve, guesses = bounds.best(
+        inside, outside, delta=delta, confidence=confidence
+    )
     by_point, _ = bounds.best(
         inside, outside, delta=delta, confidence=confidence, bound=bounds.steinke
     )
     ideal = bounds.ideal(
-        observation.claimed.best, len(canaries), delta=delta, confidence=confidence, trials=trials
+        observation.claimed.best,
+        len(canaries),
+        delta=delta,
+        confidence=confidence,
+        trials=trials,
     )
     return OneRun(
         by_curve=by_curve,

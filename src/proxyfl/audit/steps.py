@@ -62,7 +62,9 @@ class Steps:
     steady: bool | None
 
 
-def measure(evidence: Evidence, observation: Observation, *, confidence: float) -> Steps:
+def measure(
+    evidence: Evidence, observation: Observation, *, confidence: float
+) -> Steps:
     """Measure and bound; ``epsilon`` composes."""
     number("confidence", confidence, above=0, below=1)
     rounds = len(evidence.along)
@@ -121,9 +123,13 @@ def _explained(evidence: Evidence, error: float) -> Array:
     found = np.zeros(rounds)
     for i, row in enumerate(rows):
         before = [abs(float(row @ earlier)) for earlier in rows[:i]]
-        beside = [abs(float(row @ _unit(theirs))) for theirs in evidence.peers[i].values()]
+        beside = [
+            abs(float(row @ _unit(theirs))) for theirs in evidence.peers[i].values()
+        ]
         largest = min(1 - 1e-9, max(before + beside, default=0.0))
-        low = math.atanh(largest) - reach / math.sqrt(max(1.0, evidence.freedoms[i] - 3))
+        low = math.atanh(largest) - reach / math.sqrt(
+            max(1.0, evidence.freedoms[i] - 3)
+        )
         found[i] = math.tanh(max(0.0, low)) ** 2
     return found
 

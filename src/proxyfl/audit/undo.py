@@ -41,7 +41,9 @@ def noisy_sums(seen: Seen, mechanism: Mechanism) -> Iterator[Tensor]:
         undo = _SGD(optimizer.momentum)
     else:
         undo = _Adam(mechanism.noise_multiplier * unit)
-    for start, release, steps in zip(seen.starts, seen.releases, seen.steps, strict=True):
+    for start, release, steps in zip(
+        seen.starts, seen.releases, seen.steps, strict=True
+    ):
         moved = (start.double() - release.double()) / optimizer.learning_rate
         gradient = undo.mean_gradient(moved, steps)
         decay = optimizer.weight_decay * start.double()
@@ -60,7 +62,9 @@ class _Momentum:
         self._mean: Tensor | float = 0.0
         self._variance = 0.0
 
-    def unexpected(self, total: Tensor, weights: list[float]) -> tuple[Tensor, float]:
+    def unexpected(
+        self, total: Tensor, weights: list[float]
+    ) -> tuple[Tensor, float]:
         """What of ``total`` the past does not explain, and what equal gradients of 1 would add."""
         from_past, from_each = self._weights(weights)
         return total - from_past * self._mean, sum(from_each)
@@ -155,6 +159,8 @@ class _Adam:
         inverse = torch.zeros_like(second)
         for step in range(1, steps + 1):
             old = _BETAS[1] ** step
-            moment = (old * second + (1 - old) * square) / (1 - _BETAS[1] ** (self._steps + step))
+            moment = (old * second + (1 - old) * square) / (
+                1 - _BETAS[1] ** (self._steps + step)
+            )
             inverse += 1 / (moment.sqrt() + _EPS)
         return steps / inverse

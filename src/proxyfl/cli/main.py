@@ -49,7 +49,9 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Version, help="show the version and exit")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(
+        title="commands", metavar="COMMAND", required=True
+    )
     for name, summary in COMMANDS.items():
         if only in (None, name):
             importlib.import_module(module(name)).add(commands)
@@ -95,7 +97,8 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     for word in words:
         if word in COMMANDS:
             return parser(only=word).parse_args(words)
-    return parser(only="").parse_args(words)  # `proxyfl --help` needs no command's module
+    # `proxyfl --help` needs no command's module
+    return parser(only="").parse_args(words)
 
 
 @contextmanager

@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 
 from proxyfl.data.dataset import Dataset, encoded, hold_out
-from proxyfl.data.examples import Examples, InMemory, MemoryMapped, as_inputs, read_npy
+from proxyfl.data.examples import (
+    Examples,
+    InMemory,
+    MemoryMapped,
+    as_inputs,
+    read_npy,
+)
 from proxyfl.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -68,7 +74,10 @@ def load_npy_folder(
     Inputs are read from their file whenever a batch needs them; the rest is read at once.
     """
     names = sorted(file.stem for file in path.glob("*.npy"))
-    arrays = {name: read_npy(path / f"{name}.npy", mapped=name.startswith("x")) for name in names}
+    arrays = {
+        name: read_npy(path / f"{name}.npy", mapped=name.startswith("x"))
+        for name in names
+    }
 
     def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
         return MemoryMapped((path / f"{key}.npy").absolute(), labels, groups)
@@ -89,7 +98,9 @@ def _dataset(
     divided = "x_train" in arrays
     _check_names(path, arrays, PARTS if divided else ("x", "y"), site)
     _check_lengths(path, arrays, "x_train" if divided else "x", site)
-    sites, site_names = encoded(f"{path}, {site}", arrays[site]) if site else (None, ())
+    sites, site_names = (
+        encoded(f"{path}, {site}", arrays[site]) if site else (None, ())
+    )
     if not divided:
         labels, class_names = encoded(f"{path}, y", arrays["y"], classes)
         return hold_out(
@@ -107,8 +118,12 @@ def _dataset(
     trains = len(arrays["y_train"])
     return Dataset(
         path.stem,
-        train=examples("x_train", labels[:trains], _groups(path, arrays, f"{GROUP}_train")),
-        test=examples("x_test", labels[trains:], _groups(path, arrays, f"{GROUP}_test")),
+        train=examples(
+            "x_train", labels[:trains], _groups(path, arrays, f"{GROUP}_train")
+        ),
+        test=examples(
+            "x_test", labels[trains:], _groups(path, arrays, f"{GROUP}_test")
+        ),
         classes=len(class_names),
         class_names=class_names,
         site=sites,
@@ -117,7 +132,10 @@ def _dataset(
 
 
 def _check_names(
-    path: Path, arrays: Mapping[str, Array], wanted: tuple[str, ...], site: str | None
+    path: Path,
+    arrays: Mapping[str, Array],
+    wanted: tuple[str, ...],
+    site: str | None,
 ) -> None:
     needed = (*wanted, site) if site else wanted
     missing = [key for key in needed if key not in arrays]
@@ -128,9 +146,14 @@ def _check_names(
         )
 
 
-def _check_lengths(path: Path, arrays: Mapping[str, Array], inputs: str, site: str | None) -> None:
+def _check_lengths(
+    path: Path, arrays: Mapping[str, Array], inputs: str, site: str | None
+) -> None:
     """A label, a site and a group for each example."""
-    pairs = [(inputs, inputs.replace("x", "y")), (inputs, inputs.replace("x", GROUP))]
+    pairs = [
+        (inputs, inputs.replace("x", "y")),
+        (inputs, inputs.replace("x", GROUP)),
+    ]
     pairs.append(("x_test", f"{GROUP}_test"))
     if site:
         pairs.append((inputs, site))
@@ -139,7 +162,9 @@ def _check_lengths(path: Path, arrays: Mapping[str, Array], inputs: str, site: s
             continue
         for name in (key, other):
             if not arrays[name].ndim:
-                raise DataError(f"{path}: expected an array {name} (N, ...), got a single value.")
+                raise DataError(
+                    f"{path}: expected an array {name} (N, ...), got a single value."
+                )
         expected, found = len(arrays[key]), len(arrays[other])
         if found != expected:
             raise DataError(
@@ -166,5 +191,13 @@ def read_npz(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, AttributeError) as problem:
-        raise DataError(f"{path}: not a readable .npz of plain arrays: {problem}.") from problem
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        zipfile.BadZipFile,
+        AttributeError,
+    ) as problem:
+        raise DataError(
+            f"{path}: not a readable .npz of plain arrays: {problem}."
+        ) from problem

@@ -37,7 +37,8 @@ CLASS_NAMES = (
 )
 BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 REMOTE = Remote(
-    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "c32a1d4ab5d03f1284b67883e8d87530",
 )
 FOLDERS = (".", "cifar10", "cifar-10", "CIFAR10")
 PIXELS = 3 * 32 * 32
@@ -54,7 +55,9 @@ def find(directory: str | Path | None = None) -> Path | None:
             ("", ".bin"),
             ("", ""),
         ):
-            if all((root / inner / f"{batch}{suffix}").is_file() for batch in BATCHES):
+            if all(
+                (root / inner / f"{batch}{suffix}").is_file() for batch in BATCHES
+            ):
                 return root / inner
         for archive in ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"):
             if (root / archive).is_file():
@@ -62,7 +65,9 @@ def find(directory: str | Path | None = None) -> Path | None:
     return None
 
 
-def load_cifar10(directory: str | Path | None = None, *, download: bool = True) -> Dataset:
+def load_cifar10(
+    directory: str | Path | None = None, *, download: bool = True
+) -> Dataset:
     """The dataset from where it is found, else fetched; three channels of 32x32, pixels in [0,
     1]."""
     place = find(directory)
@@ -72,9 +77,12 @@ def load_cifar10(directory: str | Path | None = None, *, download: bool = True) 
         place = folder / REMOTE.name
     read = _from_archive(place) if place.is_file() else _from_folder(place)
     parts = [
-        (_binary if name.endswith(".bin") else _python)(place / name, raw) for name, raw in read
+        (_binary if name.endswith(".bin") else _python)(place / name, raw)
+        for name, raw in read
     ]
-    train_x, train_y = (np.concatenate(columns) for columns in zip(*parts[:5], strict=True))
+    train_x, train_y = (
+        np.concatenate(columns) for columns in zip(*parts[:5], strict=True)
+    )
     test_x, test_y = parts[5]
     return Dataset(
         name="cifar10",
@@ -122,7 +130,9 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
     return sorted(found.items())  # data_batch_1 .. 5, then test_batch
 
 
-def _binary(path: Path, raw: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _binary(
+    path: Path, raw: bytes
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     if not raw or len(raw) % (1 + PIXELS):
         raise DataError(
             f"{path}: expected records of {1 + PIXELS} bytes, got {len(raw)} bytes, which is not "
@@ -133,7 +143,9 @@ def _binary(path: Path, raw: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[
     return _checked(path, records[:, 1:], records[:, 0].astype(np.int64))
 
 
-def _python(path: Path, raw: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _python(
+    path: Path, raw: bytes
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     try:
         batch = _Reader(io.BytesIO(raw), encoding="bytes").load()
         array, labels = batch[b"data"], batch[b"labels"]
@@ -145,14 +157,20 @@ def _python(path: Path, raw: bytes) -> tuple[npt.NDArray[np.uint8], npt.NDArray[
             "Fetch it again, or take the binary version."
         ) from problem
     if x.ndim != 2 or x.shape[1] != PIXELS:
-        raise DataError(f"{path}: expected pixels of shape (N, {PIXELS}), got {x.shape}.")
+        raise DataError(
+            f"{path}: expected pixels of shape (N, {PIXELS}), got {x.shape}."
+        )
     return _checked(path, x, y)
 
 
 def _checked(
     path: Path, x: npt.NDArray[np.uint8], y: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    if len(x) != len(y) or not len(y) or not 0 <= y.min() <= y.max() < len(CLASS_NAMES):
+    if (
+        len(x) != len(y)
+        or not len(y)
+        or not 0 <= y.min() <= y.max() < len(CLASS_NAMES)
+    ):
         seen = f"{y.min()}..{y.max()}" if len(y) else "none"
         raise DataError(
             f"{path}: expected a label within 0..9 for each of {len(x)} images, got {len(y)} "
@@ -176,7 +194,9 @@ class _Array:
             or fortran
             or not isinstance(raw, bytes)
         ):
-            raise pickle.UnpicklingError("expected an array of unsigned bytes in C order")
+            raise pickle.UnpicklingError(
+                "expected an array of unsigned bytes in C order"
+            )
         self.raw, self.shape = raw, tuple(int(size) for size in shape)
 
 

@@ -103,7 +103,9 @@ class Dataset:
         _check_persons(self.name, self.train.groups, self.test.groups)
         if self.site is not None:
             where = f"{self.name}, sites"
-            _check_ids(where, "site", self.site, len(self.train), len(self.site_names))
+            _check_ids(
+                where, "site", self.site, len(self.train), len(self.site_names)
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -136,7 +138,9 @@ class Dataset:
         object.__setattr__(other, "feature_names", tuple(map(str, feature_names)))
         return other
 
-    def holding(self, train: Examples, test: Examples, site: Tensor | None = None) -> Self:
+    def holding(
+        self, train: Examples, test: Examples, site: Tensor | None = None
+    ) -> Self:
         """The same dataset in a process that holds only these parts. Nothing is checked again."""
         other = copy.copy(self)
         object.__setattr__(other, "train", train)
@@ -167,7 +171,11 @@ def hold_out(
             f"{name}: expected at least 2 examples, to train on one and test on another, got "
             f"{len(examples)}."
         )
-    for what, given in (("label", examples.labels), ("site", site), ("group", examples.groups)):
+    for what, given in (
+        ("label", examples.labels),
+        ("site", site),
+        ("group", examples.groups),
+    ):
         if given is not None and len(given) != len(examples):
             raise DataError(
                 f"{name}: expected a {what} for each example, got {len(examples)} examples and "
@@ -185,7 +193,9 @@ def hold_out(
     )
 
 
-def _drawn(name: str, examples: Examples, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+def _drawn(
+    name: str, examples: Examples, fraction: float, seed: int
+) -> tuple[Tensor, Tensor]:
     """The rows of the training and of the test part, each sorted: the order of the file is kept."""
     units = examples.groups
     if units is None:
@@ -251,7 +261,9 @@ def encoded(
     return torch.from_numpy(ids.astype(np.int64)), tuple(map(str, names))
 
 
-def _numbered(name: str, values: npt.NDArray[Any], classes: Sequence[str]) -> Tensor:
+def _numbered(
+    name: str, values: npt.NDArray[Any], classes: Sequence[str]
+) -> Tensor:
     """For each label its place in ``classes``."""
     numbers = {each: number for number, each in enumerate(classes)}
     found, places = np.unique(values.astype(str), return_inverse=True)
@@ -272,7 +284,11 @@ def _strange(values: npt.NDArray[np.floating[Any]]) -> str:
 
 
 def _part(
-    name: str, part: str, examples: Examples | None, x: Tensor | None, y: Tensor | None
+    name: str,
+    part: str,
+    examples: Examples | None,
+    x: Tensor | None,
+    y: Tensor | None,
 ) -> Examples:
     """One part of a dataset, from examples or from two tensors."""
     if examples is not None and x is None and y is None:
@@ -293,7 +309,9 @@ def _all_inputs(examples: Examples) -> Tensor:
 
 def _check_part(where: str, examples: Examples, classes: int) -> None:
     if isinstance(examples, InMemory) and examples.x.dtype != torch.float32:
-        raise DataError(f"{where}: expected float32 examples, got {examples.x.dtype}.")
+        raise DataError(
+            f"{where}: expected float32 examples, got {examples.x.dtype}."
+        )
     if not len(examples) or not examples.shape or 0 in examples.shape:
         raise DataError(
             f"{where}: expected examples (N, ...) with N >= 1, got an array of shape "

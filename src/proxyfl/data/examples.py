@@ -118,7 +118,9 @@ class Absent:
         """``examples`` without their inputs."""
         groups = examples.groups
         return cls(
-            examples.labels.clone(), None if groups is None else groups.clone(), examples.shape
+            examples.labels.clone(),
+            None if groups is None else groups.clone(),
+            examples.shape,
         )
 
     def __len__(self) -> int:
@@ -161,7 +163,9 @@ def gathered(examples: Examples, device: str | torch.device = "cpu") -> InMemory
     """A copy of the inputs on ``device``, which keeps nothing else alive."""
     inputs = examples.take(torch.arange(len(examples))).to(device)
     groups = examples.groups
-    return InMemory(inputs, examples.labels.clone(), None if groups is None else groups.clone())
+    return InMemory(
+        inputs, examples.labels.clone(), None if groups is None else groups.clone()
+    )
 
 
 def on_device(examples: Examples, device: str) -> Examples:
@@ -173,7 +177,9 @@ def on_device(examples: Examples, device: str) -> Examples:
 
 def pixels(values: npt.NDArray[np.uint8]) -> Tensor:
     """Eight-bit pixels as float32 in [0, 1]. The scale is the format's, so it reveals nothing."""
-    return torch.from_numpy(np.divide(values, np.float32(255), dtype=np.float32, order="C"))
+    return torch.from_numpy(
+        np.divide(values, np.float32(255), dtype=np.float32, order="C")
+    )
 
 
 def as_inputs(where: str, values: npt.NDArray[Any]) -> Tensor:
@@ -196,5 +202,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
             path, mmap_mode="r" if mapped else None, allow_pickle=False
         )
     except (OSError, EOFError, ValueError) as problem:
-        raise DataError(f"{path}: not a readable .npy of plain numbers: {problem}.") from problem
+        raise DataError(
+            f"{path}: not a readable .npy of plain numbers: {problem}."
+        ) from problem
     return found

@@ -55,9 +55,13 @@ def load_table(
                 f"{path}: column {column!r} is empty or NaN in row {int(values.isna().argmax())}. "
                 "Fill it or drop the row first."
             )
-    y, names = encoded(f"{path}, column {label!r}", frame[label].to_numpy(), classes)
+    y, names = encoded(
+        f"{path}, column {label!r}", frame[label].to_numpy(), classes
+    )
     sites, site_names = (
-        encoded(f"{path}, column {site!r}", frame[site].to_numpy()) if site else (None, ())
+        encoded(f"{path}, column {site!r}", frame[site].to_numpy())
+        if site
+        else (None, ())
     )
     x = torch.from_numpy(frame[features].to_numpy(dtype=np.float32, copy=True))
     dataset = hold_out(
@@ -81,7 +85,11 @@ def read_table(path: Path) -> Any:
             f"{path}: reading tables needs pandas: pip install 'proxyfl[tables]'."
         ) from problem
     try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        return (
+            pd.read_parquet(path)
+            if path.suffix == ".parquet"
+            else pd.read_csv(path)
+        )
     except ImportError as problem:
         raise DataError(
             f"{path}: reading Parquet needs pyarrow: pip install 'proxyfl[tables]'."

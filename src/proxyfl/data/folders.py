@@ -24,7 +24,11 @@ MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
 
 
 def load_folder(
-    path: Path, *, classes: Sequence[str] = (), test_fraction: float = 0.2, seed: int = 0
+    path: Path,
+    *,
+    classes: Sequence[str] = (),
+    test_fraction: float = 0.2,
+    seed: int = 0,
 ) -> Dataset:
     """The images below ``path`` with pixels in [0, 1]; classes are numbered as ``classes`` lists
     them, or else in the order of their sorted names."""
@@ -43,7 +47,9 @@ def load_folder(
     name = path.resolve().name
     if not divided:
         examples = InMemory(x, y)
-        return hold_out(name, examples, names, test_fraction=test_fraction, seed=seed)
+        return hold_out(
+            name, examples, names, test_fraction=test_fraction, seed=seed
+        )
     trains = len(parts[0][0])
     return Dataset(
         name=name,
@@ -56,12 +62,16 @@ def load_folder(
     )
 
 
-def _class_names(path: Path, roots: Sequence[Path], classes: Sequence[str]) -> list[str]:
+def _class_names(
+    path: Path, roots: Sequence[Path], classes: Sequence[str]
+) -> list[str]:
     """The classes that were given, or else those that have a folder."""
     children = chain.from_iterable(_visible(root) for root in roots)
     found = sorted({child.name for child in children if child.is_dir()})
     if not found:
-        raise DataError(f"{path}: expected one folder of images for each class, found no folder.")
+        raise DataError(
+            f"{path}: expected one folder of images for each class, found no folder."
+        )
     unknown = [name for name in found if name not in classes]
     if classes and unknown:
         raise DataError(
@@ -77,14 +87,18 @@ def _listing(root: Path, names: Sequence[str]) -> tuple[list[Path], list[int]]:
     labels: list[int] = []
     for label, name in enumerate(names):
         if (root / name).is_dir():
-            found = [file for file in _visible(root / name, "**/*") if file.is_file()]
+            found = [
+                file for file in _visible(root / name, "**/*") if file.is_file()
+            ]
             files.extend(found)
             labels.extend([label] * len(found))
     return files, labels
 
 
 def _visible(root: Path, pattern: str = "*") -> list[Path]:
-    return sorted(path for path in root.glob(pattern) if not path.name.startswith("."))
+    return sorted(
+        path for path in root.glob(pattern) if not path.name.startswith(".")
+    )
 
 
 def _stack(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
@@ -108,8 +122,12 @@ def read_image(file: Path) -> npt.NDArray[np.uint8]:
     try:
         with image_module.open(file) as image:
             mode = image.mode
-            values = np.asarray(image.convert(MODES[mode]) if mode in MODES else [], dtype=np.uint8)
-    except Exception as problem:  # Pillow's decoders raise whatever their format makes them
+            values = np.asarray(
+                image.convert(MODES[mode]) if mode in MODES else [], dtype=np.uint8
+            )
+    except (
+        Exception
+    ) as problem:  # Pillow's decoders raise whatever their format makes them
         raise DataError(
             f"{file}: not a readable image ({type(problem).__name__}: {problem})."
         ) from problem

@@ -35,17 +35,18 @@ class Published:
     name: str
     url: str
     md5: tuple[str, str, str, str]
-    labels_md5: (
-        str  # of the uncompressed test labels: tells datasets apart whose files have the same names
-    )
-    folders: tuple[str, ...]  # below the data folder; the first is where downloads go
+    labels_md5: str
+    """Of the uncompressed test labels: it tells datasets apart whose files have the same names."""
+    # below the data folder; the first is where downloads go
+    folders: tuple[str, ...]
     class_names: tuple[str, ...]
 
     @property
     def remotes(self) -> tuple[Remote, ...]:
         """The four compressed files on the net."""
         return tuple(
-            Remote(f"{self.url}/{file}.gz", md5) for file, md5 in zip(FILES, self.md5, strict=True)
+            Remote(f"{self.url}/{file}.gz", md5)
+            for file, md5 in zip(FILES, self.md5, strict=True)
         )
 
 
@@ -107,7 +108,10 @@ def find(published: Published, directory: str | Path | None = None) -> Path | No
 
 
 def load_idx(
-    published: Published, directory: str | Path | None = None, *, download: bool = True
+    published: Published,
+    directory: str | Path | None = None,
+    *,
+    download: bool = True,
 ) -> Dataset:
     """The dataset from where it is found, else fetched; one grey channel, pixels in [0, 1]."""
     folder = find(published, directory)
@@ -116,7 +120,8 @@ def load_idx(
         fetch_all(published.name, published.remotes, folder, download=download)
     paths = [path for file in FILES if (path := _file(folder, file)) is not None]
     train_x, train_y, test_x, test_y = (
-        read_idx(path, dimensions) for path, dimensions in zip(paths, (3, 1, 3, 1), strict=True)
+        read_idx(path, dimensions)
+        for path, dimensions in zip(paths, (3, 1, 3, 1), strict=True)
     )
     _same_dataset(published, test_y, paths[3])
     return Dataset(
@@ -143,7 +148,9 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
             f"and fetch it again."
         ) from problem
     except OSError as problem:
-        raise DataError(f"{path}: cannot be read: {problem.strerror or problem}.") from problem
+        raise DataError(
+            f"{path}: cannot be read: {problem.strerror or problem}."
+        ) from problem
     expected = bytes((0, 0, 8, dimensions))
     if raw[:4] != expected:
         raise DataError(
@@ -155,7 +162,10 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         raise DataError(
             f"{path}: truncated in its header: expected at least {start} bytes, got {len(raw)}."
         )
-    sizes = tuple(int(size) for size in np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4))
+    sizes = tuple(
+        int(size)
+        for size in np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4)
+    )
     if len(raw) != start + math.prod(sizes):
         raise DataError(
             f"{path}: {'truncated' if len(raw) < start + math.prod(sizes) else 'too long'}: its "
@@ -167,14 +177,21 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
 
 
 def _file(folder: Path, file: str) -> Path | None:
-    return next((path for path in (folder / file, folder / f"{file}.gz") if path.is_file()), None)
+    return next(
+        (path for path in (folder / file, folder / f"{file}.gz") if path.is_file()),
+        None,
+    )
 
 
-def _same_dataset(published: Published, test_y: npt.NDArray[np.uint8], path: Path) -> None:
+def _same_dataset(
+    published: Published, test_y: npt.NDArray[np.uint8], path: Path
+) -> None:
     """MNIST's and Fashion-MNIST's files have the same names: in a folder without a name, one passes
     for the other."""
     header = bytes((0, 0, 8, 1)) + len(test_y).to_bytes(4, "big")
-    found = hashlib.md5(header + test_y.tobytes(), usedforsecurity=False).hexdigest()
+    found = hashlib.md5(
+        header + test_y.tobytes(), usedforsecurity=False
+    ).hexdigest()
     for other in (MNIST, FASHION_MNIST):
         if other.name != published.name and found == other.labels_md5:
             raise DataError(

@@ -44,7 +44,9 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor:
         return as_inputs(str(path), read_npy(path))
     if path.suffix in (".csv", ".parquet"):
         numbers = (
-            files.read_table(path).select_dtypes("number").to_numpy(dtype=np.float32, copy=True)
+            files.read_table(path)
+            .select_dtypes("number")
+            .to_numpy(dtype=np.float32, copy=True)
         )
         return torch.from_numpy(numbers)
     return pixels(read_image(path).transpose(2, 0, 1)[None])

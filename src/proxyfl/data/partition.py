@@ -20,7 +20,11 @@ TRIES = 1000
 
 
 def iid(
-    labels: Indices, *, clients: int, examples: int | None = None, generator: np.random.Generator
+    labels: Indices,
+    *,
+    clients: int,
+    examples: int | None = None,
+    generator: np.random.Generator,
 ) -> list[Indices]:
     """``examples`` for each client, drawn uniformly without replacement; as many as there are for
     None."""
@@ -87,8 +91,12 @@ def dirichlet(
             f"are {len(labels)}."
         )
     for _ in range(TRIES):
-        proportions = generator.dirichlet(np.full(clients, concentration), size=len(counts))
-        cuts = np.floor(proportions.cumsum(axis=1) * counts[:, None]).astype(np.int64)
+        proportions = generator.dirichlet(
+            np.full(clients, concentration), size=len(counts)
+        )
+        cuts = np.floor(proportions.cumsum(axis=1) * counts[:, None]).astype(
+            np.int64
+        )
         cuts[:, -1] = (
             counts  # a sum of proportions that rounds below 1 must not count one example less
         )
@@ -121,11 +129,14 @@ def by_site(site: Indices) -> list[Indices]:
     return _sorted(parts)
 
 
-def class_counts(labels: Indices, parts: Sequence[Indices], classes: int) -> Indices:
+def class_counts(
+    labels: Indices, parts: Sequence[Indices], classes: int
+) -> Indices:
     """The number of examples of each class that each client has: an array (clients, classes)."""
     labels = np.asarray(labels)
     return np.array(
-        [np.bincount(labels[part], minlength=classes) for part in parts], dtype=np.int64
+        [np.bincount(labels[part], minlength=classes) for part in parts],
+        dtype=np.int64,
     )
 
 
@@ -138,7 +149,9 @@ def _majority_classes(
     Each draw uses up one of a class's counts // major places, so the order of draws never decides
     whether all fit."""
     left = counts.copy()
-    left[counts == 0] = -1  # a number without examples is no class, even where no majority is asked
+    left[
+        counts == 0
+    ] = -1  # a number without examples is no class, even where no majority is asked
     chosen: list[int] = []
     while len(chosen) < clients:
         possible = np.flatnonzero(left >= major)
@@ -149,7 +162,9 @@ def _majority_classes(
     return chosen
 
 
-def _shortage(counts: Indices, chosen: Sequence[int], clients: int, size: int, major: int) -> str:
+def _shortage(
+    counts: Indices, chosen: Sequence[int], clients: int, size: int, major: int
+) -> str:
     """Why ``size`` examples with ``major`` of the ``chosen`` class cannot be dealt; empty if they
     can."""
     left = counts - major * np.bincount(chosen, minlength=len(counts))
@@ -162,7 +177,10 @@ def _shortage(counts: Indices, chosen: Sequence[int], clients: int, size: int, m
             f"p_major or clients."
         )
     for label in sorted(set(chosen)):
-        asked, available = (size - major) * chosen.count(label), int(left.sum() - left[label])
+        asked, available = (
+            (size - major) * chosen.count(label),
+            int(left.sum() - left[label]),
+        )
         if asked > available:
             return (
                 f"The clients with majority class {label} ask for {asked} examples of other "
@@ -173,7 +191,11 @@ def _shortage(counts: Indices, chosen: Sequence[int], clients: int, size: int, m
 
 
 def _deal(
-    labels: Indices, chosen: Sequence[int], size: int, major: int, generator: np.random.Generator
+    labels: Indices,
+    chosen: Sequence[int],
+    size: int,
+    major: int,
+    generator: np.random.Generator,
 ) -> list[Indices]:
     """The majority parts, then the rest: shuffled over all clients, and own-class examples traded
     away."""
@@ -199,7 +221,8 @@ def _deal(
         partners = generator.choice(partners, size=len(unwanted), replace=False)
         pool[unwanted], pool[partners] = pool[partners], pool[unwanted]
     return _sorted(
-        np.concatenate([mine, pool[k * rest : (k + 1) * rest]]) for k, mine in enumerate(own)
+        np.concatenate([mine, pool[k * rest : (k + 1) * rest]])
+        for k, mine in enumerate(own)
     )
 
 
@@ -223,7 +246,12 @@ def _size(available: int, clients: int, examples: int | None) -> int:
 
 def _labels(labels: Indices, what: str = "label") -> Indices:
     labels = np.asarray(labels)
-    if labels.ndim != 1 or not len(labels) or labels.dtype.kind not in "iu" or labels.min() < 0:
+    if (
+        labels.ndim != 1
+        or not len(labels)
+        or labels.dtype.kind not in "iu"
+        or labels.min() < 0
+    ):
         raise DataError(
             f"Expected each {what} as a whole number from 0, in one dimension, "
             f"got {labels.dtype} of shape {labels.shape}."

@@ -37,15 +37,18 @@ class Source:
 def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """scikit-learn's handwritten digits: 1797 grey images of 8x8 with 17 levels, scaled to [0,
     1]."""
+    # here, since it takes longer to import than most commands to run
     from sklearn.datasets import (
         load_digits,
-    )  # here, since it takes longer to import than most commands to run
+    )
 
     found = load_digits()
     x = torch.from_numpy(found.images[:, None].astype(np.float32)) / 16
     y = torch.from_numpy(found.target.astype(np.int64))
     names = tuple("0123456789")
-    return hold_out("digits", InMemory(x, y), names, test_fraction=test_fraction, seed=seed)
+    return hold_out(
+        "digits", InMemory(x, y), names, test_fraction=test_fraction, seed=seed
+    )
 
 
 def _published(published: idx.Published, description: str) -> Source:
@@ -69,7 +72,9 @@ SOURCES = {
         description="1797 handwritten digits, 8x8 grey; nothing to download",
     ),
     "mnist": _published(idx.MNIST, "70,000 handwritten digits, 28x28 grey"),
-    "fashion-mnist": _published(idx.FASHION_MNIST, "70,000 pieces of clothing, 28x28 grey"),
+    "fashion-mnist": _published(
+        idx.FASHION_MNIST, "70,000 pieces of clothing, 28x28 grey"
+    ),
     "cifar10": Source(
         load=lambda directory, _fraction, _seed, download: cifar.load_cifar10(
             directory, download=download
@@ -156,7 +161,11 @@ def load(
         )
     if path.suffix == ".npz":
         return load_npz(
-            _existing(path), site=site, classes=classes, test_fraction=test_fraction, seed=seed
+            _existing(path),
+            site=site,
+            classes=classes,
+            test_fraction=test_fraction,
+            seed=seed,
         )
     if source not in SOURCES and is_array_folder(path):
         return load_npy_folder(
@@ -171,7 +180,9 @@ def load(
         named = SOURCES[source].load(directory, test_fraction, seed, download)
         return _of_classes(named, classes)
     if path.is_dir():
-        return load_folder(path, classes=classes, test_fraction=test_fraction, seed=seed)
+        return load_folder(
+            path, classes=classes, test_fraction=test_fraction, seed=seed
+        )
     if ":" in source:
         return _of_classes(_made(source), classes)
     raise DataError(
@@ -202,7 +213,9 @@ def _made(source: str) -> Dataset:
     except InputError:
         raise
     except Exception as problem:
-        raise DataError(f"{source!r} raised {type(problem).__name__}: {problem}") from problem
+        raise DataError(
+            f"{source!r} raised {type(problem).__name__}: {problem}"
+        ) from problem
     if not isinstance(made, Dataset):
         raise DataError(
             f"Expected a proxyfl.data.Dataset from {source!r}, got {type(made).__name__}."

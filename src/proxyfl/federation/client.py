@@ -108,7 +108,9 @@ def seeded(seed: int, client: int) -> Streams:
 
 def real() -> Streams:
     """Streams from the operating system, which nobody can repeat."""
-    return Streams(batches=System(), noise=System(), layers=lambda _round: secrets.randbits(63))
+    return Streams(
+        batches=System(), noise=System(), layers=lambda _round: secrets.randbits(63)
+    )
 
 
 def assemble(
@@ -211,7 +213,8 @@ class _Workshop:
         Channels last saves an eighth to a third of a step's time. Not for DP-SGD: its flat buffer
         of gradients has the default layout, and its clipping is in float32.
         """
-        layout: Any = {"memory_format": torch.channels_last}  # which torch's stubs do not know
+        # which torch's stubs do not know
+        layout: Any = {"memory_format": torch.channels_last}
         model = part.model.to(self.device).to(**layout)
         return replace(part, model=computing_in(self.precision, model))
 
@@ -250,7 +253,9 @@ class _Workshop:
         )
 
 
-def _ledger(client: str, dp: DP, kind: Kind, sampling: Sampling, *, simulated: bool) -> Ledger:
+def _ledger(
+    client: str, dp: DP, kind: Kind, sampling: Sampling, *, simulated: bool
+) -> Ledger:
     """The client's ledger: continued where its file exists, opened otherwise."""
     promise: dict[str, Any] = {
         "delta": dp.delta or sampling.default_delta(),

@@ -49,8 +49,12 @@ class MassChannel:
 
     def send(self, mass: Mass, *, sender: int, receiver: int) -> None:
         """Put ``mass`` on its way."""
-        frame = encode(Message(self.round, sender, mass.w, mass.theta.cpu(), self.model))
-        self.transport.send(frame, sender=sender, receiver=receiver, round=self.round)
+        frame = encode(
+            Message(self.round, sender, mass.w, mass.theta.cpu(), self.model)
+        )
+        self.transport.send(
+            frame, sender=sender, receiver=receiver, round=self.round
+        )
         counters = self.of(sender)
         counters.bytes_sent += len(frame)
         counters.messages_sent += 1
@@ -73,20 +77,30 @@ class MassChannel:
         return Mass(message.values.to(like), message.weight)
 
 
-Exchange = Callable[[Mapping[int, Mass], Sequence[int], Set[int], MassChannel], dict[int, Mass]]
+Exchange = Callable[
+    [Mapping[int, Mass], Sequence[int], Set[int], MassChannel], dict[int, Mass]
+]
 """(masses of this process's clients, all clients present, those who leave, channel) -> masses of
 those who stay."""
 
 
 def none(
-    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
+    masses: Mapping[int, Mass],
+    present: Sequence[int],
+    leaving: Set[int],
+    channel: MassChannel,
 ) -> dict[int, Mass]:
     """P = I: everyone keeps what they have."""
-    return {client: mass for client, mass in masses.items() if client not in leaving}
+    return {
+        client: mass for client, mass in masses.items() if client not in leaving
+    }
 
 
 def mean(
-    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
+    masses: Mapping[int, Mass],
+    present: Sequence[int],
+    leaving: Set[int],
+    channel: MassChannel,
 ) -> dict[int, Mass]:
     """P = 11'/K through the first client that stays, who acts as the hub."""
     staying = [client for client in sorted(present) if client not in leaving]
@@ -99,7 +113,9 @@ def mean(
         own = masses[hub]
         total = add(
             [
-                own if c == hub else channel.receive(sender=c, receiver=hub, like=own.theta)
+                own
+                if c == hub
+                else channel.receive(sender=c, receiver=hub, like=own.theta)
                 for c in sorted(present)
             ]
         )
@@ -109,7 +125,9 @@ def mean(
             channel.send(part, sender=hub, receiver=client)
     for client, mass in masses.items():
         if client != hub and client not in leaving:
-            mixed[client] = channel.receive(sender=hub, receiver=client, like=mass.theta)
+            mixed[client] = channel.receive(
+                sender=hub, receiver=client, like=mass.theta
+            )
     return mixed
 
 
@@ -117,7 +135,10 @@ def peer_to_peer(topology: Topology) -> Exchange:
     """P(t) given by ``topology``: shares go directly from client to client."""
 
     def exchange(
-        masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
+        masses: Mapping[int, Mass],
+        present: Sequence[int],
+        leaving: Set[int],
+        channel: MassChannel,
     ) -> dict[int, Mass]:
         plan = routes(topology, channel.round, present, leaving=leaving)
         kept: dict[int, Mass] = {}
@@ -131,7 +152,9 @@ def peer_to_peer(topology: Topology) -> Exchange:
         for client, mass in masses.items():
             if client in leaving:
                 continue
-            sources = sorted({*plan.senders(client), *([client] if client in kept else [])})
+            sources = sorted(
+                {*plan.senders(client), *([client] if client in kept else [])}
+            )
             parts = [
                 kept[s]
                 if s == client

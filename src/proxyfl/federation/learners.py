@@ -76,7 +76,9 @@ class Learner(Protocol):
 class Single:
     """One model: the one that is shared, or, in ``alone``, the private one."""
 
-    def __init__(self, model: nn.Module, trainer: Trainer, *, role: Role = "proxy") -> None:
+    def __init__(
+        self, model: nn.Module, trainer: Trainer, *, role: Role = "proxy"
+    ) -> None:
         self.model = model
         self.trainer = trainer
         self.role = role
@@ -88,7 +90,9 @@ class Single:
     def train(self, round: int, steps: int) -> Losses:
         self.trainer.begin_round(round, steps)
         mean = _mean(self.trainer.step(self.trainer.draw()) for _ in range(steps))
-        return Losses(private=mean) if self.role == "private" else Losses(proxy=mean)
+        return (
+            Losses(private=mean) if self.role == "private" else Losses(proxy=mean)
+        )
 
     def adopt(self, theta: Tensor) -> None:
         params.load_flat(self.model, theta)
@@ -105,7 +109,9 @@ class Single:
 
     def restore(self, state: State) -> None:
         streams = unpack(
-            state, models={"model": self.model}, optimizers={"optimizer": self.trainer.optimizer}
+            state,
+            models={"model": self.model},
+            optimizers={"optimizer": self.trainer.optimizer},
         )
         self.trainer.restore(streams)
 
@@ -173,14 +179,21 @@ class Mutual:
         self.received.load_state_dict(self.proxy.state_dict())
         self.trainer.begin_round(round, steps)
         losses = [self._step(self.trainer.draw()) for _ in range(steps)]
-        return Losses(_mean(private for private, _ in losses), _mean(proxy for _, proxy in losses))
+        return Losses(
+            _mean(private for private, _ in losses),
+            _mean(proxy for _, proxy in losses),
+        )
 
     def _step(self, batch: Batch) -> tuple[float | None, float | None]:
         learns = len(batch) >= self._smallest_batch
         # A batch too small to learn from can still be judged, as in a prediction: running
         # statistics stay as they are.
         self.private.train(learns)
-        logits = self.private(batch.x) if len(batch) else batch.x.new_zeros(0, self.classes)
+        logits = (
+            self.private(batch.x)
+            if len(batch)
+            else batch.x.new_zeros(0, self.classes)
+        )
         teaches = self.trainer.teacher_weight > 0
         proxy_loss = self.trainer.step(batch, logits.detach() if teaches else None)
         private_loss = self._private_step(batch, logits) if learns else None
@@ -192,7 +205,9 @@ class Mutual:
             teacher = self.received if self.teacher == "received" else self.proxy
             with torch.no_grad():
                 teacher_logits = teacher(batch.x)
-        targets = self._balance.targets(batch.y, self.classes, teacher_logits, self.alpha)
+        targets = self._balance.targets(
+            batch.y, self.classes, teacher_logits, self.alpha
+        )
         loss = self._balance.loss(logits, targets).mean()
         self.private_optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
@@ -207,11 +222,15 @@ class Mutual:
 
     def state(self) -> State:
         return pack(
-            models=self._models(), optimizers=self._optimizers(), streams=self.trainer.state()
+            models=self._models(),
+            optimizers=self._optimizers(),
+            streams=self.trainer.state(),
         )
 
     def restore(self, state: State) -> None:
-        self.trainer.restore(unpack(state, models=self._models(), optimizers=self._optimizers()))
+        self.trainer.restore(
+            unpack(state, models=self._models(), optimizers=self._optimizers())
+        )
 
     def _models(self) -> dict[str, nn.Module]:
         return {"private": self.own, "proxy": self.proxy, "received": self.received}

@@ -35,7 +35,11 @@ class Presence:
     @property
     def handing_over(self) -> frozenset[int]:
         """Those who hand all of their mass to the others in this round."""
-        return frozenset(self.leaving) if len(self.leaving) < len(self.present) else frozenset()
+        return (
+            frozenset(self.leaving)
+            if len(self.leaving) < len(self.present)
+            else frozenset()
+        )
 
     def steps(self, client: int, usual: int) -> int:
         """The number of steps that ``client`` takes in this round."""
@@ -93,12 +97,24 @@ def plan(
     gone: set[int] = set()
     presences = []
     for round in range(rounds):
-        expected = [c for c in range(clients) if stays[c].joins <= round and c not in gone]
+        expected = [
+            c for c in range(clients) if stays[c].joins <= round and c not in gone
+        ]
         # Chance does not keep one from handing over.
         last = {c for c in expected if stays[c].leaves == round + 1}
-        missing = {c for c in expected if c not in last and _absent(c, round, absence, seed)}
-        present = tuple(c for c in expected if stays[c].includes(round) and c not in missing)
-        leaving = {c: f"scheduled to leave at round {round + 1}" for c in present if c in last}
+        missing = {
+            c
+            for c in expected
+            if c not in last and _absent(c, round, absence, seed)
+        }
+        present = tuple(
+            c for c in expected if stays[c].includes(round) and c not in missing
+        )
+        leaving = {
+            c: f"scheduled to leave at round {round + 1}"
+            for c in present
+            if c in last
+        }
         fewer: dict[int, int] = {}
         for c in present:
             allowance = (allowances or {}).get(c)
@@ -124,12 +140,21 @@ def rehearse(topology: Topology, presences: Sequence[Presence]) -> None:
     for round, presence in enumerate(presences):
         if not presence.present:
             continue
-        weights = {client: weights.get(client, 1.0) for client in {*weights, *presence.present}}
-        mixing = routes(topology, round, presence.present, leaving=presence.handing_over)
-        received: dict[int, list[float]] = {client: [] for client in presence.present}
+        weights = {
+            client: weights.get(client, 1.0)
+            for client in {*weights, *presence.present}
+        }
+        mixing = routes(
+            topology, round, presence.present, leaving=presence.handing_over
+        )
+        received: dict[int, list[float]] = {
+            client: [] for client in presence.present
+        }
         for sender in presence.present:
             for receiver, share in mixing.shares(sender).items():
-                received[receiver].append(_part(weights[sender], share, sender, round))
+                received[receiver].append(
+                    _part(weights[sender], share, sender, round)
+                )
         for client, parts in received.items():
             weights[client] = math.fsum(parts)
 
@@ -141,7 +166,9 @@ def _part(weight: float, share: float, sender: int, round: int) -> float:
         raise TopologyError(f"Client {sender} in round {round}: {error}") from error
 
 
-def _checked(schedule: Sequence[Attendance], clients: int, rounds: int) -> dict[int, Attendance]:
+def _checked(
+    schedule: Sequence[Attendance], clients: int, rounds: int
+) -> dict[int, Attendance]:
     stays = {c: Attendance(c) for c in range(clients)}
     seen: set[int] = set()
     for stay in schedule:
@@ -192,4 +219,7 @@ def _checked(schedule: Sequence[Attendance], clients: int, rounds: int) -> dict[
 
 
 def _absent(client: int, round: int, probability: float, seed: int) -> bool:
-    return probability > 0 and derive(seed, "absence", client, round) / 2.0**63 < probability
+    return (
+        probability > 0
+        and derive(seed, "absence", client, round) / 2.0**63 < probability
+    )

@@ -45,18 +45,30 @@ METHODS: dict[str, Method] = {
         architecture="private",
     ),
     "regular": Method(
-        "one model on local data only, with DP although nothing is shared", "single", "none"
+        "one model on local data only, with DP although nothing is shared",
+        "single",
+        "none",
     ),
     "joint": Method(
-        "one model on everybody's data in one place, with DP", "single", "none", pooled=True
+        "one model on everybody's data in one place, with DP",
+        "single",
+        "none",
+        pooled=True,
     ),
     "fedavg": Method(
-        "one model, averaged through a hub each round, with DP", "single", "mean", keeps="received"
+        "one model, averaged through a hub each round, with DP",
+        "single",
+        "mean",
+        keeps="received",
     ),
     "cwt": Method(
-        "cyclical weight transfer: models travel around a ring, with DP", "single", "cycle"
+        "cyclical weight transfer: models travel around a ring, with DP",
+        "single",
+        "cycle",
     ),
-    "avgpush": Method("one model, mixed by PushSum gossip, with DP", "single", "pushsum"),
+    "avgpush": Method(
+        "one model, mixed by PushSum gossip, with DP", "single", "pushsum"
+    ),
     "fml": Method(
         "private model and proxy; proxies averaged through a hub, with DP",
         "mutual",

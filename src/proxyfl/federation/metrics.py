@@ -49,7 +49,9 @@ def judge(predictions: Predictions) -> Score:
 
 def all_measures(predictions: Predictions) -> dict[str, float | None]:
     """Every measure of some predictions."""
-    return {name: measure.compute(predictions) for name, measure in MEASURES.items()}
+    return {
+        name: measure.compute(predictions) for name, measure in MEASURES.items()
+    }
 
 
 def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score:
@@ -58,11 +60,15 @@ def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score
 
 
 @torch.no_grad()
-def predict(model: nn.Module, examples: Examples, device: str = "cpu") -> Predictions:
+def predict(
+    model: nn.Module, examples: Examples, device: str = "cpu"
+) -> Predictions:
     """The logits of ``model`` for all examples; it is left in the mode it was in."""
     was_training = model.training
     model.eval()
-    logits = [model(part.to(device)).float().cpu() for part in chunks(examples, CHUNK)]
+    logits = [
+        model(part.to(device)).float().cpu() for part in chunks(examples, CHUNK)
+    ]
     model.train(was_training)
     return Predictions(torch.cat(logits).numpy(), examples.labels.numpy())
 
@@ -80,7 +86,9 @@ class Judge:
     site: Tensor | None = None
     device: str = "cpu"
 
-    def __call__(self, model: nn.Module, client: int, *, last: bool = False) -> Score:
+    def __call__(
+        self, model: nn.Module, client: int, *, last: bool = False
+    ) -> Score:
         """The score of ``model`` of ``client``; ``last`` if the client's last."""
         predictions = predict(model, self.examples, self.device)
         score = judge(predictions)
@@ -92,5 +100,9 @@ class Judge:
         groups = self.examples.groups
         persons = None if groups is None else groups.numpy()
         chosen = MEASURES[self.measure]
-        values = resampled(chosen, predictions, persons, times=RESAMPLED, seed=self.seed)
-        return replace(score, calibration=calibration(predictions), resampled=values)
+        values = resampled(
+            chosen, predictions, persons, times=RESAMPLED, seed=self.seed
+        )
+        return replace(
+            score, calibration=calibration(predictions), resampled=values
+        )

@@ -53,7 +53,9 @@ def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:
     except ModelError:
         raise  # says already what cannot be read or built
     except (KeyError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{path} is not a model file of this program: {error}") from error
+        raise ModelError(
+            f"{path} is not a model file of this program: {error}"
+        ) from error
     return model.eval(), about
 
 
@@ -67,7 +69,9 @@ def about_model(path: Path) -> dict[str, str]:
 def _built(about: Mapping[str, str]) -> nn.Module:
     shape = tuple(int(n) for n in json.loads(about["shape"]))
     classes = int(about["classes"])
-    model = models.build(about["architecture"], shape=shape, classes=classes, seed=0)
+    model = models.build(
+        about["architecture"], shape=shape, classes=classes, seed=0
+    )
     if "residual_on" not in about:
         return model
     proxy = models.build(about["residual_on"], shape=shape, classes=classes, seed=0)
@@ -82,6 +86,8 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except FileNotFoundError as error:
-        raise ModelError(f"There is no model file {path}. Did the run finish?") from error
+        raise ModelError(
+            f"There is no model file {path}. Did the run finish?"
+        ) from error
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is damaged or no model file: {error}") from error

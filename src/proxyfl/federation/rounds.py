@@ -31,7 +31,9 @@ from proxyfl.transport.base import Transport
 class Evaluator(Protocol):
     """Scores a model of a client; ``last`` if it is the client's last score."""
 
-    def __call__(self, model: torch.nn.Module, client: int, *, last: bool = False) -> Score: ...
+    def __call__(
+        self, model: torch.nn.Module, client: int, *, last: bool = False
+    ) -> Score: ...
 
 
 @dataclass(frozen=True)
@@ -83,28 +85,45 @@ def run_rounds(
         who = presence(round)
         here = [client for client in clients if client.id in who.present]
         work = {
-            client.id: _train(client, round, who.steps(client.id, client.steps)) for client in here
+            client.id: _train(client, round, who.steps(client.id, client.steps))
+            for client in here
         }
-        scored = [client for client in here if evaluate_now(round) or client.id in who.leaving]
-        is_last = {client.id: round == rounds - 1 or client.id in who.leaving for client in scored}
+        scored = [
+            client
+            for client in here
+            if evaluate_now(round) or client.id in who.leaving
+        ]
+        is_last = {
+            client.id: round == rounds - 1 or client.id in who.leaving
+            for client in scored
+        }
         for client in scored:
             models = client.learner.models()
             _score(client.id, work[client.id], models, evaluate, is_last[client.id])
         started = time.perf_counter()
-        traffic = _exchange(here, round, who, exchange, transport, timeout) if shares else {}
+        traffic = (
+            _exchange(here, round, who, exchange, transport, timeout)
+            if shares
+            else {}
+        )
         exchanging = (time.perf_counter() - started) / max(1, len(here))
         for client in scored:
             if shares and client.id not in who.handing_over:
                 models = {"received": client.learner.shared}
-                _score(client.id, work[client.id], models, evaluate, is_last[client.id])
+                _score(
+                    client.id, work[client.id], models, evaluate, is_last[client.id]
+                )
         yield [
-            _record(c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging)
+            _record(
+                c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging
+            )
             for c in here
         ]
 
 
 def _train(client: Client, round: int, steps: int) -> _Work:
-    seed_global(client.global_seed(round))  # dropout draws from the global generator
+    # dropout draws from the global generator
+    seed_global(client.global_seed(round))
     started = time.perf_counter()
     losses = client.learner.train(round, steps)
     return _Work(losses=losses, steps=steps, training=time.perf_counter() - started)
@@ -140,7 +159,10 @@ def _exchange(
     for client in here:
         client.ledger.check_release(round)
     mixed = exchange(
-        {client.id: client.mass() for client in here}, who.present, who.handing_over, channel
+        {client.id: client.mass() for client in here},
+        who.present,
+        who.handing_over,
+        channel,
     )
     for client in here:
         if client.id in mixed:
@@ -151,7 +173,12 @@ def _exchange(
 
 
 def _record(
-    client: Client, round: int, who: Presence, work: _Work, traffic: Traffic, exchanging: float
+    client: Client,
+    round: int,
+    who: Presence,
+    work: _Work,
+    traffic: Traffic,
+    exchanging: float,
 ) -> ClientRound:
     return ClientRound(
         round=round,
@@ -165,6 +192,10 @@ def _record(
         epsilon=client.ledger.epsilon(through=round),
         traffic=traffic,
         weight=client.weight,
-        seconds={"training": work.training, "evaluation": work.evaluation, "exchange": exchanging},
+        seconds={
+            "training": work.training,
+            "evaluation": work.evaluation,
+            "exchange": exchanging,
+        },
         left=who.leaving.get(client.id),
     )

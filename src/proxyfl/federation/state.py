@@ -19,7 +19,10 @@ def pack(
     "streams/noise"."""
     state: State = {}
     for name, model in models.items():
-        state |= {f"{name}/{key}": _copy(value) for key, value in model.state_dict().items()}
+        state |= {
+            f"{name}/{key}": _copy(value)
+            for key, value in model.state_dict().items()
+        }
     for name, optimizer in optimizers.items():
         for index, slots in optimizer.state_dict()["state"].items():
             state |= {
@@ -27,7 +30,9 @@ def pack(
                 for key, value in slots.items()
             }
     return state | {
-        f"streams/{key}": value.clone() for key, value in streams.items() if value is not None
+        f"streams/{key}": value.clone()
+        for key, value in streams.items()
+        if value is not None
     }
 
 

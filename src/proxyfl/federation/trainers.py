@@ -48,7 +48,10 @@ class Optimizer:
                 "or to share. Leave requires_grad on where it should learn."
             )
         make = OPTIMIZERS[choice("optimizer", self.name, OPTIMIZERS)]
-        options: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        options: dict[str, Any] = {
+            "lr": self.learning_rate,
+            "weight_decay": self.weight_decay,
+        }
         if self.name == "sgd":
             options["momentum"] = self.momentum
         return make(trainable, **options, fused=True)
@@ -105,13 +108,17 @@ class PlainSGD:
         self._drawn += 1
         return Batch.of(self._examples, rows, self._device, self._drawn)
 
-    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
+    def step(
+        self, batch: Batch, teacher_logits: Tensor | None = None
+    ) -> float | None:
         """One step on the batch's mean loss, which it returns. Too small a batch does nothing."""
         if len(batch) < self._smallest_batch:
             return None
         self.model.train()
         weight = self.teacher_weight
-        targets = self._balance.targets(batch.y, self._classes, teacher_logits, weight)
+        targets = self._balance.targets(
+            batch.y, self._classes, teacher_logits, weight
+        )
         loss = self._balance.loss(self.model(batch.x), targets).mean()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped

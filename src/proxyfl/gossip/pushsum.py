@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from proxyfl.errors import ModelError, TopologyError
 
-if TYPE_CHECKING:  # a plan is rehearsed with weights alone, and whoever plans does not wait
+# a plan is rehearsed with weights alone, and whoever plans does not wait
+if TYPE_CHECKING:
     from torch import Tensor
 
 
@@ -83,7 +84,9 @@ def add(masses: Sequence[Mass]) -> Mass:
         )
     kinds = {(mass.theta.shape, mass.theta.dtype) for mass in masses}
     if len(kinds) > 1:
-        found = ", ".join(sorted(f"{tuple(shape)} {dtype}" for shape, dtype in kinds))
+        found = ", ".join(
+            sorted(f"{tuple(shape)} {dtype}" for shape, dtype in kinds)
+        )
         raise ModelError(
             f"Expected masses of one proxy architecture, got {found}. All clients must share the "
             "proxy."

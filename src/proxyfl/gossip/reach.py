@@ -16,7 +16,8 @@ def reach(topology: Topology, n: int, rounds: int) -> NDArray[np.int64]:
     """Entry [t, j]: how many clients, j among them if it does, hold some of j's starting mass after
     t + 1 rounds."""
     counts = [
-        _unpacked(heard, n).sum(axis=0, dtype=np.int64) for heard in _spread(topology, n, rounds)
+        _unpacked(heard, n).sum(axis=0, dtype=np.int64)
+        for heard in _spread(topology, n, rounds)
     ]
     return np.array(counts, dtype=np.int64).reshape(rounds, n)
 
@@ -28,7 +29,11 @@ def rounds_to_all_heard(topology: Topology, n: int, limit: int) -> int | None:
         return 0
     everyone = np.packbits(np.ones(n, dtype=np.uint8))
     return next(
-        (t for t, heard in enumerate(_spread(topology, n, limit), 1) if (heard == everyone).all()),
+        (
+            t
+            for t, heard in enumerate(_spread(topology, n, limit), 1)
+            if (heard == everyone).all()
+        ),
         None,
     )
 
@@ -58,7 +63,9 @@ def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
     Phi, errors = np.eye(n), []
     for round in range(rounds):
         Phi = routes(topology, round, range(n)).matrix() @ Phi
-        distance = float(np.linalg.norm(Phi / Phi.sum(axis=1, keepdims=True) - 1.0 / n))
+        distance = float(
+            np.linalg.norm(Phi / Phi.sum(axis=1, keepdims=True) - 1.0 / n)
+        )
         errors.append(distance / math.sqrt(n - 1) if n > 1 else 0.0)
     return errors
 
@@ -80,10 +87,14 @@ def _spread(
         yield heard
 
 
-def _layers(columns: Columns) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _layers(
+    columns: Columns,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The edges as (receivers, senders), cut so that no receiver stands twice in one part: indexed
     OR needs that."""
-    senders = np.repeat(np.arange(len(columns)), [len(column) for column in columns])
+    senders = np.repeat(
+        np.arange(len(columns)), [len(column) for column in columns]
+    )
     receivers = np.fromiter(chain.from_iterable(columns), np.int64, len(senders))
     values = chain.from_iterable(column.values() for column in columns)
     positive = np.fromiter(values, np.float64, len(senders)) > 0
@@ -94,7 +105,11 @@ def _layers(columns: Columns) -> Iterator[tuple[NDArray[np.int64], NDArray[np.in
     layer = np.arange(len(receivers)) - first  # i for a receiver's i-th sender
     order = np.argsort(layer, kind="stable")
     cuts = np.cumsum(np.bincount(layer))[:-1]
-    yield from zip(np.split(receivers[order], cuts), np.split(senders[order], cuts), strict=True)
+    yield from zip(
+        np.split(receivers[order], cuts),
+        np.split(senders[order], cuts),
+        strict=True,
+    )
 
 
 def _unpacked(heard: NDArray[np.uint8], n: int) -> NDArray[np.uint8]:

@@ -33,7 +33,9 @@ class Routes:
 
     def receivers(self, client: int) -> tuple[int, ...]:
         """Whom the client sends to, itself left out."""
-        return tuple(sorted(k for k in self.columns[self._present(client)] if k != client))
+        return tuple(
+            sorted(k for k in self.columns[self._present(client)] if k != client)
+        )
 
     def senders(self, client: int) -> tuple[int, ...]:
         """Who sends to the client, itself left out: the messages to wait for."""
@@ -59,7 +61,11 @@ class Routes:
 
 
 def routes(
-    topology: Topology, round: int, present: Sequence[int], *, leaving: Set[int] = frozenset()
+    topology: Topology,
+    round: int,
+    present: Sequence[int],
+    *,
+    leaving: Set[int] = frozenset(),
 ) -> Routes:
     """This round's P over the client ids ``present``, whose order does not matter.
 
@@ -92,14 +98,21 @@ def routes(
     for sender, shares in columns.items():
         for receiver in shares:
             incoming[receiver].append(sender)
-    if bare := [client for client in clients if not incoming[client] and client not in leaving]:
+    if bare := [
+        client
+        for client in clients
+        if not incoming[client] and client not in leaving
+    ]:
         raise TopologyError(
             f"In round {round} nobody sends to clients {bare} and they keep nothing, which leaves "
             f"them without a "
             "model. Give them a self share above 0, or somebody who sends to them."
         )
     return Routes(
-        round, clients, columns, {k: tuple(j for j in js if j != k) for k, js in incoming.items()}
+        round,
+        clients,
+        columns,
+        {k: tuple(j for j in js if j != k) for k, js in incoming.items()},
     )
 
 
@@ -112,6 +125,8 @@ def _hand_over(
         return staying | ({j: staying.get(j, 0.0) + returned} if returned else {})
     if not staying:
         at = clients.index(j)
-        return {next(k for k in (*clients[at:], *clients[:at]) if k not in leaving): 1.0}
+        return {
+            next(k for k in (*clients[at:], *clients[:at]) if k not in leaving): 1.0
+        }
     whole = math.fsum(staying.values())
     return {k: share / whole for k, share in staying.items()}

@@ -68,12 +68,17 @@ def complete(self_weight: float | None = None) -> Topology:
             # One column stands for all: n references instead of n * n entries. Columns are never
             # changed in place.
             return (dict.fromkeys(range(n), 1.0 / n),) * n
-        return tuple(_column(j, [k for k in range(n) if k != j], self_weight) for j in range(n))
+        return tuple(
+            _column(j, [k for k in range(n) if k != j], self_weight)
+            for j in range(n)
+        )
 
     return schedule
 
 
-def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None) -> Topology:
+def random_out(
+    degree: int = 1, seed: int = 0, self_weight: float | None = None
+) -> Topology:
     """Send to one or more (the degree) others at random, drawn anew for each client and round.
 
     Fewer than ``degree`` others: to all of them.
@@ -84,7 +89,9 @@ def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None)
     left with nothing."""
     _validate.whole("degree", degree, error=TopologyError)
     if self_weight is not None:
-        _validate.number("self_weight", self_weight, above=0, below=1, error=TopologyError)
+        _validate.number(
+            "self_weight", self_weight, above=0, below=1, error=TopologyError
+        )
 
     def schedule(round: int, n: int) -> Columns:
         if n == 1:
@@ -94,7 +101,9 @@ def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None)
         columns = []
         for j in range(n):
             ahead = _subset(count, n - 1, seed, round, j)
-            columns.append(_column(j, sorted((j + 1 + hop) % n for hop in ahead), kept))
+            columns.append(
+                _column(j, sorted((j + 1 + hop) % n for hop in ahead), kept)
+            )
         return tuple(columns)
 
     return schedule
@@ -118,14 +127,19 @@ def from_matrices(matrices: "ArrayLike") -> Topology:
         )
     size = stack.shape[1]
     rounds = [
-        tuple({int(k): float(P[k, j]) for k in np.flatnonzero(P[:, j])} for j in range(size))
+        tuple(
+            {int(k): float(P[k, j]) for k in np.flatnonzero(P[:, j])}
+            for j in range(size)
+        )
         for P in stack
     ]
     for index, columns in enumerate(rounds):
         try:
             check_columns(columns, size)
         except TopologyError as error:
-            raise TopologyError(f"Matrix {index} of {len(rounds)}: {error}") from error
+            raise TopologyError(
+                f"Matrix {index} of {len(rounds)}: {error}"
+            ) from error
 
     def schedule(round: int, n: int) -> Columns:
         if n != size:
@@ -150,7 +164,11 @@ TOPOLOGIES: dict[str, Callable[..., Topology]] = {
 
 
 def make(
-    name: str, *, self_weight: float | None = None, degree: int | None = None, seed: int = 0
+    name: str,
+    *,
+    self_weight: float | None = None,
+    degree: int | None = None,
+    seed: int = 0,
 ) -> Topology:
     """The topology called ``name``: one of TOPOLOGIES, a .json or .npy file, or the user's
     "package.module:function".
@@ -163,7 +181,9 @@ def make(
         if value is not None
     }
     factory = TOPOLOGIES.get(name)
-    takes: Sequence[str] = () if factory is None else list(inspect.signature(factory).parameters)
+    takes: Sequence[str] = (
+        () if factory is None else list(inspect.signature(factory).parameters)
+    )
     known = factory is not None or name.endswith((".json", ".npy")) or ":" in name
     if not known:
         raise TopologyError(
@@ -184,7 +204,11 @@ def make(
         )
     if factory is not None:
         return factory(**given, **({"seed": seed} if "seed" in takes else {}))
-    return _from_file(Path(name)) if name.endswith((".json", ".npy")) else _from_function(name)
+    return (
+        _from_file(Path(name))
+        if name.endswith((".json", ".npy"))
+        else _from_function(name)
+    )
 
 
 def takes(name: str) -> tuple[str, ...]:
@@ -226,7 +250,9 @@ def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
 
 
 def _kept(self_weight: float) -> None:
-    _validate.number("self_weight", self_weight, at_least=0, below=1, error=TopologyError)
+    _validate.number(
+        "self_weight", self_weight, at_least=0, below=1, error=TopologyError
+    )
 
 
 def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
@@ -235,7 +261,11 @@ def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
 
 
 def _shift(hop: int, n: int, kept: float) -> Columns:
-    return _ALONE if n == 1 else tuple(_column(j, [(j + hop) % n], kept) for j in range(n))
+    return (
+        _ALONE
+        if n == 1
+        else tuple(_column(j, [(j + hop) % n], kept) for j in range(n))
+    )
 
 
 def _subset(count: int, below: int, seed: int, round: int, j: int) -> set[int]:

@@ -18,14 +18,22 @@ def lenet5(shape: tuple[int, ...], classes: int) -> nn.Module:
     fc(classes)."""
     features, width = _two_blocks("lenet5", shape, kernel=5, channels=(6, 16))
     return features.extend(
-        [nn.Linear(width, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)]
+        [
+            nn.Linear(width, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
+        ]
     )
 
 
 def cnn1(shape: tuple[int, ...], classes: int) -> nn.Module:
     """conv(3x3, 6), conv(3x3, 16), each with ReLU and maxpool(2x2); fc(64), fc(classes)."""
     features, width = _two_blocks("cnn1", shape, kernel=3, channels=(6, 16))
-    return features.extend([nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, classes)])
+    return features.extend(
+        [nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, classes)]
+    )
 
 
 def cnn2(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -47,7 +55,12 @@ def vgg(shape: tuple[int, ...], classes: int) -> nn.Module:
     model = nn.Sequential()
     for block in ((16,), (32,), (64, 64), (128, 128), (128, 128)):
         for outputs in block:
-            model.extend([_he(nn.Conv2d(channels, outputs, kernel_size=3, padding=1)), nn.ReLU()])
+            model.extend(
+                [
+                    _he(nn.Conv2d(channels, outputs, kernel_size=3, padding=1)),
+                    nn.ReLU(),
+                ]
+            )
             channels = outputs
         model.append(nn.MaxPool2d(2))
         height, width = height // 2, width // 2
@@ -83,7 +96,9 @@ def _two_blocks(
     return features, second * out(sides[0], padding) * out(sides[1], padding)
 
 
-def _image(name: str, shape: tuple[int, ...], *, smallest: int) -> tuple[int, int, int]:
+def _image(
+    name: str, shape: tuple[int, ...], *, smallest: int
+) -> tuple[int, int, int]:
     """``shape`` as (channels, height, width), if it is one and both sides reach ``smallest``."""
     if len(shape) != 3:
         raise ModelError(

@@ -5,7 +5,9 @@ import math
 from torch import nn
 
 
-def _layers(shape: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Sequential:
+def _layers(
+    shape: tuple[int, ...], hidden: tuple[int, ...], classes: int
+) -> nn.Sequential:
     model = nn.Sequential(nn.Flatten())
     width = math.prod(shape)
     for units in hidden:

@@ -15,6 +15,8 @@ def set_prior(model: nn.Module, shares: Sequence[float]) -> bool:
             if layer.out_features != len(shares):
                 return False
             with torch.no_grad():
-                layer.bias.copy_(layer.bias.new_tensor([math.log(share) for share in shares]))
+                layer.bias.copy_(
+                    layer.bias.new_tensor([math.log(share) for share in shares])
+                )
             return True
     return False

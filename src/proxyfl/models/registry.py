@@ -31,17 +31,25 @@ class Architecture:
 
 MODELS = {
     "linear": Architecture(
-        linear, "logistic regression: few parameters, little DP noise, a good first proxy"
+        linear,
+        "logistic regression: few parameters, little DP noise, a good first proxy",
     ),
-    "mlp": Architecture(mlp, "the paper's MLP, two hidden layers of 200; its MNIST proxy"),
+    "mlp": Architecture(
+        mlp, "the paper's MLP, two hidden layers of 200; its MNIST proxy"
+    ),
     "lenet5": Architecture(
-        lenet5, "two 5x5 convolutions, three dense layers; the paper's MNIST private model"
+        lenet5,
+        "two 5x5 convolutions, three dense layers; the paper's MNIST private model",
     ),
-    "cnn1": Architecture(cnn1, "the paper's CNN1, 6 and 16 channels; its CIFAR-10 proxy"),
+    "cnn1": Architecture(
+        cnn1, "the paper's CNN1, 6 and 16 channels; its CIFAR-10 proxy"
+    ),
     "cnn2": Architecture(
         cnn2, "the paper's CNN2, 128 and 128 channels; its CIFAR-10 private model"
     ),
-    "vgg": Architecture(vgg, "VGG-11 at a quarter of its width, for 100x80 endoscopy images"),
+    "vgg": Architecture(
+        vgg, "VGG-11 at a quarter of its width, for 100x80 endoscopy images"
+    ),
     "resnet18": Architecture(
         resnet18, "ResNet-18 with GroupNorm; the paper's histopathology model"
     ),
@@ -49,7 +57,9 @@ MODELS = {
 }
 
 
-def build(spec: str, *, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+def build(
+    spec: str, *, shape: tuple[int, ...], classes: int, seed: int
+) -> nn.Module:
     """The model ``spec`` for inputs of ``shape`` and ``classes`` classes, in training mode."""
     for size in shape:
         whole("every size in shape", size, error=ModelError)

@@ -51,7 +51,9 @@ def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
     channels, height, width = shape
     large = min(height, width) >= SMALL
     model = nn.Sequential(
-        _convolution(channels, 64, kernel=7 if large else 3, stride=2 if large else 1),
+        _convolution(
+            channels, 64, kernel=7 if large else 3, stride=2 if large else 1
+        ),
         nn.GroupNorm(GROUPS, 64),
         nn.ReLU(),
     )
@@ -61,10 +63,16 @@ def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
     for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         model.extend([Block(inputs, outputs, stride), Block(outputs, outputs, 1)])
         inputs = outputs
-    return model.extend([nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes)])
+    return model.extend(
+        [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes)]
+    )
 
 
-def _convolution(inputs: int, outputs: int, *, kernel: int, stride: int) -> nn.Conv2d:
-    layer = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+def _convolution(
+    inputs: int, outputs: int, *, kernel: int, stride: int
+) -> nn.Conv2d:
+    layer = nn.Conv2d(
+        inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False
+    )
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer

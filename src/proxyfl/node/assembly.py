@@ -112,11 +112,16 @@ def client(
             sampling_rate=site.privacy.sampling_rate,
             declared_examples=site.privacy.examples,
             delta=site.privacy.delta,
-            budget=None if budget is None else Budget(budget, site.privacy.accountant),
+            budget=None
+            if budget is None
+            else Budget(budget, site.privacy.accountant),
             ledger=ledger,
         ),
         streams=real() if seed is None else seeded(seed, id),
-        private=Part(_built(manifest, site.model.architecture, own_seed), site.private_optimizer),
+        private=Part(
+            _built(manifest, site.model.architecture, own_seed),
+            site.private_optimizer,
+        ),
         proxy=Part(initial_proxy(manifest), site.proxy_optimizer),
         steps=site.learning.steps_per_round,
         alpha=site.learning.alpha,
@@ -142,7 +147,9 @@ def initial_proxy(manifest: Manifest) -> torch.nn.Module:
 
 def with_budget(site: Site, epsilon: float | None) -> Site:
     """The site with another budget."""
-    return dataclasses.replace(site, privacy=dataclasses.replace(site.privacy, budget=epsilon))
+    return dataclasses.replace(
+        site, privacy=dataclasses.replace(site.privacy, budget=epsilon)
+    )
 
 
 def _built(manifest: Manifest, architecture: str, seed: int) -> torch.nn.Module:

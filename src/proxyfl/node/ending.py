@@ -56,13 +56,17 @@ class Ending:
     def farewell(self) -> None:
         """One last hello to everybody who can be reached."""
         names = [card.name for card in self.service.roster.others()]
-        turns = [self.courier.turns[name] for name in names if name in self.courier.turns]
+        turns = [
+            self.courier.turns[name] for name in names if name in self.courier.turns
+        ]
         for turn in turns:
             turn.hello_due = 0.0
         self.courier.poke(names)
         deadline = time.monotonic() + FAREWELL_SECONDS
         while time.monotonic() < deadline:
-            waiting = [turn for turn in turns if turn.hello_due == 0.0 and turn.reachable]
+            waiting = [
+                turn for turn in turns if turn.hello_due == 0.0 and turn.reachable
+            ]
             if not waiting:
                 return
             self.exchange.wait(0.05)
@@ -76,7 +80,9 @@ class Ending:
             away = card.name in self.participant.missed
             # Whoever holds a stream to this site may still need it as a relay.
             needs_us = self.service.dialled_in(card.name)
-            if needs_us or (peer.state == "active" and peer.round < rounds and not away):
+            if needs_us or (
+                peer.state == "active" and peer.round < rounds and not away
+            ):
                 found.append(card.name)
         return found
 

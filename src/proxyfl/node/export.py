@@ -49,7 +49,9 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     finally:
         store.close()
     if not here.learner:
-        raise RunError(f"{site.name} has finished no round yet: there is nothing to export.")
+        raise RunError(
+            f"{site.name} has finished no round yet: there is nothing to export."
+        )
     data = assembly.load(manifest, site, folder)
     # A throw-away client without a ledger: it takes no step.
     client = assembly.client(manifest, site, data.train, ledger=None, seed=0)
@@ -57,8 +59,15 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     model = client.learner.models()["private"].eval()
     out.mkdir(parents=True)
     example = data.test.take(torch.tensor([0]))
-    weights = {name: value.contiguous().clone() for name, value in model.state_dict().items()}
-    about = {"architecture": site.model.architecture, "site": site.name, "role": "private"}
+    weights = {
+        name: value.contiguous().clone()
+        for name, value in model.state_dict().items()
+    }
+    about = {
+        "architecture": site.model.architecture,
+        "site": site.name,
+        "role": "private",
+    }
     save_file(weights, out / "private.safetensors", metadata=about)
     with torch.no_grad():
         trace: Any = torch.jit.trace  # untyped in torch
@@ -72,7 +81,9 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         "shape": list(manifest.input.shape),
         "classes": list(manifest.input.classes),
         "residual_on": manifest.proxy.architecture if site.model.residual else None,
-        "privacy_of_the_proxies": str(Ledger.read(folder / assembly.LEDGER_FILE).epsilon()),
+        "privacy_of_the_proxies": str(
+            Ledger.read(folder / assembly.LEDGER_FILE).epsilon()
+        ),
         "warning": WARNING,
         "last_round": history[-1] if history else None,
     }

@@ -21,7 +21,9 @@ def save(folder: Path, learner: Learner, round: int) -> str:
     kept.mkdir(exist_ok=True)
     name = f"round-{round:06d}.safetensors"
     scratch = kept / f".{name}"
-    save_file({key: value.contiguous() for key, value in learner.state().items()}, scratch)
+    save_file(
+        {key: value.contiguous() for key, value in learner.state().items()}, scratch
+    )
     with scratch.open("rb") as written:
         os.fsync(written.fileno())
     scratch.replace(kept / name)

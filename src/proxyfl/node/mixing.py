@@ -70,7 +70,9 @@ class Mixer:
     def frame(self, theta: Tensor, weight: Fraction, round: int) -> bytes:
         """The frame of a part of this site's mass."""
         sender = self.roster.current.position(self.me)
-        message = wire.Message(round, sender, float(weight), theta.cpu(), self.proxy.model)
+        message = wire.Message(
+            round, sender, float(weight), theta.cpu(), self.proxy.model
+        )
         return wire.encode(message)
 
     def mass(self, part: Part) -> Mass:
@@ -81,7 +83,9 @@ class Mixer:
 
     def to_keep(self, theta: Tensor, weight: Fraction) -> bytes:
         """This site's own mass as the store holds it, whatever the round and the version."""
-        return wire.encode(wire.Message(0, 0, float(weight), theta.cpu(), self.proxy.model))
+        return wire.encode(
+            wire.Message(0, 0, float(weight), theta.cpu(), self.proxy.model)
+        )
 
     def kept(self, content: bytes) -> Tensor:
         """The parameters that ``to_keep`` put away."""
@@ -102,21 +106,30 @@ class Mixer:
         names = manifest.names()
         present = []
         for position, card in enumerate(manifest.members):
-            if card.joins <= round and (card.name not in left or card.name == self.me):
+            if card.joins <= round and (
+                card.name not in left or card.name == self.me
+            ):
                 present.append(position)
         own = manifest.position(self.me)
         gone = frozenset({own}) if leaving and len(present) > 1 else frozenset()
         return routes(manifest.mixing(), round, present, leaving=gone), names
 
     def shares(
-        self, round: int, *, blocked: Collection[str], left: Collection[str], leaving: bool
+        self,
+        round: int,
+        *,
+        blocked: Collection[str],
+        left: Collection[str],
+        leaving: bool,
     ) -> dict[str, float]:
         """Receiver -> share of this site's mass. What a blocked peer should get, the site keeps.
 
         A site that leaves gives everything to those who can take it."""
         plan, names = self.routes(round, left=left, leaving=leaving)
         shares: dict[str, float] = {}
-        for position, share in plan.shares(self.roster.current.position(self.me)).items():
+        for position, share in plan.shares(
+            self.roster.current.position(self.me)
+        ).items():
             name = names[position]
             if name in blocked:
                 name = self.me
@@ -138,7 +151,8 @@ class Mixer:
             able = [
                 card.name
                 for card in members
-                if card.name not in {self.me, *blocked, *left} and card.joins <= round
+                if card.name not in {self.me, *blocked, *left}
+                and card.joins <= round
             ]
             return {able[0]: 1.0} if able else {self.me: 1.0}
         first = next(iter(shares))
@@ -158,17 +172,23 @@ class Mixer:
         order = {name: at for at, name in enumerate(self.roster.current.names())}
         found = [((order[self.me], -1), kept)]
         for part in parts:
-            found.append(((order.get(part.sender, len(order)), part.round), self.mass(part)))
+            found.append(
+                ((order.get(part.sender, len(order)), part.round), self.mass(part))
+            )
         found.sort(key=lambda entry: entry[0])
         masses = [mass for _, mass in found if mass.w > 0]
         return add(masses) if masses else None
 
     def _manifest(self, version: int) -> Manifest:
         if version not in self.roster.versions:
-            raise TransportError(f"Version {version} of the manifest is not known here.")
+            raise TransportError(
+                f"Version {version} of the manifest is not known here."
+            )
         return self.roster.versions[version]
 
-    def _decoded(self, frame: bytes, manifest: Manifest, sender: str, round: int) -> wire.Message:
+    def _decoded(
+        self, frame: bytes, manifest: Manifest, sender: str, round: int
+    ) -> wire.Message:
         return wire.decode(
             frame,
             expect_sender=manifest.position(sender),

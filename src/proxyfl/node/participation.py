@@ -97,7 +97,9 @@ class Participant:
         self._await_settlement()
         left = self.left()
         blocked = self.books.blocked()
-        shares = self.mixer.shares(here.round, blocked=blocked, left=left, leaving=leaving)
+        shares = self.mixer.shares(
+            here.round, blocked=blocked, left=left, leaving=leaving
+        )
         me = self.books.me
         last = me if me in shares else list(shares)[-1]
         weights = divided(here.weight, shares, last)
@@ -115,9 +117,13 @@ class Participant:
             frames=frames,
             weights=weights,
             learner=keeping.save(self.folder, self.client.learner, here.round),
-            charges=[json.dumps(asdict(charge)) for charge in self.client.ledger.charges],
+            charges=[
+                json.dumps(asdict(charge)) for charge in self.client.ledger.charges
+            ],
         )
-        self.log.add("released", round=here.round, to=sorted(frames), leaving=leaving)
+        self.log.add(
+            "released", round=here.round, to=sorted(frames), leaving=leaving
+        )
         self.courier.poke(frames)
         return {receiver: len(frame) for receiver, frame in frames.items()}
 
@@ -127,14 +133,19 @@ class Participant:
         Else that peer would count as blocked, and this site would keep what it should send."""
         deadline = time.monotonic() + min(self.patience, SETTLE_SECONDS)
         while time.monotonic() < deadline:
-            under_way = [name for name in self.books.owed_to() if self._speaks(name)]
+            under_way = [
+                name for name in self.books.owed_to() if self._speaks(name)
+            ]
             if not under_way:
                 return
             self.courier.poke(under_way)
             self.exchange.wait(0.05)
 
     def _speaks(self, name: str) -> bool:
-        heard = time.time() - self.courier.service.contact.get(name, 0.0) < SPEAKS_SECONDS
+        heard = (
+            time.time() - self.courier.service.contact.get(name, 0.0)
+            < SPEAKS_SECONDS
+        )
         return heard or self.courier.reachable(name)
 
     def finish(self) -> tuple[list[Part], Mass | None]:
@@ -173,12 +184,21 @@ class Participant:
                 asked = now
             self.exchange.wait(0.1)
         if missing:
-            self.log.add("went on without", round=round, peers=sorted(missing), heard=self.heard_of)
+            self.log.add(
+                "went on without",
+                round=round,
+                peers=sorted(missing),
+                heard=self.heard_of,
+            )
 
     def left(self) -> set[str]:
         """Members who have announced that they leave."""
         names = self.mixer.roster.current.names()
-        return {name for name in names if self.exchange.books.peer(name).state != "active"}
+        return {
+            name
+            for name in names
+            if self.exchange.books.peer(name).state != "active"
+        }
 
     def _withdrawn(self, mass: Mass) -> Mass:
         """Refuse what arrives from now on, and add what had arrived: all of it is handed on."""
@@ -218,6 +238,9 @@ class Participant:
         now = time.time()
         for name in names:
             # A peer that talks but does not send is slow, not away: it is waited for again.
-            recently = now - self.courier.service.contact.get(name, 0.0) < self.patience / 2
+            recently = (
+                now - self.courier.service.contact.get(name, 0.0)
+                < self.patience / 2
+            )
             if not recently:
                 self.missed[name] = now

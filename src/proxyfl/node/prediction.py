@@ -74,7 +74,9 @@ def predict(
     data = [assembly.load(agreed, settings, place) for settings, place in sites]
     clients = []
     for (settings, _), own in zip(sites, data, strict=True):
-        clients.append(assembly.client(agreed, settings, own.train, ledger=None, seed=seed))
+        clients.append(
+            assembly.client(agreed, settings, own.train, ledger=None, seed=seed)
+        )
     simulate(agreed, clients, data[0], say=say)
     outcomes = []
     for client, (settings, _), own in zip(clients, sites, data, strict=True):
@@ -93,8 +95,13 @@ def simulate(
     presences = membership.plan(
         len(clients),
         agreed.rounds,
-        schedule=[membership.Attendance(at, card.joins) for at, card in enumerate(agreed.members)],
-        allowances={client.id: _allowance(client, agreed.rounds) for client in clients},
+        schedule=[
+            membership.Attendance(at, card.joins)
+            for at, card in enumerate(agreed.members)
+        ],
+        allowances={
+            client.id: _allowance(client, agreed.rounds) for client in clients
+        },
     )
 
     def judged(model: torch.nn.Module, client: int, *, last: bool = False) -> Score:
@@ -114,15 +121,21 @@ def simulate(
         say(number)
 
 
-def alone(agreed: Manifest, settings: Site, own: SiteData, seed: int | None) -> Score:
+def alone(
+    agreed: Manifest, settings: Site, own: SiteData, seed: int | None
+) -> Score:
     """What the site's private model reaches by itself, in as many steps."""
-    client = assembly.client(agreed, settings, own.train, ledger=None, seed=seed, method="alone")
+    client = assembly.client(
+        agreed, settings, own.train, ledger=None, seed=seed, method="alone"
+    )
     for round in range(agreed.rounds):
         client.learner.train(round, client.steps)
     return evaluate(client.learner.models()["private"], own.test)
 
 
-def _outcome(agreed: Manifest, client: Client, settings: Site, own: SiteData, seed: int) -> Outcome:
+def _outcome(
+    agreed: Manifest, client: Client, settings: Site, own: SiteData, seed: int
+) -> Outcome:
     joined = evaluate(client.learner.models()["private"], own.test)
     baseline = alone(agreed, settings, own, seed)
     return Outcome(
@@ -144,4 +157,6 @@ def _allowance(client: Client, rounds: int) -> membership.Allowance:
     affordable = client.ledger.affordable_steps(
         trainer.sampling_rate, trainer.noise_multiplier, wanted
     )
-    return membership.Allowance(client.steps, None if affordable == wanted else affordable)
+    return membership.Allowance(
+        client.steps, None if affordable == wanted else affordable
+    )

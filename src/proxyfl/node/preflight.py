@@ -25,7 +25,12 @@ from proxyfl.node import assembly
 from proxyfl.node.exchange.service import ABOUT, about
 from proxyfl.node.exchange.store import FILE as STORE_FILE
 from proxyfl.node.members.card import Card, fingerprint_of, tls_name
-from proxyfl.node.members.identity import KEY_FILE, SEALING_FILE, Identity, check_secret
+from proxyfl.node.members.identity import (
+    KEY_FILE,
+    SEALING_FILE,
+    Identity,
+    check_secret,
+)
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
@@ -50,7 +55,9 @@ class Line:
 def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
     """All checks, as they are done."""
     yield _tried("private keys", lambda: _keys(folder))
-    identity = _tried("certificate", lambda: _certificate(Identity(folder, site.name)))
+    identity = _tried(
+        "certificate", lambda: _certificate(Identity(folder, site.name))
+    )
     yield identity
     if not identity.ok:
         return
@@ -61,12 +68,17 @@ def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
     roster = found[0]
     clients: list[Client] = []
     yield _tried("data", lambda: _data(site, folder, roster.current))
-    yield _tried("models and one DP step", lambda: _step(site, folder, roster.current, clients))
+    yield _tried(
+        "models and one DP step",
+        lambda: _step(site, folder, roster.current, clients),
+    )
     if clients:
         yield _tried("budget", lambda: _budget(clients[0], roster.current))
         yield _tried("disk", lambda: _disk(clients[0], folder))
     if site.network.folder:
-        yield _tried("exchange folder", lambda: _writable(folder / site.network.folder))
+        yield _tried(
+            "exchange folder", lambda: _writable(folder / site.network.folder)
+        )
         return
     yield from _network(site, folder, roster, wait)
 
@@ -88,7 +100,9 @@ def _certificate(identity: Identity) -> str:
     identity.tls_certificate()
     left = identity.expires() - datetime.datetime.now(datetime.UTC)
     if left.days < 1:
-        raise TransportError("The TLS certificate has ended. Run `proxyfl node certificate`.")
+        raise TransportError(
+            "The TLS certificate has ended. Run `proxyfl node certificate`."
+        )
     return f"valid for {left.days} days"
 
 
@@ -97,7 +111,9 @@ def _manifest(site: Site, folder: Path, found: list[Roster]) -> str:
     agreed = roster.current
     agreed.member(site.name)
     found.append(roster)
-    return f"version {agreed.version} of {agreed.name!r}, hash {agreed.digest[:16]}..."
+    return (
+        f"version {agreed.version} of {agreed.name!r}, hash {agreed.digest[:16]}..."
+    )
 
 
 def _data(site: Site, folder: Path, agreed: Manifest) -> str:
@@ -118,7 +134,9 @@ def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> 
     client.learner.train(0, 1)
     clients.append(assembly.client(agreed, site, own.train, ledger=None, seed=0))
     size = params.size(client.learner.shared)
-    return f"a proxy of {size} parameters ({agreed.proxy.architecture}) learns with DP"
+    return (
+        f"a proxy of {size} parameters ({agreed.proxy.architecture}) learns with DP"
+    )
 
 
 def _budget(client: Client, agreed: Manifest) -> str:
@@ -160,7 +178,9 @@ def _writable(path: Path) -> str:
     return f"{path} can be written"
 
 
-def _network(site: Site, folder: Path, roster: Roster, wait: float) -> Iterator[Line]:
+def _network(
+    site: Site, folder: Path, roster: Roster, wait: float
+) -> Iterator[Line]:
     identity = roster.identity
     answering: list[Any] = []
     if site.network.listen:
@@ -204,10 +224,14 @@ def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> s
     return f"{site.network.listen} is free"
 
 
-def _peer_line(card: Card, identity: Identity, roster: Roster, deadline: float) -> Line:
+def _peer_line(
+    card: Card, identity: Identity, roster: Roster, deadline: float
+) -> Line:
     check = f"peer {card.name}"
     if not card.address:
-        return Line(check, True, "can only dial out: it will call this site, or use a relay")
+        return Line(
+            check, True, "can only dial out: it will call this site, or use a relay"
+        )
     while True:
         line = _tried(check, lambda: _peer(card, identity, roster))
         if line.ok or time.monotonic() > deadline:
@@ -223,7 +247,9 @@ def _peer(card: Card, identity: Identity, roster: Roster) -> str:
     channel = Channel(
         card.address,
         tls_name(card.fingerprint),
-        credentials=lambda: Credentials(identity.key_pem(), identity.tls_certificate(), card.pem),
+        credentials=lambda: Credentials(
+            identity.key_pem(), identity.tls_certificate(), card.pem
+        ),
         largest=1 << 16,
     )
     try:
@@ -247,12 +273,15 @@ def _check_key(card: Card, identity: Identity) -> None:
     host, _, port = card.address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # looked at below: which key it is, is the question
+    # looked at below: which key it is, is the question
+    context.verify_mode = ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
     context.load_cert_chain(identity.folder / "tls.pem", identity.folder / KEY_FILE)
     try:
-        plain = socket.create_connection((host.strip("[]"), int(port)), _CALL_SECONDS)
+        plain = socket.create_connection(
+            (host.strip("[]"), int(port)), _CALL_SECONDS
+        )
     except OSError as error:
         raise TransportError(
             f"{card.address} cannot be reached: {error}. Is the site or its preflight running, and "

@@ -78,7 +78,11 @@ class Node:
         manifest = self.roster.current
         self.data = assembly.load(manifest, site, folder)
         self.client = assembly.client(
-            manifest, site, self.data.train, ledger=folder / assembly.LEDGER_FILE, seed=seed
+            manifest,
+            site,
+            self.data.train,
+            ledger=folder / assembly.LEDGER_FILE,
+            seed=seed,
         )
         self.log = AuditLog(folder / AUDIT_FILE)
         self.store = Store(folder / STORE_FILE)
@@ -111,7 +115,9 @@ class Node:
             self.log,
             folder,
             patience=site.network.patience,
-            guard=Guard(site.defence.rule, site.defence.radius, site.defence.most_weight),
+            guard=Guard(
+                site.defence.rule, site.defence.radius, site.defence.most_weight
+            ),
         )
         self.stopping = threading.Event()
         self.ending = Ending(self.participant, self.service, self.stopping)
@@ -151,7 +157,9 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """What the status page shows."""
-        return status.of_folder(self.site, self.folder, service=self.service, running=True)
+        return status.of_folder(
+            self.site, self.folder, service=self.service, running=True
+        )
 
     def begin_again(self, round: int) -> int:
         """After a restore from an old backup: charge the rounds that were forgotten, and go on
@@ -167,7 +175,9 @@ class Node:
         rate, noise = trainer.sampling_rate, trainer.noise_multiplier
         forgotten = range(here.round, round)
         for number in forgotten:
-            steps = self.client.ledger.affordable_steps(rate, noise, self.client.steps)
+            steps = self.client.ledger.affordable_steps(
+                rate, noise, self.client.steps
+            )
             self.client.ledger.charge(number, steps, rate, noise)
         self.books.begin_again(round=round)
         self.log.add("began again", round=round, charged=len(forgotten))
@@ -197,7 +207,9 @@ class Node:
         server = Server(
             self.site.network.listen,
             credentials=lambda: Credentials(
-                self.identity.key_pem(), self.identity.tls_certificate(), self.roster.trusted()
+                self.identity.key_pem(),
+                self.identity.tls_certificate(),
+                self.roster.trusted(),
             ),
             answer=self.service.answer,
             follow=self.service.follow,
@@ -226,8 +238,11 @@ class Node:
         members = self.roster.current.members
         present = [at for at, card in enumerate(members) if card.name not in left]
         leaving = {self.client.id: reason} if reason else {}
-        who = Presence(tuple(present), len(members), leaving, {self.client.id: steps})
-        transport = MemoryTransport()  # the round loop wants one; the participant moves the mass
+        who = Presence(
+            tuple(present), len(members), leaving, {self.client.id: steps}
+        )
+        # the round loop wants one; the participant moves the mass
+        transport = MemoryTransport()
         rows = run_rounds(
             [self.client],
             rounds=round + 1,
@@ -242,7 +257,9 @@ class Node:
         for records in rows:
             self._record(records[0])
 
-    def _evaluate(self, model: torch.nn.Module, client: int, *, last: bool = False) -> Score:
+    def _evaluate(
+        self, model: torch.nn.Module, client: int, *, last: bool = False
+    ) -> Score:
         return evaluate(model, self.data.test, self.site.resources.device)
 
     def _allowance(self) -> tuple[int, str]:
@@ -262,14 +279,19 @@ class Node:
         row["heard"] = self.participant.heard_of
         row["asked"] = self.participant.expected
         row["time"] = round(time.time(), 3)
-        with (self.folder / status.METRICS_FILE).open("a", encoding="utf-8") as file:
+        metrics = self.folder / status.METRICS_FILE
+        with metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         missing = self.participant.expected - self.participant.heard_of
-        note = f"; WITHOUT {missing} of {self.participant.expected} senders" if missing else ""
+        note = ""
+        if missing:
+            note = f"; WITHOUT {missing} of {self.participant.expected} senders"
         measure = self.roster.current.measure
         value = row.get(f"private_{measure}")
         shown = "" if value is None else f", private {measure} {value:.3f}"
-        self.say(f"round {record.round + 1} of {self.roster.current.rounds}{shown}{note}")
+        self.say(
+            f"round {record.round + 1} of {self.roster.current.rounds}{shown}{note}"
+        )
 
     def _resume_exchange(self) -> None:
         """The program stopped after a release: what was trained is kept, the round is finished."""
@@ -308,7 +330,9 @@ class Node:
         self.exchange.accepted = self.roster.acceptance
         self.client.id = manifest.position(self.site.name)
         self.books.write_off(set(before.names()) - set(manifest.names()))
-        self.log.add("manifest", version=manifest.version, members=list(manifest.names()))
+        self.log.add(
+            "manifest", version=manifest.version, members=list(manifest.names())
+        )
 
     def _check_budget(self) -> None:
         """A budget can be lowered, never raised: the store knows the lowest so far."""
@@ -325,9 +349,13 @@ class Node:
 
     def _check_ledger(self) -> None:
         """Whatever the store has seen charged must still be in the ledger."""
-        charges = [json.dumps(asdict(charge)) for charge in self.client.ledger.charges]
+        charges = [
+            json.dumps(asdict(charge)) for charge in self.client.ledger.charges
+        ]
         with self.store.reading() as run:
-            rows = run.execute("select entry from charges order by number").fetchall()
+            rows = run.execute(
+                "select entry from charges order by number"
+            ).fetchall()
         known = [entry for (entry,) in rows]
         if charges[: len(known)] != known:
             raise PrivacyError(
@@ -337,7 +365,9 @@ class Node:
 
     def _shared_folder(self) -> Folder | None:
         path = self.site.network.folder
-        return Folder(self.folder / path, largest=2 * self.largest) if path else None
+        return (
+            Folder(self.folder / path, largest=2 * self.largest) if path else None
+        )
 
     def _asked(self, file: str) -> bool:
         path = self.folder / file

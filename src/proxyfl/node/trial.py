@@ -91,7 +91,9 @@ def lay_out(
             listen=addresses[at],
             status_port=ports[at],
         )
-        write_text(place / site.FILE, site.to_toml(replace(settings, network=network)))
+        write_text(
+            place / site.FILE, site.to_toml(replace(settings, network=network))
+        )
     manifest = Manifest(
         "trial",
         rounds=rounds,
@@ -115,7 +117,15 @@ def quick_site(patience: float = 60.0) -> Site:
 
 def command(place: Path, *arguments: str) -> list[str]:
     """The command that runs the site in ``place``."""
-    return [sys.executable, "-m", "proxyfl.cli.main", "node", "run", str(place), *arguments]
+    return [
+        sys.executable,
+        "-m",
+        "proxyfl.cli.main",
+        "node",
+        "run",
+        str(place),
+        *arguments,
+    ]
 
 
 def start(places: Sequence[Path], *arguments: str) -> list[subprocess.Popen[bytes]]:

@@ -35,7 +35,9 @@ class Segment:
     def __post_init__(self) -> None:
         _validate.number("sampling_rate", self.sampling_rate, above=0, at_most=1)
         # Its square must be a float, too.
-        _validate.number("noise_multiplier", self.noise_multiplier, above=0, at_most=1e100)
+        _validate.number(
+            "noise_multiplier", self.noise_multiplier, above=0, at_most=1e100
+        )
         _validate.whole("steps", self.steps, at_least=0)
 
 
@@ -59,17 +61,25 @@ def pld_epsilon(
 
 
 def rdp_of(
-    segments: Iterable[Segment], delta: float, orders: Sequence[float] = PAPER_ORDERS
+    segments: Iterable[Segment],
+    delta: float,
+    orders: Sequence[float] = PAPER_ORDERS,
 ) -> float:
     """Epsilon of all ``segments`` together by Rényi DP. Some tens of microseconds for settings seen
     before."""
     _checked_delta(delta)
     if not orders or any(not 1.01 < order < math.inf for order in orders):
-        raise ConfigError(f"Expected finite RDP orders above 1.01, got orders={list(orders)}.")
-    return rdp.epsilon(_parts(segments), delta, tuple(float(order) for order in orders))
+        raise ConfigError(
+            f"Expected finite RDP orders above 1.01, got orders={list(orders)}."
+        )
+    return rdp.epsilon(
+        _parts(segments), delta, tuple(float(order) for order in orders)
+    )
 
 
-def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -> float:
+def pld_of(
+    segments: Iterable[Segment], delta: float, *, coarser: float = 1.0
+) -> float:
     """Epsilon of all ``segments`` together by privacy loss distributions, on a grid ``coarser`` by
     that factor.
 
@@ -88,7 +98,10 @@ def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -
         steps = sum(n for _, _, n in parts)
         reason = f"delta={delta:.3g} is too small for double precision over {steps} steps"
     except (ValueError, ArithmeticError, MemoryError):
-        value, reason = math.inf, "their privacy loss is too large to tabulate (very little noise)"
+        value, reason = (
+            math.inf,
+            "their privacy loss is too large to tabulate (very little noise)",
+        )
     if math.isinf(value):
         warnings.warn(
             f"The PLD accountant cannot handle these steps: {reason}. "
@@ -102,12 +115,18 @@ def pld_of(segments: Iterable[Segment], delta: float, *, coarser: float = 1.0) -
 
 
 def epsilon_of(
-    segments: Iterable[Segment], delta: float, accountant: str, *, coarser: float = 1.0
+    segments: Iterable[Segment],
+    delta: float,
+    accountant: str,
+    *,
+    coarser: float = 1.0,
 ) -> float:
     """Epsilon by the ``accountant`` named, "pld" or "rdp"; ``coarser`` is for PLD only."""
     _validate.choice("accountant", accountant, ACCOUNTANTS)
     return (
-        pld_of(segments, delta, coarser=coarser) if accountant == "pld" else rdp_of(segments, delta)
+        pld_of(segments, delta, coarser=coarser)
+        if accountant == "pld"
+        else rdp_of(segments, delta)
     )
 
 
@@ -120,7 +139,9 @@ def epsilon(
     """The whole statement about all ``segments`` together."""
     _checked_delta(delta)
     if kind is Kind.NONE:
-        return Epsilon(rdp=math.inf, pld=math.inf, delta=delta, kind=kind, relation=relation)
+        return Epsilon(
+            rdp=math.inf, pld=math.inf, delta=delta, kind=kind, relation=relation
+        )
     segments = tuple(segments)
     return Epsilon(
         rdp=rdp_of(segments, delta),
@@ -138,7 +159,11 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     for segment in segments:
         setting = (segment.sampling_rate, segment.noise_multiplier)
         totals[setting] = totals.get(setting, 0) + segment.steps
-    return tuple(Segment(rate, noise, steps) for (rate, noise), steps in totals.items() if steps)
+    return tuple(
+        Segment(rate, noise, steps)
+        for (rate, noise), steps in totals.items()
+        if steps
+    )
 
 
 def _parts(segments: Iterable[Segment]) -> tuple[tuple[float, float, int], ...]:
@@ -146,7 +171,8 @@ def _parts(segments: Iterable[Segment]) -> tuple[tuple[float, float, int], ...]:
     # it.
     return tuple(
         sorted(
-            (float(s.sampling_rate), float(s.noise_multiplier), s.steps) for s in merged(segments)
+            (float(s.sampling_rate), float(s.noise_multiplier), s.steps)
+            for s in merged(segments)
         )
     )
 

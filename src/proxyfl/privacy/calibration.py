@@ -23,7 +23,12 @@ _COARSER = 4.0
 
 
 def noise_for(
-    epsilon: float, *, sampling_rate: float, steps: int, delta: float, accountant: str = "pld"
+    epsilon: float,
+    *,
+    sampling_rate: float,
+    steps: int,
+    delta: float,
+    accountant: str = "pld",
 ) -> float:
     """The smallest noise multiplier, to four significant digits, that keeps ``steps`` steps within
     ``epsilon``.
@@ -36,10 +41,15 @@ def noise_for(
     @cache
     def cost(noise: float, coarser: float = _COARSER) -> float:
         return epsilon_of(
-            [Segment(sampling_rate, noise, steps)], delta, accountant, coarser=coarser
+            [Segment(sampling_rate, noise, steps)],
+            delta,
+            accountant,
+            coarser=coarser,
         )
 
-    low = high = 1.0  # then cost(low) > epsilon >= cost(high), a factor of two apart
+    low = high = (
+        1.0  # then cost(low) > epsilon >= cost(high), a factor of two apart
+    )
     while cost(high) > epsilon:
         low, high = high, high * 2
         if high > _LARGEST_NOISE:
@@ -58,7 +68,8 @@ def noise_for(
                 f"keeps {steps} steps within it. Such an epsilon protects nobody; choose one "
                 f"below 10."
             )
-    least = min(1e-9, epsilon / 2)  # stands in for a cost of 0, which has no logarithm
+    # stands in for a cost of 0, which has no logarithm
+    least = min(1e-9, epsilon / 2)
     # On logarithms, where epsilon is nearly a straight line.
     root = optimize.brentq(
         lambda x: math.log(max(cost(math.exp(x)), least) / epsilon),
@@ -82,7 +93,9 @@ def steps_for(
 
     def fits(steps: int) -> bool:
         return (
-            epsilon_of([Segment(sampling_rate, noise_multiplier, steps)], delta, accountant)
+            epsilon_of(
+                [Segment(sampling_rate, noise_multiplier, steps)], delta, accountant
+            )
             <= epsilon
         )
 

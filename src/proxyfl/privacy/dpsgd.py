@@ -50,7 +50,9 @@ class Batch:
     number: int
 
     @classmethod
-    def of(cls, examples: Examples, rows: Tensor, device: torch.device, number: int) -> Self:
+    def of(
+        cls, examples: Examples, rows: Tensor, device: torch.device, number: int
+    ) -> Self:
         """The examples of ``rows``, on ``device``."""
         x = examples.take(rows).to(device)
         y = examples.labels.index_select(0, rows).to(device)
@@ -89,14 +91,19 @@ class DPSGD:
             sampling_rate=sampling_rate,
             declared_examples=declared_examples,
         )
-        if ledger.relation is Relation.ADD_OR_REMOVE and sampling.relation is not ledger.relation:
+        if (
+            ledger.relation is Relation.ADD_OR_REMOVE
+            and sampling.relation is not ledger.relation
+        ):
             raise PrivacyError(
                 f"The sampling rate {sampling.rate:.4g} follows from a number of examples; the "
                 "ledger claims add-or-remove. Give sampling_rate, or open the ledger with "
                 "relation=Relation.ZERO_OUT."
             )
         self.clip_norm = number("clip_norm", clip_norm, above=0)
-        self.noise_multiplier = number("noise_multiplier", noise_multiplier, above=0)
+        self.noise_multiplier = number(
+            "noise_multiplier", noise_multiplier, above=0
+        )
         self._balance = balance
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
         if teacher_weight > 0 and ledger.kind is Kind.END_TO_END:
@@ -124,9 +131,8 @@ class DPSGD:
                 "records a repeated "
                 "round once. Open the ledger with simulated=False, or use seeds.Seeded."
             )
-        for parameter in params.trainable(
-            model
-        ):  # the layout of the gradients, which fused optimizers take for given
+        # the layout of the gradients, which fused optimizers take for given
+        for parameter in params.trainable(model):
             parameter.data = parameter.data.contiguous()
         self.model = model
         self.optimizer = optimizer
@@ -143,7 +149,10 @@ class DPSGD:
         )
         self._device = params.trainable(model)[0].device
         self._clip_to = clip_norm_for(
-            noise, clip_norm, noise_multiplier=noise_multiplier, size=params.size(model)
+            noise,
+            clip_norm,
+            noise_multiplier=noise_multiplier,
+            size=params.size(model),
         )
         self._drawn = 0
         self._unused: Batch | None = None
@@ -164,12 +173,16 @@ class DPSGD:
     def draw(self) -> Batch:
         """The next Poisson sample. Uses up one step that ``begin_round`` put on record."""
         self._charge = self.ledger.take(self.sampling_rate, self.noise_multiplier)
-        rows = poisson(len(self._examples), self._charge.sampling_rate, self._batches)
+        rows = poisson(
+            len(self._examples), self._charge.sampling_rate, self._batches
+        )
         self._drawn += 1
         self._unused = Batch.of(self._examples, rows, self._device, self._drawn)
         return self._unused
 
-    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
+    def step(
+        self, batch: Batch, teacher_logits: Tensor | None = None
+    ) -> float | None:
         """One noisy step on ``batch``; returns the batch's mean loss (None for an empty batch)."""
         if batch is not self._unused:
             raise PrivacyError(
@@ -186,9 +199,13 @@ class DPSGD:
         self._unused = None
         self.model.train()
         weight = self.teacher_weight
-        targets = self._balance.targets(batch.y, self._classes, teacher_logits, weight)
+        targets = self._balance.targets(
+            batch.y, self._classes, teacher_logits, weight
+        )
         with model_draws(simulated=self._noise.simulated):
-            clipped = self._clipper.clip(batch.x, targets, self._balance.loss, self._clip_to)
+            clipped = self._clipper.clip(
+                batch.x, targets, self._balance.loss, self._clip_to
+            )
         add_noise(
             clipped.total,
             noise_multiplier=self._charge.noise_multiplier,

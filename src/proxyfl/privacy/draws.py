@@ -34,7 +34,9 @@ def model_draws(*, simulated: bool) -> Iterator[None]:
     with torch.random.fork_rng(devices=_accelerators()):
         torch.default_generator.set_state(fresh_state())
         for device in _accelerators():
-            torch.cuda.default_generators[device].manual_seed(int.from_bytes(os.urandom(8)) >> 1)
+            torch.cuda.default_generators[device].manual_seed(
+                int.from_bytes(os.urandom(8)) >> 1
+            )
         yield
 
 

@@ -150,7 +150,9 @@ def _decide(block: int, position: int, test: int, bits: Bits) -> bool:
             known += 64
 
 
-def _whole(block: NDArray[np.int64], position: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _whole(
+    block: NDArray[np.int64], position: NDArray[np.uint64]
+) -> NDArray[np.int64]:
     """z 2^30, rounded down: the block's first grid step plus the upper bits of the position."""
     per_block = 2**GRID_BITS // _PER_UNIT
     above: NDArray[np.int64] = (position >> np.uint64(_TAKEN)).astype(np.int64)
@@ -162,7 +164,9 @@ def _staircase() -> tuple[int, list[int]]:
     """K, and H_b = ceil(K exp(-z^2 / 2)) at each block's lower edge, their sum just below 2^63."""
     with localcontext() as context:
         context.prec = _DIGITS
-        edges = [(-((Decimal(b) / _PER_UNIT) ** 2) / 2).exp() for b in range(_BLOCKS)]
+        edges = [
+            (-((Decimal(b) / _PER_UNIT) ** 2) / 2).exp() for b in range(_BLOCKS)
+        ]
         scale = int(Decimal(2**63 - _BLOCKS - 1) / sum(edges))
         heights = [math.ceil(scale * edge) for edge in edges]
     return scale, heights

@@ -92,7 +92,11 @@ def _unchanged(descriptor: int, path: Path, end: End) -> bytes:
     size = os.fstat(descriptor).st_size
     content = os.pread(descriptor, size, 0)
     same_file = os.path.samestat(os.fstat(descriptor), path.stat())
-    if len(content) == end.size + end.torn and zlib.crc32(content) == end.seen and same_file:
+    if (
+        len(content) == end.size + end.torn
+        and zlib.crc32(content) == end.seen
+        and same_file
+    ):
         return content
     raise PrivacyError(
         f"The ledger {path} has {size} bytes that are not the {end.size + end.torn} expected: "
@@ -117,7 +121,9 @@ def read(path: Path) -> tuple[Entry, list[Entry], End]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise RunError(f"Cannot read the ledger {path}: {error.strerror}.") from error
+        raise RunError(
+            f"Cannot read the ledger {path}: {error.strerror}."
+        ) from error
     lines = data.split(b"\n")
     rest = lines.pop()
     entries: list[Entry] = []

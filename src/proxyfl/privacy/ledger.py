@@ -148,7 +148,9 @@ class Ledger:
             simulated = bool(header["simulated"])
             # Ledgers from before the relation was recorded sampled at B/n, whose relation this is.
             relation = Relation(header.get("relation", Relation.ZERO_OUT))
-            ledger._open(header["client"], header["delta"], kind, simulated, relation, budget)
+            ledger._open(
+                header["client"], header["delta"], kind, simulated, relation, budget
+            )
             ledger._charges = [Charge(**entry) for entry in entries]
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(
@@ -193,7 +195,9 @@ class Ledger:
                 path=path,
             )
         found = cls.read(path, budget=budget)
-        expected = cls(client, delta=delta, kind=kind, simulated=simulated, relation=relation)
+        expected = cls(
+            client, delta=delta, kind=kind, simulated=simulated, relation=relation
+        )
         for name, value in expected._header().items():
             if found._header()[name] != value:
                 raise PrivacyError(
@@ -233,7 +237,9 @@ class Ledger:
 
     def receipt(self) -> str:
         """What has been charged so far, as one line of text for a checkpoint; see ``demand``."""
-        return json.dumps({"charges": len(self._charges), "seal": _seal(self._charges)})
+        return json.dumps(
+            {"charges": len(self._charges), "seal": _seal(self._charges)}
+        )
 
     def demand(self, receipt: str) -> None:
         """Raise PrivacyError unless all that ``receipt`` says was charged is on record here."""
@@ -241,14 +247,18 @@ class Ledger:
         count = noted["charges"]
         if _seal(self._charges[:count]) == noted["seal"]:
             return
-        where = f"its ledger {self._path}" if self._path is not None else "its ledger"
+        where = (
+            f"its ledger {self._path}" if self._path is not None else "its ledger"
+        )
         raise PrivacyError(
             f"Client {self.client} had been charged for {count} rounds when the checkpoint was "
             f"written; {where} has {len(self._charges)} and does not hold them all. What was spent "
             "is not known. Restore the ledger from a backup, or begin a new run in another folder."
         )
 
-    def charge(self, round: int, steps: int, sampling_rate: float, noise_multiplier: float) -> None:
+    def charge(
+        self, round: int, steps: int, sampling_rate: float, noise_multiplier: float
+    ) -> None:
         """Put ``steps`` steps of ``round`` on record and authorise them; steps authorised before
         and not taken lapse.
 
@@ -267,7 +277,9 @@ class Ledger:
             self._check_budget(charge)
             if self._path is not None:
                 entry = dataclasses.asdict(charge)
-                self._end = journal.append(self._path, entry, self._end, durable=not self.simulated)
+                self._end = journal.append(
+                    self._path, entry, self._end, durable=not self.simulated
+                )
             self._charges.append(charge)
         self._authorised = charge
         self._left = steps
@@ -296,23 +308,33 @@ class Ledger:
     def check_release(self, round: int) -> None:
         """Raise PrivacyError unless the cost of ``round`` is on record. A client without DP has no
         cost to record."""
-        if self.kind is not Kind.NONE and all(charge.round != round for charge in self._charges):
+        if self.kind is not Kind.NONE and all(
+            charge.round != round for charge in self._charges
+        ):
             raise PrivacyError(
                 f"The proxy of client {self.client} must not leave: round {round} is not on its "
                 "ledger. Call charge for the round first (with 0 steps if the client did not train "
                 "in it)."
             )
 
-    def affordable_steps(self, sampling_rate: float, noise_multiplier: float, limit: int) -> int:
+    def affordable_steps(
+        self, sampling_rate: float, noise_multiplier: float, limit: int
+    ) -> int:
         """How many more steps of this setting, up to ``limit``, the budget allows; ``limit`` if
         there is no budget."""
         _validate.whole("limit", limit, at_least=0)
-        if self.budget is None or self._fits(Segment(sampling_rate, noise_multiplier, limit)):
+        if self.budget is None or self._fits(
+            Segment(sampling_rate, noise_multiplier, limit)
+        ):
             return limit
         if not self._fits(Segment(sampling_rate, noise_multiplier, 0)):
             return 0
         return most(
-            lambda steps: self._fits(Segment(sampling_rate, noise_multiplier, steps)), 0, limit - 1
+            lambda steps: self._fits(
+                Segment(sampling_rate, noise_multiplier, steps)
+            ),
+            0,
+            limit - 1,
         )
 
     def _cost_with(self, extra: Segment, budget: Budget) -> float:
@@ -320,7 +342,10 @@ class Ledger:
         return accounting.epsilon_of(every, self.delta, budget.accountant)
 
     def _fits(self, extra: Segment) -> bool:
-        return self.budget is None or self._cost_with(extra, self.budget) <= self.budget.epsilon
+        return (
+            self.budget is None
+            or self._cost_with(extra, self.budget) <= self.budget.epsilon
+        )
 
     def _check_budget(self, charge: Charge) -> None:
         # No steps cost nothing: a client whose budget is spent may still pass on what it received.

@@ -55,4 +55,6 @@ def clip_norm_for(
     """
     if source.simulated:
         return clip_norm
-    return gaussian.shortened(clip_norm, noise_multiplier=noise_multiplier, size=size)
+    return gaussian.shortened(
+        clip_norm, noise_multiplier=noise_multiplier, size=size
+    )

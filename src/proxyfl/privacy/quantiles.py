@@ -38,7 +38,11 @@ ROUND = 0
 
 def queries(columns: int, quantiles: int, halvings: int = HALVINGS) -> int:
     """How many questions it takes to find so many quantiles of so many columns."""
-    return whole("columns", columns) * whole("quantiles", quantiles) * whole("halvings", halvings)
+    return (
+        whole("columns", columns)
+        * whole("quantiles", quantiles)
+        * whole("halvings", halvings)
+    )
 
 
 def estimate(
@@ -64,7 +68,9 @@ def estimate(
         _check_sensitivity(quantile, noise_multiplier, source)
     for low, high in bounds:
         if not number("low", low) < number("high", high):
-            raise ConfigError(f"Expected bounds from low to high, got [{low:g}, {high:g}].")
+            raise ConfigError(
+                f"Expected bounds from low to high, got [{low:g}, {high:g}]."
+            )
     asked = queries(len(columns), len(quantiles), halvings)
     ledger.charge(ROUND, asked, 1.0, noise_multiplier)
     found = []
@@ -117,7 +123,9 @@ def _search(asking: _Asking, low: float, high: float, halvings: int) -> float:
     return (low + high) / 2
 
 
-def _check_sensitivity(quantile: float, noise_multiplier: float, source: Randomness) -> None:
+def _check_sensitivity(
+    quantile: float, noise_multiplier: float, source: Randomness
+) -> None:
     """Real noise rounds an answer to a grid; what a record changes must leave room for that."""
     number("quantile", quantile, above=0, below=1)
     room = clip_norm_for(source, 1.0, noise_multiplier=noise_multiplier, size=1)

@@ -44,7 +44,9 @@ class Sampling:
     @property
     def relation(self) -> Relation:
         """Which two datasets an epsilon for this sampling compares."""
-        return Relation.ADD_OR_REMOVE if self.examples is None else Relation.ZERO_OUT
+        return (
+            Relation.ADD_OR_REMOVE if self.examples is None else Relation.ZERO_OUT
+        )
 
     @property
     def steps_per_pass(self) -> int:
@@ -81,7 +83,9 @@ def sampling_for(
                 f"Expected privacy.sampling_rate or privacy.examples, got both "
                 f"({sampling_rate} and {declared_examples}). The rate alone is enough."
             )
-        rate = _validate.number("privacy.sampling_rate", sampling_rate, above=0, at_most=1)
+        rate = _validate.number(
+            "privacy.sampling_rate", sampling_rate, above=0, at_most=1
+        )
         return Sampling(rate, batch_size, None)
     public = examples
     if declared_examples is not None:

@@ -233,7 +233,9 @@ def _counterpart(
     if against in run.methods:
         return run
     for other in (*group.runs, *others):
-        if against in other.methods and same(other, group.mixed) == same(run, group.mixed):
+        if against in other.methods and same(other, group.mixed) == same(
+            run, group.mixed
+        ):
             return other
     return None
 

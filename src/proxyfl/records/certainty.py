@@ -19,7 +19,11 @@ Interval = tuple[float, float]
 
 
 def gain_interval(
-    run: Run, name: str, clients: Sequence[int] | None = None, *, over: str = "alone"
+    run: Run,
+    name: str,
+    clients: Sequence[int] | None = None,
+    *,
+    over: str = "alone",
 ) -> Interval | None:
     """The interval of the mean gain of ``clients`` (all of them for None) in the run's measure.
 
@@ -67,7 +71,11 @@ def one_class_only(run: Run) -> list[tuple[str, int, str]]:
     classes = (run.summary or {}).get("classes", [])
     found = []
     for name, client, counts in _kept_counts(run):
-        said = [number for number, column in enumerate(zip(*counts, strict=True)) if sum(column)]
+        said = [
+            number
+            for number, column in enumerate(zip(*counts, strict=True))
+            if sum(column)
+        ]
         if len(said) == 1 and len(counts) > 1:
             label = classes[said[0]] if said[0] < len(classes) else str(said[0])
             found.append((name, client, label))

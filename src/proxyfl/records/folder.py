@@ -36,7 +36,14 @@ from proxyfl.errors import RunError
 FORMAT = 2
 """The layout that this release resumes. Release 0.1 wrote none, which counts as 1."""
 
-PACKAGES = ("proxyfl", "torch", "numpy", "dp-accounting", "safetensors", "scikit-learn")
+PACKAGES = (
+    "proxyfl",
+    "torch",
+    "numpy",
+    "dp-accounting",
+    "safetensors",
+    "scikit-learn",
+)
 
 
 def create(
@@ -57,9 +64,13 @@ def create(
     }
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} exists already. Give another folder with --out, or remove it.")
+            raise RunError(
+                f"{path} exists already. Give another folder with --out, or remove it."
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
+        with tempfile.TemporaryDirectory(
+            dir=path.parent, prefix=f".{path.name}-"
+        ) as scratch:
             new = Path(scratch) / "run"
             new.mkdir()
             (new / "config.toml").write_text(config, encoding="utf-8")
@@ -90,7 +101,9 @@ def fresh(parent: Path, source: str) -> Path:
 def environment() -> dict[str, Any]:
     """Versions and machine: all that results may depend on besides the config."""
     return {
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(
+            timespec="seconds"
+        ),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -137,7 +150,10 @@ def check_data(path: Path, data: int) -> None:
 def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     """Add lines to ``metrics.jsonl``, flushed before it returns; the size of the file then."""
     lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
-    with writing(path / "metrics.jsonl"), (path / "metrics.jsonl").open("ab") as file:
+    with (
+        writing(path / "metrics.jsonl"),
+        (path / "metrics.jsonl").open("ab") as file,
+    ):
         file.write(lines.encode())
         file.flush()
         return file.tell()
@@ -151,7 +167,10 @@ def metrics_size(path: Path) -> int:
 def cut_metrics(path: Path, size: int) -> None:
     """Drop what was written to ``metrics.jsonl`` after its first ``size`` bytes: those rounds are
     done again."""
-    with writing(path / "metrics.jsonl"), (path / "metrics.jsonl").open("r+b") as file:
+    with (
+        writing(path / "metrics.jsonl"),
+        (path / "metrics.jsonl").open("r+b") as file,
+    ):
         file.truncate(size)
 
 
@@ -170,7 +189,9 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 return
-            raise RunError(f"{file}, line {number} is not JSON: {error}.") from error
+            raise RunError(
+                f"{file}, line {number} is not JSON: {error}."
+            ) from error
 
 
 def end_method(

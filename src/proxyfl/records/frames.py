@@ -153,7 +153,9 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
             for measure, one in found.items():
                 row[measure] = one.scores.get((number, holder)) if one else None
             for measure, one in found.items():
-                row[f"{measure}_gain"] = one.gains.get((number, client)) if one else None
+                row[f"{measure}_gain"] = (
+                    one.gains.get((number, client)) if one else None
+                )
             row["gain"] = row.get(f"{run.measure}_gain")
             own = found.get(run.measure)
             after = own.rounds.get(number) if own else None

@@ -38,7 +38,9 @@ class Group:
     @property
     def label(self) -> str:
         """The settings in words; empty where there is but one group."""
-        return ", ".join(f"{key}={said(value)}" for key, value in self.settings.items())
+        return ", ".join(
+            f"{key}={said(value)}" for key, value in self.settings.items()
+        )
 
     @property
     def methods(self) -> list[str]:

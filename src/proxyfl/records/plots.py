@@ -73,11 +73,15 @@ def epsilon(runs: "Runs", _measure: str) -> go.Figure:
     metrics = runs.metrics
     best = metrics[["epsilon_rdp", "epsilon_pld"]].min(axis=1)
     colours = looks(metrics["method"])
-    by_kind = metrics.assign(best=best).groupby(["method", "epsilon_kind"], sort=False)
+    by_kind = metrics.assign(best=best).groupby(
+        ["method", "epsilon_kind"], sort=False
+    )
     for (method, kind), rows in by_kind:
         if kind != "none":
             largest = rows.groupby("round")["best"].max()
-            _line(figure, largest, f"{method} ({kind})", colours[method][0], "solid")
+            _line(
+                figure, largest, f"{method} ({kind})", colours[method][0], "solid"
+            )
     return _titled(figure, "Epsilon, largest over clients", "round", "epsilon")
 
 

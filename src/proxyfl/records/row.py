@@ -55,8 +55,12 @@ def row_of(
         for measure, value in found.own.items():
             row[f"{role}_own_{measure}"] = value
         if found.resampled:
-            row[f"{role}_resampled"] = [_rounded(value) for value in found.resampled]
-            row[f"{role}_calibration"] = [list(point) for point in found.calibration]
+            row[f"{role}_resampled"] = [
+                _rounded(value) for value in found.resampled
+            ]
+            row[f"{role}_calibration"] = [
+                list(point) for point in found.calibration
+            ]
     row["epsilon_rdp"] = record.epsilon.rdp
     row["epsilon_pld"] = record.epsilon.pld
     row["delta"] = record.epsilon.delta
@@ -91,7 +95,9 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
     scores: dict[Role, Score] = {}
     for role, counts in row["confusion"].items():
         values = {measure: row.get(f"{role}_{measure}") for measure in MEASURES}
-        own = {m: row[f"{role}_own_{m}"] for m in MEASURES if f"{role}_own_{m}" in row}
+        own = {
+            m: row[f"{role}_own_{m}"] for m in MEASURES if f"{role}_own_{m}" in row
+        }
         curve = [tuple(point) for point in row.get(f"{role}_calibration", ())]
         resampled = row.get(f"{role}_resampled", ())
         scores[role] = Score(torch.tensor(counts), values, own, curve, resampled)
@@ -102,7 +108,11 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
         epsilon=epsilon(row),
         traffic=Traffic(**{key: row[key] for key in TRAFFIC}),
         weight=row["weight"],
-        seconds={part: row[f"seconds_{part}"] for part in SECONDS if f"seconds_{part}" in row},
+        seconds={
+            part: row[f"seconds_{part}"]
+            for part in SECONDS
+            if f"seconds_{part}" in row
+        },
         left=row["left"],
     )
 
@@ -123,7 +133,11 @@ def score(
 
 def roles(row: Mapping[str, Any]) -> list[Role]:
     """The models that were scored in the round."""
-    return [role for role in ROLES if any(f"{role}_{measure}" in row for measure in MEASURES)]
+    return [
+        role
+        for role in ROLES
+        if any(f"{role}_{measure}" in row for measure in MEASURES)
+    ]
 
 
 def epsilon(row: Mapping[str, Any]) -> Epsilon:

@@ -75,7 +75,9 @@ class Run:
     @cached_property
     def methods(self) -> tuple[str, ...]:
         """The methods asked for, in order; those recorded besides come after."""
-        return tuple(dict.fromkeys([*self.settings.get("methods", ()), *self._rows]))
+        return tuple(
+            dict.fromkeys([*self.settings.get("methods", ()), *self._rows])
+        )
 
     @cached_property
     def clients(self) -> dict[int, str]:
@@ -153,7 +155,9 @@ class Run:
 
     def departures(self, name: str) -> dict[int, str]:
         """Client -> why it left the method before its end."""
-        return {row["client"]: row["left"] for row in self._of(name) if row.get("left")}
+        return {
+            row["client"]: row["left"] for row in self._of(name) if row.get("left")
+        }
 
     def kept(
         self,
@@ -184,7 +188,12 @@ class Run:
         return self.kept(name, client, "accuracy")
 
     def gain(
-        self, name: str, client: int, *, over: str = "alone", measure: str | None = None
+        self,
+        name: str,
+        client: int,
+        *,
+        over: str = "alone",
+        measure: str | None = None,
     ) -> float | None:
         """What a client gains from a method; None if the other was not part of the run, or has no
         score to compare with."""
@@ -246,7 +255,9 @@ class Run:
     def _rows(self) -> dict[str, dict[int, list[Row]]]:
         found: dict[str, dict[int, list[Row]]] = {}
         for row in self.rows:
-            found.setdefault(row["method"], {}).setdefault(row["client"], []).append(row)
+            found.setdefault(row["method"], {}).setdefault(
+                row["client"], []
+            ).append(row)
         return found
 
     @cached_property
@@ -288,7 +299,9 @@ class Run:
         for row in rows:
             scored.update(roles(row))
         shares = any(row.get("bytes_sent") for row in rows)
-        first: Role = next((role for role in _KEPT_FIRST if role in scored), "proxy")
+        first: Role = next(
+            (role for role in _KEPT_FIRST if role in scored), "proxy"
+        )
         return Method(
             "not in the table of this release",
             "single",
@@ -361,7 +374,11 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _hashable(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {inner}" for key, inner in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key} = {inner}" for key, inner in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return tuple(_hashable(inner) for inner in value)
     return value

@@ -114,7 +114,9 @@ def _recorded(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         for name in run.methods:
             keys.update(*run.finals(name))
-    scored = [name for name in MEASURES if any(f"{role}_{name}" in keys for role in ROLES)]
+    scored = [
+        name for name in MEASURES if any(f"{role}_{name}" in keys for role in ROLES)
+    ]
     return list(dict.fromkeys([*own, *scored]))
 
 
@@ -145,7 +147,9 @@ def _answer(found: Answer) -> Document:
     clients = []
     for client, gain in found.by_client().items():
         pairs = [pair for pair in found.scores if pair[1] == client]
-        scores = [found.scores[pair] for pair in pairs] or list(found.scores.values())
+        scores = [found.scores[pair] for pair in pairs] or list(
+            found.scores.values()
+        )
         clients.append(
             {
                 "name": names.get(client, f"client {client}"),
@@ -187,7 +191,10 @@ def _budget(run: Run) -> Document | None:
             each[client] = given
         elif client < len(given):
             each[client] = given[client]
-    return {"epsilon": each, "accountant": run.flat.get("privacy.accountant", "pld")}
+    return {
+        "epsilon": each,
+        "accountant": run.flat.get("privacy.accountant", "pld"),
+    }
 
 
 def _confusion(run: Run) -> Document:
@@ -208,8 +215,12 @@ def _by_class(run: Run) -> Document:
         pooled = run.method(name).pooled
         for client in run.clients:
             holder = next(iter(confusion[name]), client) if pooled else client
-            own = _classwise(confusion[name].get(holder, {}), run.method(name).keeps)
-            alone = _classwise(confusion.get("alone", {}).get(client, {}), "private")
+            own = _classwise(
+                confusion[name].get(holder, {}), run.method(name).keeps
+            )
+            alone = _classwise(
+                confusion.get("alone", {}).get(client, {}), "private"
+            )
             if own is not None:
                 entry: Document = {"accuracy": own, "gain": None}
                 if alone is not None:

@@ -38,7 +38,9 @@ def graph(run: Run) -> dict[str, Any]:
             picture["edges"] = _edges(exchange, schedule, round, present, leaving)
         except TopologyError as error:
             note = note or str(error)
-        key = hashlib.blake2b(json.dumps(picture).encode(), digest_size=6).hexdigest()
+        key = hashlib.blake2b(
+            json.dumps(picture).encode(), digest_size=6
+        ).hexdigest()
         pictures[key] = picture
         shown = methods.setdefault(name, {"rounds": [], "pictures": []})
         shown["rounds"].append(round)
@@ -51,7 +53,8 @@ def _who(rows: Sequence[Row]) -> tuple[tuple[int, ...], frozenset[int]]:
     present = tuple(sorted(row["client"] for row in rows))
     leaving = frozenset(row["client"] for row in rows if row.get("left"))
     if len(leaving) == len(present):
-        leaving = frozenset()  # nobody stays to take over: they exchange as usual a last time
+        # nobody stays to take over: they exchange as usual a last time
+        leaving = frozenset()
     return present, leaving
 
 

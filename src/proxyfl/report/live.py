@@ -123,7 +123,8 @@ def await_news(
     while not over(path):
         waited = time.monotonic() - asked
         if waited > HOLD_SECONDS or (
-            waited > POLL_SECONDS and (path / "metrics.jsonl").stat().st_size != known
+            waited > POLL_SECONDS
+            and (path / "metrics.jsonl").stat().st_size != known
         ):
             return
         if closing.wait(0.1):
@@ -137,7 +138,12 @@ class LiveServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, path: Path, *, host: str = LOOPBACK, port: int = 0, token: str | None = None
+        self,
+        path: Path,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        token: str | None = None,
     ) -> None:
         folder.existing(path)
         page.plotly_script()  # complain now if it is missing, not when the page is opened
@@ -147,7 +153,9 @@ class LiveServer(ThreadingHTTPServer):
         self.done_told = False
         self.closing = threading.Event()
         self._quiet_until = 0.0
-        self.token = token or (None if is_loopback(host) else secrets.token_urlsafe(24))
+        self.token = token or (
+            None if is_loopback(host) else secrets.token_urlsafe(24)
+        )
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -171,7 +179,9 @@ class LiveServer(ThreadingHTTPServer):
             str(host), str(host)
         )
         name = f"[{name}]" if ":" in name else name
-        return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
+        return f"http://{name}:{port}/" + (
+            f"?token={self.token}" if self.token else ""
+        )
 
     def news(self, since: str) -> dict[str, Any]:
         """What a page is to show now, at a pace that leaves the machine to the run."""
@@ -230,7 +240,9 @@ class _Handler(BaseHTTPRequestHandler):
                 if self.server.closing.is_set():
                     return
                 more = self.server.news(query.get("since", [""])[-1])
-                self._send(json.dumps(more, separators=(",", ":")), "application/json")
+                self._send(
+                    json.dumps(more, separators=(",", ":")), "application/json"
+                )
                 self.server.done_told = more["done"]
             else:
                 self.send_error(HTTPStatus.NOT_FOUND, "There is / and /data.json")
@@ -264,7 +276,9 @@ class _Handler(BaseHTTPRequestHandler):
             yield
         except (ProxyFLError, OSError, ValueError) as error:
             self.send_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "The run cannot be read just now", str(error)
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "The run cannot be read just now",
+                str(error),
             )
 
     def _send(self, text: str, kind: str) -> None:

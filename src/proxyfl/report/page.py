@@ -74,13 +74,17 @@ def page(
 def plotly_script() -> str:
     """plotly.js as text, from the installed package, without importing it."""
     found = util.find_spec("plotly")
-    locations = (found.submodule_search_locations or []) if found is not None else []
+    locations = (
+        (found.submodule_search_locations or []) if found is not None else []
+    )
     for location in locations:
         script = Path(location) / "package_data" / "plotly.min.js"
         if script.is_file():
             # Ends the element early if it stood in a string; plotly's own pages make the same
             # change.
-            return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
+            return script.read_text(encoding="utf-8").replace(
+                "</script", "<\\/script"
+            )
     raise ConfigError(
         "The report needs plotly, which is not installed. Install the extra: pip install "
         "'proxyfl[report]'."
@@ -89,7 +93,9 @@ def plotly_script() -> str:
 
 @cache
 def _part(name: str) -> str:
-    return (resources.files("proxyfl.report") / "page" / name).read_text(encoding="utf-8")
+    return (resources.files("proxyfl.report") / "page" / name).read_text(
+        encoding="utf-8"
+    )
 
 
 def _embedded(content: Mapping[str, Any]) -> str:
@@ -99,4 +105,6 @@ def _embedded(content: Mapping[str, Any]) -> str:
         separators=(",", ":"),
         allow_nan=False,
     )
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return (
+        text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    )

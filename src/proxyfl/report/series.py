@@ -29,12 +29,17 @@ def curves(group: Group, method: str) -> dict[str, Any]:
     for row in _rows(group, method):
         for key, value in _scores(row):
             clients = by_client.setdefault(key, {})
-            for found in (everyone.setdefault(key, {}), clients.setdefault(row["client"], {})):
+            for found in (
+                everyone.setdefault(key, {}),
+                clients.setdefault(row["client"], {}),
+            ):
                 found.setdefault(row["round"], []).append(value)
     return {
         key: {
             "all": _summed_up(found),
-            "clients": {client: _summed_up(one) for client, one in by_client[key].items()},
+            "clients": {
+                client: _summed_up(one) for client, one in by_client[key].items()
+            },
         }
         for key, found in everyone.items()
     }
@@ -51,7 +56,9 @@ def epsilons(group: Group, method: str) -> dict[str, Any]:
                 kinds.add(epsilon.kind)
                 here = paid.setdefault(number, {}).setdefault(client, {})
                 for accountant in ACCOUNTANTS:
-                    here.setdefault(accountant, []).append(getattr(epsilon, accountant))
+                    here.setdefault(accountant, []).append(
+                        getattr(epsilon, accountant)
+                    )
     named = sorted(kinds - {Kind.NONE})
     found: dict[str, Any] = {"kind": " or ".join(named) or "none", "rounds": []}
     if not named:
@@ -137,7 +144,9 @@ def _range(
     }
     clients = sorted(set().union(*paid.values()))
     for _, here in sorted(paid.items()):
-        values = list(chain.from_iterable(client[accountant] for client in here.values()))
+        values = list(
+            chain.from_iterable(client[accountant] for client in here.values())
+        )
         found["high"].append(upward(max(values)))
         found["low"].append(upward(min(values)))
         for client in clients:

@@ -58,8 +58,16 @@ class Checkpoint:
                 client.ledger.demand(about["receipt"])
                 client.learner.restore(state)
                 client.weight = float.fromhex(about["weight"])
-            except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-                raise RunError(f"The checkpoint {path} does not fit this run: {error}") from error
+            except (
+                OSError,
+                SafetensorError,
+                KeyError,
+                ValueError,
+                RuntimeError,
+            ) as error:
+                raise RunError(
+                    f"The checkpoint {path} does not fit this run: {error}"
+                ) from error
 
 
 def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
@@ -107,7 +115,9 @@ def commit(
         scratch.replace(path)
     # Workers may be some rounds ahead: what they have written beyond this round is not complete
     # yet, and stays.
-    for old in sorted(path for path in folder.iterdir() if path.name <= _round(round))[:-KEPT]:
+    for old in sorted(
+        path for path in folder.iterdir() if path.name <= _round(round)
+    )[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
 

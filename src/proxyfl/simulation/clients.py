@@ -62,7 +62,9 @@ class Assembly:
             steps=self.steps(i),
             alpha=config.learning.alpha,
             beta=config.learning.beta,
-            teacher="received" if config.learning.teacher == "received" else "current",
+            teacher="received"
+            if config.learning.teacher == "received"
+            else "current",
             residual=config.models.residual,
             device=config.device,
             precision=config.precision,
@@ -71,11 +73,17 @@ class Assembly:
     @property
     def row(self) -> Method:
         """The method's row; without DP where the config switches it off."""
-        return self.method if self.config.privacy.enabled else replace(self.method, dp=False)
+        return (
+            self.method
+            if self.config.privacy.enabled
+            else replace(self.method, dp=False)
+        )
 
     def batch_size(self, i: int) -> int:
         """The expected number of examples in a batch of client ``i``."""
-        batch_size: int = self._setting("learning.batch_size", self.config.learning.batch_size, i)
+        batch_size: int = self._setting(
+            "learning.batch_size", self.config.learning.batch_size, i
+        )
         dp = self.dp(i)
         examples = dp.declared_examples or len(self.clients[i])
         if dp.sampling_rate is None and batch_size > examples:
@@ -139,7 +147,9 @@ class Assembly:
         about = {
             "role": role,
             "client": client.name,
-            "architecture": self.private_spec(client.id) if private else self.config.models.proxy,
+            "architecture": self.private_spec(client.id)
+            if private
+            else self.config.models.proxy,
             "shape": json.dumps(self.dataset.shape),
             "classes": str(self.dataset.classes),
             "class_names": json.dumps(self.dataset.class_names),
@@ -159,7 +169,9 @@ class Assembly:
     def single_is_private(self) -> bool:
         """Whether a single model is built like the private models: ``alone`` always, others by
         ``models.single``."""
-        override = None if self.method.keeps == "private" else self.config.models.single
+        override = (
+            None if self.method.keeps == "private" else self.config.models.single
+        )
         return (override or self.method.architecture) == "private"
 
     def private_spec(self, i: int) -> str:
@@ -201,7 +213,9 @@ class Assembly:
         if shared and self.row.dp:
             balance = balance_for(way, self._public_shares(), public=True)
         else:
-            shares = class_shares(self.clients[i].examples.labels, self.dataset.classes)
+            shares = class_shares(
+                self.clients[i].examples.labels, self.dataset.classes
+            )
             balance = balance_for(way, shares, public=False)
         return replace(part, balance=balance)
 
@@ -228,14 +242,20 @@ class Assembly:
 
     def _private(self, i: int, *, common: bool = False) -> Part:
         place = (0,) if common else (1, i)
-        model = self._model(self.private_spec(i), derive(self.config.seed, "init", *place))
+        model = self._model(
+            self.private_spec(i), derive(self.config.seed, "init", *place)
+        )
         return Part(model, _optimizer(self.config.private_optimizer))
 
     def _proxy(self) -> Part:
         # One seed for all: the clients agree on the initial proxy, or averages would mean little.
-        model = self._model(self.config.models.proxy, derive(self.config.seed, "init", 0))
+        model = self._model(
+            self.config.models.proxy, derive(self.config.seed, "init", 0)
+        )
         learning = self.config.learning
-        if learning.balance == "none" and (learning.prevalence or self.dataset.prevalence):
+        if learning.balance == "none" and (
+            learning.prevalence or self.dataset.prevalence
+        ):
             models.set_prior(model, self._public_shares())
         return Part(model, _optimizer(self.config.proxy_optimizer))
 

@@ -85,7 +85,9 @@ class Data:
     @property
     def name(self) -> str:
         """The source in words."""
-        return self.source if isinstance(self.source, str) else ", ".join(self.source)
+        return (
+            self.source if isinstance(self.source, str) else ", ".join(self.source)
+        )
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ class Partition:
     """With `dirichlet`: the smaller, the more the clients differ."""
 
     def __post_init__(self) -> None:
-        choice("partition.kind", self.kind, ("majority", "dirichlet", "iid", "site"))
+        choice(
+            "partition.kind", self.kind, ("majority", "dirichlet", "iid", "site")
+        )
         whole("partition.clients", self.clients)
         for value in values(self.examples):
             whole("partition.examples", value)
@@ -303,8 +307,12 @@ class Config:
     partition: Partition = field(default_factory=Partition)
     models: Models = field(default_factory=Models)
     learning: Learning = field(default_factory=Learning)
-    private_optimizer: Optimizer = field(default_factory=lambda: Optimizer(learning_rate=0.003))
-    proxy_optimizer: Optimizer = field(default_factory=lambda: Optimizer(learning_rate=0.1))
+    private_optimizer: Optimizer = field(
+        default_factory=lambda: Optimizer(learning_rate=0.003)
+    )
+    proxy_optimizer: Optimizer = field(
+        default_factory=lambda: Optimizer(learning_rate=0.1)
+    )
     privacy: Privacy = field(default_factory=Privacy)
     exchange: Exchange = field(default_factory=Exchange)
     membership: Membership = field(default_factory=Membership)
@@ -321,7 +329,9 @@ class Config:
         if not self.methods:
             expected = "Expected at least one method in methods, got none."
             raise ConfigError(f"{expected} See `proxyfl methods`.")
-        repeated = [name for name, count in Counter(self.methods).items() if count > 1]
+        repeated = [
+            name for name, count in Counter(self.methods).items() if count > 1
+        ]
         if repeated:
             found = f"got {', '.join(repeated)} more than once"
             raise ConfigError(f"Expected each method once in methods, {found}.")
@@ -334,12 +344,16 @@ def values(setting: Any) -> tuple[Any, ...]:
     return setting if isinstance(setting, tuple) else (setting,)
 
 
-def per_client(name: str, setting: T | tuple[T, ...], client: int, clients: int) -> T:
+def per_client(
+    name: str, setting: T | tuple[T, ...], client: int, clients: int
+) -> T:
     """The value of a per-client setting for one client."""
     if not isinstance(setting, tuple):
         return setting
     if len(setting) != clients:
-        expected = f"Expected one value or {clients} values (one per client) for {name}"
+        expected = (
+            f"Expected one value or {clients} values (one per client) for {name}"
+        )
         raise ConfigError(f"{expected}, got {len(setting)}.")
     return setting[client]
 
@@ -349,7 +363,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     tree: dict[str, Any] = {}
     if path is not None:
         tree = _settings.read_toml(path, "config")
-        _settings.build(Config, tree, source=path)  # what is wrong with the file names the file
+        # what is wrong with the file names the file
+        _settings.build(Config, tree, source=path)
     for text in overrides:
         _settings.override(tree, text)
     return from_tree(tree)

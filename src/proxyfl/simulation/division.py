@@ -110,7 +110,9 @@ def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
     return [np.sort(generator.permutation(part)[:size]) for part, size in sizes]
 
 
-def _common_size(examples: int | tuple[int, ...] | None, clients: int) -> int | None:
+def _common_size(
+    examples: int | tuple[int, ...] | None, clients: int
+) -> int | None:
     """The size of every part, before those who are to have fewer give some back."""
     if not isinstance(examples, tuple):
         return examples

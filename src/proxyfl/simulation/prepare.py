@@ -42,7 +42,9 @@ class Prepared:
 
     def assembly(self, method: str) -> Assembly:
         """What assembles the clients of a method."""
-        return Assembly(self.config, self.methods[method], self.dataset, self.clients_of(method))
+        return Assembly(
+            self.config, self.methods[method], self.dataset, self.clients_of(method)
+        )
 
     def only(self, own: Collection[int]) -> "Prepared":
         """The same run for a process that has the clients in ``own``, with no others' examples.
@@ -50,30 +52,44 @@ class Prepared:
         The one that has client 0 also has the pooled client, and with it everyone's examples. What
         is read from a file stays there.
         """
-        pools = 0 in own and any(self.methods[name].pooled for name in self.config.methods)
+        pools = 0 in own and any(
+            self.methods[name].pooled for name in self.config.methods
+        )
         rows = []
         for i, client in enumerate(self.clients):
             rows.append(client.rows if pools or i in own else client.rows[:0])
         dataset = self.dataset
         if is_in_memory(dataset.train):
             kept = torch.cat(rows).sort().values
-            test = gathered(dataset.test) if is_in_memory(dataset.test) else dataset.test
+            test = (
+                gathered(dataset.test)
+                if is_in_memory(dataset.test)
+                else dataset.test
+            )
             dataset = dataset.holding(gathered(Subset(dataset.train, kept)), test)
             rows = [torch.searchsorted(kept, part) for part in rows]
         clients = []
         for client, part in zip(self.clients, rows, strict=True):
-            clients.append(ClientData(client.name, part, Subset(dataset.train, part)))
+            clients.append(
+                ClientData(client.name, part, Subset(dataset.train, part))
+            )
         return replace(self, dataset=dataset, clients=clients)
 
     def release_examples(self) -> None:
         """Forget the inputs, once other processes hold them; names, labels and rows stay."""
-        train, test = Absent.like(self.dataset.train), Absent.like(self.dataset.test)
+        train, test = (
+            Absent.like(self.dataset.train),
+            Absent.like(self.dataset.test),
+        )
         self.dataset = self.dataset.holding(train, test)
         self.clients = [client.without_inputs() for client in self.clients]
 
 
 def prepare(
-    config: Config, *, dataset: Dataset | None = None, methods: Mapping[str, Method] = METHODS
+    config: Config,
+    *,
+    dataset: Dataset | None = None,
+    methods: Mapping[str, Method] = METHODS,
 ) -> Prepared:
     """Load and check all that a run needs; raise ``InputError`` if something does not fit."""
     if not isinstance(config, Config):
@@ -126,7 +142,9 @@ def topology_of(config: Config) -> Topology:
     settings = config.exchange
     return topology.make(
         settings.topology,
-        self_weight=settings.weight_if("self_weight" in topology.takes(settings.topology)),
+        self_weight=settings.weight_if(
+            "self_weight" in topology.takes(settings.topology)
+        ),
         degree=settings.degree,
         seed=config.seed,
     )
@@ -163,7 +181,11 @@ def _plan(assembly: Assembly) -> list[Presence]:
 
 def _allowances(assembly: Assembly) -> dict[int, Allowance]:
     """How many steps each client takes in a round, and how many its budget allows in all."""
-    beta = assembly.config.learning.beta if assembly.method.learner == "mutual" else 0.0
+    beta = (
+        assembly.config.learning.beta
+        if assembly.method.learner == "mutual"
+        else 0.0
+    )
     kind = kind_of(dp=assembly.row.dp, teacher_weight=beta)
     known: dict[tuple[object, ...], int | None] = {}  # many clients, few settings
     allowances = {}
@@ -192,7 +214,9 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
     return allowances
 
 
-def _steps_in_all(ledger: Ledger, rate: float, noise_multiplier: float, limit: int) -> int | None:
+def _steps_in_all(
+    ledger: Ledger, rate: float, noise_multiplier: float, limit: int
+) -> int | None:
     """How many of ``limit`` steps the budget allows; None if it allows them all."""
     if ledger.budget is None or ledger.kind is Kind.NONE:
         return None

@@ -32,14 +32,20 @@ class Callback:
     """Follows a run. Override what you need; what you raise stops the run, with its records
     intact."""
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
+    def started(
+        self, config: Config, out: Path | None, sites: Sequence[ClientData]
+    ) -> None:
         """Before the first round of the first method."""
 
-    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
+    def method_started(
+        self, name: str, method: Method, clients: int, first_round: int
+    ) -> None:
         """Before the records of a method's first round, or of the first that was still to be
         report."""
 
-    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+    def round_ended(
+        self, name: str, round: int, records: Sequence[ClientRound]
+    ) -> None:
         """After every round of a method, with one record for each client that was present."""
 
     def finished(self, result: Run) -> None:
@@ -65,7 +71,9 @@ def run(
     neither.
     """
     prepared = prepare(config, dataset=dataset, methods=methods)
-    return execute(prepared, out=out, callbacks=callbacks, workers=workers, engine=engine)
+    return execute(
+        prepared, out=out, callbacks=callbacks, workers=workers, engine=engine
+    )
 
 
 def execute(
@@ -82,11 +90,16 @@ def execute(
     path = None
     if out is not None:
         path = folder.create(
-            Path(out), to_toml(config), identity=identity(config), data=fingerprint(prepared)
+            Path(out),
+            to_toml(config),
+            identity=identity(config),
+            data=fingerprint(prepared),
         )
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
-        return _carry_out(prepared, _Recorder(prepared, path), tasks, callbacks, engine)
+        return _carry_out(
+            prepared, _Recorder(prepared, path), tasks, callbacks, engine
+        )
 
 
 def resume(
@@ -153,7 +166,9 @@ def _follow(
             first = to_begin.pop(name).first_round
             clients = len(prepared.clients_of(name))
             for callback in callbacks:
-                callback.method_started(name, prepared.methods[name], clients, first)
+                callback.method_started(
+                    name, prepared.methods[name], clients, first
+                )
         if report.ended:
             recorder.end(name)
             continue
@@ -263,7 +278,9 @@ class _Recorder:
                 final[row["client"]] = row
         clients = []
         for client, row in sorted(final.items()):
-            clients.append(row | {"confusion": self.confusion[name].get(client, {})})
+            clients.append(
+                row | {"confusion": self.confusion[name].get(client, {})}
+            )
         departures = []
         for row in own:
             if row["left"]:
@@ -291,7 +308,11 @@ def _clients(prepared: Prepared) -> list[dict[str, Any]]:
     counts = class_counts(labels, owned, prepared.dataset.classes)
     found = []
     for client, row in zip(prepared.clients, counts, strict=True):
-        about = {"name": client.name, "examples": len(client), "class_counts": row.tolist()}
+        about = {
+            "name": client.name,
+            "examples": len(client),
+            "class_counts": row.tolist(),
+        }
         found.append(about)
     return found
 

@@ -59,7 +59,9 @@ class TensorBoard(Callback):
                 "folder."
             )
         self._writer = self._open(str(where))
-        self._writer.add_text("config", "    " + to_toml(config).replace("\n", "\n    "))
+        self._writer.add_text(
+            "config", "    " + to_toml(config).replace("\n", "\n    ")
+        )
 
     def round_ended(
         self,
@@ -92,7 +94,9 @@ class MLflow(Callback):
     ) -> None:
         self._mlflow = _optional("mlflow", "mlflow")
         self._entities = _optional("mlflow.entities", "mlflow")
-        self._refused: type[Exception] = _optional("mlflow.exceptions", "mlflow").MlflowException
+        self._refused: type[Exception] = _optional(
+            "mlflow.exceptions", "mlflow"
+        ).MlflowException
         self.experiment = experiment
         self._client = self._mlflow.MlflowClient(tracking_uri=tracking_uri)
         self._run = ""
@@ -124,7 +128,9 @@ class MLflow(Callback):
             run_name=name,
         ).info.run_id
         if remembered is not None:
-            write_json(remembered, {"run_id": self._run, "experiment": self.experiment})
+            write_json(
+                remembered, {"run_id": self._run, "experiment": self.experiment}
+            )
         params = [
             self._entities.Param(key, str(value)[:_LONGEST_PARAM])
             for key, value in flat(config).items()
@@ -163,14 +169,20 @@ class MLflow(Callback):
         try:
             return call(*args, **kwargs)
         except self._refused as error:
-            go_on = f" `proxyfl resume {self._out}` goes on." if self._out is not None else ""
+            go_on = (
+                f" `proxyfl resume {self._out}` goes on."
+                if self._out is not None
+                else ""
+            )
             raise ProxyFLError(
                 f"MLflow could not record the run: {error}. Its own records are intact.{go_on}"
             ) from error
 
 
 TRACKERS: dict[str, Callable[[Path | None], Callback]] = {
-    "tensorboard": lambda out: TensorBoard(out / "tensorboard" if out is not None else None),
+    "tensorboard": lambda out: TensorBoard(
+        out / "tensorboard" if out is not None else None
+    ),
     "mlflow": lambda out: MLflow(),
 }
 
@@ -183,15 +195,21 @@ def from_names(names: Sequence[str], out: Path | None) -> list[Callback]:
     return [TRACKERS[name](out) for name in dict.fromkeys(names)]
 
 
-def scalars(method: str, records: Sequence[ClientRound]) -> Iterator[tuple[str, float]]:
+def scalars(
+    method: str, records: Sequence[ClientRound]
+) -> Iterator[tuple[str, float]]:
     """A round as pairs of a name and a number: first what holds for all clients present, then each
     client's."""
     each: dict[str, Mapping[str, float]] = {}
     for record in records:
         name = _safe(record.name)
-        each[f"{name}-{record.client}" if name in each else name] = _quantities(record)
+        each[f"{name}-{record.client}" if name in each else name] = _quantities(
+            record
+        )
     for quantity in dict.fromkeys(chain.from_iterable(each.values())):
-        present = [values[quantity] for values in each.values() if quantity in values]
+        present = [
+            values[quantity] for values in each.values() if quantity in values
+        ]
         yield (
             f"{method}/{quantity}",
             max(present) if quantity.startswith("epsilon") else fmean(present),
@@ -207,20 +225,26 @@ def _quantities(record: ClientRound) -> Mapping[str, float]:
         "proxy_loss": record.losses.proxy,
     }
     for role, score in record.scores.items():
-        found |= {f"{role}_{measure}": value for measure, value in score.values.items()}
+        found |= {
+            f"{role}_{measure}": value for measure, value in score.values.items()
+        }
     if record.epsilon.kind is not Kind.NONE:
         found[f"epsilon_{record.epsilon.kind}"] = record.epsilon.best
     found |= {
         "bytes_sent": record.traffic.bytes_sent,
         "bytes_received": record.traffic.bytes_received,
     }
-    found |= {f"seconds_{what}": seconds for what, seconds in record.seconds.items()}
+    found |= {
+        f"seconds_{what}": seconds for what, seconds in record.seconds.items()
+    }
     return {key: float(value) for key, value in found.items() if value is not None}
 
 
 def _safe(name: str) -> str:
     """A client's name as part of a tag: what MLflow refuses in one becomes an underscore."""
-    return "".join(c if c.isascii() and (c.isalnum() or c in "_-. ") else "_" for c in name)
+    return "".join(
+        c if c.isascii() and (c.isalnum() or c in "_-. ") else "_" for c in name
+    )
 
 
 def _optional(module: str, extra: str) -> Any:

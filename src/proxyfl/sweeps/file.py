@@ -98,7 +98,9 @@ def _check_distinct(points: Sequence[Point]) -> None:
     for point in points:
         if point.config in seen:
             first = seen[point.config]
-            raise ConfigError(f"{first} and {point.name} are the same run. Remove one.")
+            raise ConfigError(
+                f"{first} and {point.name} are the same run. Remove one."
+            )
         seen[point.config] = point.name
 
 
@@ -107,12 +109,18 @@ def _read(path: Path) -> dict[str, Any]:
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
     if not isinstance(tree.get("base", ""), str):
-        raise ConfigError(f"{path}: expected a file name for 'base', got {tree['base']!r}.")
+        raise ConfigError(
+            f"{path}: expected a file name for 'base', got {tree['base']!r}."
+        )
     for key in ("set", "grid", "quick"):
         if not isinstance(tree.get(key, {}), dict):
-            raise ConfigError(f"{path}: expected a table for {key!r}, got {tree[key]!r}.")
+            raise ConfigError(
+                f"{path}: expected a table for {key!r}, got {tree[key]!r}."
+            )
     variants = tree.get("variant", [])
-    if not isinstance(variants, list) or not all(isinstance(v, dict) for v in variants):
+    if not isinstance(variants, list) or not all(
+        isinstance(v, dict) for v in variants
+    ):
         found = f"got variant = {variants!r}. Mind the double brackets."
         raise ConfigError(f"{path}: expected [[variant]] tables, {found}")
     return tree
@@ -154,7 +162,9 @@ def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
 def _check_variants(variants: Sequence[tuple[str, dict[str, Any]]]) -> None:
     for name, count in Counter(name for name, _ in variants).items():
         if count > 1:
-            raise ConfigError(f"{count} variants are called {name!r}. Give each its own name.")
+            raise ConfigError(
+                f"{count} variants are called {name!r}. Give each its own name."
+            )
 
 
 def _check_keys(
@@ -176,15 +186,21 @@ def _check_keys(
 def _check_grid(grid: Mapping[str, Any], variants: Sequence[object]) -> None:
     for key, listed in grid.items():
         if not isinstance(listed, list) or not listed:
-            expected = f"Expected a list of one or more values for {key!r} in [grid]"
-            raise ConfigError(f"{expected}, got {listed!r}. A value for all runs goes below [set].")
+            expected = (
+                f"Expected a list of one or more values for {key!r} in [grid]"
+            )
+            raise ConfigError(
+                f"{expected}, got {listed!r}. A value for all runs goes below [set]."
+            )
     if not grid and not variants:
         raise ConfigError(
             "Nothing varies. Expected a [grid], such as seed = [0, 1, 2], or [[variant]] tables."
         )
     count = math.prod(map(len, grid.values())) * max(1, len(variants))
     if count > _MOST_RUNS:
-        raise ConfigError(f"Expected at most {_MOST_RUNS} runs, got {count}. Split the sweep.")
+        raise ConfigError(
+            f"Expected at most {_MOST_RUNS} runs, got {count}. Split the sweep."
+        )
 
 
 def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -193,7 +209,9 @@ def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         raise ConfigError(
             f'Expected a name for each [[variant]], such as name = "honest", got name = {name!r}.'
         )
-    return name, _flat({key: value for key, value in table.items() if key != "name"})
+    return name, _flat(
+        {key: value for key, value in table.items() if key != "name"}
+    )
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -244,7 +262,11 @@ def _names(choices: Sequence[_Choice]) -> list[str]:
     lasts = Counter(key.rpartition(".")[2] for key in choices[0].varies)
     names = []
     for made in choices:
-        names.append(",".join(_label(key, value, lasts) for key, value in made.varies.items()))
+        names.append(
+            ",".join(
+                _label(key, value, lasts) for key, value in made.varies.items()
+            )
+        )
     count = Counter(names)
     for i, (name, made) in enumerate(zip(names, choices, strict=True)):
         if count[name] > 1 or len(name) > _LONGEST_NAME:
@@ -254,7 +276,9 @@ def _names(choices: Sequence[_Choice]) -> list[str]:
 
 
 def _label(key: str, value: Any, lasts: Mapping[str, int]) -> str:
-    text = _plain("+".join(map(str, value)) if isinstance(value, list) else str(value))
+    text = _plain(
+        "+".join(map(str, value)) if isinstance(value, list) else str(value)
+    )
     if key in ("variant", "methods"):
         return text
     last = key.rpartition(".")[2]

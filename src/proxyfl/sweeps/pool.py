@@ -79,7 +79,11 @@ def execute(
             while waiting or running:
                 while waiting and len(running) < parallel:
                     running.append(_Process(waiting.pop(0), command, lock))
-                tell(clock.status(outcomes, [process.point for process in running], waiting))
+                tell(
+                    clock.status(
+                        outcomes, [process.point for process in running], waiting
+                    )
+                )
                 time.sleep(poll)
                 for process in [p for p in running if p.child.poll() is not None]:
                     running.remove(process)
@@ -130,7 +134,11 @@ class _Process:
         seconds = time.monotonic() - self.began
         if code == 0 and state(self.point.folder) == "finished":
             return Outcome(self.point, seconds)
-        how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        how = (
+            f"exit code {code}"
+            if code >= 0
+            else f"killed by {signal.Signals(-code).name}"
+        )
         with self.log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(self.said_before, size - _TAIL))
@@ -190,7 +198,10 @@ class _Clock:
         self.at_start = {point.name: _rounds_done(point) for point in todo}
 
     def status(
-        self, outcomes: Sequence[Outcome], running: Sequence[Point], waiting: Sequence[Point]
+        self,
+        outcomes: Sequence[Outcome],
+        running: Sequence[Point],
+        waiting: Sequence[Point],
     ) -> Status:
         """Where the sweep stands now."""
         done = dict(self.at_start)

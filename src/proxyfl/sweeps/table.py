@@ -15,7 +15,15 @@ from typing import Any
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.records.answers import Answer, Question, Spread, answer
-from proxyfl.records.groups import Group, check_once, differ, distinct, groups, measure_of, setting
+from proxyfl.records.groups import (
+    Group,
+    check_once,
+    differ,
+    distinct,
+    groups,
+    measure_of,
+    setting,
+)
 from proxyfl.records.reading import find, read
 from proxyfl.records.row import roles
 from proxyfl.records.run import Run
@@ -66,7 +74,11 @@ def overview(
     ``by`` the settings that rows are grouped by, if not all that differ; ``against`` the method to
     compare with, if not `alone` where that is there."""
     remarks: list[str] = []
-    runs = [run for run in map(read, find(paths)) if after is not None or _finished(run, remarks)]
+    runs = [
+        run
+        for run in map(read, find(paths))
+        if after is not None or _finished(run, remarks)
+    ]
     if not runs:
         raise RunError("\n".join(["There is nothing to compare.", *remarks]))
     asked_by = None if by is None else [setting(runs, key) for key in by]
@@ -97,7 +109,11 @@ def _finished(run: Run, remarks: list[str]) -> bool:
     if run.finished:
         return True
     go_on = f"`proxyfl resume {run.path}` continues it"
-    scored = [set(run.scored_after(name)) for name in run.methods if run.scored_after(name)]
+    scored = [
+        set(run.scored_after(name))
+        for name in run.methods
+        if run.scored_after(name)
+    ]
     common = set.intersection(*scored) if scored else set()
     if common:
         go_on += f", `--round {max(common)}` compares what there is"
@@ -115,7 +131,11 @@ def _against(runs: Sequence[Run], against: str | None) -> str | None:
 
 
 def _answer(
-    group: Group, method: str, asked: Question, made: Sequence[Group], remarks: list[str]
+    group: Group,
+    method: str,
+    asked: Question,
+    made: Sequence[Group],
+    remarks: list[str],
 ) -> Answer | None:
     """What the row says; what stands in its way goes to ``remarks``."""
     having = [run for run in group.runs if method in run.methods]
@@ -146,7 +166,9 @@ def _answer(
         )
     mixed = [key for key in group.mixed if differ(usable, key)]
     if mixed:
-        remarks.append(f"{method}: taken together although {', '.join(mixed)} differ.")
+        remarks.append(
+            f"{method}: taken together although {', '.join(mixed)} differ."
+        )
     return found
 
 
@@ -175,7 +197,11 @@ def _reached(
 
 
 def _counterparts(
-    group: Group, method: str, asked: Question, made: Sequence[Group], remarks: list[str]
+    group: Group,
+    method: str,
+    asked: Question,
+    made: Sequence[Group],
+    remarks: list[str],
 ) -> list[Run]:
     """The runs to compare with: those of the same group, else those of the only group that has
     any."""

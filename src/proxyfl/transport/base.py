@@ -22,7 +22,9 @@ class Transport(Protocol):
         """Hand ``frame`` over for ``receiver``."""
         ...
 
-    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
+    def receive(
+        self, *, sender: int, receiver: int, round: int, timeout: float
+    ) -> bytes:
         """The frame that ``sender`` sent to ``receiver`` in ``round``; waits for it up to
         ``timeout`` seconds."""
         ...

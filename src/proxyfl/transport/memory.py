@@ -21,13 +21,17 @@ class MemoryTransport:
         with self._changed:
             self._check_open()
             if key in self._frames:
-                raise TransportError(base.repeated(sender=sender, receiver=receiver, round=round))
+                raise TransportError(
+                    base.repeated(sender=sender, receiver=receiver, round=round)
+                )
             # A bytearray could still be changed by the sender; bytes(b) of bytes is the same
             # object, without a copy.
             self._frames[key] = bytes(frame)
             self._changed.notify_all()
 
-    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
+    def receive(
+        self, *, sender: int, receiver: int, round: int, timeout: float
+    ) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         key = (sender, receiver, round)
         deadline = time.monotonic() + timeout
@@ -39,7 +43,12 @@ class MemoryTransport:
                     and key not in self._frames
                 ):
                     raise PeerTimeout(
-                        base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
+                        base.silent(
+                            sender=sender,
+                            receiver=receiver,
+                            round=round,
+                            timeout=timeout,
+                        )
                     )
                 self._check_open()
             return self._frames.pop(key)
@@ -53,4 +62,6 @@ class MemoryTransport:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise TransportError("This transport is closed. Open a new one to send or receive.")
+            raise TransportError(
+                "This transport is closed. Open a new one to send or receive."
+            )

@@ -36,7 +36,8 @@ T = TypeVar("T")
 def launched() -> int:
     """The number of ranks that the launcher started, by its environment; 1 without one."""
     names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
-    if "PMIX_RANK" in os.environ:  # srun --mpi=pmix says the size in its own words only
+    # srun --mpi=pmix says the size in its own words only
+    if "PMIX_RANK" in os.environ:
         names.append("SLURM_STEP_NUM_TASKS")
     for name in names:
         text = os.environ.get(name, "")
@@ -76,7 +77,9 @@ class MpiEndpoint:
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
         self.machines = self._machines()
-        self.highest_tag = int(self._comm.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_LIMIT)
+        self.highest_tag = int(
+            self._comm.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_LIMIT
+        )
 
     def send(self, content: bytes, *, to: int, tag: int = CONTROL) -> None:
         """Put ``content`` on its way to rank ``to``."""
@@ -84,7 +87,9 @@ class MpiEndpoint:
             request = self._comm.Issend(content, to, tag)
             self._sent.append(_Sent(request, content, to, tag))
 
-    def receive(self, *, source: int, tag: int = CONTROL, timeout: float) -> bytes | None:
+    def receive(
+        self, *, source: int, tag: int = CONTROL, timeout: float
+    ) -> bytes | None:
         """The next message of rank ``source`` under ``tag``; None after ``timeout`` seconds."""
         return until(lambda: self.look(source, tag), timeout)
 
@@ -92,7 +97,9 @@ class MpiEndpoint:
         """The same without waiting: None if the message is not here, or not all of it."""
         with self._calling():
             key = (source, tag)
-            if key not in self._arriving and not self._begins_to_arrive(source, tag):
+            if key not in self._arriving and not self._begins_to_arrive(
+                source, tag
+            ):
                 return None
             request, buffer = self._arriving[key]
             if not request.Test():
@@ -182,10 +189,14 @@ class MpiTransport:
         rank = self._rank(receiver)
         tag = self._tag(sender, receiver, round)
         if self._endpoint.waits_for(rank, tag):
-            raise TransportError(base.repeated(sender=sender, receiver=receiver, round=round))
+            raise TransportError(
+                base.repeated(sender=sender, receiver=receiver, round=round)
+            )
         self._endpoint.send(frame, to=rank, tag=tag)
 
-    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
+    def receive(
+        self, *, sender: int, receiver: int, round: int, timeout: float
+    ) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         rank = self._rank(sender)
         tag = self._tag(sender, receiver, round)
@@ -196,9 +207,13 @@ class MpiTransport:
 
         frame = until(look, timeout)
         if frame is None:
-            silent = base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
+            silent = base.silent(
+                sender=sender, receiver=receiver, round=round, timeout=timeout
+            )
             machine = self._endpoint.machines[rank]
-            raise PeerTimeout(f"{silent} Client {sender} is on rank {rank}, machine {machine}.")
+            raise PeerTimeout(
+                f"{silent} Client {sender} is on rank {rank}, machine {machine}."
+            )
         return frame
 
     def close(self) -> None:
@@ -207,7 +222,9 @@ class MpiTransport:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise TransportError("This transport is closed. Open a new one to send or receive.")
+            raise TransportError(
+                "This transport is closed. Open a new one to send or receive."
+            )
 
     def _rank(self, client: int) -> int:
         return client % self._endpoint.size

@@ -26,7 +26,9 @@ def shared_folder() -> Iterator[Path]:
     killed go as well."""
     memory = Path("/dev/shm")
     parent = (
-        memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+        memory
+        if memory.is_dir() and os.access(memory, os.W_OK)
+        else Path(tempfile.gettempdir())
     )
     for left_behind in parent.glob("proxyfl-*-*"):
         owner = left_behind.name.split("-")[1]
@@ -78,7 +80,9 @@ class SharedTransport:
         finally:
             scratch.unlink(missing_ok=True)
 
-    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
+    def receive(
+        self, *, sender: int, receiver: int, round: int, timeout: float
+    ) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         path = self._path(sender, receiver, round)
         deadline, pause = time.monotonic() + timeout, _SHORTEST
@@ -90,7 +94,12 @@ class SharedTransport:
                 return frame
             if time.monotonic() >= deadline:
                 raise PeerTimeout(
-                    base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
+                    base.silent(
+                        sender=sender,
+                        receiver=receiver,
+                        round=round,
+                        timeout=timeout,
+                    )
                 )
             self._closed.wait(pause)
             pause = min(2 * pause, _LONGEST)
@@ -104,4 +113,6 @@ class SharedTransport:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise TransportError("This transport is closed. Open a new one to send or receive.")
+            raise TransportError(
+                "This transport is closed. Open a new one to send or receive."
+            )

@@ -56,7 +56,9 @@ def encode(message: Message) -> bytes:
             f"{tuple(values.shape)}."
         )
     if min(message.round, message.sender) < 0:
-        raise TransportError(f"{where}: expected a round and a sender of at least 0.")
+        raise TransportError(
+            f"{where}: expected a round and a sender of at least 0."
+        )
     numbers = values.cpu().contiguous().numpy()
     _check_finite(where, message.weight, numbers)
     header = _header(message)
@@ -66,11 +68,18 @@ def encode(message: Message) -> bytes:
             f"frame. Use a digest."
         )
     data = numbers.astype("<f4", copy=False).data
-    return b"".join([_MAGIC, bytes([VERSION]), len(header).to_bytes(8, "little"), header, data])
+    return b"".join(
+        [_MAGIC, bytes([VERSION]), len(header).to_bytes(8, "little"), header, data]
+    )
 
 
 def decode(
-    frame: bytes, *, expect_sender: int, expect_round: int, expect_model: str, expect_size: int
+    frame: bytes,
+    *,
+    expect_sender: int,
+    expect_round: int,
+    expect_model: str,
+    expect_size: int,
 ) -> Message:
     """The message in ``frame``, if it is the expected one; TransportError with the reason
     otherwise."""
@@ -78,14 +87,22 @@ def decode(
     start = _values_start(where, frame)
     header = _parsed(where, frame[_START + 8 : start])
     metadata, layout = header["__metadata__"], header["values"]
-    expected = {"sender": str(expect_sender), "round": str(expect_round), "model": expect_model}
+    expected = {
+        "sender": str(expect_sender),
+        "round": str(expect_round),
+        "model": expect_model,
+    }
     for key, value in expected.items():
         if metadata[key] != value:
             raise TransportError(
                 f"{where}: it says {key} {metadata[key]!r:.80}, expected {value!r}. "
                 "Check that both sides run the same round, client ids and proxy architecture."
             )
-    if layout != {"dtype": "F32", "shape": [expect_size], "data_offsets": [0, 4 * expect_size]}:
+    if layout != {
+        "dtype": "F32",
+        "shape": [expect_size],
+        "data_offsets": [0, 4 * expect_size],
+    }:
         raise TransportError(
             f"{where}: expected {expect_size} float32 values, it announces {layout!r:.120}."
         )
@@ -96,9 +113,13 @@ def decode(
         )
     weight = _weight(where, metadata["weight"])
     # The one copy: a tensor of its own, writable and in this machine's byte order.
-    numbers = np.frombuffer(frame, dtype="<f4", offset=start, count=expect_size).astype(np.float32)
+    numbers = np.frombuffer(
+        frame, dtype="<f4", offset=start, count=expect_size
+    ).astype(np.float32)
     _check_finite(where, weight, numbers)
-    return Message(expect_round, expect_sender, weight, torch.from_numpy(numbers), expect_model)
+    return Message(
+        expect_round, expect_sender, weight, torch.from_numpy(numbers), expect_model
+    )
 
 
 def overhead(message: Message) -> int:
@@ -115,13 +136,18 @@ def _header(message: Message) -> bytes:
         "model": message.model,
     }
     layout = {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}
-    text = json.dumps({"__metadata__": metadata, "values": layout}, separators=(",", ":")).encode()
-    return text + b" " * (-len(text) % 8)  # safetensors aligns the values to 8 bytes
+    text = json.dumps(
+        {"__metadata__": metadata, "values": layout}, separators=(",", ":")
+    ).encode()
+    # safetensors aligns the values to 8 bytes
+    return text + b" " * (-len(text) % 8)
 
 
 def _values_start(where: str, frame: bytes) -> int:
     if len(frame) < _START + 8:
-        raise TransportError(f"{where}: {len(frame)} bytes are too few for a frame.")
+        raise TransportError(
+            f"{where}: {len(frame)} bytes are too few for a frame."
+        )
     if frame[: len(_MAGIC)] != _MAGIC:
         raise TransportError(
             f"{where}: no ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}."
@@ -144,7 +170,9 @@ def _parsed(where: str, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise TransportError(f"{where}: its header is not JSON: {error}.") from error
+        raise TransportError(
+            f"{where}: its header is not JSON: {error}."
+        ) from error
     if not isinstance(header, dict) or set(header) != {"__metadata__", "values"}:
         raise TransportError(
             f"{where}: expected a header with __metadata__ and values, got {header!r:.120}."
@@ -155,7 +183,9 @@ def _parsed(where: str, text: bytes) -> dict[str, Any]:
             f"{where}: expected metadata {sorted(_METADATA)}, got {metadata!r:.120}."
         )
     if not all(isinstance(value, str) for value in metadata.values()):
-        raise TransportError(f"{where}: expected metadata that are strings, got {metadata!r:.120}.")
+        raise TransportError(
+            f"{where}: expected metadata that are strings, got {metadata!r:.120}."
+        )
     return header
 
 
@@ -172,7 +202,9 @@ def _check_finite(
     where: str, weight: float, numbers: "np.ndarray[Any, np.dtype[np.float32]]"
 ) -> None:
     if not 0 <= weight < math.inf:
-        raise TransportError(f"{where}: expected a finite weight >= 0, got {weight}.")
+        raise TransportError(
+            f"{where}: expected a finite weight >= 0, got {weight}."
+        )
     if not np.isfinite(numbers).all():
         found = int(numbers.size - np.isfinite(numbers).sum())
         raise TransportError(

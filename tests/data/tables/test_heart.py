@@ -16,7 +16,11 @@ from proxyfl.errors import DataError
 def made_up(generator):
     """A line as the files have it: no header, decimals here and not there, ? for missing."""
     form = generator.choice(["{}", "{}.0"])
-    cells = [generator.randint(30, 70), generator.randint(0, 1), generator.randint(1, 4)]
+    cells = [
+        generator.randint(30, 70),
+        generator.randint(0, 1),
+        generator.randint(1, 4),
+    ]
     cells += [generator.randint(90, 180), generator.choice([0, 230])]
     text = [form.format(cell) for cell in cells]
     text += [generator.choice(["?", "1"]), "0", "150", "0", "1.5", "?", "?", "?"]
@@ -37,7 +41,9 @@ def test_the_schema_reads_the_files_as_they_are(tmp_path):
 
 def test_files_that_are_not_there_are_listed(tmp_path):
     """Without a download, the message lists the publisher's four files and where to put them."""
-    with pytest.raises(DataError, match=r"(?s)heart_disease .*cleveland.data.*va.data"):
+    with pytest.raises(
+        DataError, match=r"(?s)heart_disease .*cleveland.data.*va.data"
+    ):
         load("heart_disease", directory=tmp_path, download=False)
 
 

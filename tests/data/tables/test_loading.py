@@ -57,7 +57,9 @@ def test_nobody_is_in_both_parts(tmp_path):
     assert len(test) == 6
     for line in table:
         line[6] = "1" if line[6] == "0" else "0"
-    again = load_tables([making.write(path, table)], making.SCHEMA, test_fraction=0.3)
+    again = load_tables(
+        [making.write(path, table)], making.SCHEMA, test_fraction=0.3
+    )
     assert torch.equal(again.test.groups, found.test.groups)
 
 
@@ -75,7 +77,9 @@ def test_a_site_may_lack_classes(tmp_path):
 
 def test_a_site_may_lack_a_column_by_choice(tmp_path):
     """A column that a file lacks is refused by name, or missing for all rows if the schema says."""
-    table = [[cell for i, cell in enumerate(line) if i != 2] for line in making.rows(20)]
+    table = [
+        [cell for i, cell in enumerate(line) if i != 2] for line in making.rows(20)
+    ]
     header = [name for name in making.HEADER if name != "height"]
     path = making.write(tmp_path / "a.csv", table, header)
     with pytest.raises(DataError, match=r"1 x absent column .*column 'height'"):
@@ -91,8 +95,12 @@ def test_files_with_different_columns_are_refused_by_name(tmp_path):
     """The file with a column of its own is named, and so is the column."""
     files = sites(tmp_path)
     wide = [[*line, "42"] for line in making.rows(20, first=500)]
-    files.append(making.write(tmp_path / "wide.csv", wide, [*making.HEADER, "shoe size"]))
-    with pytest.raises(DataError, match=r"(?s)wide.csv: 1 fault .*unknown column.*'shoe size'"):
+    files.append(
+        making.write(tmp_path / "wide.csv", wide, [*making.HEADER, "shoe size"])
+    )
+    with pytest.raises(
+        DataError, match=r"(?s)wide.csv: 1 fault .*unknown column.*'shoe size'"
+    ):
         load_tables(files, making.SCHEMA)
     found = load_tables(files, making.SCHEMA, faults="skip")
     assert len(found.site_names) == 3
@@ -115,7 +123,9 @@ def test_faults_are_refused_or_skipped_by_choice(tmp_path):
     table[6][3] = "V"
     table[9][6] = "5"
     path = making.write(tmp_path / "a.csv", table)
-    with pytest.raises(DataError, match=r"(?s)4 faults.*1 x unit.*2 x category.*1 x label"):
+    with pytest.raises(
+        DataError, match=r"(?s)4 faults.*1 x unit.*2 x category.*1 x label"
+    ):
         load_tables([path], making.SCHEMA)
     found = load_tables([path], making.SCHEMA, faults="skip")
     assert len(found.train_y) + len(found.test_y) == 36
@@ -146,8 +156,12 @@ def test_a_site_has_its_own_test_part(tmp_path):
     files = sites(tmp_path)
     (tmp_path / "test").mkdir()
     tests = [
-        making.write(tmp_path / "test" / "site0.csv", making.rows(10, seed=5, first=200)),
-        making.write(tmp_path / "test" / "site1.csv", making.rows(10, seed=6, first=300)),
+        making.write(
+            tmp_path / "test" / "site0.csv", making.rows(10, seed=5, first=200)
+        ),
+        making.write(
+            tmp_path / "test" / "site1.csv", making.rows(10, seed=6, first=300)
+        ),
     ]
     found = load_tables(files, making.SCHEMA, tests=tests)
     assert (len(found.train_y), len(found.test_y)) == (70, 20)
@@ -163,13 +177,18 @@ def test_a_test_part_without_a_site_is_refused(tmp_path):
     """A test file that belongs to no site's file is named."""
     files = sites(tmp_path)
     other = making.write(tmp_path / "nobody.csv", making.rows(10, first=500))
-    with pytest.raises(DataError, match=r"nobody.csv: expected .* named like .*site0, site1"):
+    with pytest.raises(
+        DataError, match=r"nobody.csv: expected .* named like .*site0, site1"
+    ):
         load_tables(files, making.SCHEMA, tests=[other])
 
 
 @pytest.mark.parametrize(
     ("labels", "fraction", "message"),
-    [("0101", 0.25, "two rows in the test part, got 1"), ("0" * 20, 0.5, "rows of 'no' only")],
+    [
+        ("0101", 0.25, "two rows in the test part, got 1"),
+        ("0" * 20, 0.5, "rows of 'no' only"),
+    ],
 )
 def test_test_parts_that_tell_nothing(tmp_path, labels, fraction, message):
     """A test part of one row or of one class is refused."""
@@ -195,13 +214,18 @@ def test_a_file_of_faults_only_is_refused(tmp_path):
     for line in table:
         line[6] = "9"
     with pytest.raises(DataError, match="got none: all 5 were left out"):
-        load_tables([making.write(tmp_path / "a.csv", table)], making.SCHEMA, faults="skip")
+        load_tables(
+            [making.write(tmp_path / "a.csv", table)], making.SCHEMA, faults="skip"
+        )
 
 
 def test_sites_from_a_column(tmp_path):
     """With a site column, one file holds all sites; a row without a site is a fault."""
     tree = copy.deepcopy(making.TREE) | {"site": "hospital"}
-    table = [[*line, "north" if i % 2 else "south, east"] for i, line in enumerate(making.rows(30))]
+    table = [
+        [*line, "north" if i % 2 else "south, east"]
+        for i, line in enumerate(making.rows(30))
+    ]
     table = [[*line[:-1], f'"{line[-1]}"'] for line in table]
     path = making.write(tmp_path / "a.csv", table, [*making.HEADER, "hospital"])
     found = load_tables([path], schema.parse(tree))

@@ -75,7 +75,13 @@ def test_a_schema_survives_writing():
 def test_features_are_the_columns_that_models_see():
     """Dates that only end intervals, ignored columns, label, site and person are no features."""
     found = schema.parse(tree())
-    assert list(found.features) == ["age", "blood pressure", "side", "smoker", "born"]
+    assert list(found.features) == [
+        "age",
+        "blood pressure",
+        "side",
+        "smoker",
+        "born",
+    ]
     assert found.roles == ("died", "hospital", "patient")
 
 
@@ -98,7 +104,11 @@ def test_the_fingerprint_follows_every_setting():
         ("age", {"possible": [30, 90]}, "possible around the range"),
         ("age", {"encoding": "bins"}, "knots with the encodings"),
         ("age", {"knots": [40]}, "knots with the encodings"),
-        ("age", {"values": ["a"]}, "values means nothing for a column of type 'number'"),
+        (
+            "age",
+            {"values": ["a"]},
+            "values means nothing for a column of type 'number'",
+        ),
         ("age", {"fill": 200}, "18.0 <= fill <= 100.0"),
         ("blood pressure", {"knots": [160, 120]}, "ascending knots"),
         ("blood pressure", {"knots": [60, 120]}, "ascending knots within"),
@@ -107,7 +117,11 @@ def test_the_fingerprint_follows_every_setting():
         ("side", {"written": [["l"]]}, "for each of the 2 values, got 1"),
         ("side", {"written": [["l", "x"], ["r", "x"]]}, r"one meaning .*\['x'\]"),
         ("smoker", {"yes": ["1"], "no": ["1.0"]}, "one meaning"),
-        ("born", {"until": "death"}, "another column of type date .admitted., got 'death'"),
+        (
+            "born",
+            {"until": "death"},
+            "another column of type date .admitted., got 'death'",
+        ),
         ("born", {"formats": ["%d/%m/%Y", "%m/%d/%Y"]}, "different dates"),
         ("born", {"formats": []}, "at least one date format"),
         ("born", {"unit": "hours"}, "Unknown unit 'hours'"),
@@ -128,7 +142,10 @@ def test_what_a_column_cannot_be(column, changes, message):
         ({"prevalence": [0.9]}, "a share for each of 2 classes"),
         ({"prevalence": [0.9, 0.2]}, "add up to 1"),
         ({"prevalence": [1.0, 0.0]}, "prevalence"),
-        ({"column": "age"}, "'age' is a label, a site or a person, and is in .columns. too"),
+        (
+            {"column": "age"},
+            "'age' is a label, a site or a person, and is in .columns. too",
+        ),
     ],
 )
 def test_what_a_label_cannot_be(changes, message):
@@ -157,7 +174,14 @@ def test_a_missing_label_table_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("1.0", "1"), (" 1 ", "1"), ("-2.00", "-2"), ("1.5", "1.5"), ("a.0", "a.0"), (".0", ".0")],
+    [
+        ("1.0", "1"),
+        (" 1 ", "1"),
+        ("-2.00", "-2"),
+        ("1.5", "1.5"),
+        ("a.0", "a.0"),
+        (".0", ".0"),
+    ],
 )
 def test_whole_numbers_have_one_form(text, found):
     """A code is the same with and without decimals, and nothing else is changed."""

@@ -20,7 +20,14 @@ def study(
     path: Path | None = None,
 ) -> Ledger:
     """A study's ledger with these (steps, rate, noise), one round each."""
-    made = Ledger("north", delta=delta, kind=kind, simulated=False, relation=relation, path=path)
+    made = Ledger(
+        "north",
+        delta=delta,
+        kind=kind,
+        simulated=False,
+        relation=relation,
+        path=path,
+    )
     for round, (steps, rate, noise) in enumerate(charges):
         made.charge(round, steps, rate, noise)
     return made
@@ -38,7 +45,9 @@ def test_studies_compose() -> None:
 
 def test_the_delta_is_the_smallest() -> None:
     """By default the total is at the ledgers' smallest delta, and each study is restated at it."""
-    account = opened([study((10, 0.1, 2.0), delta=1e-3), study((10, 0.1, 2.0), delta=1e-6)])
+    account = opened(
+        [study((10, 0.1, 2.0), delta=1e-3), study((10, 0.1, 2.0), delta=1e-6)]
+    )
     assert account.total.delta == 1e-6
     assert account.alone(account.ledgers[0]).delta == 1e-6
     assert opened(account.ledgers, 1e-4).total.pld < account.total.pld
@@ -72,7 +81,9 @@ def test_a_budget_counts_earlier_studies() -> None:
     account = opened([study((40, 0.1, 2.0)), study((20, 0.2, 3.0))])
     left = account.steps_left(2.0, Segment(0.1, 2.0, 1))
     budget = Budget(2.0, earlier=account.segments)
-    third = Ledger("north", delta=1e-5, kind=Kind.END_TO_END, simulated=False, budget=budget)
+    third = Ledger(
+        "north", delta=1e-5, kind=Kind.END_TO_END, simulated=False, budget=budget
+    )
     assert third.affordable_steps(0.1, 2.0, 10_000) == left
     third.charge(0, left, 0.1, 2.0)
     with pytest.raises(BudgetExhausted, match="above the budget of 2"):

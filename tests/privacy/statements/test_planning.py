@@ -4,7 +4,12 @@ import pytest
 
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import pld_epsilon
-from proxyfl.privacy.statements.planning import HOPELESS, Option, most_parameters, options
+from proxyfl.privacy.statements.planning import (
+    HOPELESS,
+    Option,
+    most_parameters,
+    options,
+)
 
 
 def test_every_option_fits_and_uses_the_budget() -> None:
@@ -46,7 +51,9 @@ def test_the_largest_proxy_is_the_last_that_is_not_hopeless() -> None:
         (100, 1.0, 0.02, r"delta <= 1/N = 0\.01"),
     ],
 )
-def test_what_cannot_be_had(examples: int, epsilon: float, delta: float, message: str) -> None:
+def test_what_cannot_be_had(
+    examples: int, epsilon: float, delta: float, message: str
+) -> None:
     """No examples, no budget, and a delta that one published record would meet are refused."""
     with pytest.raises(ConfigError, match=message):
         options(examples, epsilon, delta)

@@ -72,5 +72,7 @@ def opening(
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option that most commands share."""
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
+        "--json",
+        action="store_true",
+        help="print one JSON document and nothing else",
     )

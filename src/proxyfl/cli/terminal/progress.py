@@ -46,7 +46,16 @@ _WIDTHS = {
 """Room kept for each cell from the beginning, so that the table does not change its form as numbers
 come in."""
 
-_WIDE = ("round", "present", "private", "proxy", "received", "epsilon", "kind", "sent")
+_WIDE = (
+    "round",
+    "present",
+    "private",
+    "proxy",
+    "received",
+    "epsilon",
+    "kind",
+    "sent",
+)
 _NARROW = ("round", "kept", "epsilon", "kind")
 """The columns. ``kept`` is the score of the model that an institution keeps."""
 
@@ -59,12 +68,16 @@ class Progress(Callback):
     """Shows, per method, the round, accuracies, epsilon with its kind, bytes, and the time
     remaining."""
 
-    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+    def __init__(
+        self, *, quiet: bool = False, console: Console | None = None
+    ) -> None:
         self.console = console or stderr_console()
         self.quiet = quiet
         self._live: Live | None = None
         self._rows: dict[str, dict[str, str]] = {}
-        self._keeps: dict[str, str] = {name: method.keeps for name, method in METHODS.items()}
+        self._keeps: dict[str, str] = {
+            name: method.keeps for name, method in METHODS.items()
+        }
         self._rounds = 0
         self._done = 0
         self._in_all = 0
@@ -93,26 +106,34 @@ class Progress(Callback):
         if self._live is not None:
             self._live.stop()
 
-    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
+    def started(
+        self, config: Config, out: Path | None, sites: Sequence[ClientData]
+    ) -> None:
         """Note how much there is to do."""
         self._rounds = config.rounds
         self._methods = config.methods
         self._measure = config.measure
         self._in_all = config.rounds * len(config.methods)
-        self._rows = {name: {"round": f"0/{config.rounds}"} for name in config.methods}
+        self._rows = {
+            name: {"round": f"0/{config.rounds}"} for name in config.methods
+        }
         self._say(
             f"{len(sites)} clients, {config.data.name}, {config.rounds} rounds, methods "
             f"{', '.join(config.methods)}"
         )
 
-    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
+    def method_started(
+        self, name: str, method: Method, clients: int, first_round: int
+    ) -> None:
         """Open the method's row."""
         self._keeps[name] = method.keeps
         self._rows[name] = {"round": f"{first_round}/{self._rounds}"}
         self._done += first_round
         self._pace = _Pace(name)
 
-    def round_ended(self, name: str, round: int, records: Sequence[ClientRound]) -> None:
+    def round_ended(
+        self, name: str, round: int, records: Sequence[ClientRound]
+    ) -> None:
         """Bring the method's row up to date."""
         self._done += 1
         if self._pace is not None:
@@ -123,17 +144,25 @@ class Progress(Callback):
             self._fill(row, name, records)
         for record in records:
             if record.left:
-                self._note(f"{name}, round {round + 1}: {record.name} leaves ({record.left})")
+                self._note(
+                    f"{name}, round {round + 1}: {record.name} leaves ({record.left})"
+                )
         is_due = time.monotonic() - self._printed > PATIENCE_SECONDS
         if self._live is None and (is_due or round + 1 == self._rounds):
             self._printed = time.monotonic()
             self._say(self._line(name, row))
 
-    def _fill(self, row: dict[str, str], name: str, records: Sequence[ClientRound]) -> None:
+    def _fill(
+        self, row: dict[str, str], name: str, records: Sequence[ClientRound]
+    ) -> None:
         if records[0].present < records[0].expected or "present" in row:
             row["present"] = f"{records[0].present} of {records[0].expected}"
         for role in ("private", "proxy", "received"):
-            found = [r.scores[role].values[self._measure] for r in records if role in r.scores]
+            found = [
+                r.scores[role].values[self._measure]
+                for r in records
+                if role in r.scores
+            ]
             scores = [value for value in found if value is not None]
             if scores:
                 row[role] = f"{mean(scores):.3f}"
@@ -141,7 +170,9 @@ class Progress(Callback):
         worst = largest(r.epsilon for r in records)
         row["epsilon"] = "" if worst.kind is Kind.NONE else brief(worst.best)
         row["kind"] = "no DP" if worst.kind is Kind.NONE else str(worst.kind)
-        row["sent"] = _size(sum(r.traffic.bytes_sent for r in records) / len(records))
+        row["sent"] = _size(
+            sum(r.traffic.bytes_sent for r in records) / len(records)
+        )
 
     def _line(self, name: str, row: dict[str, str]) -> str:
         shown = []
@@ -149,7 +180,11 @@ class Progress(Callback):
             if key in row:
                 shown.append(f"{key} {row[key]}")
         if "kind" in row:
-            cost = f"epsilon {row['epsilon']} {row['kind']}" if row["epsilon"] else row["kind"]
+            cost = (
+                f"epsilon {row['epsilon']} {row['kind']}"
+                if row["epsilon"]
+                else row["kind"]
+            )
             shown += [cost, f"sent {row['sent']}"]
         left = self._remaining()
         if left:
@@ -179,9 +214,15 @@ class Progress(Callback):
         )
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row(bar, left)
-        return Group(first_that_fits(self.console, tables), line) if rows else Group(line)
+        return (
+            Group(first_that_fits(self.console, tables), line)
+            if rows
+            else Group(line)
+        )
 
-    def _table(self, rows: dict[str, dict[str, str]], columns: Sequence[str]) -> Table:
+    def _table(
+        self, rows: dict[str, dict[str, str]], columns: Sequence[str]
+    ) -> Table:
         if not any("present" in row for row in rows.values()):
             columns = [key for key in columns if key != "present"]
         table = airy()
@@ -190,8 +231,12 @@ class Progress(Callback):
         widths = _WIDTHS | {"round": 2 * len(str(self._rounds)) + 1}
         for key in columns:
             title = MEASURES[self._measure].title if key == "kept" else key
-            justify: JustifyMethod = "left" if key in ("kind", "present") else "right"
-            table.add_column(title, min_width=widths[key], no_wrap=True, justify=justify)
+            justify: JustifyMethod = (
+                "left" if key in ("kind", "present") else "right"
+            )
+            table.add_column(
+                title, min_width=widths[key], no_wrap=True, justify=justify
+            )
         for name, row in rows.items():
             table.add_row(Text(name), *(row.get(key, "") for key in columns))
         return table
@@ -204,7 +249,9 @@ class Progress(Callback):
         if not seconds:
             return ""
         is_last = self._pace.method == self._methods[-1]
-        return f"{duration(seconds)} left" + ("" if is_last else f" for {self._pace.method}")
+        return f"{duration(seconds)} left" + (
+            "" if is_last else f" for {self._pace.method}"
+        )
 
 
 class _Pace:

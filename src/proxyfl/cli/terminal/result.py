@@ -7,7 +7,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl.cli.terminal.layouts import airy, first_that_fits, framed, natural_width
+from proxyfl.cli.terminal.layouts import (
+    airy,
+    first_that_fits,
+    framed,
+    natural_width,
+)
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread
@@ -71,7 +76,9 @@ def verdicts(run: Run) -> list[str]:
     return sentences
 
 
-def _verdict(found: Answer, gain: Spread, interval: tuple[float, float] | None) -> str:
+def _verdict(
+    found: Answer, gain: Spread, interval: tuple[float, float] | None
+) -> str:
     when = "" if found.after is None else f" after {found.after} rounds"
     average = f"they {_on_average(gain.mean)}"
     if is_within_noise(interval):
@@ -92,10 +99,14 @@ def warnings(run: Run) -> list[str]:
     found = []
     rate = majority_rate(run)
     if rate is not None:
-        found.append(f"Always saying the commonest class would have accuracy {rate:.3f}.")
+        found.append(
+            f"Always saying the commonest class would have accuracy {rate:.3f}."
+        )
     for name, client, label in one_class_only(run):
         who = run.clients.get(client, f"client {client}")
-        found.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
+        found.append(
+            f"{name}, {who}: the model kept says {label!r} for every test example."
+        )
     return found
 
 
@@ -113,7 +124,11 @@ def _comparison(run: Run, console: Console) -> Table:
 
 
 def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
-    others = [name for name in _SHORT if name != run.measure][:1] if "others" in columns else []
+    others = (
+        [name for name in _SHORT if name != run.measure][:1]
+        if "others" in columns
+        else []
+    )
     for column in columns:
         if column == "others":
             for name in others:
@@ -197,9 +212,13 @@ def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
     return tables
 
 
-def _gained(run: Run, table: Table, columns: Sequence[str], console: Console) -> Table:
+def _gained(
+    run: Run, table: Table, columns: Sequence[str], console: Console
+) -> Table:
     # A long name continues in the next line rather than push the numbers out.
-    table.add_column("client", overflow="fold", max_width=max(8, console.width // 4))
+    table.add_column(
+        "client", overflow="fold", max_width=max(8, console.width // 4)
+    )
     for column in columns:
         table.add_column(escape(column), justify="right", no_wrap=True)
     listed = (run.summary or {}).get("clients", [])

@@ -33,7 +33,11 @@ def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> in
 
     def action(callbacks: Sequence[runner.Callback]) -> Run:
         return runner.execute(
-            prepared, out=out, callbacks=callbacks, workers=_workers(args), engine=engine
+            prepared,
+            out=out,
+            callbacks=callbacks,
+            workers=_workers(args),
+            engine=engine,
         )
 
     return _carry_out(action, others, out, as_json=args.json)
@@ -43,7 +47,9 @@ def resume(path: Path, args: argparse.Namespace, engine: Engine | None) -> int:
     """Continue the run in the folder ``path``; the exit code."""
 
     def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.resume(path, callbacks=callbacks, workers=_workers(args), engine=engine)
+        return runner.resume(
+            path, callbacks=callbacks, workers=_workers(args), engine=engine
+        )
 
     return _carry_out(action, _followers(args, path), path, as_json=args.json)
 
@@ -64,7 +70,10 @@ def _followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
     """The callbacks besides the terminal's that the options ask for."""
     found = tracking.from_names(args.track, out)
     if args.live:
-        from proxyfl.report.callback import LivePage  # a run without it pays nothing
+        # a run without it pays nothing
+        from proxyfl.report.callback import (
+            LivePage,
+        )
 
         found.append(LivePage())
     return found
@@ -86,7 +95,9 @@ def _carry_out(
         print(f"proxyfl: interrupted; {_what_is_left(out)}", file=sys.stderr)
         return 130
     except WorkerDied as error:
-        print(f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr)
+        print(
+            f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr
+        )
         return 1
     if as_json:
         print(json.dumps({**(result.summary or {}), "out": str(out)}))

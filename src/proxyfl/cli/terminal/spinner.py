@@ -20,7 +20,11 @@ PATIENCE_SECONDS = 2.0
 
 @contextmanager
 def spinner(
-    what: str, *, total: int | None = None, quiet: bool = False, console: Console | None = None
+    what: str,
+    *,
+    total: int | None = None,
+    quiet: bool = False,
+    console: Console | None = None,
 ) -> Iterator[Callable[[int], None]]:
     """Show that ``what`` is under way, if it takes longer than two seconds; yields a function
     to tell how much is done.
@@ -29,7 +33,9 @@ def spinner(
     show a bar itself."""
     console = console or stderr_console()
     length: bars.ProgressColumn = (
-        bars.TimeElapsedColumn() if total is None else bars.TimeRemainingColumn(compact=True)
+        bars.TimeElapsedColumn()
+        if total is None
+        else bars.TimeRemainingColumn(compact=True)
     )
     columns = (
         bars.SpinnerColumn("line"),
@@ -38,7 +44,10 @@ def spinner(
         length,
     )
     shown = bars.Progress(
-        *columns, console=console, transient=True, disable=quiet or not console.is_interactive
+        *columns,
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_interactive,
     )
     task = shown.add_task(what, total=total)
 
@@ -64,11 +73,15 @@ def spinner(
 def stderr_console() -> Console:
     """Standard error. A file or a pipe is none to draw on, even where the environment asks for
     colour."""
-    return Console(stderr=True, force_terminal=None if sys.stderr.isatty() else False)
+    return Console(
+        stderr=True, force_terminal=None if sys.stderr.isatty() else False
+    )
 
 
 def duration(seconds: float) -> str:
     """Seconds as people say them."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    )

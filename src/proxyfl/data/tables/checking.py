@@ -32,11 +32,15 @@ class _Persons:
         if not part.person:  # nobody is named
             return found
         sites = part.site or [path.stem] * len(part.person)
-        for person, site, row in zip(part.person, sites, part.rows.tolist(), strict=True):
+        for person, site, row in zip(
+            part.person, sites, part.rows.tolist(), strict=True
+        ):
             first = self.site.setdefault(person, site)
             if first != site:
                 expected = f"a person of {site!r} alone, who is at {first!r} too"
-                found.append(Fault(row, schema.person or "", "two sites", person, expected))
+                found.append(
+                    Fault(row, schema.person or "", "two sites", person, expected)
+                )
         return found
 
 
@@ -53,7 +57,11 @@ def check(
 
 
 def _check(
-    path: Path, schema: Schema, dialect: Dialect | None, persons: _Persons, labelled: bool
+    path: Path,
+    schema: Schema,
+    dialect: Dialect | None,
+    persons: _Persons,
+    labelled: bool,
 ) -> Checked:
     found = Checked(path)
     in_header: list[Fault] = []
@@ -63,7 +71,10 @@ def _check(
         encoded, faults = encode(schema, part, found.tally, labelled=labelled)
         found.faults += faults
         found.faults += persons.elsewhere(schema, path, encoded)
-    of_columns = [*in_header, *empty_columns(schema, found.tally, {f.column for f in in_header})]
+    of_columns = [
+        *in_header,
+        *empty_columns(schema, found.tally, {f.column for f in in_header}),
+    ]
     found.faults = sorted([*of_columns, *found.faults], key=lambda fault: fault.row)
     found.tally.add(found.faults)
     return found

@@ -16,7 +16,15 @@ from proxyfl.data.tables.reading import Dialect, Part, read
 from proxyfl.data.tables.schema import MISSING, NO, YES, canonical
 from proxyfl.errors import DataError
 
-FORMATS = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y%m%d", "%d-%b-%y")
+FORMATS = (
+    "%Y-%m-%d",
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%Y/%m/%d",
+    "%Y%m%d",
+    "%d-%b-%y",
+)
 """The date formats that a draft tries."""
 
 MANY = 30
@@ -102,7 +110,9 @@ def _top(path: Path, site: str | None, person: str | None) -> str:
     if person is not None:
         lines.append(f"person = {_text(person)}")
     else:
-        lines.append('# person = "..."    the column that tells individuals apart, if there is one')
+        lines.append(
+            '# person = "..."    the column that tells individuals apart, if there is one'
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -111,10 +121,16 @@ def _label(label: str | None, seen: dict[str, Seen], from_data: bool) -> str:
     texts = sorted(seen[label].texts) if label is not None else []
     told = from_data or {text.lower() for text in texts} <= {*YES, *NO}
     if told and 1 < len(texts) <= MANY:
-        lines.append(f"classes = {_list(texts)}    # in this order: the first is class 0")
+        lines.append(
+            f"classes = {_list(texts)}    # in this order: the first is class 0"
+        )
     else:
-        lines.append("classes = []    # the classes, in an order that all sites share")
-    lines.append("# prevalence = [...]    the share of each class, if it is publicly known")
+        lines.append(
+            "classes = []    # the classes, in an order that all sites share"
+        )
+    lines.append(
+        "# prevalence = [...]    the share of each class, if it is publicly known"
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -127,12 +143,20 @@ def _column(name: str, seen: Seen, from_data: bool) -> str:
         lines = ['type = "ignored"    # it has no value in this file']
     elif len(texts) <= 2 and lowered <= {*YES, *NO}:
         lines = ['type = "yes/no"']
-    elif form and not (seen.numeric and form == "%Y%m%d" and not _dates_only(texts)):
-        lines = ['type = "date"', f"formats = {_list([form])}", *_interval(from_data)]
+    elif form and not (
+        seen.numeric and form == "%Y%m%d" and not _dates_only(texts)
+    ):
+        lines = [
+            'type = "date"',
+            f"formats = {_list([form])}",
+            *_interval(from_data),
+        ]
     elif seen.numeric:
         lines = ['type = "number"', 'unit = ""', _range(seen, from_data)]
     elif len(texts) <= MANY:
-        values = _list(texts) if from_data else "[]    # every value that there can be"
+        values = (
+            _list(texts) if from_data else "[]    # every value that there can be"
+        )
         lines = ['type = "category"', f"values = {values}"]
     else:
         lines = [f'type = "ignored"    # more than {MANY} different texts']
@@ -141,8 +165,14 @@ def _column(name: str, seen: Seen, from_data: bool) -> str:
 
 def _interval(from_data: bool) -> list[str]:
     if from_data:
-        return ["# until, unit and range make a feature of it; without them it is not used"]
-    return ['unit = "years"', 'until = ""    # a date or a date column', "range = []"]
+        return [
+            "# until, unit and range make a feature of it; without them it is not used"
+        ]
+    return [
+        'unit = "years"',
+        'until = ""    # a date or a date column',
+        "range = []",
+    ]
 
 
 def _range(seen: Seen, from_data: bool) -> str:
@@ -154,7 +184,11 @@ def _range(seen: Seen, from_data: bool) -> str:
 
 def _format(texts: Sequence[str]) -> str | None:
     """The only format that reads all texts as dates, if there is one."""
-    fitting = [form for form in FORMATS if texts and all(_reads(text, form) for text in texts)]
+    fitting = [
+        form
+        for form in FORMATS
+        if texts and all(_reads(text, form) for text in texts)
+    ]
     return fitting[0] if fitting else None
 
 

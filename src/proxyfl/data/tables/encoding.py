@@ -52,18 +52,37 @@ class Encoded:
     rows: Codes
 
 
-def header_faults(schema: Schema, header: Sequence[str], *, labelled: bool = True) -> list[Fault]:
+def header_faults(
+    schema: Schema, header: Sequence[str], *, labelled: bool = True
+) -> list[Fault]:
     """The columns that a file has too many, too few or twice."""
     faults = []
     for name in dict.fromkeys(header):
         if header.count(name) > 1:
-            faults.append(Fault(HEADER, name, "duplicate column", name, "each column once"))
-        if schema.others == "refuse" and name not in (*schema.columns, *schema.roles):
-            faults.append(Fault(HEADER, name, "unknown column", name, "a column of the schema"))
-    needed = [n for n, c in schema.columns.items() if c.type != "ignored" and c.absent == "refuse"]
+            faults.append(
+                Fault(HEADER, name, "duplicate column", name, "each column once")
+            )
+        if schema.others == "refuse" and name not in (
+            *schema.columns,
+            *schema.roles,
+        ):
+            faults.append(
+                Fault(
+                    HEADER, name, "unknown column", name, "a column of the schema"
+                )
+            )
+    needed = [
+        n
+        for n, c in schema.columns.items()
+        if c.type != "ignored" and c.absent == "refuse"
+    ]
     for name in [*needed, *(schema.roles if labelled else ())]:
         if name not in header:
-            faults.append(Fault(HEADER, name, "absent column", "no such column", "this column"))
+            faults.append(
+                Fault(
+                    HEADER, name, "absent column", "no such column", "this column"
+                )
+            )
     return faults
 
 
@@ -80,7 +99,9 @@ def encode(
     Rows with a fault are left out. ``tally`` counts rows and what was changed or left out, not the
     faults themselves. Without ``labelled``, label, site and person are not looked at."""
     reader = _Reader(schema, part, today or datetime.date.today())
-    blocks = [reader.features(name, column) for name, column in schema.features.items()]
+    blocks = [
+        reader.features(name, column) for name, column in schema.features.items()
+    ]
     for name, column in schema.columns.items():
         if column.type == "date":
             reader.dates(name)
@@ -128,7 +149,9 @@ class _Reader:
         return self.part.columns.get(name) or [""] * len(self.part.rows)
 
     def _is_missing(self, column: Column) -> Callable[[str], bool]:
-        written = {canonical(text) for text in (*self.schema.missing, *column.missing)}
+        written = {
+            canonical(text) for text in (*self.schema.missing, *column.missing)
+        }
         if "" not in written:
             written.add("")  # an empty cell has no other meaning
         return written.__contains__
@@ -141,14 +164,20 @@ class _Reader:
         self.bad |= mask
 
     def _measured(self, name: str, column: Column) -> Features:
-        values = self._numbers(name, column) if column.type == "number" else self._interval(name)
+        values = (
+            self._numbers(name, column)
+            if column.type == "number"
+            else self._interval(name)
+        )
         self.missing[name] = int(np.isnan(values).sum())
         low, high = column.range
         impossible = np.isfinite(values) & ~possible(values, column)
         unit = f" {column.unit}" if column.unit else ""
         expected = f"a value around {low:g} to {high:g}{unit}{advice(values, impossible, column)}"
         self._report(name, "unit", impossible, expected)
-        outside = np.isfinite(values) & ((values < low) | (values > high)) & ~impossible
+        outside = (
+            np.isfinite(values) & ((values < low) | (values > high)) & ~impossible
+        )
         if outside.any():
             self.clipped[name] = int(outside.sum())
         return spread(np.clip(values, low, high), column)
@@ -188,11 +217,17 @@ class _Reader:
         is_missing = self._is_missing(column)
 
         def meaning(text: str) -> float:
-            return np.nan if is_missing(canonical(text)) else _date(text, column.formats)
+            return (
+                np.nan
+                if is_missing(canonical(text))
+                else _date(text, column.formats)
+            )
 
         values = each(meaning, self._texts(name))
         unreadable = np.isinf(values)
-        self._report(name, "date", unreadable, f"a date as {' or '.join(column.formats)}")
+        self._report(
+            name, "date", unreadable, f"a date as {' or '.join(column.formats)}"
+        )
         values[unreadable] = np.nan
         future = values > self.today
         self._report(name, "future", future, "a date until today")
@@ -220,10 +255,17 @@ class _Reader:
         codes = self._codes(name, column, either, lower=True)
         self._report(name, "yes/no", codes == UNKNOWN, "a yes or a no")
         signs = np.where(codes < 0, 0, 2 * codes - 1)
-        return with_indicator(signs[:, None].astype(np.float32), codes == ABSENT, column)
+        return with_indicator(
+            signs[:, None].astype(np.float32), codes == ABSENT, column
+        )
 
     def _codes(
-        self, name: str, column: Column, listed: Mapping[str, int], *, lower: bool = False
+        self,
+        name: str,
+        column: Column,
+        listed: Mapping[str, int],
+        *,
+        lower: bool = False,
     ) -> Codes:
         is_missing = self._is_missing(column)
 
@@ -241,13 +283,20 @@ class _Reader:
         """Label, site and person of each row; a row that lacks one of them is at fault."""
         label = self.schema.label
         column = Column("category", values=label.classes, written=label.written)
-        y = self._codes(label.column, column, spellings(label.classes, label.written))
+        y = self._codes(
+            label.column, column, spellings(label.classes, label.written)
+        )
         expected = f"one of {', '.join(label.classes)}"
         self._report(label.column, "label", y == UNKNOWN, expected)
         self._report(label.column, "no label", y == ABSENT, expected)
         named = []
-        for role, kind in ((self.schema.site, "no site"), (self.schema.person, "no person")):
-            texts = [] if role is None else [text.strip() for text in self._texts(role)]
+        for role, kind in (
+            (self.schema.site, "no site"),
+            (self.schema.person, "no person"),
+        ):
+            texts = (
+                [] if role is None else [text.strip() for text in self._texts(role)]
+            )
             if role is not None:
                 empty = np.array([not text for text in texts], dtype=bool)
                 self._report(role, kind, empty, "a name")
@@ -259,7 +308,9 @@ class _Reader:
         return np.full(len(self.part.rows), -1, dtype=np.int64), [], []
 
 
-def spellings(names: Sequence[str], written: Sequence[Sequence[str]]) -> dict[str, int]:
+def spellings(
+    names: Sequence[str], written: Sequence[Sequence[str]]
+) -> dict[str, int]:
     """Way of writing -> number of the value that it means."""
     ways = written or [[name] for name in names]
     codes = {}
@@ -297,7 +348,10 @@ def _date(text: str, formats: Sequence[str]) -> float:
 
 def _ragged(part: Part) -> list[Fault]:
     expected = f"{len(part.header)} fields"
-    return [Fault(row, "", "fields", f"{found} fields", expected) for row, found in part.ragged]
+    return [
+        Fault(row, "", "fields", f"{found} fields", expected)
+        for row, found in part.ragged
+    ]
 
 
 def _selected(texts: Sequence[str], keep: Mask) -> Sequence[str]:

@@ -49,9 +49,8 @@ class Fault:
     expected: str
 
     def __str__(self) -> str:
-        return (
-            f"row {self.row}, column {self.column!r}: expected {self.expected}, got {self.found!r}"
-        )
+        where = f"row {self.row}, column {self.column!r}"
+        return f"{where}: expected {self.expected}, got {self.found!r}"
 
 
 @dataclass
@@ -78,7 +77,9 @@ class Tally:
         """One line per kind of fault and column: the count, the kind, examples."""
         found = []
         for (kind, column), count in self.faults.items():
-            mine = [f for f in self.examples if (f.kind, f.column) == (kind, column)]
+            mine = [
+                f for f in self.examples if (f.kind, f.column) == (kind, column)
+            ]
             examples = "; ".join(str(fault) for fault in mine)
             more = f"; and {count - len(mine)} more" if count > len(mine) else ""
             found.append(f"{count} x {kind} ({KINDS[kind]}): {examples}{more}")

@@ -79,7 +79,9 @@ def spread(values: Floats, column: Column) -> Features:
     parts = [2 * (filled - low) / (high - low) - 1]
     for knot in column.knots:
         parts.append(np.maximum(filled - knot, 0) / (high - knot))
-    return with_indicator(np.stack(parts, axis=1).astype(np.float32), missing, column)
+    return with_indicator(
+        np.stack(parts, axis=1).astype(np.float32), missing, column
+    )
 
 
 def with_indicator(block: Features, missing: Mask, column: Column) -> Features:

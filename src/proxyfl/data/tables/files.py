@@ -17,7 +17,9 @@ def find(source: str | Sequence[str]) -> list[Path]:
             continue
         anchor = Path(path.anchor or ".")
         pattern = str(path.relative_to(anchor)) if path.anchor else str(path)
-        matching = sorted(match for match in anchor.glob(pattern) if match.is_file())
+        matching = sorted(
+            match for match in anchor.glob(pattern) if match.is_file()
+        )
         if not matching:
             raise DataError(f"{text}: no file matches (looked from {Path.cwd()}).")
         found += matching

@@ -16,15 +16,23 @@ from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import DataError
 
-_ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
+_ADDRESS = (
+    "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
+)
 
 HOSPITALS = {
-    "cleveland": Remote(f"{_ADDRESS}processed.cleveland.data", "2d91a8ff69cfd9616aa47b59d6f843db"),
-    "hungary": Remote(f"{_ADDRESS}processed.hungarian.data", "22e96bee155b5973568101c93b3705f6"),
+    "cleveland": Remote(
+        f"{_ADDRESS}processed.cleveland.data", "2d91a8ff69cfd9616aa47b59d6f843db"
+    ),
+    "hungary": Remote(
+        f"{_ADDRESS}processed.hungarian.data", "22e96bee155b5973568101c93b3705f6"
+    ),
     "switzerland": Remote(
         f"{_ADDRESS}processed.switzerland.data", "9a87f7577310b3917730d06ba9349e20"
     ),
-    "long-beach": Remote(f"{_ADDRESS}processed.va.data", "4249d03ca7711e84f4444768c9426170"),
+    "long-beach": Remote(
+        f"{_ADDRESS}processed.va.data", "4249d03ca7711e84f4444768c9426170"
+    ),
 }
 """The hospitals and their files."""
 
@@ -74,7 +82,9 @@ def load_heart_disease(
     folder = find(directory)
     if folder is None:
         folder = data_folder(directory) / "heart_disease"
-        fetch_all("heart_disease", tuple(HOSPITALS.values()), folder, download=download)
+        fetch_all(
+            "heart_disease", tuple(HOSPITALS.values()), folder, download=download
+        )
     for remote in HOSPITALS.values():
         _check(folder / remote.name, remote)
     return load_tables(

@@ -87,13 +87,17 @@ def load_tables(
 
     def table(path: Path) -> Table:
         site = named.get(path.stem)
-        return read_file(path, schema, dialect, faults=faults, header=header, site=site)
+        return read_file(
+            path, schema, dialect, faults=faults, header=header, site=site
+        )
 
     train = [table(path) for path in files]
     held = [table(path) for path in tests]
     rows = _gathered([*train, *held], sum(map(len, train)))
     skip = _in_two_places(rows, schema, faults)
-    notes = list(itertools.chain.from_iterable(table.notes for table in (*train, *held)))
+    notes = list(
+        itertools.chain.from_iterable(table.notes for table in (*train, *held))
+    )
     notes += skip.notes
     is_test = rows.held if tests else _drawn(rows, test_fraction, seed)
     training = np.flatnonzero(~is_test & ~skip.rows)
@@ -134,7 +138,9 @@ def read_file(
     sites = list(itertools.chain.from_iterable(part.site for part in parts))
     person = list(itertools.chain.from_iterable(part.person for part in parts))
     rows = np.concatenate([part.rows for part in parts])
-    return Table(path, x, y, sites or [site or path.stem] * len(y), person, rows, tally)
+    return Table(
+        path, x, y, sites or [site or path.stem] * len(y), person, rows, tally
+    )
 
 
 def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:
@@ -143,7 +149,11 @@ def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:
     for name, column in schema.features.items():
         empty = tally.rows > 0 and tally.missing[name] == tally.rows
         if empty and column.absent == "refuse" and name not in known:
-            found.append(Fault(HEADER, name, "empty column", "no value", "at least one value"))
+            found.append(
+                Fault(
+                    HEADER, name, "empty column", "no value", "at least one value"
+                )
+            )
     return found
 
 
@@ -161,7 +171,9 @@ class _Rows:
 
     def examples(self, rows: Codes) -> InMemory:
         """The examples of these rows."""
-        x, y, person = (torch.from_numpy(of[rows]) for of in (self.x, self.y, self.person))
+        x, y, person = (
+            torch.from_numpy(of[rows]) for of in (self.x, self.y, self.person)
+        )
         return InMemory(x, y, person)
 
     def place(self, i: int) -> str:
@@ -189,8 +201,12 @@ def _gathered(tables: Sequence[Table], training: int) -> _Rows:
     persons = list(itertools.chain.from_iterable(table.person for table in tables))
     # Without a column for them, each row is a person of its own.
     known = {name: i for i, name in enumerate(dict.fromkeys(persons))}
-    person = np.array([known[name] for name in persons] or range(len(y)), dtype=np.int64)
-    return _Rows(x, y, site, site_names, person, np.arange(len(y)) >= training, tables)
+    person = np.array(
+        [known[name] for name in persons] or range(len(y)), dtype=np.int64
+    )
+    return _Rows(
+        x, y, site, site_names, person, np.arange(len(y)) >= training, tables
+    )
 
 
 def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
@@ -208,7 +224,9 @@ def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
         if not found.any():
             continue
         places = [rows.place(i) for i in np.flatnonzero(found)[:SHOWN].tolist()]
-        what = f"{int(found.sum())} x {kind} ({KINDS[kind]}): {', '.join(places)}, ..."
+        what = (
+            f"{int(found.sum())} x {kind} ({KINDS[kind]}): {', '.join(places)}, ..."
+        )
         if faults == "refuse":
             raise DataError(
                 f"{schema.name}: {what} Decide to whom such a person belongs, or leave these rows "
@@ -233,7 +251,12 @@ def _drawn(rows: _Rows, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
 
 
 def _dataset(
-    name: str, schema: Schema, rows: _Rows, train: Codes, test: Codes, notes: list[str]
+    name: str,
+    schema: Schema,
+    rows: _Rows,
+    train: Codes,
+    test: Codes,
+    notes: list[str],
 ) -> Dataset:
     _check_test(name, schema, rows.y[test])
     return Dataset(
@@ -278,7 +301,9 @@ def _check_files(files: Sequence[Path], tests: Sequence[Path]) -> None:
             )
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
     if twice:
-        raise DataError(f"Expected a name of its own for each site's file, got {twice} twice.")
+        raise DataError(
+            f"Expected a name of its own for each site's file, got {twice} twice."
+        )
 
 
 def _refuse_duplicates(path: Path, found: Sequence[Fault]) -> None:

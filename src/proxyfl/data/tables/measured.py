@@ -13,7 +13,11 @@ from proxyfl.errors import DataError
 
 
 def numbers(
-    path: Path, names: Sequence[str], dialect: Dialect | None = None, *, person: str | None = None
+    path: Path,
+    names: Sequence[str],
+    dialect: Dialect | None = None,
+    *,
+    person: str | None = None,
 ) -> tuple[list[npt.NDArray[np.float64]], list[str]]:
     """The columns ``names``, NaN where a cell has no number, and the person of each row."""
     parts: list[list[npt.NDArray[np.float64]]] = [[] for _ in names]
@@ -33,12 +37,18 @@ def numbers(
 
 def first_of_each(persons: Sequence[str]) -> npt.NDArray[np.int64]:
     """The row in which each person occurs first."""
-    return np.sort(np.unique(np.array(persons), return_index=True)[1]).astype(np.int64)
+    return np.sort(np.unique(np.array(persons), return_index=True)[1]).astype(
+        np.int64
+    )
 
 
 def _values(texts: Sequence[str], decimal: str) -> npt.NDArray[np.float64]:
     def meaning(text: str) -> float:
-        return np.nan if canonical(text) in MISSING else number(text.replace(decimal, "."))
+        return (
+            np.nan
+            if canonical(text) in MISSING
+            else number(text.replace(decimal, "."))
+        )
 
     values = each(meaning, texts)
     values[np.isinf(values)] = np.nan

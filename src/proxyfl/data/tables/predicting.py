@@ -52,7 +52,11 @@ def by_schema(
         encoded, faults = encode(schema, part, tally, labelled=False)
         tally.add(faults)
         blocks.append(encoded.x)
-        names += part.rows.astype(str).tolist() if column is None else part.columns[column]
+        names += (
+            part.rows.astype(str).tolist()
+            if column is None
+            else part.columns[column]
+        )
     if tally.faults:
         listed = "".join(f"\n  {line}" for line in tally.lines())
         raise DataError(f"{path}: does not fit the model's schema.{listed}")
@@ -63,7 +67,11 @@ def by_schema(
 
 
 def by_name(
-    path: Path, features: Sequence[str], *, ids: str | None = None, others: Sequence[str] = ()
+    path: Path,
+    features: Sequence[str],
+    *,
+    ids: str | None = None,
+    others: Sequence[str] = (),
 ) -> NamedRows:
     """The numeric columns ``features`` of a table; ``others`` may be there and are not used."""
     frame = read_table(path)
@@ -92,4 +100,6 @@ def by_name(
 
 def _check_ids(path: Path, ids: str | None, header: Sequence[str]) -> None:
     if ids is not None and ids not in header:
-        raise DataError(f"{path}: no column {ids!r} for the ids. Its columns: {', '.join(header)}.")
+        raise DataError(
+            f"{path}: no column {ids!r} for the ids. Its columns: {', '.join(header)}."
+        )

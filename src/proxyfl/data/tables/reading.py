@@ -75,7 +75,11 @@ class Part:
 
 
 def read(
-    path: Path, dialect: Dialect | None = None, *, header: Sequence[str] = (), rows: int = ROWS
+    path: Path,
+    dialect: Dialect | None = None,
+    *,
+    header: Sequence[str] = (),
+    rows: int = ROWS,
 ) -> Iterator[Part]:
     """The table at ``path`` in parts; at least one, which may have no rows.
 
@@ -126,7 +130,9 @@ def _encoding(path: Path) -> str:
     return "cp1252" if windows else "latin-1"
 
 
-def _decodes(decoder: codecs.IncrementalDecoder, block: bytes, *, final: bool = False) -> bool:
+def _decodes(
+    decoder: codecs.IncrementalDecoder, block: bytes, *, final: bool = False
+) -> bool:
     try:
         decoder.decode(block, final)
     except UnicodeDecodeError:
@@ -171,7 +177,9 @@ def _sample(path: Path, encoding: str, separator: str) -> list[list[str]]:
         return [row for row in itertools.islice(rows, _SAMPLE) if row]
 
 
-def _csv(path: Path, dialect: Dialect, header: tuple[str, ...], size: int) -> Iterator[Part]:
+def _csv(
+    path: Path, dialect: Dialect, header: tuple[str, ...], size: int
+) -> Iterator[Part]:
     decimal = DECIMALS[dialect.decimal]
     with _opened(path, dialect.encoding) as file:
         rows = _rows(path, file, SEPARATORS[dialect.separator])
@@ -190,21 +198,31 @@ def _csv(path: Path, dialect: Dialect, header: tuple[str, ...], size: int) -> It
 def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     header = tuple(name.strip() for name in names)
     if not any(header):
-        raise DataError(f"{path}: expected the names of the columns in the first row, got none.")
+        raise DataError(
+            f"{path}: expected the names of the columns in the first row, got none."
+        )
     return header
 
 
-def _part(header: tuple[str, ...], start: int, block: list[list[str]], decimal: str) -> Part:
+def _part(
+    header: tuple[str, ...], start: int, block: list[list[str]], decimal: str
+) -> Part:
     """A part from rows of cells. Blank lines are no rows, but count where rows are numbered."""
     width = len(header)
     numbers = np.arange(start, start + len(block), dtype=np.int64)
     widths = np.fromiter(map(len, block), np.int64, len(block))
     fits = widths == width
-    ragged = [(int(numbers[i]), int(widths[i])) for i in np.flatnonzero(~fits) if widths[i]]
+    ragged = [
+        (int(numbers[i]), int(widths[i]))
+        for i in np.flatnonzero(~fits)
+        if widths[i]
+    ]
     whole = block
     if not fits.all():
         whole = [block[i] for i in np.flatnonzero(fits)]
-    cells: list[Sequence[str]] = list(zip(*whole, strict=True)) if whole else [()] * width
+    cells: list[Sequence[str]] = (
+        list(zip(*whole, strict=True)) if whole else [()] * width
+    )
     columns = dict(zip(header, cells, strict=True))
     return Part(header, numbers[fits], columns, decimal, tuple(ragged))
 
@@ -214,7 +232,9 @@ def _rows(path: Path, file: io.TextIOBase, separator: str) -> Iterator[list[str]
     try:
         yield from reader
     except UnicodeDecodeError as problem:
-        raise DataError(f"{path}: cannot be read as {problem.encoding}: {problem}.") from problem
+        raise DataError(
+            f"{path}: cannot be read as {problem.encoding}: {problem}."
+        ) from problem
     except csv.Error as problem:
         raise DataError(
             f"{path}, line {reader.line_num}: {problem}. Does a quotation mark never close?"
@@ -240,11 +260,16 @@ def _parquet(path: Path, size: int) -> Iterator[Part]:
         file = parquet.ParquetFile(path)
         header = tuple(file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=size):
-            cells = [[as_text(value) for value in column.to_pylist()] for column in batch.columns]
+            cells = [
+                [as_text(value) for value in column.to_pylist()]
+                for column in batch.columns
+            ]
             yield _columns(header, start, cells)
             start += batch.num_rows
     except (OSError, ValueError) as problem:
-        raise DataError(f"{path}: not a readable Parquet file: {problem}.") from problem
+        raise DataError(
+            f"{path}: not a readable Parquet file: {problem}."
+        ) from problem
     if start == 2:
         yield _columns(header, start, [[] for _ in header])
 
@@ -263,11 +288,15 @@ def _npz(path: Path, size: int) -> Iterator[Part]:
     for first in range(0, max(length, 1), size):
         cells = []
         for array in arrays.values():
-            cells.append([as_text(value) for value in array[first : first + size].tolist()])
+            cells.append(
+                [as_text(value) for value in array[first : first + size].tolist()]
+            )
         yield _columns(header, first + 2, cells)
 
 
-def _columns(header: tuple[str, ...], start: int, cells: Sequence[Sequence[str]]) -> Part:
+def _columns(
+    header: tuple[str, ...], start: int, cells: Sequence[Sequence[str]]
+) -> Part:
     rows = np.arange(start, start + len(cells[0]), dtype=np.int64)
     return Part(header, rows, dict(zip(header, cells, strict=True)))
 

@@ -115,7 +115,9 @@ class Column:
     @property
     def is_measured(self) -> bool:
         """Whether the column becomes one number on a range, as a number or as an interval."""
-        return self.type == "number" or (self.type == "date" and self.until is not None)
+        return self.type == "number" or (
+            self.type == "date" and self.until is not None
+        )
 
     @property
     def is_feature(self) -> bool:
@@ -139,7 +141,9 @@ class Label:
     def __post_init__(self) -> None:
         check_names("classes", self.classes, self.written)
         if len(self.classes) < 2:
-            raise ConfigError(f"Expected at least two classes, got {list(self.classes)}.")
+            raise ConfigError(
+                f"Expected at least two classes, got {list(self.classes)}."
+            )
         if not self.prevalence:
             return
         if len(self.prevalence) != len(self.classes):
@@ -151,7 +155,9 @@ class Label:
             number("prevalence", share, above=0, below=1)
         total = sum(self.prevalence)
         if abs(total - 1) > 1e-6:
-            raise ConfigError(f"Expected shares that add up to 1 in prevalence, got {total:g}.")
+            raise ConfigError(
+                f"Expected shares that add up to 1 in prevalence, got {total:g}."
+            )
 
 
 @dataclass(frozen=True)
@@ -180,7 +186,9 @@ class Schema:
                     "Take it out of [columns]: models must not learn from it."
                 )
         if not self.features:
-            raise ConfigError(f"The schema {self.name!r} has no column to learn from.")
+            raise ConfigError(
+                f"The schema {self.name!r} has no column to learn from."
+            )
         for name, column in self.columns.items():
             self._check_until(name, column)
 
@@ -188,7 +196,11 @@ class Schema:
         end = column.until
         if end is None or is_date(end):
             return
-        known = [k for k, other in self.columns.items() if other.type == "date" and k != name]
+        known = [
+            k
+            for k, other in self.columns.items()
+            if other.type == "date" and k != name
+        ]
         if end not in known:
             raise ConfigError(
                 f"columns.{name}.until: expected a date such as 2020-12-31 or another column of "
@@ -198,7 +210,11 @@ class Schema:
     @property
     def features(self) -> dict[str, Column]:
         """The columns that models see, in order."""
-        return {name: column for name, column in self.columns.items() if column.is_feature}
+        return {
+            name: column
+            for name, column in self.columns.items()
+            if column.is_feature
+        }
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -243,7 +259,9 @@ def _block(title: str, table: Any, skip: tuple[str, ...] = ()) -> str:
 def is_date(text: str) -> bool:
     """Whether ``text`` has the form of 2020-12-31."""
     parts = text.split("-")
-    return [len(part) for part in parts] == [4, 2, 2] and all(part.isdecimal() for part in parts)
+    return [len(part) for part in parts] == [4, 2, 2] and all(
+        part.isdecimal() for part in parts
+    )
 
 
 def canonical(text: str) -> str:
@@ -270,14 +288,25 @@ def check_names(
     spellings = [canonical(text) for text in itertools.chain.from_iterable(written)]
     twice = sorted({text for text in spellings if spellings.count(text) > 1})
     if twice:
-        raise ConfigError(f"Expected one meaning for each way of writing {where}, got {twice}.")
+        raise ConfigError(
+            f"Expected one meaning for each way of writing {where}, got {twice}."
+        )
 
 
 _FIELDS = {
     "number": {"unit", "range", "possible", "encoding", "knots", "fill"},
     "category": {"values", "written", "unknown"},
     "yes/no": {"yes", "no"},
-    "date": {"unit", "range", "possible", "encoding", "knots", "fill", "formats", "until"},
+    "date": {
+        "unit",
+        "range",
+        "possible",
+        "encoding",
+        "knots",
+        "fill",
+        "formats",
+        "until",
+    },
     "ignored": set(),
 }
 _ALWAYS = {"type", "missing", "indicator", "absent"}
@@ -304,10 +333,17 @@ def _check_range(column: Column) -> None:
     number("range", low)
     number("range", high)
     if not low < high:
-        raise ConfigError(f"Expected a range from low to high, got [{low:g}, {high:g}].")
+        raise ConfigError(
+            f"Expected a range from low to high, got [{low:g}, {high:g}]."
+        )
     if column.possible and len(column.possible) != 2:
-        raise ConfigError(f"Expected possible = [low, high], got {list(column.possible)}.")
-    if column.possible and not column.possible[0] <= low < high <= column.possible[1]:
+        raise ConfigError(
+            f"Expected possible = [low, high], got {list(column.possible)}."
+        )
+    if (
+        column.possible
+        and not column.possible[0] <= low < high <= column.possible[1]
+    ):
         raise ConfigError(
             f"Expected possible around the range, got {list(column.possible)} and "
             f"{list(column.range)}."

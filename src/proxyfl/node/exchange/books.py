@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from proxyfl.errors import TransportError
-from proxyfl.node.exchange.messages import Share, Stamp, State, parse_weight, spelled_weight
+from proxyfl.node.exchange.messages import (
+    Share,
+    Stamp,
+    State,
+    parse_weight,
+    spelled_weight,
+)
 from proxyfl.node.exchange.store import Store
 
 
@@ -81,7 +87,10 @@ class Books:
                     f"The store belongs to {found[1]!r} of {found[0]!r}, not to {self.me!r} of "
                     f"{self.federation!r}. Use another folder."
                 )
-            run.execute("update site set boot = boot + 1, tag = ?, clock = clock + 1", (tag,))
+            run.execute(
+                "update site set boot = boot + 1, tag = ?, clock = clock + 1",
+                (tag,),
+            )
 
     def stamp(self) -> Stamp:
         """This site's stamp."""
@@ -114,7 +123,9 @@ class Books:
         """Peers that have an unsettled share or have left: they get nothing for now."""
         with self.store.reading() as run:
             waiting = run.execute("select distinct receiver from outbox").fetchall()
-            left = run.execute("select name from peers where state != 'active'").fetchall()
+            left = run.execute(
+                "select name from peers where state != 'active'"
+            ).fetchall()
         return {name for (name,) in (*waiting, *left)}
 
     def release(
@@ -144,7 +155,9 @@ class Books:
                 weight = spelled_weight(weights[receiver])
                 about = (receiver, here.round, self.version, weight, sha256, frame)
                 made = (stamp.epoch, stamp.boot, stamp.tag, stamp.clock + 1)
-                run.execute("insert into outbox values (?,?,?,?,?,?,?,?,?,?)", about + made)
+                run.execute(
+                    "insert into outbox values (?,?,?,?,?,?,?,?,?,?)", about + made
+                )
             remaining = spelled_weight(weights.get(self.me, Fraction(0)))
             run.execute(
                 "update site set phase = 'released', clock = clock + 1, weight = ?, mass = ?,"
@@ -158,7 +171,9 @@ class Books:
     def heard(self, round: int) -> set[str]:
         """Whose share for ``round`` has arrived."""
         with self.store.reading() as run:
-            rows = run.execute("select sender from verdicts where round = ?", (round,)).fetchall()
+            rows = run.execute(
+                "select sender from verdicts where round = ?", (round,)
+            ).fetchall()
         return {name for (name,) in rows}
 
     def parts(self, *, every: bool = False) -> list[Part]:
@@ -172,7 +187,9 @@ class Books:
             ).fetchall()
         found = []
         for sender, round, version, returned_by, weight, frame in rows:
-            part = Part(sender, round, version, returned_by, parse_weight(weight), frame)
+            part = Part(
+                sender, round, version, returned_by, parse_weight(weight), frame
+            )
             found.append(part)
         return found
 
@@ -186,7 +203,8 @@ class Books:
             for part in parts:
                 key = (part.sender, part.round, part.returned_by)
                 gone = run.execute(
-                    "delete from inbox where sender = ? and round = ? and returned_by = ?", key
+                    "delete from inbox where sender = ? and round = ? and returned_by = ?",
+                    key,
                 )
                 if gone.rowcount != 1:
                     raise TransportError(f"The share {key} was added already.")
@@ -245,7 +263,9 @@ class Books:
         for version, epoch, boot, tag, clock, round, weight, sha256, frame in rows:
             stamp = Stamp(epoch, boot, tag, clock)
             start = (self.federation, version, self.me, peer, *stamp.numbers)
-            share = Share(*start, round=round, weight=weight, size=len(frame), sha256=sha256)
+            share = Share(
+                *start, round=round, weight=weight, size=len(frame), sha256=sha256
+            )
             found.append((share, frame))
         return found
 
@@ -255,7 +275,9 @@ class Books:
             rows = run.execute("select distinct receiver from outbox").fetchall()
         return {name for (name,) in rows}
 
-    def settle(self, receiver: str, round: int, sha256: str, *, stored: bool) -> None:
+    def settle(
+        self, receiver: str, round: int, sha256: str, *, stored: bool
+    ) -> None:
         """Close an entry of the outbox: the receiver stored it, or it is this site's again."""
         with self.store.transaction() as run:
             key = (receiver, round, sha256)
@@ -265,11 +287,16 @@ class Books:
                     " from outbox where receiver = ? and round = ? and sha256 = ?",
                     (self.me, *key),
                 )
-            run.execute("delete from outbox where receiver = ? and round = ? and sha256 = ?", key)
+            run.execute(
+                "delete from outbox where receiver = ? and round = ? and sha256 = ?",
+                key,
+            )
             run.execute("update site set clock = clock + 1")
 
 
-def divided(weight: Fraction, shares: Mapping[str, float], last: str) -> dict[str, Fraction]:
+def divided(
+    weight: Fraction, shares: Mapping[str, float], last: str
+) -> dict[str, Fraction]:
     """``weight`` divided by ``shares``: each part rounded to a float, ``last`` gets the exact rest.
 
     The parts add up to ``weight`` without rounding, and each is at least 0."""

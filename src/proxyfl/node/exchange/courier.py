@@ -77,12 +77,16 @@ class Courier:
         self.folder = folder
         self.turns: dict[str, Turn] = {}
         self._clients: dict[str, tuple[Card, Client]] = {}
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="proxyfl-courier")
+        self._pool = ThreadPoolExecutor(
+            workers, thread_name_prefix="proxyfl-courier"
+        )
         self._followers: dict[str, threading.Thread] = {}
         self._closing = threading.Event()
         self._wake = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="proxyfl-courier", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="proxyfl-courier", daemon=True
+        )
         service.on_contact = self._heard_from
 
     def start(self) -> None:
@@ -230,7 +234,9 @@ class Courier:
                 reason = str(error)
                 continue
             return b""
-        raise TransportError(f"No way to {card.name!r}, which can only dial out: {reason}")
+        raise TransportError(
+            f"No way to {card.name!r}, which can only dial out: {reason}"
+        )
 
     def client(self, card: Card) -> Client:
         """The connection to a member with an address."""
@@ -262,7 +268,9 @@ class Courier:
         for card in self.service.roster.others():
             running = self._followers.get(card.name)
             if card.address and (running is None or not running.is_alive()):
-                thread = threading.Thread(target=self._follow, args=(card,), daemon=True)
+                thread = threading.Thread(
+                    target=self._follow, args=(card,), daemon=True
+                )
                 self._followers[card.name] = thread
                 thread.start()
 
@@ -271,7 +279,9 @@ class Courier:
             for message in self.client(card).follow():
                 self.received(message, via=card.name)
         except ProxyFLError as error:
-            self.service.log.add("unreachable", peer=card.name, reason=str(error)[:300])
+            self.service.log.add(
+                "unreachable", peer=card.name, reason=str(error)[:300]
+            )
         self._closing.wait(5 * QUICKEST)
 
     def received(self, message: bytes, *, via: str | None) -> None:

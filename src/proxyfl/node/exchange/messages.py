@@ -164,7 +164,9 @@ class Restored(Header):
     @property
     def seen(self) -> Stamp:
         """The latest stamp seen of the receiver."""
-        return Stamp(self.seen_epoch, self.seen_boot, self.seen_tag, self.seen_clock)
+        return Stamp(
+            self.seen_epoch, self.seen_boot, self.seen_tag, self.seen_clock
+        )
 
 
 _KINDS: dict[str, type[Header]] = {
@@ -190,11 +192,15 @@ def parse(message: bytes) -> tuple[Header, memoryview]:
     except (ValueError, RecursionError) as error:
         raise MessageError(f"A message's header is not JSON: {error}.") from error
     if not isinstance(content, dict) or content.get("kind") not in _KINDS:
-        raise MessageError(f"Expected a header of kind {', '.join(_KINDS)}, got {content!r:.120}.")
+        raise MessageError(
+            f"Expected a header of kind {', '.join(_KINDS)}, got {content!r:.120}."
+        )
     header = _header(_KINDS[content.pop("kind")], content)
     size = header.size if isinstance(header, Share) else 0
     if len(body) != size:
-        raise MessageError(f"A message announces a body of {size} bytes and has {len(body)}.")
+        raise MessageError(
+            f"A message announces a body of {size} bytes and has {len(body)}."
+        )
     return header, body
 
 
@@ -205,8 +211,13 @@ def authentic(message: bytes, card: Verifier) -> None:
     start = _START + len(text)
     signature = message[start : start + SIGNATURE_BYTES]
     card.verify(signature, _CONTEXT + text.tobytes())
-    if isinstance(header, Share) and hashlib.sha256(body).hexdigest() != header.sha256:
-        raise MessageError(f"A share of {header.sender!r} has another content than its hash says.")
+    if (
+        isinstance(header, Share)
+        and hashlib.sha256(body).hexdigest() != header.sha256
+    ):
+        raise MessageError(
+            f"A share of {header.sender!r} has another content than its hash says."
+        )
 
 
 def spelled_weight(weight: Fraction) -> str:
@@ -220,9 +231,13 @@ def parse_weight(text: str) -> Fraction:
     try:
         over, under = int(numerator, 16), int(denominator, 16)
     except ValueError as error:
-        raise MessageError(f"Expected a weight such as 3/4, got {text!r:.60}.") from error
+        raise MessageError(
+            f"Expected a weight such as 3/4, got {text!r:.60}."
+        ) from error
     if not slash or over < 0 or under < 1 or under & (under - 1):
-        raise MessageError(f"Expected a weight >= 0 over a power of two, got {text!r:.60}.")
+        raise MessageError(
+            f"Expected a weight >= 0 over a power of two, got {text!r:.60}."
+        )
     return Fraction(over, under)
 
 
@@ -231,7 +246,9 @@ def _encoded(header: Header) -> bytes:
     content = {"kind": kind, **dataclasses.asdict(header)}
     text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     if len(text) > HEADER_LIMIT:
-        raise MessageError(f"A header of {len(text)} bytes; at most {HEADER_LIMIT} are allowed.")
+        raise MessageError(
+            f"A header of {len(text)} bytes; at most {HEADER_LIMIT} are allowed."
+        )
     return text
 
 
@@ -243,7 +260,9 @@ def _cut(message: bytes) -> tuple[memoryview, memoryview]:
     length = int.from_bytes(message[len(_MAGIC) : _START], "big")
     end = _START + length + SIGNATURE_BYTES
     if length > HEADER_LIMIT or end > len(message):
-        raise MessageError(f"A header of {length} bytes in a message of {len(message)}.")
+        raise MessageError(
+            f"A header of {length} bytes in a message of {len(message)}."
+        )
     whole = memoryview(message)
     return whole[_START : _START + length], whole[end:]
 
@@ -251,7 +270,9 @@ def _cut(message: bytes) -> tuple[memoryview, memoryview]:
 def _header(kind: type[Header], content: dict[str, Any]) -> Header:
     fields = {field.name: field.type for field in dataclasses.fields(kind)}
     if set(content) != set(fields):
-        raise MessageError(f"Expected the fields {sorted(fields)}, got {sorted(content)!r:.200}.")
+        raise MessageError(
+            f"Expected the fields {sorted(fields)}, got {sorted(content)!r:.200}."
+        )
     values: dict[str, Any] = {}
     for name, value in content.items():
         values[name] = _checked(name, fields[name], value)

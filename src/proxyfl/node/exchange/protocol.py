@@ -103,8 +103,16 @@ class Exchange:
             answer=answer,
         )
 
-    def _start(self, peer: str, stamp: Stamp) -> tuple[str, int, str, str, int, int, str, int]:
-        return (self.books.federation, self.books.version, self.books.me, peer, *stamp.numbers)
+    def _start(
+        self, peer: str, stamp: Stamp
+    ) -> tuple[str, int, str, str, int, int, str, int]:
+        return (
+            self.books.federation,
+            self.books.version,
+            self.books.me,
+            peer,
+            *stamp.numbers,
+        )
 
     def handle(self, header: Header, body: bytes, *, time: int) -> Header | None:
         """Take one message that is authentic and for this site; return the answer, if any."""
@@ -144,13 +152,19 @@ class Exchange:
         if hello.answer:
             self._admitted.add(hello.sender)
         self.notify()
-        return None if hello.answer else self.hello(hello.sender, time=time, answer=True)
+        return (
+            None
+            if hello.answer
+            else self.hello(hello.sender, time=time, answer=True)
+        )
 
     def _take_back(self, hello: Hello) -> None:
         """A peer that has left stores nothing more: what it does not list as stored is ours."""
         for share, _ in self.books.unsettled(hello.sender):
             stored = share.round in hello.stored
-            self.books.settle(hello.sender, share.round, share.sha256, stored=stored)
+            self.books.settle(
+                hello.sender, share.round, share.sha256, stored=stored
+            )
 
     def _take_share(self, share: Share, frame: bytes) -> Verdict:
         with self.books.store.transaction() as run:
@@ -162,7 +176,10 @@ class Exchange:
             if earlier is not None:
                 sha256, outcome, reason = earlier
                 if sha256 != share.sha256:
-                    outcome, reason = "refused", "another share has this round and sender"
+                    outcome, reason = (
+                        "refused",
+                        "another share has this round and sender",
+                    )
                 return self._verdict(share, outcome, reason)
             put_off = self._reason_to_wait(share)
             if put_off:
@@ -178,7 +195,14 @@ class Exchange:
                 )
             run.execute(
                 "insert into verdicts values (?,?,?,?,?,?)",
-                (share.version, share.round, share.sender, share.sha256, outcome, reason),
+                (
+                    share.version,
+                    share.round,
+                    share.sender,
+                    share.sha256,
+                    outcome,
+                    reason,
+                ),
             )
             run.execute("update site set clock = clock + 1")
         self.notify()
@@ -189,18 +213,25 @@ class Exchange:
         if (share.epoch, share.boot) > (known.epoch, known.boot):
             return "say hello first"
         if share.version > self.books.version:
-            return f"version {share.version} of the manifest is not accepted here yet"
+            return (
+                f"version {share.version} of the manifest is not accepted here yet"
+            )
         with self.books.store.reading() as run:
             waiting = run.execute(
-                "select count(*) from inbox where sender = ? and returned_by = ''", (share.sender,)
+                "select count(*) from inbox where sender = ? and returned_by = ''",
+                (share.sender,),
             ).fetchone()[0]
-        return "too many shares wait to be added" if waiting >= MOST_UNAPPLIED else ""
+        return (
+            "too many shares wait to be added" if waiting >= MOST_UNAPPLIED else ""
+        )
 
     def _reason_to_refuse(self, share: Share, frame: bytes) -> str:
         if self.books.position().state != "active":
             return "the receiver has left the federation"
         if share.round >= self.books.rounds:
-            return f"round {share.round} is beyond the last, {self.books.rounds - 1}"
+            return (
+                f"round {share.round} is beyond the last, {self.books.rounds - 1}"
+            )
         try:
             self._check(share, frame)
         except TransportError as error:
@@ -222,7 +253,9 @@ class Exchange:
             return
         stored = verdict.outcome == "stored"
         with self.books.store.transaction():
-            self.books.settle(verdict.sender, verdict.round, verdict.sha256, stored=stored)
+            self.books.settle(
+                verdict.sender, verdict.round, verdict.sha256, stored=stored
+            )
         self.notify()
 
     def _take_restored(self, answer: Restored) -> None:

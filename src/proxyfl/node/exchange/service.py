@@ -35,7 +35,11 @@ MOST_QUEUED = 4
 
 def about(manifest: Manifest) -> bytes:
     """The answer to ``ABOUT``."""
-    found = {"version": manifest.version, "hash": manifest.digest, "time": time.time()}
+    found = {
+        "version": manifest.version,
+        "hash": manifest.digest,
+        "time": time.time(),
+    }
     return json.dumps(found).encode()
 
 
@@ -77,7 +81,9 @@ class Service:
         messages.authentic(message, self.roster.current.member(header.sender))
         self._note(header, len(message))
         try:
-            answer = self.exchange.handle(header, body.tobytes(), time=int(time.time()))
+            answer = self.exchange.handle(
+                header, body.tobytes(), time=int(time.time())
+            )
         except RestoredError as error:
             self.behind = error
             self.log.add("restored from an old backup", peer=header.sender)
@@ -98,7 +104,9 @@ class Service:
         if self.behind is not None:
             raise self.behind
         if self.failure is not None:
-            raise RunError(f"This site can send no more: {self.failure}") from self.failure
+            raise RunError(
+                f"This site can send no more: {self.failure}"
+            ) from self.failure
 
     def opened(self, message: bytes) -> bytes:
         """The message within a sealed one for this site."""
@@ -113,7 +121,9 @@ class Service:
         content = self.roster.current.member(receiver).seal(message, RELAYED)
         return RELAY + bytes([len(name)]) + name + content
 
-    def follow(self, certificate: bytes, listens: Callable[[], bool]) -> Iterator[bytes]:
+    def follow(
+        self, certificate: bytes, listens: Callable[[], bool]
+    ) -> Iterator[bytes]:
         """What there is for a member that dialled in, as it comes."""
         peer = self._member(certificate)
         waiting: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
@@ -141,11 +151,15 @@ class Service:
         with self._lock:
             waiting = self._queues.get(peer)
         if waiting is None:
-            raise TransportError(f"{peer!r} is not connected to {self.identity.name!r}.")
+            raise TransportError(
+                f"{peer!r} is not connected to {self.identity.name!r}."
+            )
         try:
             waiting.put_nowait(message)
         except queue.Full:
-            raise TransportError(f"Too many messages wait for {peer!r}. Try later.") from None
+            raise TransportError(
+                f"Too many messages wait for {peer!r}. Try later."
+            ) from None
 
     def refused(self, reason: str) -> None:
         """Put on record what the server turned away."""
@@ -165,16 +179,27 @@ class Service:
                 f"A message for {header.federation!r:.80}; this is {current.federation!r}."
             )
         if header.receiver != self.identity.name:
-            raise TransportError(f"A message for {header.receiver!r:.60}, not for this site.")
-        if header.sender not in current.names() or header.sender == self.identity.name:
-            raise TransportError(f"A message from {header.sender!r:.60}, who is no other member.")
+            raise TransportError(
+                f"A message for {header.receiver!r:.60}, not for this site."
+            )
+        if (
+            header.sender not in current.names()
+            or header.sender == self.identity.name
+        ):
+            raise TransportError(
+                f"A message from {header.sender!r:.60}, who is no other member."
+            )
         if via is not None and header.sender != via:
-            raise TransportError(f"{via!r} sent a message in the name of {header.sender!r}.")
+            raise TransportError(
+                f"{via!r} sent a message in the name of {header.sender!r}."
+            )
 
     def _pass_on(self, peer: str, message: bytes) -> bytes:
         receiver, _ = _unwrapped(message)
         if receiver not in self.roster.current.names():
-            raise TransportError(f"{peer!r} asks to relay to {receiver!r:.60}, who is no member.")
+            raise TransportError(
+                f"{peer!r} asks to relay to {receiver!r:.60}, who is no member."
+            )
         self.hand(receiver, message)
         self.traffic["messages_relayed"] += 1
         return b""
@@ -189,13 +214,19 @@ class Service:
         if isinstance(header, Hello):
             self.skew[header.sender] = header.time - now
             if not known:
-                about: dict[str, Any] = {"version": header.version, "round": header.round}
+                about: dict[str, Any] = {
+                    "version": header.version,
+                    "round": header.round,
+                }
                 self.log.add("connected", peer=header.sender, **about)
 
     def _log_verdict(self, verdict: Verdict) -> None:
         if verdict.outcome == "refused":
             self.log.add(
-                "refused", peer=verdict.receiver, round=verdict.round, reason=verdict.reason
+                "refused",
+                peer=verdict.receiver,
+                round=verdict.round,
+                reason=verdict.reason,
             )
         elif verdict.outcome == "stored":
             self.log.add("stored", peer=verdict.receiver, round=verdict.round)
@@ -210,4 +241,6 @@ def _unwrapped(message: bytes) -> tuple[str, bytes]:
     try:
         return name.decode("ascii"), message[start + length :]
     except UnicodeDecodeError as error:
-        raise TransportError("A relayed message names its receiver in odd letters.") from error
+        raise TransportError(
+            "A relayed message names its receiver in odd letters."
+        ) from error

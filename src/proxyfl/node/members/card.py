@@ -16,7 +16,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -61,13 +64,18 @@ class Card:
                 f"The card of {self.name!r}: expected a sealing_key of {SEALING_KEY_BYTES} bytes."
             )
         if self.joins < 0:
-            raise ConfigError(f"Expected joins >= 0 for {self.name!r}, got {self.joins}.")
+            raise ConfigError(
+                f"Expected joins >= 0 for {self.name!r}, got {self.joins}."
+            )
         fingerprint_of(self.pem)
 
     @property
     def pem(self) -> bytes:
         """The certificate in PEM form."""
-        lines = [self.certificate[at : at + 64] for at in range(0, len(self.certificate), 64)]
+        lines = [
+            self.certificate[at : at + 64]
+            for at in range(0, len(self.certificate), 64)
+        ]
         body = "\n".join(lines)
         return f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n".encode()
 
@@ -88,7 +96,9 @@ class Card:
         try:
             decoded_key(self.public_key).verify(encoded, content, ec.ECDSA(HASH))
         except InvalidSignature:
-            raise IdentityError(f"The signature is not that of {self.name!r}.") from None
+            raise IdentityError(
+                f"The signature is not that of {self.name!r}."
+            ) from None
 
     def seal(self, content: bytes, purpose: bytes) -> bytes:
         """``content`` so that only this site can read it; ``purpose`` must be the same to open."""
@@ -102,7 +112,11 @@ class Card:
 
 def check_name(name: str) -> str:
     """Return ``name`` if it can name a site: it is part of files, addresses and log lines."""
-    if not 1 <= len(name) <= 40 or not set(name) <= _NAME_CHARACTERS or not name[0].isalnum():
+    if (
+        not 1 <= len(name) <= 40
+        or not set(name) <= _NAME_CHARACTERS
+        or not name[0].isalnum()
+    ):
         raise ConfigError(
             f"Expected a site name of 1 to 40 small letters, digits, - and _, got {name!r}. "
             "Begin with a letter or a digit."
@@ -113,7 +127,9 @@ def check_name(name: str) -> str:
 def check_address(name: str, address: str) -> None:
     """Raise ConfigError unless ``address`` is HOST:PORT or empty."""
     host, colon, port = address.rpartition(":")
-    if address and not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+    if address and not (
+        colon and host and port.isdecimal() and 0 < int(port) < 65536
+    ):
         raise ConfigError(
             f"Expected the address of {name!r} as HOST:PORT, or empty for a site that can only "
             f"dial out, got {address!r:.80}."
@@ -151,9 +167,13 @@ def tls_name(fingerprint: str) -> str:
 def decoded_key(text: str) -> ec.EllipticCurvePublicKey:
     """The P-256 key that a card spells as a compressed point."""
     try:
-        return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, from_hex("public_key", text))
+        return ec.EllipticCurvePublicKey.from_encoded_point(
+            CURVE, from_hex("public_key", text)
+        )
     except ValueError as error:
-        raise IdentityError(f"Expected a P-256 point for public_key: {error}.") from error
+        raise IdentityError(
+            f"Expected a P-256 point for public_key: {error}."
+        ) from error
 
 
 def encoded_key(key: ec.EllipticCurvePublicKey) -> str:
@@ -169,7 +189,9 @@ def encoded_certificate(pem: bytes) -> str:
     return base64.b64encode(der).decode()
 
 
-def sealing_cipher(shared: bytes, ephemeral: bytes, recipient: bytes) -> ChaCha20Poly1305:
+def sealing_cipher(
+    shared: bytes, ephemeral: bytes, recipient: bytes
+) -> ChaCha20Poly1305:
     """The cipher of one sealed message. Its key serves once, so the nonce may be fixed."""
     about = b"proxyfl seal 1" + ephemeral + recipient
     derivation = HKDF(HASH, length=32, salt=None, info=about)
@@ -181,4 +203,6 @@ def from_hex(name: str, text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError as error:
-        raise IdentityError(f"Expected hexadecimal digits for {name}, got {text!r:.80}.") from error
+        raise IdentityError(
+            f"Expected hexadecimal digits for {name}, got {text!r:.80}."
+        ) from error

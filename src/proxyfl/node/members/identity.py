@@ -27,7 +27,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import (
+    X25519PrivateKey,
+    X25519PublicKey,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from proxyfl._files import write_bytes
@@ -75,10 +78,16 @@ class Identity:
                 f"{folder / KEY_FILE} exists already. A site keeps its key for life: peers know it "
                 "by that key. Choose another folder for another site."
             )
-        _write_secret(folder / SEALING_FILE, _private_pem(X25519PrivateKey.generate()))
-        _write_secret(folder / KEY_FILE, _private_pem(ec.generate_private_key(CURVE)))
+        _write_secret(
+            folder / SEALING_FILE, _private_pem(X25519PrivateKey.generate())
+        )
+        _write_secret(
+            folder / KEY_FILE, _private_pem(ec.generate_private_key(CURVE))
+        )
         identity = cls(folder, name)
-        write_bytes(folder / IDENTITY_FILE, identity._certificate(IDENTITY_DAYS, ca=True))
+        write_bytes(
+            folder / IDENTITY_FILE, identity._certificate(IDENTITY_DAYS, ca=True)
+        )
         identity.renew()
         return identity
 
@@ -92,7 +101,9 @@ class Identity:
         return Card(
             name=self.name,
             address=address,
-            certificate=encoded_certificate((self.folder / IDENTITY_FILE).read_bytes()),
+            certificate=encoded_certificate(
+                (self.folder / IDENTITY_FILE).read_bytes()
+            ),
             public_key=encoded_key(self._key.public_key()),
             sealing_key=self._sealing.public_key().public_bytes_raw().hex(),
         )
@@ -105,11 +116,15 @@ class Identity:
     def open_sealed(self, sealed: bytes, purpose: bytes) -> bytes:
         """What was sealed to this site for ``purpose``."""
         if len(sealed) < SEALING_KEY_BYTES + _TAG_BYTES:
-            raise IdentityError(f"Expected a sealed message, got {len(sealed)} bytes.")
+            raise IdentityError(
+                f"Expected a sealed message, got {len(sealed)} bytes."
+            )
         public = sealed[:SEALING_KEY_BYTES]
         own = self._sealing.public_key().public_bytes_raw()
         try:
-            shared = self._sealing.exchange(X25519PublicKey.from_public_bytes(public))
+            shared = self._sealing.exchange(
+                X25519PublicKey.from_public_bytes(public)
+            )
             cipher = sealing_cipher(shared, public, own)
             return cipher.decrypt(bytes(12), sealed[SEALING_KEY_BYTES:], purpose)
         except (InvalidTag, ValueError):
@@ -126,7 +141,9 @@ class Identity:
 
         One that an institution's own authority signed is not replaced here: renewing it is that
         authority's business."""
-        if self._certifies_itself() and self._remaining() < datetime.timedelta(days=TLS_DAYS / 3):
+        if self._certifies_itself() and self._remaining() < datetime.timedelta(
+            days=TLS_DAYS / 3
+        ):
             self.renew()
         return (self.folder / TLS_FILE).read_bytes()
 
@@ -144,7 +161,9 @@ class Identity:
         builder = x509.CertificateSigningRequestBuilder()
         builder = builder.subject_name(_named(f"{self.name} tls"))
         builder = builder.add_extension(self._alternative_name(), critical=False)
-        return builder.sign(self._key, HASH).public_bytes(serialization.Encoding.PEM)
+        return builder.sign(self._key, HASH).public_bytes(
+            serialization.Encoding.PEM
+        )
 
     def install(self, certificate: bytes, authority: bytes) -> None:
         """Use a TLS certificate that the institution's own authority signed for this key."""
@@ -155,11 +174,19 @@ class Identity:
             )
         found = x509.load_pem_x509_certificate(certificate)
         try:
-            found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+            found.verify_directly_issued_by(
+                x509.load_pem_x509_certificate(authority)
+            )
         except (ValueError, TypeError, InvalidSignature) as error:
-            raise IdentityError(f"That authority did not sign the certificate: {error}.") from error
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        if tls_name(self.fingerprint) not in names.get_values_for_type(x509.DNSName):
+            raise IdentityError(
+                f"That authority did not sign the certificate: {error}."
+            ) from error
+        names = found.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
+        if tls_name(self.fingerprint) not in names.get_values_for_type(
+            x509.DNSName
+        ):
             raise IdentityError(
                 f"The certificate lacks the name {tls_name(self.fingerprint)}, which the request "
                 "asks for. Have the authority keep the request's alternative names."
@@ -169,17 +196,24 @@ class Identity:
 
     def expires(self) -> datetime.datetime:
         """When the TLS certificate ends."""
-        found = x509.load_pem_x509_certificate((self.folder / TLS_FILE).read_bytes())
+        found = x509.load_pem_x509_certificate(
+            (self.folder / TLS_FILE).read_bytes()
+        )
         return found.not_valid_after_utc
 
     def _remaining(self) -> datetime.timedelta:
         return self.expires() - datetime.datetime.now(datetime.UTC)
 
     def _certifies_itself(self) -> bool:
-        return fingerprint_of((self.folder / IDENTITY_FILE).read_bytes()) == self.fingerprint
+        return (
+            fingerprint_of((self.folder / IDENTITY_FILE).read_bytes())
+            == self.fingerprint
+        )
 
     def _alternative_name(self) -> x509.SubjectAlternativeName:
-        return x509.SubjectAlternativeName([x509.DNSName(tls_name(self.fingerprint))])
+        return x509.SubjectAlternativeName(
+            [x509.DNSName(tls_name(self.fingerprint))]
+        )
 
     def _certificate(self, days: int, *, ca: bool) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
@@ -196,10 +230,19 @@ class Identity:
         constraint = x509.BasicConstraints(ca=ca, path_length=0 if ca else None)
         builder = builder.add_extension(constraint, critical=True)
         if not ca:
-            purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-            builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-            builder = builder.add_extension(self._alternative_name(), critical=False)
-        return builder.sign(self._key, HASH).public_bytes(serialization.Encoding.PEM)
+            purposes = [
+                ExtendedKeyUsageOID.SERVER_AUTH,
+                ExtendedKeyUsageOID.CLIENT_AUTH,
+            ]
+            builder = builder.add_extension(
+                x509.ExtendedKeyUsage(purposes), critical=False
+            )
+            builder = builder.add_extension(
+                self._alternative_name(), critical=False
+            )
+        return builder.sign(self._key, HASH).public_bytes(
+            serialization.Encoding.PEM
+        )
 
 
 def check_secret(path: Path) -> None:
@@ -230,7 +273,10 @@ def _private_pem(key: ec.EllipticCurvePrivateKey | X25519PrivateKey) -> bytes:
 
 def _load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = _load_key(path)
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != CURVE.name:
+    if (
+        not isinstance(key, ec.EllipticCurvePrivateKey)
+        or key.curve.name != CURVE.name
+    ):
         raise IdentityError(f"{path}: expected a P-256 key.")
     return key
 
@@ -247,7 +293,9 @@ def _load_key(path: Path) -> object:
     try:
         return serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:
-        raise IdentityError(f"{path}: not a private key in PEM form: {error}.") from error
+        raise IdentityError(
+            f"{path}: not a private key in PEM form: {error}."
+        ) from error
 
 
 def _write_secret(path: Path, content: bytes) -> None:

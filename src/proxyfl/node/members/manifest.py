@@ -75,7 +75,11 @@ class Graph:
     """How many others a site sends to, for the topology "random"."""
 
     def __post_init__(self) -> None:
-        choice("graph.topology", self.topology, [n for n in topology.TOPOLOGIES if n != "cycle"])
+        choice(
+            "graph.topology",
+            self.topology,
+            [n for n in topology.TOPOLOGIES if n != "cycle"],
+        )
         number("graph.self_weight", self.self_weight, above=0, below=1)
 
 
@@ -118,7 +122,9 @@ class Manifest:
     @property
     def digest(self) -> str:
         """The SHA-256 of the content, as 64 hexadecimal digits."""
-        content = json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
+        content = json.dumps(
+            dataclasses.asdict(self), sort_keys=True, separators=(",", ":")
+        )
         return hashlib.sha256(b"proxyfl manifest\0" + content.encode()).hexdigest()
 
     @property
@@ -152,7 +158,10 @@ class Manifest:
         """The graph as a function of round and number of members present."""
         graph = self.graph
         return topology.make(
-            graph.topology, self_weight=graph.self_weight, degree=graph.degree, seed=self.proxy.seed
+            graph.topology,
+            self_weight=graph.self_weight,
+            degree=graph.degree,
+            seed=self.proxy.seed,
         )
 
 
@@ -184,7 +193,11 @@ def write(folder: Path, manifest: Manifest) -> Path:
 
 
 def successor(
-    manifest: Manifest, *, add: Sequence[Card] = (), remove: Sequence[str] = (), joins: int = 0
+    manifest: Manifest,
+    *,
+    add: Sequence[Card] = (),
+    remove: Sequence[str] = (),
+    joins: int = 0,
 ) -> Manifest:
     """The next version, with cards added from round ``joins`` on and members removed."""
     for name in remove:
@@ -203,7 +216,11 @@ def successor(
 def check_successor(old: Manifest, new: Manifest) -> None:
     """Raise ConfigError unless ``new`` is the version after ``old`` of the same federation."""
     expected = old.founded or old.digest
-    if new.version != old.version + 1 or new.previous != old.digest or new.founded != expected:
+    if (
+        new.version != old.version + 1
+        or new.previous != old.digest
+        or new.founded != expected
+    ):
         raise ConfigError(
             f"Version {new.version} of {new.name!r} does not follow version {old.version} of "
             f"{old.name!r}: it names another predecessor. Get the versions in order."

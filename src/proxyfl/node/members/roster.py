@@ -59,7 +59,9 @@ class Roster:
 
     def others(self) -> list[Card]:
         """All members but this site."""
-        return [card for card in self.current.members if card.name != self.identity.name]
+        return [
+            card for card in self.current.members if card.name != self.identity.name
+        ]
 
     def trusted(self) -> bytes:
         """The certificates of all other members, in PEM form."""

@@ -163,8 +163,12 @@ class Site:
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     learning: Learning = field(default_factory=Learning)
-    private_optimizer: Optimizer = field(default_factory=lambda: Optimizer("adam", 0.01, 1e-4))
-    proxy_optimizer: Optimizer = field(default_factory=lambda: Optimizer("adam", 0.05, 1e-4))
+    private_optimizer: Optimizer = field(
+        default_factory=lambda: Optimizer("adam", 0.01, 1e-4)
+    )
+    proxy_optimizer: Optimizer = field(
+        default_factory=lambda: Optimizer("adam", 0.05, 1e-4)
+    )
     privacy: Privacy = field(default_factory=Privacy)
     network: Network = field(default_factory=Network)
     defence: Defence = field(default_factory=Defence)
@@ -178,7 +182,9 @@ def read(path: Path) -> tuple[Site, Path]:
     """The settings in ``path`` (a file, or a folder's site.toml), and the site's folder."""
     file = path / FILE if path.is_dir() else path
     if not file.exists():
-        raise ConfigError(f"No {FILE} in {path}. `proxyfl node init` makes a site's folder.")
+        raise ConfigError(
+            f"No {FILE} in {path}. `proxyfl node init` makes a site's folder."
+        )
     tree = _settings.read_toml(file, "site")
     return _settings.build(Site, tree, source=file), file.parent
 

@@ -61,7 +61,9 @@ class AuditLog:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise RunError(f"Cannot write the audit log {self._path}: {error.strerror}.") from error
+            raise RunError(
+                f"Cannot write the audit log {self._path}: {error.strerror}."
+            ) from error
 
 
 def read(path: Path) -> list[dict[str, Any]]:

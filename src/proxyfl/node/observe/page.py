@@ -68,7 +68,9 @@ def _standing(status: dict[str, Any]) -> str:
 
 def _tiles(status: dict[str, Any]) -> str:
     last = status["history"][-1] if status["history"] else {}
-    heard = "-" if last.get("asked") is None else f"{last['heard']} of {last['asked']}"
+    heard = (
+        "-" if last.get("asked") is None else f"{last['heard']} of {last['asked']}"
+    )
     tiles = [
         (f"{status['round']} of {status['rounds']}", "rounds"),
         (_number(last.get("private")), f"private {status['measure']}"),
@@ -77,7 +79,10 @@ def _tiles(status: dict[str, Any]) -> str:
         (f"{status['in_flight']:.4g}", "weight on its way out"),
         (f"{status['waiting']:.4g}", "weight waiting to be added"),
     ]
-    drawn = [f'<div class="tile"><b>{_text(a)}</b><span>{_text(b)}</span></div>' for a, b in tiles]
+    drawn = [
+        f'<div class="tile"><b>{_text(a)}</b><span>{_text(b)}</span></div>'
+        for a, b in tiles
+    ]
     return f'<div class="tiles">{"".join(drawn)}</div>'
 
 
@@ -96,15 +101,18 @@ def _curves(history: Sequence[dict[str, Any]]) -> str:
         for point in history:
             if point[role] is None:
                 continue
-            x = MARGIN + (WIDTH - 2 * MARGIN) * (point["round"] - first) / max(1, last - first)
+            x = MARGIN + (WIDTH - 2 * MARGIN) * (point["round"] - first) / max(
+                1, last - first
+            )
             y = HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * (point[role] - low) / span
             points.append(f"{x:.1f},{y:.1f}")
         line = " ".join(points)
-        drawn.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        drawn.append(
+            f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        )
         drawn.append(_legend(at, role, colour))
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="curves">{"".join(drawn)}</svg>'
-    )
+    opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="curves">'
+    return opening + "".join(drawn) + "</svg>"
 
 
 def _legend(at: int, role: str, colour: str) -> str:
@@ -149,7 +157,10 @@ def _peers(peers: Sequence[dict[str, Any]]) -> str:
             kind = "good" if ago < 60 else "bad"
             contact = f'<span class="{kind}">{ago:.0f} s ago</span>'
         cells = [peer["name"], peer["state"], peer["round"], peer["owed"]]
-        lines.append("".join(f"<td>{_text(cell)}</td>" for cell in cells) + f"<td>{contact}</td>")
+        lines.append(
+            "".join(f"<td>{_text(cell)}</td>" for cell in cells)
+            + f"<td>{contact}</td>"
+        )
     rows = "".join(f"<tr>{line}</tr>" for line in lines)
     titles = ("site", "state", "round", "shares owed to it", "last contact")
     head = "".join(f"<th>{title}</th>" for title in titles)

@@ -44,7 +44,11 @@ def rows(folder: Path) -> list[row.Row]:
 
 
 def of_folder(
-    site: Site, folder: Path, *, service: "Service | None" = None, running: bool = False
+    site: Site,
+    folder: Path,
+    *,
+    service: "Service | None" = None,
+    running: bool = False,
 ) -> Status:
     """A site's standing. A running site's own answer is asked for first."""
     if service is None:
@@ -52,7 +56,9 @@ def of_folder(
             return _asked(site)
     versions = sorted((folder / "manifests").glob("*.toml"))
     if not versions:
-        raise ConfigError(f"{site.name} has accepted no manifest yet: proxyfl node accept.")
+        raise ConfigError(
+            f"{site.name} has accepted no manifest yet: proxyfl node accept."
+        )
     agreed = manifest.read(versions[-1])
     found = _standing(folder)
     history = rows(folder)
@@ -68,12 +74,16 @@ def of_folder(
         "measure": agreed.measure,
         **found,
         "peers": [
-            _peer(card.name, found, service) for card in agreed.members if card.name != site.name
+            _peer(card.name, found, service)
+            for card in agreed.members
+            if card.name != site.name
         ],
         "privacy": {
             "epsilon": None if spent is None else spent.best,
             "budget": budget,
-            "sentence": "Nothing was spent yet." if spent is None else f"Spent: {spent}",
+            "sentence": "Nothing was spent yet."
+            if spent is None
+            else f"Spent: {spent}",
         },
         "events": {} if service is None else dict(service.log.counts),
         "traffic": {} if service is None else dict(service.traffic),
@@ -92,18 +102,31 @@ def _asked(site: Site) -> Status:
 
 def _standing(folder: Path) -> Status:
     path = folder / STORE_FILE
-    empty: Status = {"round": 0, "phase": "ready", "state": "not started", "weight": 1.0}
+    empty: Status = {
+        "round": 0,
+        "phase": "ready",
+        "state": "not started",
+        "weight": 1.0,
+    }
     empty |= {"owed": {}, "known_peers": {}, "waiting": 0.0, "in_flight": 0.0}
     if not path.exists():
         return empty
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
-        site_row = store.execute("select round, phase, state, weight from site").fetchone()
+    with contextlib.closing(
+        sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    ) as store:
+        site_row = store.execute(
+            "select round, phase, state, weight from site"
+        ).fetchone()
         if site_row is None:
             return empty
-        owed = store.execute("select receiver, count(*) from outbox group by receiver").fetchall()
+        owed = store.execute(
+            "select receiver, count(*) from outbox group by receiver"
+        ).fetchall()
         flying = store.execute("select weight from outbox").fetchall()
         waiting = store.execute("select weight from inbox").fetchall()
-        peers = store.execute("select name, round, state, version from peers").fetchall()
+        peers = store.execute(
+            "select name, round, state, version from peers"
+        ).fetchall()
     round, phase, state, weight = site_row
     return {
         "round": round,
@@ -111,7 +134,9 @@ def _standing(folder: Path) -> Status:
         "state": state,
         "weight": _weight(weight),
         "owed": dict(owed),
-        "known_peers": {name: (at, how, version) for name, at, how, version in peers},
+        "known_peers": {
+            name: (at, how, version) for name, at, how, version in peers
+        },
         "in_flight": sum(_weight(text) for (text,) in flying),
         "waiting": sum(_weight(text) for (text,) in waiting),
     }
@@ -226,12 +251,16 @@ class _Handler(BaseHTTPRequestHandler):
         host = urlsplit("//" + self.headers.get("Host", "")).hostname
         if host not in (LOOPBACK, "localhost"):
             # Another name for this address in a browser is somebody else's page asking.
-            self.send_error(HTTPStatus.FORBIDDEN, "This page is for this machine only")
+            self.send_error(
+                HTTPStatus.FORBIDDEN, "This page is for this machine only"
+            )
             return
         try:
             found = self.server.status()
         except (ProxyFLError, OSError, sqlite3.Error) as error:
-            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "Not just now", str(error))
+            self.send_error(
+                HTTPStatus.SERVICE_UNAVAILABLE, "Not just now", str(error)
+            )
             return
         path = urlsplit(self.path).path
         if path == "/":
@@ -241,7 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/metrics":
             self._send(prometheus(found), "text/plain; version=0.0.4")
         else:
-            self.send_error(HTTPStatus.NOT_FOUND, "There is /, /status.json and /metrics")
+            self.send_error(
+                HTTPStatus.NOT_FOUND, "There is /, /status.json and /metrics"
+            )
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the terminal belongs to the rounds."""
@@ -254,6 +285,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
-        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+        self.send_header(
+            "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'",
+        )
         self.end_headers()
         self.wfile.write(content)

@@ -58,9 +58,12 @@ def interval_for(expected_epsilon: float, smallest_noise: float) -> float:
     Guarantees: more steps, which raise the ``expected_epsilon``, never make the grid finer, so that
     the epsilon found on it never falls as steps are added."""
     wanted = max(
-        expected_epsilon / _INTERVALS_PER_EPSILON, _step_range(smallest_noise) / _INTERVALS_PER_STEP
+        expected_epsilon / _INTERVALS_PER_EPSILON,
+        _step_range(smallest_noise) / _INTERVALS_PER_STEP,
     )
-    return INTERVAL * 2.0 ** max(-_MOST_HALVINGS, math.floor(math.log2(wanted / INTERVAL)))
+    return INTERVAL * 2.0 ** max(
+        -_MOST_HALVINGS, math.floor(math.log2(wanted / INTERVAL))
+    )
 
 
 def _step_range(noise: float) -> float:
@@ -88,20 +91,27 @@ def _one_step(rate: float, noise: float, interval: float) -> tuple[_Loss, _Loss]
             f"One step with noise multiplier {noise} needs too many intervals of {interval}."
         )
     step = privacy_loss_distribution.from_gaussian_mechanism(
-        noise, value_discretization_interval=interval, sampling_prob=rate, pessimistic_estimate=True
+        noise,
+        value_discretization_interval=interval,
+        sampling_prob=rate,
+        pessimistic_estimate=True,
     )
     # The library composes and answers, but does not hand out the probabilities: here and in _loss
     # are the only private names used, and the tests hold the results against the library's own
     # composition.
     removed = _loss(step._pmf_remove.to_dense_pmf(), interval)
-    return removed, removed if rate == 1 else _loss(step._pmf_add.to_dense_pmf(), interval)
+    return removed, removed if rate == 1 else _loss(
+        step._pmf_add.to_dense_pmf(), interval
+    )
 
 
 def _loss(pmf: pld_pmf.DensePLDPmf, interval: float) -> _Loss:
     """What this module needs of one of the library's distributions."""
     probabilities = np.maximum(np.asarray(pmf._probs, dtype=np.float64), 0.0)
     first = int(pmf._lower_loss)
-    losses: Floats = (first + np.arange(len(probabilities), dtype=np.float64)) * interval
+    losses: Floats = (
+        first + np.arange(len(probabilities), dtype=np.float64)
+    ) * interval
     present = probabilities > 0
     logs, at = np.log(probabilities[present]), losses[present]
     up = np.array([_log_sum_exp(logs + t * at) for t in _MOMENTS])
@@ -122,39 +132,57 @@ def _spectrum(
 ) -> NDArray[np.complex128]:
     """The Fourier transform of one step's loss, kept for the next query over a window of the same
     ``size``."""
-    return np.asarray(fft.rfft(_one_step(rate, noise, interval)[way].probabilities, size))
+    return np.asarray(
+        fft.rfft(_one_step(rate, noise, interval)[way].probabilities, size)
+    )
 
 
-def _epsilon_one_way(parts: Sequence[Part], way: int, delta: float, interval: float) -> float:
+def _epsilon_one_way(
+    parts: Sequence[Part], way: int, delta: float, interval: float
+) -> float:
     steps = [(_one_step(rate, noise, interval)[way], n) for rate, noise, n in parts]
     tail = _TAIL_SHARE * delta
     low, high = _window(steps, tail, interval)
     # Powers of two, so that the next query finds the transforms of this one.
     size = 2 ** math.ceil(
-        math.log2(max(high - low + 1, *(len(loss.probabilities) for loss, _ in steps)))
+        math.log2(
+            max(high - low + 1, *(len(loss.probabilities) for loss, _ in steps))
+        )
     )
     if size > _LARGEST_WINDOW:
-        raise OverflowError(f"The composition needs {size} intervals of {interval}.")
+        raise OverflowError(
+            f"The composition needs {size} intervals of {interval}."
+        )
     product = np.ones(size // 2 + 1, dtype=np.complex128)
     for rate, noise, n in parts:
         product *= _power(_spectrum(rate, noise, interval, way, size), n)
     origin = sum(n * loss.first for loss, n in steps)
-    probabilities = np.roll(fft.irfft(product, size), -((low - origin) % size))[: high - low + 1]
+    probabilities = np.roll(fft.irfft(product, size), -((low - origin) % size))[
+        : high - low + 1
+    ]
     infinite = -math.expm1(sum(n * math.log1p(-loss.infinite) for loss, n in steps))
     rounding = _ROUNDING_PER_STEP * sum(n for _, n in steps)
     return _solve(
-        low * interval, np.maximum(probabilities, 0.0), infinite + tail + rounding, delta, interval
+        low * interval,
+        np.maximum(probabilities, 0.0),
+        infinite + tail + rounding,
+        delta,
+        interval,
     )
 
 
-def _window(steps: Sequence[tuple[_Loss, int]], tail: float, interval: float) -> tuple[int, int]:
+def _window(
+    steps: Sequence[tuple[_Loss, int]], tail: float, interval: float
+) -> tuple[int, int]:
     """Grid indices between which all but ``tail`` of the composed loss lies (Chernoff, half of it
     on each side)."""
     slack = math.log(2 / tail)
     up = (sum(n * loss.log_moments_up for loss, n in steps) + slack) / _MOMENTS
     down = -(sum(n * loss.log_moments_down for loss, n in steps) + slack) / _MOMENTS
     lowest = sum(n * loss.first for loss, n in steps)
-    highest = sum(n * (loss.first + len(loss.probabilities) - 1) for loss, n in steps)
+    highest = sum(
+        n * (loss.first + len(loss.probabilities) - 1) for loss, n in steps
+    )
     low = max(lowest, math.floor(float(np.max(down)) / interval))
     return low, max(low, min(highest, math.ceil(float(np.min(up)) / interval)))
 
@@ -175,7 +203,11 @@ def _power(base: NDArray[np.complex128], n: int) -> NDArray[np.complex128]:
 
 
 def _solve(
-    first: float, probabilities: Floats, infinite: float, delta: float, interval: float
+    first: float,
+    probabilities: Floats,
+    infinite: float,
+    delta: float,
+    interval: float,
 ) -> float:
     """The smallest epsilon >= 0 with infinite + sum_l p(l) (1 - e^(epsilon - l))_+ <= delta."""
     if infinite >= delta:

@@ -44,7 +44,9 @@ _SERIES_BELOW = 1e-5
 
 @lru_cache(maxsize=256)
 def per_step(
-    sampling_rate: float, noise_multiplier: float, orders: tuple[float, ...] = PAPER_ORDERS
+    sampling_rate: float,
+    noise_multiplier: float,
+    orders: tuple[float, ...] = PAPER_ORDERS,
 ) -> Floats:
     """RDP of one step at each of ``orders`` (read-only; computed once per setting).
 
@@ -100,7 +102,9 @@ def _log_excess(q: float, a: float, x: Floats) -> Floats:
     direct = np.expm1(a * np.log1p(u)) - a * u
     series = a * (a - 1) / 2 * u * u * (1 + (a - 2) / 3 * u)
     with np.errstate(divide="ignore"):
-        out[~large] = np.log(np.where(a * np.abs(u) < _SERIES_BELOW, series, direct))
+        out[~large] = np.log(
+            np.where(a * np.abs(u) < _SERIES_BELOW, series, direct)
+        )
     big = x[large]
     log_power = a * np.logaddexp(math.log1p(-q), math.log(q) + big)
     # 1 + a u = (1 - a q) + a q e^x; for u > 1 it is positive, and it is smaller than (1 + u)^a.

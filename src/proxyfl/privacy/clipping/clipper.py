@@ -38,9 +38,15 @@ class Clipper:
         self.model = model
         flat = params.flatten(model)
         self._dtype = flat.dtype
-        self._flat = torch.zeros_like(flat, dtype=torch.float64 if wide else flat.dtype)
+        self._flat = torch.zeros_like(
+            flat, dtype=torch.float64 if wide else flat.dtype
+        )
         self._views: dict[Tensor, Tensor] = dict(
-            zip(params.trainable(model), params.split(model, self._flat), strict=True)
+            zip(
+                params.trainable(model),
+                params.split(model, self._flat),
+                strict=True,
+            )
         )
         self._ways: dict[bool, Way] = {}
 
@@ -49,7 +55,9 @@ class Clipper:
         """For each trainable parameter its part of the flat buffer, in the parameter's shape."""
         return self._views
 
-    def prepare(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Way:
+    def prepare(
+        self, shape: tuple[int, ...], dtype: torch.dtype | None = None
+    ) -> Way:
         """Find the way to the gradients for examples of ``shape``, for the model's present mode."""
         mode = self.model.training
         if mode not in self._ways:
@@ -62,7 +70,9 @@ class Clipper:
         """Use ``way`` in every mode from now on."""
         self._ways = {True: way, False: way}
 
-    def clip(self, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float) -> Clipped:
+    def clip(
+        self, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float
+    ) -> Clipped:
         """The clipped sum over the batch. Overwrites the buffer of the previous call."""
         shape = tuple(x.shape[1:])
         way = self.prepare(shape, x.dtype)
@@ -85,11 +95,15 @@ class Clipper:
         self._flat.copy_(total)
         return Clipped(self._flat, total_loss, torch.cat(norms))
 
-    def _clip(self, way: Way, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float) -> Clipped:
+    def _clip(
+        self, way: Way, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float
+    ) -> Clipped:
         losses, terms = way.terms(x, targets, loss)
         with torch.no_grad():
             terms = merged(terms)
-            squares = torch.zeros(len(x), dtype=torch.float64, device=self._flat.device)
+            squares = torch.zeros(
+                len(x), dtype=torch.float64, device=self._flat.device
+            )
             for term in terms:
                 squares += term.square_norms()
             norms = squares.sqrt_()
@@ -106,7 +120,9 @@ class Clipper:
         """Eq. (7): sum_i g_i / max(1, |g_i| / C)."""
         limits = torch.finfo(self._dtype)
         upper = norms * (1 + _SLACK * limits.eps)
-        c = (clip_norm / upper.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)
+        c = (clip_norm / upper.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(
+            max=1
+        )
         # Below this a factor has too few digits left to be a bound: its example contributes zero.
         c = torch.where(c < limits.tiny / limits.eps, 0.0, c).to(self._dtype)
         unused = set(self._views)

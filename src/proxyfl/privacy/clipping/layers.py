@@ -64,7 +64,11 @@ def linear(use: Use, g: Tensor) -> list[Term]:
         a = a.reshape(use.n, -1, a.shape[-1])
         terms.append(Product(use.inputs["weight"], a, g, a.shape[1]))
     if use.learns("bias"):
-        terms.append(Materialised(use.inputs["bias"], g[:, 0] if g.shape[1] == 1 else g.sum(1)))
+        terms.append(
+            Materialised(
+                use.inputs["bias"], g[:, 0] if g.shape[1] == 1 else g.sum(1)
+            )
+        )
     return terms
 
 
@@ -85,7 +89,11 @@ def addmm(use: Use, g: Tensor) -> list[Term]:
     if use.learns("mat2"):
         terms.append(_transposed(use, "mat1", "mat2", g))
     if use.learns("self"):
-        terms.append(Materialised(use.inputs["self"], g.reshape(use.n, -1, g.shape[-1]).sum(1)))
+        terms.append(
+            Materialised(
+                use.inputs["self"], g.reshape(use.n, -1, g.shape[-1]).sum(1)
+            )
+        )
     return terms
 
 
@@ -104,7 +112,9 @@ def convolution(use: Use, g: Tensor) -> list[Term]:
     if use.learns("weight"):
         geometry = _geometry(use)
         images = use.examples_first("input").flatten(0, 1)
-        padded = F.pad(images, geometry.padding) if any(geometry.padding) else images
+        padded = (
+            F.pad(images, geometry.padding) if any(geometry.padding) else images
+        )
         form = _grouped if geometry.groups > 1 else _ungrouped
         terms.append(form(use, geometry, padded, g))
     if use.learns("bias"):
@@ -149,7 +159,9 @@ def _geometry(use: Use) -> _Geometry:
             padding += [total // 2, total - total // 2]
         else:
             padding += [each("padding")[d]] * 2
-    return _Geometry(kernel, each("stride"), dilation, tuple(padding), use.inputs["groups"])
+    return _Geometry(
+        kernel, each("stride"), dilation, tuple(padding), use.inputs["groups"]
+    )
 
 
 def _ungrouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
@@ -159,7 +171,9 @@ def _ungrouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term
     weight = use.inputs["weight"]
 
     def unfold(i: int, j: int) -> Tensor:
-        windows = geometry.windows(padded[i * m : j * m], out).reshape((j - i) * m, -1, out.numel())
+        windows = geometry.windows(padded[i * m : j * m], out).reshape(
+            (j - i) * m, -1, out.numel()
+        )
         if m == 1:
             return windows
         return windows.view(j - i, m, -1, out.numel()).transpose(1, 2).flatten(2)
@@ -174,7 +188,9 @@ def _ungrouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term
     return Product(weight, padded, g, m * out.numel(), unfold, outputs, contract, n)
 
 
-def _weight_gradient(weight: Tensor, geometry: _Geometry, padded: Tensor, g: Tensor) -> Tensor:
+def _weight_gradient(
+    weight: Tensor, geometry: _Geometry, padded: Tensor, g: Tensor
+) -> Tensor:
     """The ordinary, summed weight gradient, by the backend's own kernel."""
     none = [0] * len(geometry.kernel)
     result: tuple[Tensor, Tensor, Tensor] = aten.convolution_backward(
@@ -222,7 +238,9 @@ def layer_norm(use: Use, g: Tensor) -> list[Term]:
     return _scale_and_shift(use, normal.reshape(shape), g.reshape(shape), (1,))
 
 
-def _scale_and_shift(use: Use, normal: Tensor, g: Tensor, over: tuple[int, ...]) -> list[Term]:
+def _scale_and_shift(
+    use: Use, normal: Tensor, g: Tensor, over: tuple[int, ...]
+) -> list[Term]:
     terms: list[Term] = []
     if use.learns("weight"):
         terms.append(Materialised(use.inputs["weight"], (normal * g).sum(over)))
@@ -243,14 +261,18 @@ def embedding(use: Use, g: Tensor) -> list[Term]:
 def vmapped(use: Use, g: Tensor) -> list[Term]:
     """Terms of any operation: it is called for each example alone, and differentiated there."""
     leaves, layout = pytree.tree_flatten(use.inputs)
-    axes = pytree.tree_flatten(use.axes, is_leaf=lambda v: v is None or isinstance(v, Rows))[0]
+    axes = pytree.tree_flatten(
+        use.axes, is_leaf=lambda v: v is None or isinstance(v, Rows)
+    )[0]
     carried = [k for k, rows in enumerate(axes) if isinstance(rows, Rows)]
     weights = [
         k
         for k, value in enumerate(leaves)
         if isinstance(value, Tensor) and value.requires_grad and k not in carried
     ]
-    alone = [value.times(1) if isinstance(value, Times) else value for value in leaves]
+    alone = [
+        value.times(1) if isinstance(value, Times) else value for value in leaves
+    ]
 
     def gradients(g_i: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         def forward(*values: Tensor) -> Any:
@@ -262,14 +284,19 @@ def vmapped(use: Use, g: Tensor) -> list[Term]:
                 filled[k] = value
             return use.operation(**pytree.tree_unflatten(filled, layout))
 
-        _, pull, *_ = torch.func.vjp(forward, *(leaves[k].detach() for k in weights))
+        _, pull, *_ = torch.func.vjp(
+            forward, *(leaves[k].detach() for k in weights)
+        )
         result: tuple[Tensor, ...] = pull(g_i)
         return result
 
     inputs = [examples_first(leaves[k].detach(), axes[k], use.n) for k in carried]
     with torch.enable_grad(), quiet_vmap():
         found = torch.func.vmap(gradients, randomness="error")(g, *inputs)
-    return [Materialised(leaves[k], v.detach()) for k, v in zip(weights, found, strict=True)]
+    return [
+        Materialised(leaves[k], v.detach())
+        for k, v in zip(weights, found, strict=True)
+    ]
 
 
 @contextmanager

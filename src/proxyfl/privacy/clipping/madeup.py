@@ -20,8 +20,12 @@ def made_up(
     ``dtype`` holds whole numbers; waves of height ``salt`` otherwise."""
     parameters = params.trainable(model)
     device = parameters[0].device
-    numbers = torch.arange(n * torch.Size(shape).numel(), device=device).view(n, *shape)
-    tables = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    numbers = torch.arange(n * torch.Size(shape).numel(), device=device).view(
+        n, *shape
+    )
+    tables = [
+        m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)
+    ]
     floating = dtype is None or dtype.is_floating_point
     if floating and not _starts_with_a_table(model):
         waves = torch.sin(numbers * 0.7 * salt + 0.1) * salt

@@ -68,7 +68,9 @@ def _gradient(clipper: Clipper, x: Tensor) -> Tensor:
     """The gradient of one example by plain autograd, flat, in float64."""
     with torch.enable_grad():
         loss = trial_loss(_alone(clipper.model, x), x)[0]
-        parts = torch.autograd.grad(loss, list(clipper.views), materialize_grads=True)
+        parts = torch.autograd.grad(
+            loss, list(clipper.views), materialize_grads=True
+        )
     return torch.cat([part.reshape(-1) for part in parts]).double()
 
 
@@ -98,14 +100,20 @@ def jittered(model: nn.Module, amount: float) -> Iterator[None]:
     with torch.no_grad():
         for parameter in params.trainable(model):
             numbers = torch.arange(parameter.numel(), device=parameter.device)
-            wave = torch.sin(numbers * 1.3 + 0.7).view(parameter.shape).to(parameter.dtype)
+            wave = (
+                torch.sin(numbers * 1.3 + 0.7)
+                .view(parameter.shape)
+                .to(parameter.dtype)
+            )
             size = float(parameter.abs().mean()) + 0.1
             parameter.add_(wave, alpha=amount * size)
     try:
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in zip(params.trainable(model), before, strict=True):
+            for parameter, value in zip(
+                params.trainable(model), before, strict=True
+            ):
                 parameter.copy_(value)
 
 
@@ -122,7 +130,9 @@ def mixing_layer(model: nn.Module, made_up: MadeUp) -> str | None:
     return None
 
 
-def _exchanged(model: nn.Module, made_up: MadeUp, n: int, scale: float, kept: int) -> str | None:
+def _exchanged(
+    model: nn.Module, made_up: MadeUp, n: int, scale: float, kept: int
+) -> str | None:
     first = made_up(n, scale)
     second = made_up(n, scale * 1.7 + 0.2)
     second[kept] = first[kept]
@@ -132,7 +142,9 @@ def _exchanged(model: nn.Module, made_up: MadeUp, n: int, scale: float, kept: in
             if one.shape != other.shape:
                 continue
             limit = 1e-4 * float(one.abs().max().nan_to_num()) + 1e-5
-            if not torch.allclose(one[kept], other[kept], rtol=1e-3, atol=limit, equal_nan=True):
+            if not torch.allclose(
+                one[kept], other[kept], rtol=1e-3, atol=limit, equal_nan=True
+            ):
                 path, kind = layer
                 return f"layer '{path}' ({kind})" if path else f"model {kind}"
     return None
@@ -145,14 +157,19 @@ def outputs(model: nn.Module, x: Tensor) -> dict[tuple[str, str], list[Tensor]]:
 
     def record(path: str, kind: str) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.dim() and len(output) == len(x):
+            if (
+                isinstance(output, Tensor)
+                and output.dim()
+                and len(output) == len(x)
+            ):
                 value = output.detach().clone()
                 seen.setdefault((path, kind), []).append(value.double())
 
         return hook
 
     hooks = [
-        m.register_forward_hook(record(path, type(m).__name__)) for path, m in model.named_modules()
+        m.register_forward_hook(record(path, type(m).__name__))
+        for path, m in model.named_modules()
     ]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

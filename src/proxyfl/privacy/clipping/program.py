@@ -14,7 +14,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping.layers import RULES, Use, examples_first, quiet_vmap, vmapped
+from proxyfl.privacy.clipping.layers import (
+    RULES,
+    Use,
+    examples_first,
+    quiet_vmap,
+    vmapped,
+)
 from proxyfl.privacy.clipping.terms import Materialised, Term
 from proxyfl.privacy.clipping.tracing import Trace
 from proxyfl.privacy.rowwise.axes import Rows, Times
@@ -58,7 +64,9 @@ class _Site:
 class Program:
     """The compiled graph of one model. Reads parameters and buffers from the model at every run."""
 
-    def __init__(self, model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]) -> None:
+    def __init__(
+        self, model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]
+    ) -> None:
         self._sites = _sites(model, trace, axes)
         self._module = _compile(trace, self._sites)
         self.changes_state = any(axes[node] is None for node in _writing(trace))
@@ -124,7 +132,9 @@ def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
     return direct
 
 
-def _sites(model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]) -> list[_Site]:
+def _sites(
+    model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]
+) -> list[_Site]:
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
     depends = {node for node, name in trace.weights.items() if name in learning}
     sites: list[_Site] = []
@@ -141,8 +151,12 @@ def _sites(model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]) -> list[_S
             depends.add(node)
             continue
         if isinstance(output, list) or base_name(node)[1]:
-            raise Unproven(f"{describe(node)}: a weight is used in place or for several results")
-        where = pytree.tree_map(lambda v: axes[v] if isinstance(v, fx.Node) else None, inputs)
+            raise Unproven(
+                f"{describe(node)}: a weight is used in place or for several results"
+            )
+        where = pytree.tree_map(
+            lambda v: axes[v] if isinstance(v, fx.Node) else None, inputs
+        )
         sites.append(_Site(node, inputs, where, output))
     return sites
 
@@ -170,11 +184,16 @@ def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
             known[node] = graph.get_attr(str(node.target))
         elif node.op == "call_function":
             step = trace.steps[node]
-            inputs = {name: pytree.tree_map(put, value) for name, value in step.inputs.items()}
+            inputs = {
+                name: pytree.tree_map(put, value)
+                for name, value in step.inputs.items()
+            }
             if hasattr(node.target, "_schema"):
                 known[node] = graph.call_function(step.operation, (), inputs)
             else:
-                known[node] = graph.call_function(step.operation, tuple(inputs.values()))
+                known[node] = graph.call_function(
+                    step.operation, tuple(inputs.values())
+                )
             if node in at:
                 tensors = [known[each] for each in at[node].tensors]
                 found[node] = graph.call_function(_record, (known[node], tensors))

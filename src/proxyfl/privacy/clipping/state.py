@@ -37,9 +37,12 @@ class State:
     def __init__(self, model: nn.Module, *, deep: bool = False) -> None:
         self._model = model
         self._deep = deep
-        self._buffers = {name: (b, b._version, b.clone()) for name, b in model.named_buffers()}
+        self._buffers = {
+            name: (b, b._version, b.clone()) for name, b in model.named_buffers()
+        }
         self._attributes = {
-            path: _attributes(module, deep) for path, module in model.named_modules()
+            path: _attributes(module, deep)
+            for path, module in model.named_modules()
         }
 
     def changed_buffer(self) -> str | None:
@@ -60,7 +63,11 @@ class State:
             before = self._attributes.get(path, {})
             now = _attributes(module, self._deep)
             for name in now.keys() | before.keys():
-                if name not in now or name not in before or now[name] != before[name]:
+                if (
+                    name not in now
+                    or name not in before
+                    or now[name] != before[name]
+                ):
                     return path, name
         return None
 
@@ -116,7 +123,10 @@ def _picture(value: Any, deep: bool, depth: int = 3) -> Any:
     if isinstance(value, str | int | float | bool | complex | bytes | type(None)):
         return value if value == value else "nan"
     if depth and isinstance(value, dict):
-        return ("dict", [(repr(k), _picture(v, deep, depth - 1)) for k, v in value.items()])
+        return (
+            "dict",
+            [(repr(k), _picture(v, deep, depth - 1)) for k, v in value.items()],
+        )
     if depth and isinstance(value, list | tuple | set | frozenset | deque):
         items = [_picture(v, deep, depth - 1) for v in value]
         return (type(value).__name__, len(value), items)

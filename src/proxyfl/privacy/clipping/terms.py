@@ -154,13 +154,21 @@ class Product:
 
     def _ranges(self, numbers: int) -> list[tuple[int, int]]:
         step = max(1, PIECE // max(1, numbers))
-        return [(i, min(self.examples, i + step)) for i in range(0, self.examples, step)]
+        return [
+            (i, min(self.examples, i + step)) for i in range(0, self.examples, step)
+        ]
 
     def _pieces(self) -> Iterator[Tensor]:
         d, p = self._shape
         for i, j in self._ranges(max(d * self.positions, d * p)):
-            piece = torch.bmm(self._output_gradients(i, j), self._inputs(i, j).transpose(1, 2))
-            yield piece if self._dropped is None else without(piece, self._dropped[i:j])
+            piece = torch.bmm(
+                self._output_gradients(i, j), self._inputs(i, j).transpose(1, 2)
+            )
+            yield (
+                piece
+                if self._dropped is None
+                else without(piece, self._dropped[i:j])
+            )
 
     def square_norms(self) -> Tensor:
         if self._outer_product:
@@ -195,11 +203,18 @@ class Product:
         g = self._output_gradients(i, j).double()
         gram_a = torch.bmm(a.transpose(1, 2), a)
         gram_g = torch.bmm(g.transpose(1, 2), g)
-        lengths = (gram_a.diagonal(dim1=1, dim2=2) * gram_g.diagonal(dim1=1, dim2=2)).sqrt()
-        longest = lengths.sum(1)  # sum_t |g_t| |a_t|, which |G| reaches if nothing cancels
+        lengths = (
+            gram_a.diagonal(dim1=1, dim2=2) * gram_g.diagonal(dim1=1, dim2=2)
+        ).sqrt()
+        # sum_t |g_t| |a_t|, which |G| reaches if nothing cancels
+        longest = lengths.sum(1)
         squares = (gram_a * gram_g).sum((1, 2)).clamp(min=0)
         d, p = self._shape
-        double = (d + p + self.positions**2) * torch.finfo(torch.float64).eps * longest.square()
+        double = (
+            (d + p + self.positions**2)
+            * torch.finfo(torch.float64).eps
+            * longest.square()
+        )
         bound = (self.positions + 3) * _roundoff(self.parameter.dtype) * longest
         close = (bound <= SMALL * squares.sqrt()) & (double <= SMALL * squares)
         return ((squares + double).sqrt() + bound).square(), close
@@ -307,7 +322,9 @@ def upper_square_norms(gradients: Tensor) -> Tensor:
         blocks = flat[:, :whole].view(len(flat), -1, BLOCK)
         squares = torch.linalg.vector_norm(blocks, dim=2).double().square_().sum(1)
     if whole < numbers:
-        squares += torch.linalg.vector_norm(flat[:, whole:], dim=1).double().square_()
+        squares += (
+            torch.linalg.vector_norm(flat[:, whole:], dim=1).double().square_()
+        )
     limits = torch.finfo(flat.dtype)
     terms = min(numbers, BLOCK) + 4
     # What underflows when it is squared is below the smallest normal number each.

@@ -58,7 +58,9 @@ class Trace:
     @property
     def output(self) -> fx.Node:
         """The node of the logits."""
-        node = next(node for node in reversed(self.graph.nodes) if node.op == "output")
+        node = next(
+            node for node in reversed(self.graph.nodes) if node.op == "output"
+        )
         value = node.args[0]
         if isinstance(value, list | tuple) and len(value) == 1:
             value = value[0]
@@ -120,19 +122,29 @@ def record(model: nn.Module, x: Tensor) -> fx.GraphModule:
 
     state = {**parameters, **buffers}
     tracer = make_fx(
-        forward, tracing_mode="real", pre_dispatch=True, decomposition_table=_recurrent()
+        forward,
+        tracing_mode="real",
+        pre_dispatch=True,
+        decomposition_table=_recurrent(),
     )
     try:
         with torch.random.fork_rng(devices=[]), _without_onednn():
             return tracer(state, x)
     except Exception as problem:
         first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        raise Untraceable(f"its forward pass cannot be recorded ({first})") from problem
+        raise Untraceable(
+            f"its forward pass cannot be recorded ({first})"
+        ) from problem
 
 
 def _recurrent() -> dict[Any, Callable[..., Any]]:
     """How recurrent layers unroll into operations that can be looked into."""
-    layers = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
+    layers = (
+        aten.lstm.input,
+        aten.gru.input,
+        aten.rnn_tanh.input,
+        aten.rnn_relu.input,
+    )
     return {layer: decomposition_table[layer] for layer in layers}
 
 
@@ -151,7 +163,9 @@ def _constant(few: fx.GraphModule, more: fx.GraphModule, name: str) -> Tensor:
     one: Tensor = operator.attrgetter(name)(few)
     other: Tensor = operator.attrgetter(name)(more)
     if one.shape != other.shape or not torch.equal(one, other):
-        raise Untraceable("a constant in its code depends on the number of examples")
+        raise Untraceable(
+            "a constant in its code depends on the number of examples"
+        )
     return one
 
 
@@ -161,13 +175,19 @@ def _merge(node: fx.Node, other: fx.Node, pairs: dict[fx.Node, fx.Node]) -> Trac
     few, layout = pytree.tree_flatten(inputs)
     more, other_layout = pytree.tree_flatten(others)
     if layout != other_layout:
-        raise Untraceable(f"what {node.target} is given depends on the number of examples")
+        raise Untraceable(
+            f"what {node.target} is given depends on the number of examples"
+        )
     merged = [_same(a, b, pairs, node) for a, b in zip(few, more, strict=True)]
     inputs = pytree.tree_unflatten(merged, layout)
     shape = sizes(node, other)
     if node.target is aten.squeeze.default:
         # Name the dimensions: a batch of one example must not be squeezed away.
-        ones = [d for d, size in enumerate(inputs["self"].meta["val"].shape) if size == 1]
+        ones = [
+            d
+            for d, size in enumerate(inputs["self"].meta["val"].shape)
+            if size == 1
+        ]
         return Traced(aten.squeeze.dims, {**inputs, "dim": ones}, shape)
     return Traced(node.target, inputs, shape)
 
@@ -176,7 +196,10 @@ def _by_name(node: fx.Node) -> dict[str, Any]:
     """The arguments of a call by their names, defaults filled in."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return {**{str(k): _plain(v) for k, v in enumerate(node.args)}, **node.kwargs}
+        return {
+            **{str(k): _plain(v) for k, v in enumerate(node.args)},
+            **node.kwargs,
+        }
     found: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
         if position < len(node.args):

@@ -47,7 +47,9 @@ class Way(Protocol):
     reason: str | None
     at_once: int | None
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
+    def terms(
+        self, x: Tensor, targets: Tensor, loss: Loss
+    ) -> tuple[Tensor, list[Term]]:
         """The loss of each example, and its gradients. ``x`` stays as it is."""
         ...
 
@@ -66,7 +68,9 @@ class OnePass:
     def __init__(self, program: Program) -> None:
         self.program = program
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
+    def terms(
+        self, x: Tensor, targets: Tensor, loss: Loss
+    ) -> tuple[Tensor, list[Term]]:
         logits, recorded = self.program.run(x)
         losses = checked(loss(logits, targets), len(x))
         return losses.detach(), self.program.terms(losses, recorded)
@@ -82,28 +86,47 @@ class Vmapped:
 
     name = "vmapped"
 
-    def __init__(self, model: nn.Module, alone: Callable[..., Any], reason: str) -> None:
+    def __init__(
+        self, model: nn.Module, alone: Callable[..., Any], reason: str
+    ) -> None:
         self.reason: str | None = reason
-        self._state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        self._learning = {k: v for k, v in model.named_parameters() if v.requires_grad}
+        self._state = {
+            **dict(model.named_parameters()),
+            **dict(model.named_buffers()),
+        }
+        self._learning = {
+            k: v for k, v in model.named_parameters() if v.requires_grad
+        }
         self._alone = alone
-        self.at_once: int | None = max(1, KEPT_AT_MOST // max(1, params.size(model)))
+        self.at_once: int | None = max(
+            1, KEPT_AT_MOST // max(1, params.size(model))
+        )
 
     def advance(self, example: Tensor) -> None:
         """Models with buffers that change are refused."""
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
-        rest = {k: v.detach() for k, v in self._state.items() if k not in self._learning}
+    def terms(
+        self, x: Tensor, targets: Tensor, loss: Loss
+    ) -> tuple[Tensor, list[Term]]:
+        rest = {
+            k: v.detach() for k, v in self._state.items() if k not in self._learning
+        }
 
-        def alone(weights: dict[str, Tensor], x_i: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-            state = {name: weights.get(name, rest.get(name)) for name in self._state}
+        def alone(
+            weights: dict[str, Tensor], x_i: Tensor, target: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            state = {
+                name: weights.get(name, rest.get(name)) for name in self._state
+            }
             logits = self._alone(state, x_i.unsqueeze(0))
             losses = checked(loss(logits, target.unsqueeze(0)), 1)
             return losses.sum(), losses.detach().sum()
 
         weights = {name: p.detach() for name, p in self._learning.items()}
         each = torch.func.vmap(
-            torch.func.grad(alone, has_aux=True), in_dims=(None, 0, 0), randomness="different"
+            torch.func.grad(alone, has_aux=True),
+            in_dims=(None, 0, 0),
+            randomness="different",
         )
         with quiet_vmap():
             gradients, losses = each(weights, x.clone(), targets)
@@ -122,12 +145,16 @@ class OneByOne:
     def __init__(self, model: nn.Module, reason: str) -> None:
         self.reason: str | None = reason
         self._model = model
-        self.at_once: int | None = max(1, KEPT_AT_MOST // max(1, params.size(model)))
+        self.at_once: int | None = max(
+            1, KEPT_AT_MOST // max(1, params.size(model))
+        )
 
     def advance(self, example: Tensor) -> None:
         """Models with buffers that change are refused."""
 
-    def terms(self, x: Tensor, targets: Tensor, loss: Loss) -> tuple[Tensor, list[Term]]:
+    def terms(
+        self, x: Tensor, targets: Tensor, loss: Loss
+    ) -> tuple[Tensor, list[Term]]:
         parameters = params.trainable(self._model)
         rows: list[tuple[Tensor, ...]] = []
         each: list[Tensor] = []
@@ -135,18 +162,26 @@ class OneByOne:
         for i in range(len(x)):
             logits = self._model(x[i : i + 1].clone())
             losses = checked(loss(logits, targets[i : i + 1]), 1)
-            rows.append(torch.autograd.grad(losses.sum(), parameters, materialize_grads=True))
+            rows.append(
+                torch.autograd.grad(
+                    losses.sum(), parameters, materialize_grads=True
+                )
+            )
             each.append(losses.detach())
             state.check("proxy")
         columns = zip(parameters, zip(*rows, strict=True), strict=True)
-        return torch.cat(each), [Materialised(p, torch.stack(g)) for p, g in columns]
+        return torch.cat(each), [
+            Materialised(p, torch.stack(g)) for p, g in columns
+        ]
 
 
 def choose(model: nn.Module, made_up: Callable[[int], Tensor]) -> Way:
     """The fastest way that is sound for ``model`` in its present mode."""
     custom = own_backward(model, made_up(2))
     if custom is not None:
-        return OneByOne(model, f"{custom} has a backward pass of its own, which may do anything")
+        return OneByOne(
+            model, f"{custom} has a backward pass of its own, which may do anything"
+        )
     try:
         recorded = trace(model, made_up)
         return OnePass(Program(model, recorded, prove(recorded)))
@@ -159,7 +194,9 @@ def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Wa
     """The way to gradients by themselves: vmapped if that works, one by one otherwise."""
     try:
         way = Vmapped(model, record(model, made_up(1)), reason)
-        way.terms(made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows)
+        way.terms(
+            made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows
+        )
         return way
     except ModelError:
         raise
@@ -172,7 +209,9 @@ def own_backward(model: nn.Module, x: Tensor) -> str | None:
     """The name of a custom backward pass or a gradient hook in the model's computation, if any.
 
     Recordings hold forward operations and differentiate those; they would miss it."""
-    hooked = next((n for n, p in model.named_parameters() if p._backward_hooks), None)
+    hooked = next(
+        (n for n, p in model.named_parameters() if p._backward_hooks), None
+    )
     if hooked is not None:
         return f"parameter '{hooked}'"
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), _Hooks() as hooks:

@@ -29,7 +29,9 @@ def leading(step: Step) -> Rows:
     step.no_batch_size()
     rows = step.only(step.first)
     if rows.axis != 0 or step.rank(step.first) < 2:
-        step.fail("the examples do not lie along dimension 0, which it takes for the batch")
+        step.fail(
+            "the examples do not lie along dimension 0, which it takes for the batch"
+        )
     return rows
 
 
@@ -42,7 +44,10 @@ def convolution(step: Step) -> Rows:
 
 def instance_norm(step: Step) -> Rows:
     """Only with statistics of the input itself."""
-    if step.inputs["running_mean"] is not None or not step.inputs["use_input_stats"]:
+    if (
+        step.inputs["running_mean"] is not None
+        or not step.inputs["use_input_stats"]
+    ):
         step.fail("it keeps running statistics")
     return leading(step)
 
@@ -74,17 +79,25 @@ def bilinear(step: Step) -> Rows:
 def matmul(step: Step) -> Rows:
     """Products of matrices: an example may be a row on the left, a column on the right, or a whole
     matrix on both sides; never what is summed over."""
-    names = [name for name, value in step.inputs.items() if isinstance(value, fx.Node)]
+    names = [
+        name for name, value in step.inputs.items() if isinstance(value, fx.Node)
+    ]
     left, right = names[-2:]
     found: set[tuple[int, int, int]] = set()
-    for name, forbidden in ((left, -1), (right, -2 if step.rank(right) > 1 else -1)):
+    for name, forbidden in (
+        (left, -1),
+        (right, -2 if step.rank(right) > 1 else -1),
+    ):
         rows = step.rows(name)
         if rows is None:
             continue
         position = rows.axis - step.rank(name)
         if position == forbidden:
             step.fail("it sums over the examples")
-        if position >= -2 and step.rows(right if name == left else left) is not None:
+        if (
+            position >= -2
+            and step.rows(right if name == left else left) is not None
+        ):
             step.fail("it compares examples with one another")
         if name == left and step.rank(right) == 1:
             position += 1
@@ -98,14 +111,18 @@ def matmul(step: Step) -> Rows:
     return result
 
 
-def _constant_fits(step: Step, name: str, position: int, result: Rows, *, matrix: bool) -> None:
+def _constant_fits(
+    step: Step, name: str, position: int, result: Rows, *, matrix: bool
+) -> None:
     """A constant has one entry along the examples' axis, wherever it is broadcast against it."""
     shape = step.shape_of(name)
     broadcasts = position < -2 or not matrix
     rows = step.rows(name)
     meets = rows is None and broadcasts and len(shape) >= -position
     if meets and shape[position] != 1:
-        step.fail("it deals a constant out to the examples by their place in the batch")
+        step.fail(
+            "it deals a constant out to the examples by their place in the batch"
+        )
     if rows is not None and not matrix and rows != result.at(position + len(shape)):
         step.fail("it compares examples with one another")
 
@@ -115,19 +132,29 @@ def attention(step: Step) -> Rows:
     nodes = [step.inputs[name] for name in ("query", "key", "value")]
     mask = step.inputs.get("attn_mask")
     rows = aligned(step, nodes if mask is None else [*nodes, mask], len(step.shape))
-    if rows.axis >= len(step.shape) - 2 or any(step.axes[node] is None for node in nodes):
+    if rows.axis >= len(step.shape) - 2 or any(
+        step.axes[node] is None for node in nodes
+    ):
         step.fail("it lets examples attend to one another")
     return rows
 
 
 def einsum(step: Step) -> Rows:
     """The examples' letter is the same in every tensor that carries them, and in the result."""
-    inputs, _, output = str(step.inputs["equation"]).replace(" ", "").partition("->")
+    inputs, _, output = (
+        str(step.inputs["equation"]).replace(" ", "").partition("->")
+    )
     letters: set[str] = set()
     folds: set[tuple[int, int]] = set()
     parts = inputs.split(",")
-    if "." in inputs or not output or any(len(set(part)) != len(part) for part in parts):
-        step.fail("write einsum with one letter per dimension and an explicit result")
+    if (
+        "." in inputs
+        or not output
+        or any(len(set(part)) != len(part) for part in parts)
+    ):
+        step.fail(
+            "write einsum with one letter per dimension and an explicit result"
+        )
     for part, node in zip(parts, step.inputs["tensors"], strict=True):
         rows = step.axes[node]
         if rows is not None:
@@ -138,7 +165,9 @@ def einsum(step: Step) -> Rows:
     letter = letters.pop()
     for part, node in zip(parts, step.inputs["tensors"], strict=True):
         if step.axes[node] is None and letter in part:
-            step.fail("it deals a constant out to the examples by their place in the batch")
+            step.fail(
+                "it deals a constant out to the examples by their place in the batch"
+            )
     if letter not in output:
         step.fail("it sums over the examples")
     return Rows(output.index(letter), *folds.pop())

@@ -6,7 +6,14 @@ from typing import Any
 import torch
 
 from proxyfl.privacy.rowwise.axes import Rows, Times
-from proxyfl.privacy.rowwise.step import Axes, Step, aligned, along, base_name, trailing
+from proxyfl.privacy.rowwise.step import (
+    Axes,
+    Step,
+    aligned,
+    along,
+    base_name,
+    trailing,
+)
 
 
 def reshape(step: Step) -> Rows:
@@ -83,7 +90,9 @@ def repeat(step: Step) -> Rows:
 
 def repeat_interleave(step: Step) -> Rows:
     rows = step.only("self")
-    if step.inputs.get("dim") is None or not isinstance(step.inputs["repeats"], int):
+    if step.inputs.get("dim") is None or not isinstance(
+        step.inputs["repeats"], int
+    ):
         step.fail("the number of repeats is not a constant")
     if step.dims("dim", "self") != [rows.axis]:
         return rows
@@ -101,7 +110,11 @@ def uninitialised(step: Step) -> Rows:
     """Memory as it was found, if the next operation writes over all of it."""
     overwritten(step)
     rows = step.rows(step.first) if any(True for _ in step.tensors()) else None
-    return rows if rows is not None and step.shape == step.shape_of(step.first) else _uniform(step)
+    return (
+        rows
+        if rows is not None and step.shape == step.shape_of(step.first)
+        else _uniform(step)
+    )
 
 
 def overwritten(step: Step) -> None:
@@ -126,7 +139,8 @@ UNINITIALISED = {
 }
 
 OVERWRITES = {
-    (name, True) for name in ("bernoulli", "fill", "zero", "uniform", "normal", "copy", "random")
+    (name, True)
+    for name in ("bernoulli", "fill", "zero", "uniform", "normal", "copy", "random")
 }
 
 
@@ -207,7 +221,10 @@ def embedding(step: Step) -> Rows:
 
 
 def one_hot(step: Step) -> Rows:
-    if not isinstance(step.inputs["num_classes"], int) or step.inputs["num_classes"] < 1:
+    if (
+        not isinstance(step.inputs["num_classes"], int)
+        or step.inputs["num_classes"] < 1
+    ):
         step.fail("the number of classes is taken from the batch")
     return step.only("self")
 
@@ -218,7 +235,9 @@ def gather(step: Step) -> Rows:
     if rows.axis in step.dims("dim", "self") or step.rows("index") is None:
         step.fail("it picks among the examples")
     if any(step.axes[node] is None for node in step.tensors()):
-        step.fail("it deals a constant out to the examples by their place in the batch")
+        step.fail(
+            "it deals a constant out to the examples by their place in the batch"
+        )
     return rows
 
 

@@ -56,12 +56,16 @@ def _after(step: Step) -> Axes:
         several = step.axes[step.inputs["0"]]
         return several[step.inputs["1"]] if isinstance(several, list) else several
     carries = any(step.axes[each] is not None for each in step.tensors())
-    grows = any(isinstance(value, Times) for value in pytree.tree_leaves(step.inputs))
+    grows = any(
+        isinstance(value, Times) for value in pytree.tree_leaves(step.inputs)
+    )
     name, in_place = base_name(node)
     if not carries and not grows:
         if name in UNINITIALISED:
             overwritten(step)
-        return _verified(step, [None] * len(step.shape) if isinstance(step.shape, list) else None)
+        return _verified(
+            step, [None] * len(step.shape) if isinstance(step.shape, list) else None
+        )
     if name not in OPERATIONS:
         step.fail("not known to treat the examples one by one")
     result = OPERATIONS[name](step)
@@ -90,11 +94,17 @@ def _verified(step: Step, result: Axes) -> Axes:
     return result
 
 
-def _check_shape(step: Step, rows: Rows | None, shape: tuple[Any, ...] | None) -> None:
-    growing = {d: size for d, size in enumerate(shape or ()) if not isinstance(size, int)}
+def _check_shape(
+    step: Step, rows: Rows | None, shape: tuple[Any, ...] | None
+) -> None:
+    growing = {
+        d: size for d, size in enumerate(shape or ()) if not isinstance(size, int)
+    }
     expected = {} if rows is None else {rows.axis: Times(rows.folded)}
     if growing != expected:
-        step.fail("the size of its result does not follow from the number of examples")
+        step.fail(
+            "the size of its result does not follow from the number of examples"
+        )
 
 
 def _picks(node: fx.Node) -> bool:

@@ -39,7 +39,11 @@ class Step:
     @property
     def first(self) -> str:
         """The name of the first tensor among the inputs."""
-        return next(name for name, value in self.inputs.items() if isinstance(value, fx.Node))
+        return next(
+            name
+            for name, value in self.inputs.items()
+            if isinstance(value, fx.Node)
+        )
 
     def rows(self, name: str) -> Rows | None:
         """Where the examples are in the input ``name``; None for a constant."""
@@ -81,7 +85,9 @@ class Step:
 
     def no_batch_size(self) -> None:
         """Fail if one of the arguments is a multiple of the number of examples."""
-        if any(isinstance(value, Times) for value in pytree.tree_leaves(self.inputs)):
+        if any(
+            isinstance(value, Times) for value in pytree.tree_leaves(self.inputs)
+        ):
             self.fail("its value depends on how many examples there are")
 
     def fail(self, why: str) -> NoReturn:
@@ -120,7 +126,9 @@ def aligned(step: Step, nodes: list[fx.Node], rank: int) -> Rows:
         position = rows.axis - rank + len(step.shapes[node])
         constant = step.axes[node] is None
         if constant and position >= 0 and step.shapes[node][position] != 1:
-            step.fail("it deals a constant out to the examples by their place in the batch")
+            step.fail(
+                "it deals a constant out to the examples by their place in the batch"
+            )
     return rows
 
 

@@ -10,7 +10,9 @@ from proxyfl.privacy.rowwise import arithmetic, movement
 from proxyfl.privacy.rowwise.step import Axes, Step, along, several, trailing
 
 
-def _table(groups: dict[Callable[[Step], Axes], str]) -> dict[str, Callable[[Step], Axes]]:
+def _table(
+    groups: dict[Callable[[Step], Axes], str],
+) -> dict[str, Callable[[Step], Axes]]:
     table: dict[str, Callable[[Step], Axes]] = {}
     for function, names in groups.items():
         for name in names.split():
@@ -45,10 +47,14 @@ OPERATIONS = _table(
         arithmetic.leading: "group_norm channel_shuffle im2col",
         arithmetic.instance_norm: "instance_norm",
         arithmetic.layer_norm: "layer_norm rms_norm",
-        several(along): "cummax cummin cumprod cumsum flip glu log_softmax logcumsumexp roll"
+        several(
+            along
+        ): "cummax cummin cumprod cumsum flip glu log_softmax logcumsumexp roll"
         " softmax sort split split_with_sizes unsafe_split chunk unsafe_chunk tensor_split topk"
         " index_select _softmax _log_softmax",
-        several(arithmetic.reduce): "all amax amin any argmax argmin linalg_vector_norm"
+        several(
+            arithmetic.reduce
+        ): "all amax amin any argmax argmin linalg_vector_norm"
         " logsumexp max mean median min norm prod std sum var count_nonzero var_mean std_mean",
         movement.reshape: "view reshape flatten unflatten _unsafe_view view_as reshape_as",
         movement.permute: "permute transpose t swapaxes swapdims movedim moveaxis mT numpy_T",

@@ -53,7 +53,9 @@ class Account:
     @property
     def relation(self) -> Relation:
         """Add-or-remove if it holds for every study."""
-        if all(ledger.relation is Relation.ADD_OR_REMOVE for ledger in self.ledgers):
+        if all(
+            ledger.relation is Relation.ADD_OR_REMOVE for ledger in self.ledgers
+        ):
             return Relation.ADD_OR_REMOVE
         return Relation.ZERO_OUT
 
@@ -71,7 +73,9 @@ class Account:
     @cached_property
     def total(self) -> Epsilon:
         """What all studies cost together."""
-        return accounting.epsilon(self.segments, self.delta, self.kind, self.relation)
+        return accounting.epsilon(
+            self.segments, self.delta, self.kind, self.relation
+        )
 
     def alone(self, ledger: Ledger) -> Epsilon:
         """What one study costs by itself, at the account's delta."""

@@ -91,17 +91,23 @@ def certificate(ledger: Ledger, facts: Facts) -> dict[str, Any]:
         "started": facts.started,
         "ledger": ledger.receipt(),
         "audit": dict(facts.audit) if facts.audit else None,
-        "sentence": sentence(ledger.client, epsilon, facts, simulated=ledger.simulated),
+        "sentence": sentence(
+            ledger.client, epsilon, facts, simulated=ledger.simulated
+        ),
     }
 
 
-def sentence(client: str, epsilon: Epsilon, facts: Facts, *, simulated: bool) -> str:
+def sentence(
+    client: str, epsilon: Epsilon, facts: Facts, *, simulated: bool
+) -> str:
     """What a data protection officer can copy."""
     if epsilon.kind is Kind.NONE:
         return f"{client} trained without differential privacy; no guarantee holds."
     what = f"Everything that {client} released"
     if not facts.released:
-        what = f"The model that {client} trained, which this method does not release,"
+        what = (
+            f"The model that {client} trained, which this method does not release,"
+        )
     delta = f"{upward(epsilon.delta, 3):.3g}"
     text = (
         f"{what} is ({shown(epsilon.best)}, {delta})-differentially private with respect to "
@@ -133,7 +139,10 @@ def markdown(document: Mapping[str, Any]) -> str:
     title = f"# Privacy certificate: {document['client']}, {document['method']}"
     lines = [title, ""]
     if document["simulation"]:
-        lines += ["**Simulation. The noise can be recomputed, so this run protects nobody.**", ""]
+        lines += [
+            "**Simulation. The noise can be recomputed, so this run protects nobody.**",
+            "",
+        ]
     lines += [f"> {document['sentence']}", "", "| | |", "|---|---|"]
     for key, label in _LABELS.items():
         lines.append(f"| {label} | {_cell(key, document[key])} |")
@@ -197,14 +206,18 @@ class _Number(str):
         return str(self)
 
 
-def differences(stated: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
+def differences(
+    stated: Mapping[str, Any], document: Mapping[str, Any]
+) -> list[str]:
     """What a certificate that ``parse`` read says and the ledger does not; empty if it holds."""
     found = parse(json.dumps(document))
     wrong = []
     for key in sorted({*stated, *found}):
         there, here = stated.get(key), found.get(key)
         if there != here or type(there) is not type(here):
-            wrong.append(f"{key}: the certificate says {there!r}, the ledger {here!r}")
+            wrong.append(
+                f"{key}: the certificate says {there!r}, the ledger {here!r}"
+            )
     return wrong
 
 
@@ -216,5 +229,7 @@ def page_differences(stated: str, found: str) -> list[str]:
         said = there[number] if number < len(there) else "nothing"
         right = here[number] if number < len(here) else "nothing"
         if said != right:
-            wrong.append(f"line {number + 1}: the certificate says {said!r}, the ledger {right!r}")
+            wrong.append(
+                f"line {number + 1}: the certificate says {said!r}, the ledger {right!r}"
+            )
     return wrong

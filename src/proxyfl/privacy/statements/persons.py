@@ -53,7 +53,9 @@ def _interval(expected: float) -> float:
     return _FINEST * 2.0 ** math.floor(math.log2(wanted / _FINEST))
 
 
-def _mixture(segment: Segment, records: int, delta: float, interval: float) -> float:
+def _mixture(
+    segment: Segment, records: int, delta: float, interval: float
+) -> float:
     drawn = np.arange(records + 1)
     chances = stats.binom.pmf(drawn, records, segment.sampling_rate)
     likely = chances > 0

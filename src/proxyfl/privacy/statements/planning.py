@@ -50,7 +50,9 @@ class Option:
 
     def largest_proxy(self, clients: int = 1) -> int:
         """The most parameters that are not hopeless here."""
-        return math.floor(clients * (HOPELESS * self.batch / self.noise_multiplier) ** 2)
+        return math.floor(
+            clients * (HOPELESS * self.batch / self.noise_multiplier) ** 2
+        )
 
 
 def options(
@@ -70,7 +72,9 @@ def options(
         _validate.whole("rounds", count)
         for batch in _batches(examples):
             steps = count * (examples // batch)
-            noise = noise_for(epsilon, sampling_rate=batch / examples, steps=steps, delta=delta)
+            noise = noise_for(
+                epsilon, sampling_rate=batch / examples, steps=steps, delta=delta
+            )
             found.append(Option(batch, count, steps, noise))
     return found
 

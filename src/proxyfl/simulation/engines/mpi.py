@@ -26,7 +26,13 @@ from proxyfl.data import Dataset
 from proxyfl.errors import DataError, InputError, RunError, WorkerDied
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.simulation.engines.ranks import Plan, Ranks, reason
-from proxyfl.simulation.engines.serial import Engine, RoundReport, Task, merged, rounds_of
+from proxyfl.simulation.engines.serial import (
+    Engine,
+    RoundReport,
+    Task,
+    merged,
+    rounds_of,
+)
 from proxyfl.simulation.prepare import Prepared, fingerprint, prepare
 from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
 
@@ -81,9 +87,13 @@ class _Job:
     out: Path | None
 
     @classmethod
-    def on(cls, endpoint: MpiEndpoint, prepared: Prepared, out: Path | None) -> "_Job":
+    def on(
+        cls, endpoint: MpiEndpoint, prepared: Prepared, out: Path | None
+    ) -> "_Job":
         """The job on the rank of ``endpoint``, which keeps its own clients' examples alone."""
-        ranks = Ranks([client.name for client in prepared.clients], endpoint.machines)
+        ranks = Ranks(
+            [client.name for client in prepared.clients], endpoint.machines
+        )
         own = prepared.only(ranks.hosted(endpoint.rank, len(prepared.clients)))
         prepared.release_examples()
         return cls(endpoint, ranks, own, out)
@@ -103,7 +113,9 @@ class _Job:
         transport = MpiTransport(self.endpoint, clients)
         round = task.first_round
         try:
-            for report in rounds_of(self.prepared, task, hosted, transport, self.out):
+            for report in rounds_of(
+                self.prepared, task, hosted, transport, self.out
+            ):
                 self.flush()
                 yield report
                 round = report.round + 1
@@ -140,7 +152,10 @@ class _Job:
 
 
 def _lead(
-    endpoint: MpiEndpoint, prepared: Prepared, tasks: Sequence[Task], out: Path | None
+    endpoint: MpiEndpoint,
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    out: Path | None,
 ) -> Iterator[RoundReport]:
     """The engine of rank 0: each round of each method once all ranks have done it."""
     plan = Plan(prepared.config, out, tasks, fingerprint(prepared))
@@ -164,7 +179,9 @@ def _lead(
         ) from None
 
 
-def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str, Method]) -> None:
+def _follow(
+    endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str, Method]
+) -> None:
     """Take part in what rank 0 plans, until it plans nothing more."""
     try:
         while True:
@@ -186,7 +203,10 @@ def _follow(endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str
 
 
 def _take_part(
-    endpoint: MpiEndpoint, plan: Plan, dataset: Dataset | None, methods: Mapping[str, Method]
+    endpoint: MpiEndpoint,
+    plan: Plan,
+    dataset: Dataset | None,
+    methods: Mapping[str, Method],
 ) -> None:
     """The counterpart of ``_lead`` on another rank."""
     if plan.out is not None and not (plan.out / "config.toml").is_file():
@@ -195,7 +215,9 @@ def _take_part(
         )
     prepared = prepare(plan.config, dataset=dataset, methods=methods)
     if fingerprint(prepared) != plan.data:
-        raise DataError("The data are not those of rank 0. Give all machines the same files.")
+        raise DataError(
+            "The data are not those of rank 0. Give all machines the same files."
+        )
     job = _Job.on(endpoint, prepared, plan.out)
     job.report(RoundReport("", 0))
     for task in plan.tasks:

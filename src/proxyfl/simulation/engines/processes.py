@@ -33,7 +33,13 @@ from proxyfl.federation.methods import Method
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.engines import serial
-from proxyfl.simulation.engines.serial import Engine, RoundReport, Task, merged, rounds_of
+from proxyfl.simulation.engines.serial import (
+    Engine,
+    RoundReport,
+    Task,
+    merged,
+    rounds_of,
+)
 from proxyfl.simulation.prepare import Prepared, topology_of
 from proxyfl.transport.shared import SharedTransport, shared_folder
 
@@ -57,7 +63,12 @@ class Assignment:
         """The run as this worker sees it."""
         topology = topology_of(self.config)
         return Prepared(
-            self.config, self.dataset, self.clients, self.methods, topology, self.presences
+            self.config,
+            self.dataset,
+            self.clients,
+            self.methods,
+            topology,
+            self.presences,
         )
 
 
@@ -97,14 +108,19 @@ def _rounds(
             for number in range(workers):
                 line, other_end = context.Pipe()
                 process = context.Process(
-                    target=_work, args=(other_end,), name=f"worker {number}", daemon=True
+                    target=_work,
+                    args=(other_end,),
+                    name=f"worker {number}",
+                    daemon=True,
                 )
                 process.start()
                 other_end.close()
                 own = _own(len(prepared.clients), number, workers)
                 names = [prepared.clients[i].name for i in own]
                 team.append(_Worker(process, line, ", ".join(names)))
-                _hand_over(line, _assignment(prepared, tasks, out, number, workers, frames))
+                _hand_over(
+                    line, _assignment(prepared, tasks, out, number, workers, frames)
+                )
             prepared.release_examples()
             return_freed_memory()
             yield from _merged(prepared, tasks, team)
@@ -159,12 +175,15 @@ def _merged(
         # All begin a method together: one without a client in a long `joint` would wait for the
         # others in vain.
         for worker in team:
-            with contextlib.suppress(OSError):  # it has died: `_next` says so, and of what
+            # it has died: `_next` says so, and of what
+            with contextlib.suppress(OSError):
                 worker.line.send(task.method)
         busy = team[: len(prepared.clients_of(task.method))]
         for round in range(task.first_round, prepared.config.rounds + 1):
             where = f"{task.method}, round {round}"
-            parts = [RoundReport.from_dict(_next(worker, team, where)) for worker in busy]
+            parts = [
+                RoundReport.from_dict(_next(worker, team, where)) for worker in busy
+            ]
             yield merged(parts)
 
 
@@ -182,7 +201,10 @@ def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:
         if worker.line in ready:
             try:
                 return worker.line.recv()
-            except (EOFError, OSError):  # the line was cut before the process was seen to end
+            except (
+                EOFError,
+                OSError,
+            ):  # the line was cut before the process was seen to end
                 worker.process.join()
                 raise _died(worker, where) from None
 
@@ -210,7 +232,9 @@ def _died(worker: _Worker, where: str) -> WorkerDied:
         if code is not None and code < 0
         else f"ended with code {code}"
     )
-    return WorkerDied(f"{worker.process.name}, which hosts {worker.clients}, {how} in {where}.")
+    return WorkerDied(
+        f"{worker.process.name}, which hosts {worker.clients}, {how} in {where}."
+    )
 
 
 def _work(line: Connection) -> None:
@@ -228,7 +252,9 @@ def _work(line: Connection) -> None:
     except ProxyFLError as error:
         line.send(error)
         sys.exit(1)
-    except Exception as error:  # reported by the main process, which knows what to tell the user
+    except (
+        Exception
+    ) as error:  # reported by the main process, which knows what to tell the user
         line.send(RuntimeError(f"{type(error).__name__}: {error}"))
         sys.exit(1)
 

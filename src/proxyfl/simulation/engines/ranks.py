@@ -30,7 +30,9 @@ class Ranks:
     def describe(self, rank: int) -> str:
         """The rank with its machine and its clients, as a message names it."""
         described = f"rank {rank} on {self.machines[rank]}"
-        clients = [self.names[client] for client in self.hosted(rank, len(self.names))]
+        clients = [
+            self.names[client] for client in self.hosted(rank, len(self.names))
+        ]
         if not clients:
             return described
         shown = clients[:_SHOWN]
@@ -72,7 +74,12 @@ class Plan:
                 about["round"] = task.checkpoint.round
             tasks.append(about)
         out = None if self.out is None else str(self.out.absolute())
-        content = {"config": to_toml(self.config), "out": out, "tasks": tasks, "data": self.data}
+        content = {
+            "config": to_toml(self.config),
+            "out": out,
+            "tasks": tasks,
+            "data": self.data,
+        }
         return json.dumps(content).encode()
 
     @classmethod

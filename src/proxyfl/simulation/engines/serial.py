@@ -53,7 +53,9 @@ class RoundReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, to cross from one process to another."""
-        records = [row_of(self.method, record, whole=True) for record in self.records]
+        records = [
+            row_of(self.method, record, whole=True) for record in self.records
+        ]
         return {**vars(self), "records": records}
 
     @classmethod
@@ -72,7 +74,11 @@ def merged(parts: Sequence[RoundReport]) -> RoundReport:
         files |= part.files
     records.sort(key=lambda record: record.client)
     return RoundReport(
-        parts[0].method, parts[0].round, records, files, ended=all(part.ended for part in parts)
+        parts[0].method,
+        parts[0].round,
+        records,
+        files,
+        ended=all(part.ended for part in parts),
     )
 
 
@@ -80,7 +86,9 @@ Engine = Callable[[Prepared, Sequence[Task], Path | None], Iterator[RoundReport]
 """(a prepared run, its tasks, its folder) -> a report of each round, in order."""
 
 
-def rounds(prepared: Prepared, tasks: Sequence[Task], out: Path | None) -> Iterator[RoundReport]:
+def rounds(
+    prepared: Prepared, tasks: Sequence[Task], out: Path | None
+) -> Iterator[RoundReport]:
     """The engine of one process: every client is here, and proxies move through memory."""
     for task in tasks:
         everyone = range(len(prepared.clients_of(task.method)))
@@ -88,20 +96,28 @@ def rounds(prepared: Prepared, tasks: Sequence[Task], out: Path | None) -> Itera
 
 
 def rounds_of(
-    prepared: Prepared, task: Task, own: Sequence[int], transport: Transport, out: Path | None
+    prepared: Prepared,
+    task: Task,
+    own: Sequence[int],
+    transport: Transport,
+    out: Path | None,
 ) -> Iterator[RoundReport]:
     """Run one method's rounds for the clients ``own``; checkpoint as configured; save the
     models at the end."""
     config, name = prepared.config, task.method
     assembly = prepared.assembly(name)
     ledgers = folder.subfolder(out, "ledger", name) if out is not None else None
-    clients = [assembly.client(i, ledgers) for i in own if i < len(assembly.clients)]
+    clients = [
+        assembly.client(i, ledgers) for i in own if i < len(assembly.clients)
+    ]
     if task.checkpoint is not None:
         task.checkpoint.restore(clients)
     for number, records in enumerate(
         _records(prepared, task, clients, transport), start=task.first_round
     ):
-        due = (number + 1) % config.checkpoint_every == 0 or number == config.rounds - 1
+        due = (
+            number + 1
+        ) % config.checkpoint_every == 0 or number == config.rounds - 1
         files: dict[str, int] = {}
         if out is not None and due:
             files = _checkpoint(out / "checkpoints" / name, number, clients)
@@ -113,7 +129,9 @@ def rounds_of(
 
 def evaluate_now(config: Config) -> Callable[[int], bool]:
     """Every n-th round, and the last."""
-    return lambda round: (round + 1) % config.evaluate_every == 0 or round == config.rounds - 1
+    return lambda round: (
+        (round + 1) % config.evaluate_every == 0 or round == config.rounds - 1
+    )
 
 
 def _records(
@@ -135,11 +153,15 @@ def _records(
     )
 
 
-def _checkpoint(path: Path, round: int, clients: Sequence[Client]) -> dict[str, int]:
+def _checkpoint(
+    path: Path, round: int, clients: Sequence[Client]
+) -> dict[str, int]:
     return dict(checkpoint.write_client(path, round, client) for client in clients)
 
 
-def _save_models(path: Path, method: str, assembly: Assembly, clients: Sequence[Client]) -> None:
+def _save_models(
+    path: Path, method: str, assembly: Assembly, clients: Sequence[Client]
+) -> None:
     for client in clients:
         for role, model in client.learner.models().items():
             about = {"method": method, **assembly.about_model(client, role)}

@@ -20,7 +20,12 @@ class Client:
     """Asks one peer. Use it from any thread."""
 
     def __init__(
-        self, address: str, name: str, *, credentials: Callable[[], Credentials], largest: int
+        self,
+        address: str,
+        name: str,
+        *,
+        credentials: Callable[[], Credentials],
+        largest: int,
     ) -> None:
         self.address = address
         self._name = name
@@ -37,8 +42,12 @@ class Client:
             answer: bytes = ask(message, timeout=timeout)
         except grpc.RpcError as error:
             raise self._translated(error) from error
-        except ValueError as error:  # how grpc says that the channel was closed meanwhile
-            raise TransportError(f"The connection to {self.address} is closed.") from error
+        except (
+            ValueError
+        ) as error:  # how grpc says that the channel was closed meanwhile
+            raise TransportError(
+                f"The connection to {self.address} is closed."
+            ) from error
         return answer
 
     def follow(self) -> Iterator[bytes]:
@@ -49,7 +58,9 @@ class Client:
         except grpc.RpcError as error:
             raise self._translated(error) from error
         except ValueError as error:
-            raise TransportError(f"The connection to {self.address} is closed.") from error
+            raise TransportError(
+                f"The connection to {self.address} is closed."
+            ) from error
 
     def close(self) -> None:
         """Let go of the connection; a later call makes a new one."""
@@ -84,7 +95,9 @@ class Client:
             # A site's proxy settings are for browsers; peers are reached directly.
             ("grpc.enable_http_proxy", 0),
         ]
-        return grpc.secure_channel(self.address, secure, options=[*options(self._largest), *named])
+        return grpc.secure_channel(
+            self.address, secure, options=[*options(self._largest), *named]
+        )
 
     def _translated(self, error: Any) -> TransportError:
         code, details = error.code(), error.details() or ""
@@ -92,4 +105,6 @@ class Client:
             return PeerTimeout(f"{self.address} did not answer in time.")
         if code == grpc.StatusCode.UNAVAILABLE:
             return PeerTimeout(f"{self.address} cannot be reached: {details:.300}")
-        return TransportError(f"{self.address} refused ({code.name}): {details:.400}")
+        return TransportError(
+            f"{self.address} refused ({code.name}): {details:.400}"
+        )

@@ -66,7 +66,10 @@ class Server:
                 ("grpc.max_concurrent_streams", 2 * per_peer),
                 ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
                 # Without these a server answers a client's keepalive with GOAWAY.
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 500 * KEEPALIVE_SECONDS),
+                (
+                    "grpc.http2.min_recv_ping_interval_without_data_ms",
+                    500 * KEEPALIVE_SECONDS,
+                ),
                 ("grpc.http2.max_ping_strikes", 0),
             ],
         )
@@ -113,8 +116,13 @@ class Server:
         versions = about.get("ssl_tls_version", [b"TLSv1.3"])
         certificates = about.get("x509_pem_cert", [])
         if list(versions) != [b"TLSv1.3"] or len(certificates) != 1:
-            self._refused(f"a connection by {versions!r} with {len(certificates)} certificates")
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "TLS 1.3 with a certificate, please.")
+            self._refused(
+                f"a connection by {versions!r} with {len(certificates)} certificates"
+            )
+            context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "TLS 1.3 with a certificate, please.",
+            )
         found: bytes = certificates[0]
         return found
 
@@ -139,7 +147,8 @@ class _Turn:
         if full:
             self._server._refused("a peer with too many calls at a time")
             self._context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"At most {self._most} calls at a time."
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"At most {self._most} calls at a time.",
             )
 
     def __exit__(self, *_: object) -> None:
@@ -164,5 +173,6 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
 
 def _configuration(credentials: Credentials) -> Any:
     return grpc.ssl_server_certificate_configuration(
-        [(credentials.key, credentials.certificate)], root_certificates=credentials.trusted
+        [(credentials.key, credentials.certificate)],
+        root_certificates=credentials.trusted,
     )

@@ -43,7 +43,9 @@ docs/audit.md says how it works, what it assumes, and which mistakes it cannot f
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "audit", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser = opening(
+        commands, "audit", execute, description=DESCRIPTION, epilog=EPILOG
+    )
     parser.add_argument(
         "config",
         nargs="?",
@@ -60,10 +62,16 @@ def add(commands: "Commands") -> None:
         help="change one setting; may be repeated",
     )
     parser.add_argument(
-        "--method", metavar="NAME", help="the method (default: the last that shares with DP)"
+        "--method",
+        metavar="NAME",
+        help="the method (default: the last that shares with DP)",
     )
     parser.add_argument(
-        "--client", type=int, default=0, metavar="K", help="the audited client (default: 0)"
+        "--client",
+        type=int,
+        default=0,
+        metavar="K",
+        help="the audited client (default: 0)",
     )
     parser.add_argument(
         "--canaries",
@@ -72,7 +80,11 @@ def add(commands: "Commands") -> None:
         help="how many (default: a third of the proxy's parameters, at most 600)",
     )
     parser.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="of the bound (default: 0.95)"
+        "--confidence",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="of the bound (default: 0.95)",
     )
     add_json(parser)
 
@@ -108,11 +120,21 @@ def _show(found: Finding, console: Console) -> None:
     one_run = found.one_run
     claimed = observation.claimed
     table = Table("", "epsilon", "at")
-    table.add_row("claimed", shown(found.epsilon), f"delta {claimed.delta:.3g}, {claimed.kind}")
+    table.add_row(
+        "claimed",
+        shown(found.epsilon),
+        f"delta {claimed.delta:.3g}, {claimed.kind}",
+    )
     confidence = f"{found.confidence:.0%} confidence"
-    table.add_row("shown step by step, at least", f"{found.by_steps:.3f}", confidence)
-    table.add_row("shown in one run, at least (f-DP)", f"{one_run.by_curve:.3f}", confidence)
-    table.add_row("the same by Steinke et al.", f"{one_run.by_point:.3f}", confidence)
+    table.add_row(
+        "shown step by step, at least", f"{found.by_steps:.3f}", confidence
+    )
+    table.add_row(
+        "shown in one run, at least (f-DP)", f"{one_run.by_curve:.3f}", confidence
+    )
+    table.add_row(
+        "the same by Steinke et al.", f"{one_run.by_point:.3f}", confidence
+    )
     canaries = f"{len(observation.canaries)} canaries"
     table.add_row("an ideal attacker in one run", f"{one_run.ideal:.3f}", canaries)
     console.print(table)
@@ -126,5 +148,7 @@ def _show(found: Finding, console: Console) -> None:
     )
     if found.steps.explained > 0:
         part = f"{found.steps.explained:.0%}"
-        console.print(f"Earlier rounds or other clients explain up to {part} of a round's noise.")
+        console.print(
+            f"Earlier rounds or other clients explain up to {part} of a round's noise."
+        )
     console.print(VERDICTS[found.verdict])

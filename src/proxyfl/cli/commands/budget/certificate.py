@@ -38,14 +38,25 @@ _AUDIT = ("epsilon", "lower_bound", "ceiling", "confidence", "verdict")
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "certificate", execute, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run's or a site's folder")
-    parser.add_argument("--client", metavar="K", help="number or name of the client (default: all)")
-    parser.add_argument(
-        "--method", metavar="NAME", help="which method (default: the last that releases models)"
+    parser = opening(
+        commands, "certificate", execute, description=DESCRIPTION, epilog=EPILOG
     )
     parser.add_argument(
-        "--check", type=Path, metavar="FILE", help="certificates, as Markdown or JSON, to compare"
+        "run_folder", type=Path, metavar="RUN", help="a run's or a site's folder"
+    )
+    parser.add_argument(
+        "--client", metavar="K", help="number or name of the client (default: all)"
+    )
+    parser.add_argument(
+        "--method",
+        metavar="NAME",
+        help="which method (default: the last that releases models)",
+    )
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="FILE",
+        help="certificates, as Markdown or JSON, to compare",
     )
     parser.add_argument(
         "--save",
@@ -63,11 +74,17 @@ def execute(args: argparse.Namespace) -> int:
     if args.client is not None:
         documents = [_chosen(documents, args.client)]
     if args.save:
-        write_json(args.run_folder / reading.ADDITIONS["certificate"], {"certificates": documents})
+        write_json(
+            args.run_folder / reading.ADDITIONS["certificate"],
+            {"certificates": documents},
+        )
     if args.json:
         print(json.dumps({"certificates": documents}, indent=2))
     else:
-        print("\n".join(certificates.markdown(document) for document in documents), end="")
+        print(
+            "\n".join(certificates.markdown(document) for document in documents),
+            end="",
+        )
     return 0
 
 
@@ -94,7 +111,9 @@ def _documents(path: Path, method: str | None) -> list[dict[str, Any]]:
         started=run.environment.get("started"),
         audit=_audited(run),
     )
-    return [certificates.certificate(Ledger.read(ledger), facts) for ledger in ledgers]
+    return [
+        certificates.certificate(Ledger.read(ledger), facts) for ledger in ledgers
+    ]
 
 
 def _audited(run: Run) -> dict[str, Any] | None:
@@ -122,22 +141,35 @@ def _chosen(documents: list[dict[str, Any]], client: str) -> dict[str, Any]:
         return documents[names.index(client)]
     if client.isdigit() and int(client) < len(documents):
         return documents[int(client)]
-    raise ConfigError(f"Expected a client among {', '.join(names)}, got {client!r}.")
+    raise ConfigError(
+        f"Expected a client among {', '.join(names)}, got {client!r}."
+    )
 
 
 def _check(args: argparse.Namespace) -> int:
     text = read_text(args.check, "certificate")
     stated: list[tuple[str, str, Any]]
-    stated = _pages(text) if text.lstrip().startswith("#") else _entries(text, args.check)
+    stated = (
+        _pages(text)
+        if text.lstrip().startswith("#")
+        else _entries(text, args.check)
+    )
     if not stated:
-        raise RunError(f"{args.check} holds no certificate. Give what `proxyfl certificate` made.")
+        raise RunError(
+            f"{args.check} holds no certificate. Give what `proxyfl certificate` made."
+        )
     wrong: list[str] = []
     for client, method, content in stated:
         found = _compared(args.run_folder, client, method, content)
         wrong += [f"{client}, {method}: {each}" for each in found]
     holds = not wrong
     if args.json:
-        print(json.dumps({"holds": holds, "checked": len(stated), "differences": wrong}, indent=2))
+        print(
+            json.dumps(
+                {"holds": holds, "checked": len(stated), "differences": wrong},
+                indent=2,
+            )
+        )
     elif holds:
         print(f"All {len(stated)} certificates hold: the ledgers give the same.")
     else:
@@ -154,7 +186,9 @@ def _compared(path: Path, client: str, method: str, content: Any) -> list[str]:
     for document in documents:
         if (document["client"], document["method"]) == (client, method):
             if isinstance(content, str):
-                return certificates.page_differences(content, certificates.markdown(document))
+                return certificates.page_differences(
+                    content, certificates.markdown(document)
+                )
             return certificates.differences(content, document)
     return ["no ledger of this client and method"]
 
@@ -174,10 +208,14 @@ def _entries(text: str, path: Path) -> list[tuple[str, str, Any]]:
     try:
         content = certificates.parse(text)
     except ValueError as problem:
-        raise RunError(f"{path} is neither Markdown nor JSON: {problem}.") from problem
+        raise RunError(
+            f"{path} is neither Markdown nor JSON: {problem}."
+        ) from problem
     if isinstance(content, dict) and "certificates" in content:
         content = content["certificates"]
     listed = content if isinstance(content, list) else [content]
     if not all(isinstance(entry, dict) and "client" in entry for entry in listed):
         raise RunError(f"{path} holds something that is no certificate.")
-    return [(str(entry["client"]), str(entry.get("method")), entry) for entry in listed]
+    return [
+        (str(entry["client"]), str(entry.get("method")), entry) for entry in listed
+    ]

@@ -81,7 +81,9 @@ class Answer:
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "epsilon", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser = opening(
+        commands, "epsilon", execute, description=DESCRIPTION, epilog=EPILOG
+    )
     sampling = parser.add_mutually_exclusive_group(required=True)
     sampling.add_argument(
         "--examples",
@@ -96,17 +98,30 @@ def add(commands: "Commands") -> None:
         help="the probability that a step draws a record, if it does not follow from N",
     )
     parser.add_argument(
-        "--batch", type=int, metavar="B", help="the expected batch size, with --examples"
+        "--batch",
+        type=int,
+        metavar="B",
+        help="the expected batch size, with --examples",
     )
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=int, metavar="E", help="train for E * floor(N/B) steps")
+    length.add_argument(
+        "--epochs", type=int, metavar="E", help="train for E * floor(N/B) steps"
+    )
     length.add_argument("--steps", type=int, metavar="S", help="train for S steps")
-    parser.add_argument("--noise", type=float, metavar="SIGMA", help="the noise multiplier")
     parser.add_argument(
-        "--delta", type=float, metavar="D", help="the guarantee's delta (default: 1/N)"
+        "--noise", type=float, metavar="SIGMA", help="the noise multiplier"
     )
     parser.add_argument(
-        "--target-epsilon", type=float, metavar="E", help="solve for what was left out"
+        "--delta",
+        type=float,
+        metavar="D",
+        help="the guarantee's delta (default: 1/N)",
+    )
+    parser.add_argument(
+        "--target-epsilon",
+        type=float,
+        metavar="E",
+        help="solve for what was left out",
     )
     parser.add_argument(
         "--beta",
@@ -152,7 +167,9 @@ def solve(args: argparse.Namespace) -> Answer:
     kind = kind_of(dp=True, teacher_weight=args.beta)
     steps = _steps(args, sampling.steps_per_pass)
     noise = args.noise
-    solved = _missing({"noise": noise, "steps": steps, "epsilon": args.target_epsilon})
+    solved = _missing(
+        {"noise": noise, "steps": steps, "epsilon": args.target_epsilon}
+    )
     solutions: dict[str, float] = {}
     if solved != "epsilon":
         for accountant in ("rdp", "pld"):
@@ -195,22 +212,34 @@ def _sampling(args: argparse.Namespace) -> Sampling:
         # The batch size divides the sum, which costs nothing.
         return sampling_for(1, 1, sampling_rate=args.sampling_rate)
     if args.batch is None:
-        raise ConfigError("Expected --batch with --examples, got none. The sampling rate is B/N.")
+        raise ConfigError(
+            "Expected --batch with --examples, got none. The sampling rate is B/N."
+        )
     examples = whole("examples", args.examples)
     batch = whole("batch", args.batch)
     if batch > examples:
-        raise ConfigError(f"Expected batch <= examples, got batch={batch} and examples={examples}.")
+        raise ConfigError(
+            f"Expected batch <= examples, got batch={batch} and examples={examples}."
+        )
     return sampling_for(batch, examples)
 
 
 def _solution(
-    args: argparse.Namespace, steps: int | None, rate: float, delta: float, accountant: str
+    args: argparse.Namespace,
+    steps: int | None,
+    rate: float,
+    delta: float,
+    accountant: str,
 ) -> float:
     """The noise, or without ``steps`` their number, that the target allows."""
     target = args.target_epsilon
     if steps is not None:
         return noise_for(
-            target, sampling_rate=rate, steps=steps, delta=delta, accountant=accountant
+            target,
+            sampling_rate=rate,
+            steps=steps,
+            delta=delta,
+            accountant=accountant,
         )
     return steps_for(
         target,
@@ -253,7 +282,9 @@ def _notes(answer: Answer) -> list[str]:
             "smaller delta."
         )
     if answer.solved == "steps" and answer.segment.steps == 0:
-        notes.append("Not even one step fits. Use more noise, a smaller batch or a larger target.")
+        notes.append(
+            "Not even one step fits. Use more noise, a smaller batch or a larger target."
+        )
     if epsilon.weak:
         notes.append(
             f"Frankly: an epsilon of {shown(epsilon.best, 0)} is a weak guarantee; above "
@@ -290,7 +321,10 @@ def _document(answer: Answer, notes: list[str]) -> dict[str, object]:
         "notes": notes,
     }
     if answer.person is not None:
-        document["person"] = {"records": answer.person.records, "pld": answer.person.pld}
+        document["person"] = {
+            "records": answer.person.records,
+            "pld": answer.person.pld,
+        }
     if answer.solutions:
         document["solved"] = {"for": answer.solved, **answer.solutions}
     return document
@@ -301,7 +335,9 @@ def _show(answer: Answer, notes: list[str], console: Console) -> None:
         console.print(_solutions(answer))
     segment = answer.segment
     epsilon = answer.epsilon
-    table = Table("accountant", f"epsilon ({epsilon.kind}) at delta {epsilon.delta:.3g}")
+    table = Table(
+        "accountant", f"epsilon ({epsilon.kind}) at delta {epsilon.delta:.3g}"
+    )
     table.add_row("RDP", shown(epsilon.rdp))
     table.add_row("PLD", shown(epsilon.pld))
     console.print(table)
@@ -314,7 +350,12 @@ def _show(answer: Answer, notes: list[str], console: Console) -> None:
         f"{segment.steps} steps ({answer.epochs:.4g} epochs), sampling rate "
         f"{segment.sampling_rate:.4g}, noise multiplier {segment.noise_multiplier:g}."
     )
-    for sentence in (_meaning(epsilon), epsilon.kind.sentence, epsilon.relation.sentence, *notes):
+    for sentence in (
+        _meaning(epsilon),
+        epsilon.kind.sentence,
+        epsilon.relation.sentence,
+        *notes,
+    ):
         console.print(sentence)
 
 

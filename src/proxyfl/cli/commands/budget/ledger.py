@@ -40,15 +40,27 @@ _SITE_LEDGER = "ledger.jsonl"
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "ledger", execute, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument(
-        "ledgers", type=Path, nargs="+", metavar="LEDGER", help="ledger files, or folders of sites"
+    parser = opening(
+        commands, "ledger", execute, description=DESCRIPTION, epilog=EPILOG
     )
     parser.add_argument(
-        "--delta", type=float, metavar="D", help="of the total (default: the ledgers' smallest)"
+        "ledgers",
+        type=Path,
+        nargs="+",
+        metavar="LEDGER",
+        help="ledger files, or folders of sites",
     )
     parser.add_argument(
-        "--budget-epsilon", type=float, metavar="E", help="what all studies may cost together"
+        "--delta",
+        type=float,
+        metavar="D",
+        help="of the total (default: the ledgers' smallest)",
+    )
+    parser.add_argument(
+        "--budget-epsilon",
+        type=float,
+        metavar="E",
+        help="what all studies may cost together",
     )
     add_json(parser)
 
@@ -86,11 +98,19 @@ def _check_distinct(paths: list[Path]) -> None:
         seen.add(path.resolve())
 
 
-def _document(account: Account, paths: list[Path], budget: float | None) -> dict[str, Any]:
+def _document(
+    account: Account, paths: list[Path], budget: float | None
+) -> dict[str, Any]:
     studies = []
     for path, ledger in zip(paths, account.ledgers, strict=True):
-        about = {"ledger": str(path), "client": ledger.client, "steps": ledger.steps}
-        studies.append(about | _said(account.alone(ledger)) | {"simulation": ledger.simulated})
+        about = {
+            "ledger": str(path),
+            "client": ledger.client,
+            "steps": ledger.steps,
+        }
+        studies.append(
+            about | _said(account.alone(ledger)) | {"simulation": ledger.simulated}
+        )
     found: dict[str, Any] = {"studies": studies, "total": _said(account.total)}
     found["simulation"] = account.simulated
     if budget is None:
@@ -114,11 +134,19 @@ def _said(epsilon: Epsilon) -> dict[str, Any]:
 
 
 def _show(found: dict[str, Any], account: Account, console: Console) -> None:
-    table = Table("ledger", "client", "steps", f"epsilon at delta {account.delta:.3g}", "kind")
+    table = Table(
+        "ledger", "client", "steps", f"epsilon at delta {account.delta:.3g}", "kind"
+    )
     for study in found["studies"]:
         cost = shown(min(study["pld"], study["rdp"]))
         steps = str(study["steps"])
-        table.add_row(escape(study["ledger"]), escape(study["client"]), steps, cost, study["kind"])
+        table.add_row(
+            escape(study["ledger"]),
+            escape(study["client"]),
+            steps,
+            cost,
+            study["kind"],
+        )
     total = account.total
     table.add_section()
     table.add_row("together", "", "", shown(total.best), str(total.kind))
@@ -126,7 +154,9 @@ def _show(found: dict[str, Any], account: Account, console: Console) -> None:
     console.print(total.kind.sentence)
     console.print(total.relation.sentence)
     if account.simulated:
-        console.print("Some of these are simulations, whose noise can be recomputed.")
+        console.print(
+            "Some of these are simulations, whose noise can be recomputed."
+        )
     if "budget" in found:
         console.print(_left(found))
 

@@ -44,19 +44,39 @@ _BAR = 24
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "plan", execute, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument(
-        "--examples", type=int, required=True, metavar="N", help="the client's training examples"
+    parser = opening(
+        commands, "plan", execute, description=DESCRIPTION, epilog=EPILOG
     )
     parser.add_argument(
-        "--budget-epsilon", type=float, required=True, metavar="E", help="what may be spent"
+        "--examples",
+        type=int,
+        required=True,
+        metavar="N",
+        help="the client's training examples",
     )
     parser.add_argument(
-        "--delta", type=float, required=True, metavar="D", help="at most 1/N; 1/(10 N) or less"
+        "--budget-epsilon",
+        type=float,
+        required=True,
+        metavar="E",
+        help="what may be spent",
     )
-    parser.add_argument("--parameters", type=int, metavar="P", help="the proxy's parameters")
     parser.add_argument(
-        "--clients", type=int, default=1, metavar="K", help="clients that average (default: 1)"
+        "--delta",
+        type=float,
+        required=True,
+        metavar="D",
+        help="at most 1/N; 1/(10 N) or less",
+    )
+    parser.add_argument(
+        "--parameters", type=int, metavar="P", help="the proxy's parameters"
+    )
+    parser.add_argument(
+        "--clients",
+        type=int,
+        default=1,
+        metavar="K",
+        help="clients that average (default: 1)",
     )
     parser.add_argument(
         "--rounds",
@@ -75,7 +95,9 @@ def execute(args: argparse.Namespace) -> int:
     if args.parameters is not None:
         whole("parameters", args.parameters)
     with spinner("Planning", quiet=args.json):
-        found = options(args.examples, args.budget_epsilon, args.delta, rounds=args.rounds)
+        found = options(
+            args.examples, args.budget_epsilon, args.delta, rounds=args.rounds
+        )
     largest = most_parameters(found, args.clients)
     hopeless = args.parameters is not None and args.parameters > largest
     notes = _notes(args, largest, hopeless)
@@ -103,7 +125,10 @@ def _notes(args: argparse.Namespace, largest: int, hopeless: bool) -> list[str]:
 
 
 def _document(
-    args: argparse.Namespace, found: Sequence[Option], largest: int, notes: list[str]
+    args: argparse.Namespace,
+    found: Sequence[Option],
+    largest: int,
+    notes: list[str],
 ) -> dict[str, Any]:
     rows = []
     for option in found:
@@ -133,22 +158,37 @@ def _show(
     notes: list[str],
     console: Console,
 ) -> None:
-    columns: list[str | Column] = ["rounds", "batch", "steps", "noise", "largest proxy"]
+    columns: list[str | Column] = [
+        "rounds",
+        "batch",
+        "steps",
+        "noise",
+        "largest proxy",
+    ]
     if args.parameters is not None:
         columns += ["alone", "averaged", Column("", no_wrap=True, min_width=8)]
     table = Table(*columns)
     for option in found:
         row = [f"{option.rounds}", f"{option.batch}", f"{option.steps}"]
-        row += [f"{option.noise_multiplier:g}", f"{option.largest_proxy(args.clients):,}"]
+        row += [
+            f"{option.noise_multiplier:g}",
+            f"{option.largest_proxy(args.clients):,}",
+        ]
         if args.parameters is not None:
             averaged = option.ratio(args.parameters, args.clients)
-            row += [f"{option.ratio(args.parameters):.3g}", f"{averaged:.3g}", bar(averaged, 8)]
+            row += [
+                f"{option.ratio(args.parameters):.3g}",
+                f"{averaged:.3g}",
+                bar(averaged, 8),
+            ]
         table.add_row(*row)
     console.print(table)
     for size in SIZES:
         ratio = min(option.ratio(size, args.clients) for option in found)
         verdict = "hopeless" if size > largest else ""
-        console.print(f"{size:>12,} parameters  {bar(ratio)}  {ratio:8.2f}  {verdict}".rstrip())
+        console.print(
+            f"{size:>12,} parameters  {bar(ratio)}  {ratio:8.2f}  {verdict}".rstrip()
+        )
     for note in notes:
         console.print(note)
 

@@ -33,9 +33,14 @@ examples:
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "data", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser = opening(
+        commands, "data", execute, description=DESCRIPTION, epilog=EPILOG
+    )
     parser.add_argument(
-        "source", nargs="?", metavar="SOURCE", help=f"{', '.join(SOURCES)}; {'; '.join(FORMS)}"
+        "source",
+        nargs="?",
+        metavar="SOURCE",
+        help=f"{', '.join(SOURCES)}; {'; '.join(FORMS)}",
     )
     parser.add_argument(
         "--data-dir",
@@ -43,13 +48,20 @@ def add(commands: "Commands") -> None:
         help="where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)",
     )
     parser.add_argument(
-        "--label", default="label", metavar="COLUMN", help="label column of a table (default label)"
+        "--label",
+        default="label",
+        metavar="COLUMN",
+        help="label column of a table (default label)",
     )
     parser.add_argument(
-        "--site", metavar="COLUMN", help="site column of a table, or site array of an .npz"
+        "--site",
+        metavar="COLUMN",
+        help="site column of a table, or site array of an .npz",
     )
     parser.add_argument(
-        "--offline", action="store_true", help="fetch nothing; say what is missing instead"
+        "--offline",
+        action="store_true",
+        help="fetch nothing; say what is missing instead",
     )
     add_json(parser)
 
@@ -80,7 +92,9 @@ def _sources(directory: str | None) -> dict[str, Any]:
     named = []
     for name, source in SOURCES.items():
         found = source.find(directory)
-        named.append({"name": name, "description": source.description, "found": found})
+        named.append(
+            {"name": name, "description": source.description, "found": found}
+        )
     return {"folder": str(data_folder(directory)), "sources": named, "forms": FORMS}
 
 
@@ -89,7 +103,9 @@ def _contents(dataset: Dataset) -> dict[str, Any]:
     test = dataset.test_y.bincount(minlength=dataset.classes).tolist()
     classes = []
     for i, name in enumerate(dataset.class_names):
-        classes.append({"class": i, "name": name, "train": train[i], "test": test[i]})
+        classes.append(
+            {"class": i, "name": name, "train": train[i], "test": test[i]}
+        )
     sites = []
     if dataset.site is not None:
         counts = dataset.site.bincount(minlength=len(dataset.site_names)).tolist()
@@ -134,5 +150,7 @@ def _show_contents(found: dict[str, Any], console: Console) -> None:
     if found["sites"]:
         table = Table("site", "name", "training")
         for row in found["sites"]:
-            table.add_row(str(row["site"]), escape(row["name"]), f"{row['train']:,}")
+            table.add_row(
+                str(row["site"]), escape(row["name"]), f"{row['train']:,}"
+            )
         console.print(table)

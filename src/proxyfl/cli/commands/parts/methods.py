@@ -28,20 +28,36 @@ examples:
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "methods", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser = opening(
+        commands, "methods", execute, description=DESCRIPTION, epilog=EPILOG
+    )
     add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Print the table."""
     if args.json:
-        document = {name: dataclasses.asdict(method) for name, method in METHODS.items()}
+        document = {
+            name: dataclasses.asdict(method) for name, method in METHODS.items()
+        }
         print(json.dumps(document, indent=1))
         return 0
-    table = Table("method", "learns", "exchange", "DP", "kept model", "in words", title="Methods")
+    table = Table(
+        "method",
+        "learns",
+        "exchange",
+        "DP",
+        "kept model",
+        "in words",
+        title="Methods",
+    )
     for name, method in METHODS.items():
-        learns = f"{method.learner}, pooled data" if method.pooled else method.learner
+        learns = (
+            f"{method.learner}, pooled data" if method.pooled else method.learner
+        )
         dp = "yes" if method.dp else "no"
-        table.add_row(name, learns, method.exchange, dp, method.keeps, method.summary)
+        table.add_row(
+            name, learns, method.exchange, dp, method.keeps, method.summary
+        )
     Console().print(table)
     return 0

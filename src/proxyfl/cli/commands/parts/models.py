@@ -37,15 +37,26 @@ Your own: package.module:factory, called as factory(shape, classes)."""
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "models", execute, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument(
-        "names", nargs="*", metavar="MODEL", help="only these: names, or package.module:factory"
+    parser = opening(
+        commands, "models", execute, description=DESCRIPTION, epilog=EPILOG
     )
     parser.add_argument(
-        "--shape", default="1x28x28", help="shape of one example, channels first (default 1x28x28)"
+        "names",
+        nargs="*",
+        metavar="MODEL",
+        help="only these: names, or package.module:factory",
     )
     parser.add_argument(
-        "--classes", type=int, default=10, metavar="N", help="number of classes (default 10)"
+        "--shape",
+        default="1x28x28",
+        help="shape of one example, channels first (default 1x28x28)",
+    )
+    parser.add_argument(
+        "--classes",
+        type=int,
+        default=10,
+        metavar="N",
+        help="number of classes (default 10)",
     )
     add_json(parser)
 
@@ -57,7 +68,11 @@ def execute(args: argparse.Namespace) -> int:
         raise ModelError(f"Expected --classes >= 1, got {args.classes}.")
     rows = [_row(name, shape, args.classes) for name in args.names or MODELS]
     if args.json:
-        print(json.dumps({"shape": list(shape), "classes": args.classes, "models": rows}))
+        print(
+            json.dumps(
+                {"shape": list(shape), "classes": args.classes, "models": rows}
+            )
+        )
     else:
         _show(rows, shape, args.classes, Console())
     return 0
@@ -66,7 +81,9 @@ def execute(args: argparse.Namespace) -> int:
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.lower().split("x")
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
-        expected = "Expected --shape as whole numbers joined by x, such as 3x32x32 or 30"
+        expected = (
+            "Expected --shape as whole numbers joined by x, such as 3x32x32 or 30"
+        )
         raise ModelError(f"{expected}, got {text!r}.")
     return tuple(map(int, sizes))
 
@@ -99,7 +116,10 @@ def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
 
 
 def _show(
-    rows: list[dict[str, Any]], shape: tuple[int, ...], classes: int, console: Console
+    rows: list[dict[str, Any]],
+    shape: tuple[int, ...],
+    classes: int,
+    console: Console,
 ) -> None:
     table = Table(
         Column("name", no_wrap=True),
@@ -113,12 +133,17 @@ def _show(
         parameters, size = "does not fit", "-"
         fits = row["parameters"] is not None
         if fits:
-            parameters, size = f"{row['parameters']:,}", f"{row['bytes_per_round']:,}"
+            parameters, size = (
+                f"{row['parameters']:,}",
+                f"{row['bytes_per_round']:,}",
+            )
         description = row["description"]
         # That image models do not fit a table needs no explanation in every row; --json has it.
         if row["problem"] and (fits or len(shape) == 3):
             description += f". {row['problem']}"
         proxy = "yes" if row["proxy"] else "no"
-        table.add_row(escape(row["name"]), parameters, size, proxy, escape(description))
+        table.add_row(
+            escape(row["name"]), parameters, size, proxy, escape(description)
+        )
     console.print(table)
     console.print(_LEGEND, soft_wrap=True)

@@ -49,7 +49,9 @@ _MOST_SHARES = 1_000_000
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "topology", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser = opening(
+        commands, "topology", execute, description=DESCRIPTION, epilog=EPILOG
+    )
     names = ", ".join(gossip.TOPOLOGIES)
     parser.add_argument(
         "name",
@@ -57,19 +59,35 @@ def add(commands: "Commands") -> None:
         help=f"{names}; a .json or .npy file with matrices; or package.module:function",
     )
     parser.add_argument(
-        "--clients", type=int, default=8, metavar="K", help="number of clients (default 8)"
+        "--clients",
+        type=int,
+        default=8,
+        metavar="K",
+        help="number of clients (default 8)",
     )
     parser.add_argument(
-        "--rounds", type=int, metavar="T", help="rounds to show (default ceil(log2 K), at least 1)"
+        "--rounds",
+        type=int,
+        metavar="T",
+        help="rounds to show (default ceil(log2 K), at least 1)",
     )
     parser.add_argument(
-        "--self-weight", type=float, metavar="W", help="share a client keeps, 0 <= W < 1"
+        "--self-weight",
+        type=float,
+        metavar="W",
+        help="share a client keeps, 0 <= W < 1",
     )
     parser.add_argument(
-        "--degree", type=int, metavar="D", help="receivers per client and round (random)"
+        "--degree",
+        type=int,
+        metavar="D",
+        help="receivers per client and round (random)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the random topology (default 0)"
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of the random topology (default 0)",
     )
     parser.add_argument(
         "--parameters",
@@ -78,7 +96,10 @@ def add(commands: "Commands") -> None:
         help="parameters of the proxy, to print bytes as well",
     )
     parser.add_argument(
-        "--limit", type=int, metavar="T", help="give up on 'everyone has heard' after T rounds"
+        "--limit",
+        type=int,
+        metavar="T",
+        help="give up on 'everyone has heard' after T rounds",
     )
     add_json(parser)
 
@@ -113,19 +134,26 @@ def analyse(args: argparse.Namespace) -> dict[str, Any]:
         "self_weight": args.self_weight,
         "degree": args.degree,
         "seed": args.seed,
-        "rounds": [_round(topology, t, clients, args.parameters) for t in range(rounds)],
+        "rounds": [
+            _round(topology, t, clients, args.parameters) for t in range(rounds)
+        ],
         "column_sums_ok": True,  # ``routes`` refuses every other matrix
         "consensus_error": None,
     }
     if clients <= _MOST_FOR_ERROR:
-        found["consensus_error"] = spreading.consensus_error(topology, clients, rounds)
-    return found | _spread(topology, clients, rounds, _limit(args.limit, clients, rounds))
+        found["consensus_error"] = spreading.consensus_error(
+            topology, clients, rounds
+        )
+    return found | _spread(
+        topology, clients, rounds, _limit(args.limit, clients, rounds)
+    )
 
 
 def _check_size(topology: gossip.Topology, clients: int, rounds: int) -> None:
     """Refuse what would take minutes and gigabytes."""
     if clients * rounds > _MOST_SHARES:
-        count = clients * rounds  # at the least; the columns themselves would take long
+        # at the least; the columns themselves would take long
+        count = clients * rounds
     else:
         count = rounds * sum(map(len, topology(0, clients)))
     if count > _MOST_SHARES:
@@ -143,9 +171,15 @@ def _limit(given: int | None, clients: int, rounds: int) -> int:
     return max(rounds, min(4 * clients, 250_000 // clients))
 
 
-def _spread(topology: gossip.Topology, clients: int, rounds: int, limit: int) -> dict[str, Any]:
+def _spread(
+    topology: gossip.Topology, clients: int, rounds: int, limit: int
+) -> dict[str, Any]:
     """The spread of news; None for each answer where there are too many clients to say."""
-    found: dict[str, Any] = {"limit": limit, "all_heard_after": None, "been_with_all_after": None}
+    found: dict[str, Any] = {
+        "limit": limit,
+        "all_heard_after": None,
+        "been_with_all_after": None,
+    }
     if clients > _MOST_FOR_SPREAD:
         return found | {"limit": None, "heard_by": None, "been_with": None}
     heard_after = spreading.rounds_to_all_heard(topology, clients, limit)
@@ -163,11 +197,16 @@ def _round(
 ) -> dict[str, Any]:
     plan = routes(topology, round, range(clients))
     shares = [plan.shares(client) for client in range(clients)]
-    sent = max(len(column) - (client in column) for client, column in enumerate(shares))
+    sent = max(
+        len(column) - (client in column) for client, column in enumerate(shares)
+    )
     received = max(len(senders) for senders in plan.incoming.values())
     most = {"messages_sent": sent, "messages_received": received}
     if parameters is not None:
-        most |= {"bytes_sent": 4 * parameters * sent, "bytes_received": 4 * parameters * received}
+        most |= {
+            "bytes_sent": 4 * parameters * sent,
+            "bytes_received": 4 * parameters * received,
+        }
     return {"round": round, "shares": shares, "most_per_client": most}
 
 
@@ -181,9 +220,13 @@ def _rule(name: str) -> str:
 def _show(found: dict[str, Any], console: Console) -> None:
     clients = found["clients"]
     name = escape(found["topology"])
-    console.print(f"[bold]{name}[/bold], {_count(clients, 'client')}. {escape(found['rule'])}")
+    console.print(
+        f"[bold]{name}[/bold], {_count(clients, 'client')}. {escape(found['rule'])}"
+    )
     if clients > _SHOWN:
-        console.print(f"Shown: the first {_SHOWN} of {clients} clients; --json lists all.")
+        console.print(
+            f"Shown: the first {_SHOWN} of {clients} clients; --json lists all."
+        )
     console.print(_table(found))
     console.print(_LEGEND)
     for line in _verdict(found):
@@ -192,13 +235,21 @@ def _show(found: dict[str, Any], console: Console) -> None:
 
 def _table(found: dict[str, Any]) -> Table:
     table = Table(
-        "round", "sender → receivers", "shares", "heard by", "been with", "to mean", "sent/got"
+        "round",
+        "sender → receivers",
+        "shares",
+        "heard by",
+        "been with",
+        "to mean",
+        "sent/got",
     )
     for row in found["rounds"]:
         first = row["shares"][:_SHOWN]
         table.add_row(
             str(row["round"]),
-            "  ".join(_sends(client, shares) for client, shares in enumerate(first)),
+            "  ".join(
+                _sends(client, shares) for client, shares in enumerate(first)
+            ),
             _shares(row["shares"]),
             _entry(found["heard_by"], row["round"]),
             _entry(found["been_with"], row["round"]),

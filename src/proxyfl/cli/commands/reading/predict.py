@@ -40,23 +40,39 @@ examples:
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "predict", execute, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="a run's folder")
-    parser.add_argument(
-        "input", type=Path, metavar="INPUT", help=".npz, .npy, .csv, .parquet or an image"
+    parser = opening(
+        commands, "predict", execute, description=DESCRIPTION, epilog=EPILOG
     )
-    parser.add_argument("--client", required=True, metavar="K", help="number or name of the client")
+    parser.add_argument(
+        "run_folder", type=Path, metavar="RUN", help="a run's folder"
+    )
+    parser.add_argument(
+        "input",
+        type=Path,
+        metavar="INPUT",
+        help=".npz, .npy, .csv, .parquet or an image",
+    )
+    parser.add_argument(
+        "--client", required=True, metavar="K", help="number or name of the client"
+    )
     parser.add_argument(
         "--method",
         metavar="NAME",
         help="which method's model (default: the last that has such a model)",
     )
     parser.add_argument(
-        "--model", choices=("private", "proxy"), default="private", help="default: private"
+        "--model",
+        choices=("private", "proxy"),
+        default="private",
+        help="default: private",
     )
-    parser.add_argument("--id", metavar="COLUMN", help="the column of a table that names its rows")
     parser.add_argument(
-        "--csv", action="store_true", help="print id, class and all probabilities as CSV"
+        "--id", metavar="COLUMN", help="the column of a table that names its rows"
+    )
+    parser.add_argument(
+        "--csv",
+        action="store_true",
+        help="print id, class and all probabilities as CSV",
     )
     add_json(parser)
 
@@ -64,7 +80,9 @@ def add(commands: "Commands") -> None:
 @torch.no_grad()
 def execute(args: argparse.Namespace) -> int:
     """Print each example's class and its probability."""
-    path = model_file(folder.existing(args.run_folder), args.client, args.method, args.model)
+    path = model_file(
+        folder.existing(args.run_folder), args.client, args.method, args.model
+    )
     model, about = modelfile.load_model(path)
     given = _inputs(args, about)
     probabilities = model(given.x).softmax(1)
@@ -73,7 +91,11 @@ def execute(args: argparse.Namespace) -> int:
     for note in given.notes:
         print(f"proxyfl: {args.input.name}: {note}", file=sys.stderr)
     if args.json:
-        document = {"model": about, "predictions": found, "notes": list(given.notes)}
+        document = {
+            "model": about,
+            "predictions": found,
+            "notes": list(given.notes),
+        }
         print(json.dumps(document))
         return 0
     if args.csv:
@@ -82,7 +104,9 @@ def execute(args: argparse.Namespace) -> int:
     title = escape(f"{about['method']}, {about['client']}, {args.model} model")
     table = Table("example", "class", "probability", title=title)
     for row in found:
-        table.add_row(escape(row["id"]), escape(row["class"]), f"{row['probability']:.3f}")
+        table.add_row(
+            escape(row["id"]), escape(row["class"]), f"{row['probability']:.3f}"
+        )
     Console().print(table)
     return 0
 
@@ -136,9 +160,14 @@ def model_file(run: Path, client: str, method: str | None, role: str) -> Path:
             if modelfile.about_model(path).get("client") == client:
                 return path
         for path in paths:
-            if client.isdecimal() and path.name.split("-")[0] == f"{int(client):03d}":
+            if (
+                client.isdecimal()
+                and path.name.split("-")[0] == f"{int(client):03d}"
+            ):
                 return path
-    there = sorted(str(p.relative_to(run)) for p in (run / "models").glob("*/*.safetensors"))
+    there = sorted(
+        str(p.relative_to(run)) for p in (run / "models").glob("*/*.safetensors")
+    )
     by = f" for {method}" if method else ""
     raise RunError(
         f"{run} holds no {role} model of client {client!r}{by}. It holds: "

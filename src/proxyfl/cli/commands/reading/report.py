@@ -48,17 +48,26 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="a run's folder, or a folder that holds runs",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the page (default: report.html in the first RUN)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the page (default: report.html in the first RUN)",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
+        "--json",
+        action="store_true",
+        help="print one JSON document and nothing else",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page and say where it is."""
-    out = arguments.out if arguments.out is not None else arguments.runs[0] / "report.html"
+    out = (
+        arguments.out
+        if arguments.out is not None
+        else arguments.runs[0] / "report.html"
+    )
     runs, size = _made(arguments.runs, out, quiet=arguments.json)
     if arguments.json:
         print(json.dumps(_told(runs, out, size)))
@@ -67,8 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     unfinished = [one.name for one in runs if not one.finished]
     if unfinished:
         names = escape(", ".join(unfinished))
-        console.print(f"Not finished, shown as far as recorded: {names}", soft_wrap=True)
-    console.print(f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)", soft_wrap=True)
+        console.print(
+            f"Not finished, shown as far as recorded: {names}", soft_wrap=True
+        )
+    console.print(
+        f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)",
+        soft_wrap=True,
+    )
     return 0
 
 

@@ -53,10 +53,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="run folders, or folders of them",
     )
     parser.add_argument(
-        "--by", action="append", metavar="KEY", help="group by this setting only; may be repeated"
+        "--by",
+        action="append",
+        metavar="KEY",
+        help="group by this setting only; may be repeated",
     )
     parser.add_argument(
-        "--metric", choices=tuple(MEASURES), help="the measure (default: the runs' own)"
+        "--metric",
+        choices=tuple(MEASURES),
+        help="the measure (default: the runs' own)",
     )
     parser.add_argument(
         "--role",
@@ -66,7 +71,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "certain one",
     )
     parser.add_argument(
-        "--round", default="last", metavar="last|N", help="after the last round, or after N rounds"
+        "--round",
+        default="last",
+        metavar="last|N",
+        help="after the last round, or after N rounds",
     )
     parser.add_argument(
         "--against",
@@ -92,7 +100,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def start(args: argparse.Namespace) -> int:
     """Read the runs, compare, print."""
     if args.round != "last" and not args.round.isdecimal():
-        raise ConfigError(f"Expected --round last or a number of rounds, got --round {args.round}.")
+        raise ConfigError(
+            f"Expected --round last or a number of rounds, got --round {args.round}."
+        )
     after = None if args.round == "last" else whole("--round", int(args.round))
     found = overview(
         args.paths,
@@ -125,7 +135,9 @@ def remarks(found: Overview) -> list[str]:
         )
     if any(comparison.over_seeds is not None for comparison in compared):
         fewest = min(
-            comparison.seeds for comparison in compared if comparison.over_seeds is not None
+            comparison.seeds
+            for comparison in compared
+            if comparison.over_seeds is not None
         )
         said.append(
             "p over seeds: tests the means of the seeds, which are independent. Trust these. "
@@ -158,7 +170,11 @@ def _title(found: Overview) -> str:
 
 def _cells(row: Row, width: int) -> list[str]:
     """A row as text, as wide as the header is."""
-    count = f"{row.clients} x {row.seeds}" if row.clients else f"{row.score.n} in {row.seeds} seeds"
+    count = (
+        f"{row.clients} x {row.seeds}"
+        if row.clients
+        else f"{row.score.n} in {row.seeds} seeds"
+    )
     cells = [row.method, *map(_value, row.group.values())]
     cells += [
         _spread(row.score.mean, row.score.std),
@@ -287,7 +303,10 @@ def _flat(row: Row, found: Overview) -> dict[str, Any]:
     }
     clients = row.comparison.over_clients if row.comparison else None
     seeds = row.comparison.over_seeds if row.comparison else None
-    flat |= {"against": found.against, "difference": clients.difference if clients else None}
+    flat |= {
+        "against": found.against,
+        "difference": clients.difference if clients else None,
+    }
     for over, test in (("clients", clients), ("seeds", seeds)):
         flat[f"p_t_test_over_{over}"] = test.t_test if test else None
         flat[f"p_wilcoxon_over_{over}"] = test.wilcoxon if test else None

@@ -30,8 +30,12 @@ number of workers will do.
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "resume", execute, description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("run_folder", type=Path, metavar="RUN", help="the run's folder")
+    parser = opening(
+        commands, "resume", execute, description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument(
+        "run_folder", type=Path, metavar="RUN", help="the run's folder"
+    )
     add_run_options(parser)
 
 

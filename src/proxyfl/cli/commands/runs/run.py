@@ -36,7 +36,9 @@ anybody. docs/settings.md explains every setting.
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "run", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser = opening(
+        commands, "run", execute, description=DESCRIPTION, epilog=EPILOG
+    )
     parser.add_argument(
         "config",
         nargs="?",
@@ -53,7 +55,10 @@ def add(commands: "Commands") -> None:
         help="change one setting, for example privacy.noise_multiplier=1.1; may be repeated",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run's folder (default: a new one below runs/)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="the run's folder (default: a new one below runs/)",
     )
     parser.add_argument(
         "--data-dir",
@@ -61,11 +66,15 @@ def add(commands: "Commands") -> None:
         help="where datasets lie or are downloaded to (or PROXYFL_DATA)",
     )
     parser.add_argument(
-        "--device", metavar="DEVICE", help='a PyTorch device such as "cuda" (default: cpu)'
+        "--device",
+        metavar="DEVICE",
+        help='a PyTorch device such as "cuda" (default: cpu)',
     )
     add_run_options(parser)
     parser.add_argument(
-        "--print-config", action="store_true", help="print the resolved config as TOML and stop"
+        "--print-config",
+        action="store_true",
+        help="print the resolved config as TOML and stop",
     )
     parser.add_argument(
         "--federation",
@@ -78,7 +87,10 @@ def add(commands: "Commands") -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that running and resuming share."""
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="processes (default: the physical cores)"
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes (default: the physical cores)",
     )
     parser.add_argument(
         "--track",

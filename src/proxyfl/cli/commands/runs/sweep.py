@@ -58,9 +58,14 @@ A sweep file (docs/sweeps.md):
 
 def add(commands: "Commands") -> None:
     """Add the command to the program."""
-    parser = opening(commands, "sweep", execute, description=DESCRIPTION, epilog=EPILOG)
+    parser = opening(
+        commands, "sweep", execute, description=DESCRIPTION, epilog=EPILOG
+    )
     parser.add_argument(
-        "sweep", type=Path, metavar="SWEEP.toml", help="what varies, over which base config"
+        "sweep",
+        type=Path,
+        metavar="SWEEP.toml",
+        help="what varies, over which base config",
     )
     parser.add_argument(
         "--quick",
@@ -68,41 +73,60 @@ def add(commands: "Commands") -> None:
         help="run the file's quick variant ([quick]), in SWEEP-quick",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the runs' common folder (default: runs/SWEEP)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="the runs' common folder (default: runs/SWEEP)",
     )
     parser.add_argument(
-        "--parallel", type=int, metavar="N", help="runs at a time (default: the physical cores)"
+        "--parallel",
+        type=int,
+        metavar="N",
+        help="runs at a time (default: the physical cores)",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="check every run's settings, list the runs and stop"
+        "--dry-run",
+        action="store_true",
+        help="check every run's settings, list the runs and stop",
     )
     add_json(parser)
 
 
-def execute(args: argparse.Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
+def execute(
+    args: argparse.Namespace, *, command: Sequence[str] = pool.COMMAND
+) -> int:
     """Plan, run what is not done, say how it ended; 1 if some run failed."""
     if launched() > 1:
-        raise ConfigError("A sweep starts its runs itself, in parallel. Start it without mpiexec.")
+        raise ConfigError(
+            "A sweep starts its runs itself, in parallel. Start it without mpiexec."
+        )
     out = _folder(args)
     points = plan(args.sweep, out, quick=args.quick)
     parallel = _parallel(args.parallel, points)
     before = {point.name: state(point.folder) for point in points}
     if args.dry_run:
         if args.json:
-            print(json.dumps(_document(points, before, out) | {"parallel": parallel}))
+            print(
+                json.dumps(_document(points, before, out) | {"parallel": parallel})
+            )
         else:
             _print_plan(points, before, out, parallel)
         return 0
     finished = list(before.values()).count("finished")
     try:
         with Progress(len(points), finished, quiet=args.json) as progress:
-            outcomes = pool.execute(points, parallel=parallel, command=command, tell=progress.tell)
+            outcomes = pool.execute(
+                points, parallel=parallel, command=command, tell=progress.tell
+            )
     except KeyboardInterrupt:
         print(f"Stopped. To continue: {_again(args, out)}", file=sys.stderr)
         raise
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:
-        ended = {"failed": len(failed), "outcomes": [_plain(outcome) for outcome in outcomes]}
+        ended = {
+            "failed": len(failed),
+            "outcomes": [_plain(outcome) for outcome in outcomes],
+        }
         print(json.dumps(_document(points, before, out) | ended))
     else:
         _print_end(points, outcomes, failed, _again(args, out), out)
@@ -133,7 +157,12 @@ class Progress:
     terminal."""
 
     def __init__(
-        self, runs: int, skipped: int, *, quiet: bool = False, console: Console | None = None
+        self,
+        runs: int,
+        skipped: int,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
     ) -> None:
         self.console = console or Console(stderr=True)
         self.runs = runs
@@ -145,7 +174,9 @@ class Progress:
 
     def __enter__(self) -> Self:
         if not self.quiet and self.console.is_terminal:
-            self._live = Live(console=self.console, refresh_per_second=4, transient=True)
+            self._live = Live(
+                console=self.console, refresh_per_second=4, transient=True
+            )
             self._live.start()
         self._say(f"{self.runs} runs, {self.skipped} of them finished before")
         return self
@@ -166,7 +197,9 @@ class Progress:
         for outcome in status.outcomes[self._ended :]:
             how = "finished" if outcome.error is None else "FAILED"
             after = f"{how} after {duration(outcome.seconds)}"
-            self._say(f"{after}: {outcome.point.name} ({done} of {self.runs} done{left})")
+            self._say(
+                f"{after}: {outcome.point.name} ({done} of {self.runs} done{left})"
+            )
             if outcome.error is not None:
                 self._say(_indented(outcome.error))
         self._ended = len(status.outcomes)
@@ -175,7 +208,9 @@ class Progress:
                 self._begun.add(name)
                 self._say(f"started: {name}")
         if self._live is not None:
-            self._live.update(self._view(status, f"{done} of {self.runs} runs{left}"))
+            self._live.update(
+                self._view(status, f"{done} of {self.runs} runs{left}")
+            )
 
     def _say(self, line: str) -> None:
         if not self.quiet:
@@ -184,7 +219,10 @@ class Progress:
     def _view(self, status: Status, line: str) -> Group:
         width = min(40, max(10, self.console.width // 3))
         table = Table.grid(padding=(0, 1))
-        table.add_row(ProgressBar(total=1, completed=status.part_done, width=width), Text(line))
+        table.add_row(
+            ProgressBar(total=1, completed=status.part_done, width=width),
+            Text(line),
+        )
         for name, part in status.running.items():
             bar = ProgressBar(total=1, completed=part, width=width)
             table.add_row(bar, Text(name, overflow="ellipsis"))
@@ -201,7 +239,9 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
 
 
-def _document(points: Sequence[Point], before: dict[str, State], out: Path) -> dict[str, Any]:
+def _document(
+    points: Sequence[Point], before: dict[str, State], out: Path
+) -> dict[str, Any]:
     runs = []
     for point in points:
         runs.append(
@@ -217,7 +257,11 @@ def _document(points: Sequence[Point], before: dict[str, State], out: Path) -> d
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {"name": outcome.point.name, "seconds": outcome.seconds, "error": outcome.error}
+    return {
+        "name": outcome.point.name,
+        "seconds": outcome.seconds,
+        "error": outcome.error,
+    }
 
 
 def _print_plan(

@@ -36,15 +36,25 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the run's folder")
     parser.add_argument(
-        "--host", default=LOOPBACK, help=f"the address to serve on (default: {LOOPBACK})"
-    )
-    parser.add_argument("--port", type=int, default=0, help="the port (default: a free one)")
-    parser.add_argument("--open", action="store_true", help="open the page in the default browser")
-    parser.add_argument(
-        "--until-done", action="store_true", help="stop a few seconds after the run has ended"
+        "--host",
+        default=LOOPBACK,
+        help=f"the address to serve on (default: {LOOPBACK})",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print the address as one JSON document, nothing else"
+        "--port", type=int, default=0, help="the port (default: a free one)"
+    )
+    parser.add_argument(
+        "--open", action="store_true", help="open the page in the default browser"
+    )
+    parser.add_argument(
+        "--until-done",
+        action="store_true",
+        help="stop a few seconds after the run has ended",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the address as one JSON document, nothing else",
     )
     parser.set_defaults(run=run)
 
@@ -57,11 +67,16 @@ def run(arguments: argparse.Namespace) -> int:
         port=arguments.port,
     ) as server:
         if arguments.json:
-            print(json.dumps({"url": server.url, "run": str(arguments.folder)}), flush=True)
+            print(
+                json.dumps({"url": server.url, "run": str(arguments.folder)}),
+                flush=True,
+            )
         else:
             console = Console(highlight=False)
             console.print(
-                f"Watching {arguments.folder} at {server.url}", soft_wrap=True, markup=False
+                f"Watching {arguments.folder} at {server.url}",
+                soft_wrap=True,
+                markup=False,
             )
             if not is_loopback(arguments.host):
                 console.print(

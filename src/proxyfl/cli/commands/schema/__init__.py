@@ -22,7 +22,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(
+        title="actions", metavar="ACTION", required=True
+    )
     draft.add(actions)
     check.add(actions)
     ranges.add(actions)

@@ -19,13 +19,21 @@ def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         description="Compare files with a schema. Rows are numbered as a spreadsheet does: the "
         "header is row 1.",
     )
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tables, one per site")
-    parser.add_argument("--schema", type=Path, required=True, metavar="FILE", help="schema.toml")
     parser.add_argument(
-        "--unlabelled", action="store_true", help="the files need no label, site and person"
+        "files", type=Path, nargs="+", metavar="FILE", help="tables, one per site"
     )
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON document and nothing else"
+        "--schema", type=Path, required=True, metavar="FILE", help="schema.toml"
+    )
+    parser.add_argument(
+        "--unlabelled",
+        action="store_true",
+        help="the files need no label, site and person",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON document and nothing else",
     )
     add_dialect(parser)
     parser.set_defaults(run=execute)
@@ -36,7 +44,14 @@ def execute(args: argparse.Namespace) -> int:
     schema = schemas.read(args.schema)
     found = check(args.files, schema, dialect(args), labelled=not args.unlabelled)
     if args.json:
-        print(json.dumps({"schema": schema.fingerprint, "files": [_as_json(f) for f in found]}))
+        print(
+            json.dumps(
+                {
+                    "schema": schema.fingerprint,
+                    "files": [_as_json(f) for f in found],
+                }
+            )
+        )
     else:
         for file in found:
             _show(file)

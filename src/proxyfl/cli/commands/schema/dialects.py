@@ -8,8 +8,12 @@ from proxyfl.data.tables.reading import DECIMALS, SEPARATORS, Dialect
 def add_dialect(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     auto = "(default: recognised)"
-    parser.add_argument("--separator", choices=("auto", *SEPARATORS), default="auto", help=auto)
-    parser.add_argument("--decimal", choices=("auto", *DECIMALS), default="auto", help=auto)
+    parser.add_argument(
+        "--separator", choices=("auto", *SEPARATORS), default="auto", help=auto
+    )
+    parser.add_argument(
+        "--decimal", choices=("auto", *DECIMALS), default="auto", help=auto
+    )
     parser.add_argument("--encoding", default="auto", metavar="NAME", help=auto)
 
 

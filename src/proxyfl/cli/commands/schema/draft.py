@@ -17,9 +17,15 @@ def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "taking them from the records.",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="a table")
-    parser.add_argument("--label", metavar="COLUMN", help="the column to be predicted")
-    parser.add_argument("--site", metavar="COLUMN", help="the column that names the institution")
-    parser.add_argument("--person", metavar="COLUMN", help="the column that names the individual")
+    parser.add_argument(
+        "--label", metavar="COLUMN", help="the column to be predicted"
+    )
+    parser.add_argument(
+        "--site", metavar="COLUMN", help="the column that names the institution"
+    )
+    parser.add_argument(
+        "--person", metavar="COLUMN", help="the column that names the individual"
+    )
     parser.add_argument(
         "--from-data",
         action="store_true",

@@ -32,12 +32,22 @@ def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         metavar="COLUMN=LOW:HIGH",
         help="a column and public bounds to search in; once per column",
     )
-    parser.add_argument("--epsilon", type=float, required=True, help="what the estimates may cost")
     parser.add_argument(
-        "--ledger", type=Path, required=True, metavar="FILE", help="the site's ledger, or a new one"
+        "--epsilon", type=float, required=True, help="what the estimates may cost"
     )
-    parser.add_argument("--delta", type=float, default=1e-5, help="of a new ledger (default 1e-5)")
-    parser.add_argument("--person", metavar="COLUMN", help="count one row of each person")
+    parser.add_argument(
+        "--ledger",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the site's ledger, or a new one",
+    )
+    parser.add_argument(
+        "--delta", type=float, default=1e-5, help="of a new ledger (default 1e-5)"
+    )
+    parser.add_argument(
+        "--person", metavar="COLUMN", help="count one row of each person"
+    )
     parser.add_argument(
         "--quantiles",
         type=float,
@@ -56,7 +66,9 @@ def execute(args: argparse.Namespace) -> int:
     asked = quantiles.queries(len(bounds), len(args.quantiles))
     columns = _columns(args, list(bounds))
     ledger = _ledger(args)
-    sigma = noise_for(args.epsilon, sampling_rate=1.0, steps=asked, delta=ledger.delta)
+    sigma = noise_for(
+        args.epsilon, sampling_rate=1.0, steps=asked, delta=ledger.delta
+    )
     found = quantiles.estimate(
         columns,
         list(bounds.values()),
@@ -78,11 +90,17 @@ def _ledger(args: argparse.Namespace) -> Ledger:
     if args.ledger.exists():
         return Ledger.read(args.ledger)
     return Ledger(
-        args.file.stem, delta=args.delta, kind=Kind.END_TO_END, simulated=False, path=args.ledger
+        args.file.stem,
+        delta=args.delta,
+        kind=Kind.END_TO_END,
+        simulated=False,
+        path=args.ledger,
     )
 
 
-def _columns(args: argparse.Namespace, names: list[str]) -> list[npt.NDArray[np.float64]]:
+def _columns(
+    args: argparse.Namespace, names: list[str]
+) -> list[npt.NDArray[np.float64]]:
     found, persons = numbers(args.file, names, dialect(args), person=args.person)
     if args.person is None:
         return found

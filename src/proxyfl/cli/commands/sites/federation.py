@@ -41,12 +41,18 @@ def add(commands: "Commands") -> None:
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_new(verbs)
-    adding = verbs.add_parser("add", help="a new version of the manifest, with a site added")
+    adding = verbs.add_parser(
+        "add", help="a new version of the manifest, with a site added"
+    )
     adding.add_argument("folder", type=Path, metavar="DIR")
     adding.add_argument("cards", type=Path, nargs="+", metavar="CARD")
-    adding.add_argument("--from-round", type=int, default=0, help="the site's first round")
+    adding.add_argument(
+        "--from-round", type=int, default=0, help="the site's first round"
+    )
     adding.set_defaults(verb=_add)
-    removing = verbs.add_parser("remove", help="a new version of the manifest, without a site")
+    removing = verbs.add_parser(
+        "remove", help="a new version of the manifest, without a site"
+    )
     removing.add_argument("folder", type=Path, metavar="DIR")
     removing.add_argument("names", nargs="+", metavar="NAME")
     removing.set_defaults(verb=_remove)
@@ -54,10 +60,14 @@ def add(commands: "Commands") -> None:
     showing.add_argument("folder", type=Path, metavar="DIR")
     add_json(showing)
     showing.set_defaults(verb=_show)
-    trying = verbs.add_parser("try", help="a whole federation on this machine, for a first look")
+    trying = verbs.add_parser(
+        "try", help="a whole federation on this machine, for a first look"
+    )
     trying.add_argument("--sites", type=int, default=4)
     trying.add_argument("--rounds", type=int, default=30)
-    trying.add_argument("--out", type=Path, metavar="DIR", help="keep the sites' folders here")
+    trying.add_argument(
+        "--out", type=Path, metavar="DIR", help="keep the sites' folders here"
+    )
     add_json(trying)
     trying.set_defaults(verb=_try)
 
@@ -73,12 +83,22 @@ def _add_new(verbs: "Commands") -> None:
     new.add_argument("folder", type=Path, metavar="DIR")
     new.add_argument("cards", type=Path, nargs="+", metavar="CARD")
     new.add_argument("--name", help="the federation's name (default: the folder's)")
-    new.add_argument("--shape", required=True, help="of one example: 13, or 1,28,28")
-    new.add_argument("--classes", required=True, help="in order, separated by commas")
-    new.add_argument("--proxy", default="linear", help="an architecture of `proxyfl models`")
-    new.add_argument("--seed", type=int, default=0, help="of the proxy's initial parameters")
+    new.add_argument(
+        "--shape", required=True, help="of one example: 13, or 1,28,28"
+    )
+    new.add_argument(
+        "--classes", required=True, help="in order, separated by commas"
+    )
+    new.add_argument(
+        "--proxy", default="linear", help="an architecture of `proxyfl models`"
+    )
+    new.add_argument(
+        "--seed", type=int, default=0, help="of the proxy's initial parameters"
+    )
     new.add_argument("--rounds", type=int, default=60)
-    new.add_argument("--measure", default="accuracy", help="in which gain is reported")
+    new.add_argument(
+        "--measure", default="accuracy", help="in which gain is reported"
+    )
     new.add_argument("--topology", default="exponential")
     new.add_argument("--self-weight", type=float, default=0.5)
     new.set_defaults(verb=_new)
@@ -103,7 +123,9 @@ def _new(args: argparse.Namespace) -> int:
     try:
         shape = tuple(int(part) for part in args.shape.split(","))
     except ValueError:
-        raise ConfigError(f"Expected --shape such as 1,28,28, got {args.shape!r}.") from None
+        raise ConfigError(
+            f"Expected --shape such as 1,28,28, got {args.shape!r}."
+        ) from None
     agreed = manifest.Manifest(
         args.name or args.folder.name,
         rounds=args.rounds,
@@ -122,7 +144,9 @@ def _add(args: argparse.Namespace) -> int:
 
     cards = [read_card(path) for path in args.cards]
     old = manifest.read(args.folder)
-    manifest.write(args.folder, manifest.successor(old, add=cards, joins=args.from_round))
+    manifest.write(
+        args.folder, manifest.successor(old, add=cards, joins=args.from_round)
+    )
     return _show(args)
 
 
@@ -156,7 +180,9 @@ def _show(args: argparse.Namespace) -> int:
         table.add_row(card.name, address, str(card.joins), spoken(card.fingerprint))
     console.print(table)
     console.print(f"hash {agreed.digest}", soft_wrap=True)
-    console.print("Each member: compare fingerprints and hash, then `proxyfl node accept`.")
+    console.print(
+        "Each member: compare fingerprints and hash, then `proxyfl node accept`."
+    )
     return 0
 
 
@@ -170,16 +196,28 @@ def _try(args: argparse.Namespace) -> int:
         folder, sites=args.sites, rounds=args.rounds, template=trial.quick_site()
     )
     console = Console(highlight=False, stderr=args.json)
-    console.print(f"{args.sites} sites in {folder}, one process each, mutual TLS 1.3 on loopback")
-    with console.status("The sites train together; each keeps its data and its private model."):
+    console.print(
+        f"{args.sites} sites in {folder}, one process each, mutual TLS 1.3 on loopback"
+    )
+    with console.status(
+        "The sites train together; each keeps its data and its private model."
+    ):
         codes = trial.run(layout)
-    failed = [place.name for place, code in zip(layout.sites, codes, strict=True) if code]
+    failed = [
+        place.name for place, code in zip(layout.sites, codes, strict=True) if code
+    ]
     if failed:
-        raise ProxyFLError(f"{', '.join(failed)} failed. See node.log in the folder: {folder}")
+        raise ProxyFLError(
+            f"{', '.join(failed)} failed. See node.log in the folder: {folder}"
+        )
     with console.status("Each private model once more, alone, for comparison."):
         outcomes = trial.outcomes(layout)
     if args.json:
-        print(json.dumps([_plain(outcome, layout.manifest.measure) for outcome in outcomes]))
+        print(
+            json.dumps(
+                [_plain(outcome, layout.manifest.measure) for outcome in outcomes]
+            )
+        )
     else:
         show_outcomes(console, outcomes, layout.manifest.measure)
         console.print(f"{time.monotonic() - started:.0f} s in all")
@@ -204,11 +242,15 @@ def predict(folder: Path, *, as_json: bool) -> int:
     return 0
 
 
-def show_outcomes(console: Console, outcomes: "list[Outcome]", measure: str) -> None:
+def show_outcomes(
+    console: Console, outcomes: "list[Outcome]", measure: str
+) -> None:
     """The table of gains."""
     from proxyfl.privacy.guarantee import largest, shown
 
-    table = Table("site", "private model", "examples", "alone", "joined", "gain", "epsilon")
+    table = Table(
+        "site", "private model", "examples", "alone", "joined", "gain", "epsilon"
+    )
     for outcome in outcomes:
         gain = outcome.gain(measure)
         table.add_row(

@@ -48,7 +48,9 @@ def add(commands: "Commands") -> None:
         epilog=_EPILOG,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    init = _verb(verbs, "init", "make a site's folder: keys, certificate, settings", _init)
+    init = _verb(
+        verbs, "init", "make a site's folder: keys, certificate, settings", _init
+    )
     init.add_argument("--name", help="the site's name (default: the folder's)")
     init.add_argument(
         "--address",
@@ -60,9 +62,15 @@ def add(commands: "Commands") -> None:
     certificate = _verb(
         verbs, "certificate", "renew, or have your own authority sign", _certificate
     )
-    certificate.add_argument("--request", action="store_true", help="print a signing request")
-    certificate.add_argument("--install", type=Path, metavar="PEM", help="the signed certificate")
-    certificate.add_argument("--authority", type=Path, metavar="PEM", help="whoever signed it")
+    certificate.add_argument(
+        "--request", action="store_true", help="print a signing request"
+    )
+    certificate.add_argument(
+        "--install", type=Path, metavar="PEM", help="the signed certificate"
+    )
+    certificate.add_argument(
+        "--authority", type=Path, metavar="PEM", help="whoever signed it"
+    )
     accept = _verb(verbs, "accept", "sign a manifest for this site", _accept)
     accept.add_argument("manifest", type=Path, metavar="MANIFEST")
     run = _verb(verbs, "run", "take part until the end", _run)
@@ -72,15 +80,25 @@ def add(commands: "Commands") -> None:
         metavar="N",
         help="for tests only: seeded noise, which protects nobody; the ledger says so",
     )
-    run.add_argument("--no-status-page", action="store_true", help="serve no status page")
+    run.add_argument(
+        "--no-status-page", action="store_true", help="serve no status page"
+    )
     status = _verb(verbs, "status", "how far the site is, and with whom", _status)
     add_json(status)
     _verb(verbs, "stop", "ask a running site to stop after its round", _stop)
-    _verb(verbs, "leave", "hand the site's mass on and leave the federation", _leave)
-    rejoin = _verb(verbs, "rejoin", "continue after a restore from an old backup", _rejoin)
-    rejoin.add_argument("--round", type=int, required=True, help="the round that a peer named")
+    _verb(
+        verbs, "leave", "hand the site's mass on and leave the federation", _leave
+    )
+    rejoin = _verb(
+        verbs, "rejoin", "continue after a restore from an old backup", _rejoin
+    )
+    rejoin.add_argument(
+        "--round", type=int, required=True, help="the round that a peer named"
+    )
     export = _verb(verbs, "export", "the private model, for use elsewhere", _export)
-    export.add_argument("out", type=Path, metavar="OUT", help="a new folder for the files")
+    export.add_argument(
+        "out", type=Path, metavar="OUT", help="a new folder for the files"
+    )
 
 
 def _verb(
@@ -89,8 +107,12 @@ def _verb(
     summary: str,
     execute: Execute,
 ) -> argparse.ArgumentParser:
-    parser = verbs.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
-    parser.add_argument("folder", type=Path, metavar="SITE", help="the site's folder")
+    parser = verbs.add_parser(
+        name, help=summary, description=f"{summary.capitalize()}."
+    )
+    parser.add_argument(
+        "folder", type=Path, metavar="SITE", help="the site's folder"
+    )
     parser.set_defaults(verb=execute)
     return parser
 
@@ -106,11 +128,15 @@ def _init(args: argparse.Namespace) -> int:
     identity = Identity.create(args.folder, name)
     port = args.address.rpartition(":")[2]
     network = site.Network(listen=f"0.0.0.0:{port}" if port else "")
-    write_text(args.folder / site.FILE, site.to_toml(site.Site(name, network=network)))
+    write_text(
+        args.folder / site.FILE, site.to_toml(site.Site(name, network=network))
+    )
     card_file = args.folder / f"{name}.card.toml"
     _write_card(card_file, identity, args.address)
     console = Console(highlight=False)
-    console.print(f"Made {args.folder}: keys (they never leave it), {site.FILE}, a card.")
+    console.print(
+        f"Made {args.folder}: keys (they never leave it), {site.FILE}, a card."
+    )
     console.print(f"Send the card {card_file} to whoever keeps the manifest.")
     console.print("Compare this fingerprint by telephone:")
     console.print(f"  {spoken(identity.fingerprint)}")
@@ -138,14 +164,18 @@ def _certificate(args: argparse.Namespace) -> int:
     if args.install is None:
         identity.renew()
     elif args.authority is None:
-        raise ConfigError("Name the authority's certificate as well: --authority PEM.")
+        raise ConfigError(
+            "Name the authority's certificate as well: --authority PEM."
+        )
     else:
         identity.install(args.install.read_bytes(), args.authority.read_bytes())
         card = folder / f"{settings.name}.card.toml"
         address = "" if not card.exists() else _address(card)
         _write_card(card, identity, address)
         print(f"Send the new card to the others: {card}")
-    print(f"The TLS certificate is valid until {identity.expires():%Y-%m-%d}. Peers need no word.")
+    print(
+        f"The TLS certificate is valid until {identity.expires():%Y-%m-%d}. Peers need no word."
+    )
     return 0
 
 
@@ -171,13 +201,17 @@ def _run(args: argparse.Namespace) -> int:
     settings, folder = site.read(args.folder)
     say = _say(settings.name)
     if args.simulated_seed is not None:
-        say("SIMULATED noise: for tests only. What this site shares is protected by nothing.")
+        say(
+            "SIMULATED noise: for tests only. What this site shares is protected by nothing."
+        )
     with Node(settings, folder, seed=args.simulated_seed, say=say) as node:
         _stop_on_signals(node.stopping, say)
         if args.no_status_page:
             ended = node.run()
         else:
-            with StatusServer(node.status, port=settings.network.status_port) as server:
+            with StatusServer(
+                node.status, port=settings.network.status_port
+            ) as server:
                 say(f"status page: {server.url}")
                 ended = node.run()
     say(ended)
@@ -290,5 +324,11 @@ def _show_status(found: dict[str, Any]) -> None:
     for peer in found["peers"]:
         ago = peer["seconds_since_contact"]
         shown = "never" if ago is None else f"{ago:.0f} s ago"
-        table.add_row(peer["name"], peer["state"], str(peer["round"]), str(peer["owed"]), shown)
+        table.add_row(
+            peer["name"],
+            peer["state"],
+            str(peer["round"]),
+            str(peer["owed"]),
+            shown,
+        )
     console.print(table)

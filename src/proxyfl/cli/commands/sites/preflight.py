@@ -29,9 +29,15 @@ def add(commands: "Commands") -> None:
         description="Check a site before it takes part. Each line says ok, or what to do.",
         epilog=_EPILOG,
     )
-    parser.add_argument("folder", type=Path, metavar="SITE", help="the site's folder or site.toml")
     parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait for peers, and answer them"
+        "folder", type=Path, metavar="SITE", help="the site's folder or site.toml"
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="wait for peers, and answer them",
     )
     add_json(parser)
 
