@@ -48,6 +48,8 @@ class Use:
 def examples_first(tensor: Tensor, rows: Rows, n: int) -> Tensor:
     """``tensor`` as (n, *shape for one example), where that shape has outer * inner along the
     examples' axis."""
+    if rows == Rows(0):
+        return tensor.unsqueeze(1)  # the usual case, at the price of a view
     before = tensor.shape[: rows.axis]
     after = tensor.shape[rows.axis + 1 :]
     parts = tensor.reshape(*before, rows.outer, n, rows.inner, *after)

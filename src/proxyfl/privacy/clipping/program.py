@@ -6,6 +6,7 @@ back through them."""
 
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,8 +46,9 @@ class _Site:
     axes: dict[str, Any]
     output: Rows
 
-    @property
+    @cached_property
     def tensors(self) -> list[fx.Node]:
+        """The graph's tensors among the inputs, in order."""
         leaves = pytree.tree_leaves(self.inputs)
         return [value for value in leaves if isinstance(value, fx.Node)]
 
@@ -57,7 +59,11 @@ class _Site:
         def fill(value: Any) -> Any:
             return values[value] if isinstance(value, fx.Node) else value
 
-        inputs = pytree.tree_map(fill, self.inputs)
+        inputs: dict[str, Any] = {}
+        for name, value in self.inputs.items():
+            # Most inputs are plain: opening every one of them takes longer than a small layer.
+            nested = isinstance(value, list | tuple | dict)
+            inputs[name] = pytree.tree_map(fill, value) if nested else fill(value)
         return Use(self.node.target, inputs, self.axes, self.output, n)
 
 
