@@ -456,8 +456,7 @@ def test_an_interrupt_while_modules_load(number: signal.Signals) -> None:
         "importtime",
         "-m",
         "proxyfl",
-        "run",
-        "--print-config",
+        "models",
     ]
     process = subprocess.Popen(
         command,

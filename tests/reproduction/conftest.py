@@ -1,5 +1,7 @@
 """What the tests of the reproduction share."""
 
+from pathlib import Path
+
 import pytest
 
 from proxyfl.simulation import run as runner
@@ -21,3 +23,11 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Results:
             out / "results" / f"{name}.jsonl",
         )
     return Results(out / "results")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whichever test asks first waits for all quick variants."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.timeout(1800))

@@ -42,6 +42,7 @@ OTHER = {
     "data.source": "mnist",
     "data.directory": "some/where",
     "data.label": "diagnosis",
+    "data.classes": "well,sick",
     "data.site": "ward",
     "data.test_fraction": "0.3",
     "data.download": "false",
