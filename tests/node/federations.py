@@ -45,10 +45,19 @@ class Running:
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     ended: dict[str, object] = field(default_factory=dict)
 
-    def start(self, place: Path, seed: int | None = SEED) -> None:
-        """Run the site in ``place``."""
+    def start(
+        self, place: Path, seed: int | None = SEED, *, rounds: int | None = None
+    ) -> None:
+        """Run the site in ``place``: to its end, or for a number of rounds and no further."""
         settings, folder = sites.read(place)
-        node = Node(settings, folder, seed=seed)
+        said: list[str] = []
+
+        def say(line: str) -> None:
+            said.append(line)
+            if len(said) == rounds:
+                node.stopping.set()
+
+        node = Node(settings, folder, seed=seed, say=say)
         self.nodes[settings.name] = node
 
         def work() -> None:

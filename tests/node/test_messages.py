@@ -35,6 +35,7 @@ def a_hello() -> Hello:
         manifest="0" * 64,
         accepted="",
         round=3,
+        since=0,
         state="active",
         owed=(1, 2),
         stored=(),

@@ -171,8 +171,8 @@ def test_a_site_that_left_returns_what_it_never_stored() -> None:
     assert a.exchange.books.blocked() == {"b"}
 
 
-def test_an_old_backup_is_recognised(tmp_path: Path) -> None:
-    """A site restored from a backup is told how far its peer had seen it, and what to do."""
+def backed_up(tmp_path: Path) -> tuple[Site, Site]:
+    """A site restored from a backup of before round 0, and a peer that has its share of round 0."""
     first = Store(tmp_path / "a.sqlite")
     a, b = Site("a", first, Fraction(1)), Site("b", Store(None), Fraction(1))
     backup = tmp_path / "backup.sqlite"
@@ -180,15 +180,55 @@ def test_an_old_backup_is_recognised(tmp_path: Path) -> None:
     meet(a, b)
     release(a, to=b, frame=b"1/2")
     a.exchange.handle(pass_on(a, b), b"", time=0)
-    meet(a, b)
-    restored = Site("a", Store(backup), Fraction(1))
-    answer = b.exchange.handle(restored.exchange.hello("b", time=0), b"", time=0)
+    return Site("a", Store(backup), Fraction(1)), b
+
+
+def told(site: Site, by: Site) -> None:
+    """``site`` says hello and takes the answer that it forgot something."""
+    answer = by.exchange.handle(site.exchange.hello(by.name, time=0), b"", time=0)
     assert isinstance(answer, Restored)
+    site.exchange.handle(answer, b"", time=0)
+
+
+def test_an_old_backup_is_recognised(tmp_path: Path) -> None:
+    """A site restored from a backup is told how far its peer had seen it, and what to do; a share
+    counts as seen although no hello came after it."""
+    restored, b = backed_up(tmp_path)
     with pytest.raises(RestoredError, match="proxyfl node rejoin --round 1"):
-        restored.exchange.handle(answer, b"", time=0)
+        told(restored, b)
     restored.exchange.books.begin_again(round=1)
     meet(restored, b)
     assert restored.exchange.books.position().weight == 0
+
+
+def test_a_witness_who_comes_later_is_heard(tmp_path: Path) -> None:
+    """A site that began again too early, because the peer that had seen more was away, is stopped
+    when it meets that peer; a replay of what it was told before does not stop it."""
+    restored, b = backed_up(tmp_path)
+    restored.exchange.books.begin_again(round=0)
+    with pytest.raises(RestoredError, match="proxyfl node rejoin --round 1"):
+        told(restored, b)
+    stale = b.exchange.handle(restored.exchange.hello("b", time=0), b"", time=0)
+    assert isinstance(stale, Restored)
+    restored.exchange.books.begin_again(round=1)
+    meet(restored, b)
+    restored.exchange.handle(stale, b"", time=0)
+
+
+def test_a_share_from_before_the_restore_is_a_witness_too(tmp_path: Path) -> None:
+    """A share of the earlier life that arrives after a new beginning must be paid for as well."""
+    first = Store(tmp_path / "a.sqlite")
+    a, b = Site("a", first, Fraction(1)), Site("b", Store(None), Fraction(1))
+    backup = tmp_path / "backup.sqlite"
+    first.connection.execute("vacuum into ?", (str(backup),))
+    meet(a, b)
+    release(a, to=b, frame=b"1/2")
+    restored = Site("a", Store(backup), Fraction(1))
+    restored.exchange.books.begin_again(round=0)
+    meet(restored, b)
+    pass_on(a, b)
+    with pytest.raises(RestoredError, match="proxyfl node rejoin --round 1"):
+        told(restored, b)
 
 
 def test_a_restart_is_no_restore() -> None:

@@ -166,14 +166,16 @@ class Node:
         without mass. Returns how many rounds were charged.
 
         What was released since the backup cannot be taken back, so its cost is put on the ledger as
-        if every round had been trained in full."""
+        if every round had been trained in full. A site that has begun again before charges from
+        that round on: the peer that stops it now has seen more of the time before."""
         self.books.start()
         here = self.books.position()
         trainer = self.client.learner.trainer
         if not isinstance(trainer, DPSGD):
             raise PrivacyError("A node shares nothing that was trained without DP.")
         rate, noise = trainer.sampling_rate, trainer.noise_multiplier
-        forgotten = range(here.round, round)
+        rejoined = self.books.stamp().epoch > 0
+        forgotten = range(here.since if rejoined else here.round, round)
         for number in forgotten:
             steps = self.client.ledger.affordable_steps(
                 rate, noise, self.client.steps

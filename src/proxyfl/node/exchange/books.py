@@ -37,7 +37,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Peer:
-    """What is known of a peer."""
+    """What is known of a peer: ``round`` is the first that it has not been seen to release,
+    ``before`` the same for its earlier epochs."""
 
     name: str
     stamp: Stamp
@@ -45,6 +46,7 @@ class Peer:
     state: State
     accepted: str
     version: int
+    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,13 @@ class Position:
     weight: Fraction
     mass: bytes
     learner: str
+    since: int
+    """The round in which the present epoch began."""
+
+    @property
+    def released(self) -> int:
+        """The first round that this site has not released."""
+        return self.round if self.phase == "ready" else self.round + 1
 
 
 class Books:
@@ -78,8 +87,14 @@ class Books:
             if run.execute("select 1 from site").fetchone() is None:
                 run.execute(
                     "insert into site values (1, ?, ?, 0, 0, '', 0, ?, 'ready', 'active', ?, x'',"
-                    " '', '')",
-                    (self.federation, self.me, round, spelled_weight(weight)),
+                    " '', '', ?)",
+                    (
+                        self.federation,
+                        self.me,
+                        round,
+                        spelled_weight(weight),
+                        round,
+                    ),
                 )
             found = run.execute("select federation, name from site").fetchone()
             if found != (self.federation, self.me):
@@ -102,22 +117,40 @@ class Books:
         """Where this site stands."""
         with self.store.reading() as run:
             row = run.execute(
-                "select round, phase, state, weight, mass, learner from site"
+                "select round, phase, state, weight, mass, learner, since from site"
             ).fetchone()
-        round, phase, state, weight, mass, learner = row
-        return Position(round, phase, state, parse_weight(weight), mass, learner)
+        round, phase, state, weight, *rest = row
+        return Position(round, phase, state, parse_weight(weight), *rest)
 
     def peer(self, name: str) -> Peer:
         """What is known of ``name``."""
         with self.store.reading() as run:
             row = run.execute(
-                "select epoch, boot, tag, clock, round, state, accepted, version from peers"
-                " where name = ?",
+                "select epoch, boot, tag, clock, round, state, accepted, version, before"
+                " from peers where name = ?",
                 (name,),
             ).fetchone()
         if row is None:
             return Peer(name, Stamp(0, 0, "", 0), 0, "active", "", 0)
         return Peer(name, Stamp(*row[:4]), *row[4:])
+
+    def saw_release(self, share: Share) -> None:
+        """Remember that the sender has released the share's round, whatever becomes of it."""
+        with self.store.transaction() as run:
+            known = self.peer(share.sender).stamp
+            if share.epoch == known.epoch:
+                # A start that has not said hello yet shows its clock when it does.
+                clock = share.clock if share.boot == known.boot else 0
+                run.execute(
+                    "update peers set round = max(round, ?), clock = max(clock, ?)"
+                    " where name = ?",
+                    (share.round + 1, clock, share.sender),
+                )
+            elif share.epoch < known.epoch:
+                run.execute(
+                    "update peers set before = max(before, ?) where name = ?",
+                    (share.round + 1, share.sender),
+                )
 
     def blocked(self) -> set[str]:
         """Peers that have an unsettled share or have left: they get nothing for now."""
@@ -234,8 +267,8 @@ class Books:
         with self.store.transaction() as run:
             run.execute(
                 "update site set epoch = epoch + 1, clock = clock + 1, weight = '0/1', mass = x'',"
-                " phase = 'ready', state = 'active', round = ?",
-                (round,),
+                " phase = 'ready', state = 'active', round = max(round, ?), since = ?",
+                (round, round),
             )
             run.execute("delete from outbox")
             run.execute("delete from inbox")

@@ -95,7 +95,8 @@ class Courier:
 
     def stop(self) -> None:
         """Send no more, and let go of all connections."""
-        self._closing.set()
+        with self._lock:
+            self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(10)
@@ -159,10 +160,12 @@ class Courier:
         turn = self.turns.setdefault(card.name, Turn())
         now = time.monotonic()
         wanted = card.name in owed or now >= turn.hello_due
-        if turn.busy or not wanted or now < turn.due or self._closing.is_set():
+        if turn.busy or not wanted or now < turn.due:
             return
-        turn.busy = True
-        self._pool.submit(self._visit, card, turn)
+        with self._lock:
+            if not self._closing.is_set():
+                turn.busy = True
+                self._pool.submit(self._visit, card, turn)
 
     def _visit(self, card: Card, turn: Turn) -> None:
         before = turn.reachable

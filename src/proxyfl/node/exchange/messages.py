@@ -84,8 +84,10 @@ class Stamp:
         """Whether a site with this stamp has forgotten some of what ``seen`` shows."""
         if self.epoch != seen.epoch:
             return self.epoch < seen.epoch
-        another_start = self.boot == seen.boot and seen.tag not in ("", self.tag)
-        return self.boot < seen.boot or self.clock < seen.clock or another_start
+        starts = self.boot - seen.boot
+        another_start = starts == 0 and seen.tag not in ("", self.tag)
+        # Each start of the program is a change of the store as well.
+        return starts < 0 or self.clock < seen.clock + starts or another_start
 
 
 @dataclass(frozen=True)
@@ -113,12 +115,14 @@ class Hello(Header):
 
     ``owed`` lists the rounds of unsettled shares for the receiver, ``stored`` the rounds of the
     last shares stored from it. ``round`` is the first round whose shares the site has not yet
-    sent. ``answer`` tells an answer from a question.
+    sent, ``since`` the one in which its present epoch began. ``answer`` tells an answer from a
+    question.
     """
 
     manifest: str
     accepted: str
     round: int
+    since: int
     state: State
     owed: tuple[int, ...]
     stored: tuple[int, ...]

@@ -90,12 +90,12 @@ class Exchange:
                 " order by round desc limit ?",
                 (peer, MOST_LISTED),
             ).fetchall()
-        released = here.round if here.phase == "ready" else here.round + 1
         return Hello(
             *self._start(peer, stamp),
             manifest=self.manifest,
             accepted=self.accepted,
-            round=released,
+            round=here.released,
+            since=here.since,
             state=here.state,
             owed=tuple(round for (round,) in owed),
             stored=tuple(round for (round,) in stored),
@@ -129,14 +129,18 @@ class Exchange:
     def _take_hello(self, hello: Hello, time: int) -> Header | None:
         with self.books.store.transaction() as run:
             known = self.books.peer(hello.sender)
-            if hello.stamp.behind(known.stamp):
-                return Restored(
-                    *self._start(hello.sender, self.books.stamp()),
-                    *known.stamp.numbers,
-                    seen_round=known.round,
-                )
+            same_epoch = hello.epoch == known.stamp.epoch
+            fewer_rounds = same_epoch and hello.round < known.round
+            if fewer_rounds or hello.stamp.behind(known.stamp):
+                return self._restored(hello, known.stamp, known.round)
+            before = known.before
+            if hello.epoch > known.stamp.epoch:
+                before = max(before, known.round)
+            if hello.since < before:
+                earlier = Stamp(max(0, hello.epoch - 1), 0, "", 0)
+                return self._restored(hello, earlier, before)
             run.execute(
-                "insert or replace into peers values (?,?,?,?,?,?,?,?,?)",
+                "insert or replace into peers values (?,?,?,?,?,?,?,?,?,?)",
                 (
                     hello.sender,
                     *hello.stamp.numbers,
@@ -144,6 +148,7 @@ class Exchange:
                     hello.state if known.state != "left" else "left",
                     hello.accepted,
                     hello.version,
+                    before,
                 ),
             )
             if hello.state == "left":
@@ -158,6 +163,10 @@ class Exchange:
             else self.hello(hello.sender, time=time, answer=True)
         )
 
+    def _restored(self, hello: Hello, seen: Stamp, round: int) -> Restored:
+        start = self._start(hello.sender, self.books.stamp())
+        return Restored(*start, *seen.numbers, seen_round=round)
+
     def _take_back(self, hello: Hello) -> None:
         """A peer that has left stores nothing more: what it does not list as stored is ours."""
         for share, _ in self.books.unsettled(hello.sender):
@@ -168,6 +177,7 @@ class Exchange:
 
     def _take_share(self, share: Share, frame: bytes) -> Verdict:
         with self.books.store.transaction() as run:
+            self.books.saw_release(share)
             earlier = run.execute(
                 "select sha256, outcome, reason from verdicts where version = ? and round = ?"
                 " and sender = ?",
@@ -259,7 +269,14 @@ class Exchange:
         self.notify()
 
     def _take_restored(self, answer: Restored) -> None:
-        if self.books.stamp().behind(answer.seen):
+        stamp = self.books.stamp()
+        here = self.books.position()
+        if answer.seen.epoch < stamp.epoch:
+            # This epoch has paid for the rounds before it; this peer has seen more of them.
+            forgot = answer.seen_round > here.since
+        else:
+            forgot = answer.seen_round > here.released
+        if forgot or stamp.behind(answer.seen):
             raise RestoredError(
                 f"{answer.sender!r} has seen this site further (round {answer.seen_round}) than "
                 "its store knows: the store is an old backup, or another copy of this site runs. "

@@ -17,7 +17,7 @@ from pathlib import Path
 from proxyfl.errors import RunError
 
 FILE = "store.sqlite"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _SCHEMA = """
 create table site (
@@ -34,7 +34,8 @@ create table site (
     weight text not null,
     mass blob,
     learner text not null,
-    budget text not null
+    budget text not null,
+    since integer not null
 );
 create table outbox (
     receiver text not null,
@@ -76,7 +77,8 @@ create table peers (
     round integer not null default 0,
     state text not null default 'active',
     accepted text not null default '',
-    version integer not null default 0
+    version integer not null default 0,
+    before integer not null default 0
 ) without rowid;
 create table written_off (
     receiver text not null,
