@@ -117,13 +117,13 @@ class TestRanks:
         [
             (
                 "raise 1 1",
-                r"rank 1 on \S+, which hosts client-1, failed in proxyfl, round 1: OSError: the "
-                r"disk of this rank is gone \(faults\.py",
+                r"rank 1 on \S+, which hosts client-1, failed in proxyfl, round 1: Topology "
+                r"'\S+:topology' raised OSError .*: the disk of this rank is gone",
             ),
             (
                 "raise 0 1",
                 r"rank 0 on \S+, which hosts client-0, client-2, failed in proxyfl, round 1: "
-                r"OSError: the disk of this rank is gone",
+                r"Topology '\S+:topology' raised OSError .*: the disk of this rank is gone",
             ),
             (
                 "stall 1 1",
