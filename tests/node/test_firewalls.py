@@ -1,7 +1,6 @@
 """Sites that cannot be called, and sites that have no network to each other at all."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,6 @@ import pytest
 from proxyfl.errors import TransportError
 from proxyfl.node import prediction
 from proxyfl.node.exchange.service import RELAY
-from proxyfl.node.members import manifest as manifests
-from proxyfl.node.members import roster
-from proxyfl.node.members.identity import Identity
 from proxyfl.node.observe import auditlog
 from proxyfl.node.trial import Layout
 from proxyfl.transport.files import Folder
@@ -27,10 +23,7 @@ def without_addresses(layout: Layout, names: set[str]) -> Layout:
         address = "" if card.name in names else card.address
         members.append(dataclasses.replace(card, address=address))
     manifest = dataclasses.replace(layout.manifest, members=tuple(members))
-    manifests.write(layout.folder, manifest)
     for place in layout.sites:
-        shutil.rmtree(place / roster.FOLDER)
-        roster.accept(place, Identity(place, place.name), manifest)
         if place.name in names:
             change(
                 place,
@@ -38,7 +31,7 @@ def without_addresses(layout: Layout, names: set[str]) -> Layout:
                     site, network=dataclasses.replace(site.network, listen="")
                 ),
             )
-    return dataclasses.replace(layout, manifest=manifest)
+    return trial.agreed_by_all(layout, manifest)
 
 
 def assert_equal_to_the_engine(layout: Layout) -> None:

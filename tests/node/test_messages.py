@@ -39,6 +39,7 @@ def a_hello() -> Hello:
         state="active",
         owed=(1, 2),
         stored=(),
+        ended=False,
         time=10,
         answer=False,
     )

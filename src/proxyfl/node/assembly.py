@@ -16,6 +16,8 @@ from torch import Tensor
 from proxyfl import data, models
 from proxyfl._examples import Examples
 from proxyfl.data import Dataset
+from proxyfl.data.tables.loading import load_tables
+from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import DataError
 from proxyfl.federation.client import DP, Client, Part, assemble, real, seeded
 from proxyfl.federation.methods import METHODS
@@ -33,6 +35,8 @@ class SiteData:
 
     train: Examples
     test: Examples
+    notes: tuple[str, ...] = ()
+    """What a user should know of how they were read."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,7 @@ class Relabelled:
 
 def load(manifest: Manifest, site: Site, folder: Path) -> SiteData:
     """The site's examples; DataError if they are not of the manifest's shape and classes."""
-    source = site.data.source
-    if (folder / source).exists():
-        source = str(folder / source)
-    dataset = data.load(
-        source,
-        label=site.data.label,
-        test_fraction=site.data.test_fraction,
-        seed=site.data.seed,
-        download=False,
-    )
+    dataset = _dataset(manifest, site, folder)
     if dataset.shape != manifest.input.shape:
         raise DataError(
             f"{site.data.source}: examples have the shape {list(dataset.shape)}, the manifest says "
@@ -81,6 +76,33 @@ def load(manifest: Manifest, site: Site, folder: Path) -> SiteData:
     return SiteData(
         Relabelled(dataset.train, numbers[dataset.train.labels]),
         Relabelled(dataset.test, numbers[dataset.test.labels]),
+        tuple(dataset.notes),
+    )
+
+
+def _dataset(manifest: Manifest, site: Site, folder: Path) -> Dataset:
+    """The site's data as the manifest's schema or its own files say."""
+    own = site.data
+    if manifest.schema is not None:
+        return load_tables(
+            [folder / own.source],
+            manifest.schema,
+            tests=[folder / own.test] if own.test else [],
+            dialect=Dialect(own.separator, own.decimal, own.encoding),
+            faults=own.faults,
+            test_fraction=own.test_fraction,
+            seed=own.seed,
+        )
+    path = folder / own.source
+    is_file = path.exists()
+    return data.load(
+        str(path) if is_file else own.source,
+        label=own.label,
+        # A named source or a factory has its own list, which ``_numbers`` compares.
+        classes=manifest.input.classes if is_file else (),
+        test_fraction=own.test_fraction,
+        seed=own.seed,
+        download=False,
     )
 
 

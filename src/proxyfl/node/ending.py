@@ -30,6 +30,7 @@ class Ending:
 
     def finish(self) -> None:
         """Stay until what is owed is delivered and the others have had their last shares."""
+        self.exchange.has_ended = True
         deadline = time.monotonic() + self.participant.patience
         while time.monotonic() < deadline and not self.stopping.is_set():
             self.service.check_behind()
@@ -80,9 +81,9 @@ class Ending:
             away = card.name in self.participant.missed
             # Whoever holds a stream to this site may still need it as a relay.
             needs_us = self.service.dialled_in(card.name)
-            if needs_us or (
-                peer.state == "active" and peer.round < rounds and not away
-            ):
+            done = peer.round >= rounds or self.exchange.ended(card.name)
+            at_work = peer.state == "active" and not done and not away
+            if needs_us or at_work:
                 found.append(card.name)
         return found
 

@@ -71,6 +71,11 @@ def predict(
 ) -> list[Outcome]:
     """Run the federation in ``folder`` in this process."""
     agreed, sites = find_sites(folder)
+    if agreed.rounds == manifest.MOST_ROUNDS:
+        raise ConfigError(
+            f"The manifest ends on {agreed.ends} and states no number of rounds. A simulation "
+            "needs one: state both, `proxyfl federation new --rounds N --until DATE`."
+        )
     data = [assembly.load(agreed, settings, place) for settings, place in sites]
     clients = []
     for (settings, _), own in zip(sites, data, strict=True):

@@ -120,10 +120,11 @@ def _data(site: Site, folder: Path, agreed: Manifest) -> str:
     own = assembly.load(agreed, site, folder)
     present = len(set(own.train.labels.tolist()))
     total = len(agreed.input.classes)
-    return (
+    found = (
         f"{len(own.train)} examples to learn from, {len(own.test)} to judge by, {present} of "
         f"{total} classes"
     )
+    return "; ".join([found, *own.notes])
 
 
 def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> str:

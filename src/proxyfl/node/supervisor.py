@@ -146,7 +146,8 @@ class Node:
                 self.ending.drain()
                 (self.folder / LEAVE_FILE).unlink(missing_ok=True)
                 return "left"
-            if here.round >= self.roster.current.rounds:
+            agreed = self.roster.current
+            if here.round >= agreed.rounds or agreed.is_over(time.time()):
                 self.ending.finish()
                 return "finished"
             if self._asked(STOP_FILE) or self.stopping.is_set():

@@ -5,6 +5,7 @@ handwritten digits, divided so that most of a site's examples are of one class, 
 a private model of another architecture.
 """
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -101,10 +102,16 @@ def lay_out(
         proxy=Proxy("linear", seed),
         members=tuple(cards),
     )
-    manifests.write(folder, manifest)
-    for at, place in enumerate(folders):
-        roster.accept(place, Identity(place, name_of(at)), manifest)
-    return Layout(folder, manifest, tuple(folders))
+    return agreed_by_all(Layout(folder, manifest, tuple(folders)), manifest)
+
+
+def agreed_by_all(layout: Layout, manifest: Manifest) -> Layout:
+    """The same sites under another first manifest, which all accept."""
+    manifests.write(layout.folder, manifest)
+    for place in layout.sites:
+        shutil.rmtree(place / roster.FOLDER, ignore_errors=True)
+        roster.accept(place, Identity(place, place.name), manifest)
+    return replace(layout, manifest=manifest)
 
 
 def quick_site(patience: float = 60.0) -> Site:

@@ -115,8 +115,8 @@ class Hello(Header):
 
     ``owed`` lists the rounds of unsettled shares for the receiver, ``stored`` the rounds of the
     last shares stored from it. ``round`` is the first round whose shares the site has not yet
-    sent, ``since`` the one in which its present epoch began. ``answer`` tells an answer from a
-    question.
+    sent, ``since`` the one in which its present epoch began. A site that has ``ended`` releases
+    nothing more. ``answer`` tells an answer from a question.
     """
 
     manifest: str
@@ -126,6 +126,7 @@ class Hello(Header):
     state: State
     owed: tuple[int, ...]
     stored: tuple[int, ...]
+    ended: bool
     time: int
     answer: bool
 

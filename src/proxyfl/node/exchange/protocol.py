@@ -52,9 +52,10 @@ class Exchange:
         self.books = books
         self.manifest = ""
         self.accepted = ""
+        self.has_ended = False
         self._check = check
         self._admitted: set[str] = set()
-        self._owed: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._hellos: dict[str, Hello] = {}
         self._changed = threading.Condition()
 
     def wait(self, seconds: float) -> None:
@@ -73,8 +74,15 @@ class Exchange:
 
     def owes_nothing(self, peer: str, round: int) -> bool:
         """Whether ``peer`` has released ``round`` and has no share for this site on its way."""
-        released, owed = self._owed.get(peer, (0, ()))
-        return released > round and not any(other <= round for other in owed)
+        last = self._hellos.get(peer)
+        if last is None or not (last.ended or last.round > round):
+            return False
+        return not any(other <= round for other in last.owed)
+
+    def ended(self, peer: str) -> bool:
+        """Whether ``peer`` has said that it releases nothing more."""
+        last = self._hellos.get(peer)
+        return last is not None and last.ended
 
     def hello(self, peer: str, *, time: int, answer: bool = False) -> Hello:
         """This site's present state, for ``peer``."""
@@ -99,6 +107,7 @@ class Exchange:
             state=here.state,
             owed=tuple(round for (round,) in owed),
             stored=tuple(round for (round,) in stored),
+            ended=self.has_ended,
             time=time,
             answer=answer,
         )
@@ -153,7 +162,7 @@ class Exchange:
             )
             if hello.state == "left":
                 self._take_back(hello)
-            self._owed[hello.sender] = (hello.round, hello.owed)
+            self._hellos[hello.sender] = hello
         if hello.answer:
             self._admitted.add(hello.sender)
         self.notify()

@@ -1,19 +1,22 @@
 """The manifest: what the members of a federation agree on. TOML, no secrets.
 
 Members, in order, with addresses and keys; the proxy's architecture and initial seed; what an
-example looks like and the fixed list of classes; the graph; how many rounds; the measure in which
-gain is reported. Every message names the manifest's version, and sites that meet compare its hash.
+example looks like and the fixed list of classes, or the public schema of a table, from which both
+follow; the graph; how many rounds, or until when; the measure in which gain is reported. Every
+message names the manifest's version, and sites that meet compare its hash.
 
 A change (a site added, a site removed, an address moved) is a new version that names the hash of
 the one before. A site follows only manifests that its own operator accepted; the acceptance is a
 signature over the hash, which peers collect.
 
 Guarantees:
-    * ``digest`` depends on the content alone, not on how the file is laid out;
+    * ``digest`` depends on the content alone, not on how the file is laid out; the order of a
+      schema's columns is content, since it is the order of the proxy's inputs;
     * a version that does not follow from the one before is refused: ``check_successor``.
 """
 
 import dataclasses
+import datetime
 import hashlib
 import json
 from collections.abc import Sequence
@@ -24,6 +27,9 @@ from typing import Any
 from proxyfl import _settings
 from proxyfl._files import write_text
 from proxyfl._validate import choice, number, whole
+from proxyfl.data.tables import schema as schemas
+from proxyfl.data.tables.features import feature_names
+from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import ConfigError
 from proxyfl.gossip import topology
 from proxyfl.measures import MEASURES
@@ -95,16 +101,27 @@ class Manifest:
     """The hash of the first version; empty in the first itself."""
     protocol: int = PROTOCOL
     rounds: int = 60
+    ends: str = ""
+    """When the last round may begin, such as 2027-03-31T18:00:00+00:00; empty: after ``rounds``."""
     measure: str = "accuracy"
     """The measure in which sites report what joining gained them."""
     input: Input = field(default_factory=lambda: Input((1,), ("0", "1")))
     proxy: Proxy = field(default_factory=Proxy)
     graph: Graph = field(default_factory=Graph)
+    schema: Schema | None = None
+    """What the columns of a table mean and how they become numbers, if examples are rows."""
     members: tuple[Card, ...] = ()
 
     def __post_init__(self) -> None:
         whole("version", self.version)
         whole("rounds", self.rounds)
+        if self.ends:
+            moment("ends", self.ends)
+        if self.schema is not None and self.input != input_of(self.schema):
+            raise ConfigError(
+                "The manifest's input is not what its schema gives: "
+                f"{_settings.to_toml(input_of(self.schema))!r}."
+            )
         choice("measure", self.measure, MEASURES)
         if self.protocol != PROTOCOL:
             raise ConfigError(
@@ -122,15 +139,17 @@ class Manifest:
     @property
     def digest(self) -> str:
         """The SHA-256 of the content, as 64 hexadecimal digits."""
-        content = json.dumps(
-            dataclasses.asdict(self), sort_keys=True, separators=(",", ":")
-        )
+        content = json.dumps(_terms(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"proxyfl manifest\0" + content.encode()).hexdigest()
 
     @property
     def federation(self) -> str:
         """What tells this federation from all others: its name and its first version's hash."""
         return f"{self.name}/{(self.founded or self.digest)[:16]}"
+
+    def is_over(self, now: float) -> bool:
+        """Whether no round may begin any more at the time ``now``, in seconds since 1970."""
+        return bool(self.ends) and now >= moment("ends", self.ends)
 
     def member(self, name: str) -> Card:
         """The card of the member called ``name``."""
@@ -178,8 +197,12 @@ def parse(tree: dict[str, Any], *, source: Path | str) -> Manifest:
 
 def to_toml(manifest: Manifest) -> str:
     """The manifest as a file that ``read`` reads back to an equal one."""
-    terms = _settings.to_toml(dataclasses.replace(manifest, members=()))
+    terms = _settings.to_toml(
+        dataclasses.replace(manifest, members=(), schema=None)
+    )
     head = terms.replace("members = []\n", "").replace("\nmembers = []", "")
+    if manifest.schema is not None:
+        head += "\n" + _schema_block(manifest.schema)
     cards = [f"[[members]]\n{_settings.to_toml(card)}" for card in manifest.members]
     return "\n".join([head, *cards])
 
@@ -225,12 +248,47 @@ def check_successor(old: Manifest, new: Manifest) -> None:
             f"Version {new.version} of {new.name!r} does not follow version {old.version} of "
             f"{old.name!r}: it names another predecessor. Get the versions in order."
         )
-    for part in ("name", "input", "proxy", "protocol"):
-        if getattr(new, part) != getattr(old, part):
+    for part in ("name", "input", "schema", "proxy", "protocol"):
+        if _terms(new)[part] != _terms(old)[part]:
             raise ConfigError(
                 f"Version {new.version} changes {part}, which is fixed for a federation's life. "
                 "Found a new federation for that."
             )
+
+
+def input_of(schema: Schema) -> Input:
+    """What an example looks like under a schema."""
+    return Input((len(feature_names(schema)),), schema.label.classes)
+
+
+def moment(what: str, text: str) -> float:
+    """The time that ``text`` names, in seconds since 1970; a date alone is its end, in UTC."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"Expected {what} such as 2027-03-31 or 2027-03-31T18:00:00+00:00, got {text!r:.40}."
+        ) from None
+    if schemas.is_date(text):
+        found += datetime.timedelta(days=1)
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=datetime.UTC)
+    return found.timestamp()
+
+
+def _terms(manifest: Manifest) -> dict[str, Any]:
+    """All that the members agree on; the schema as text, in which its columns have an order."""
+    terms = dataclasses.asdict(manifest)
+    if manifest.schema is not None:
+        terms["schema"] = schemas.to_toml(manifest.schema)
+    return terms
+
+
+def _schema_block(schema: Schema) -> str:
+    lines = ["[schema]"]
+    for line in schemas.to_toml(schema).splitlines():
+        lines.append(f"[schema.{line[1:]}" if line.startswith("[") else line)
+    return "\n".join(lines) + "\n"
 
 
 def _check_distinct(kind: str, values: Sequence[str]) -> None:

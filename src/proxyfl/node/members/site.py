@@ -24,7 +24,18 @@ class Data:
     source: str = "data.npz"
     """A file, a folder, or one of the datasets that `proxyfl data` lists."""
     label: str = "label"
-    """The label column of a table."""
+    """The label column of a table for which the manifest has no schema."""
+    test: str = ""
+    """A table's own test part, a file of the same name in another folder; empty: some persons are
+    held out."""
+    separator: str = "auto"
+    """What separates the columns of a CSV file: `comma`, `semicolon`, `tab`, `bar`, or `auto`."""
+    decimal: str = "auto"
+    """The decimal sign of a CSV file: `point`, `comma`, or `auto`."""
+    encoding: str = "auto"
+    """The encoding of a CSV file, such as `utf-8` or `latin-1`, or `auto`."""
+    faults: str = "refuse"
+    """What becomes of rows with faults: `refuse` the file, or `skip` them and say how many."""
     test_fraction: float = 0.2
     """The part of the examples that is kept for judging, if the source has no test part."""
     seed: int = 0
@@ -32,6 +43,7 @@ class Data:
 
     def __post_init__(self) -> None:
         number("data.test_fraction", self.test_fraction, above=0, below=1)
+        choice("data.faults", self.faults, ("refuse", "skip"))
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,14 @@ from proxyfl.cli.commands import add_json, opening
 if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands
     from proxyfl.node.members.card import Card
+    from proxyfl.node.members.manifest import Input, Manifest
     from proxyfl.node.prediction import Outcome
 
 _EPILOG = """\
 examples:
   proxyfl federation try --sites 4                 the whole of it on this machine, in two minutes
-  proxyfl federation new heart --classes well,sick --shape 13 *.card.toml
+  proxyfl federation new heart --schema schema.toml *.card.toml       a table at each site
+  proxyfl federation new scans --classes well,sick --shape 1,28,28 *.card.toml
   proxyfl federation add heart east.card.toml --from-round 10
   proxyfl federation remove heart west             how a site is revoked
   proxyfl federation show heart
@@ -84,10 +86,15 @@ def _add_new(verbs: "Commands") -> None:
     new.add_argument("cards", type=Path, nargs="+", metavar="CARD")
     new.add_argument("--name", help="the federation's name (default: the folder's)")
     new.add_argument(
-        "--shape", required=True, help="of one example: 13, or 1,28,28"
+        "--schema",
+        type=Path,
+        help="the public schema of a table; see proxyfl schema",
     )
     new.add_argument(
-        "--classes", required=True, help="in order, separated by commas"
+        "--shape", help="of one example, without a schema: 13, or 1,28,28"
+    )
+    new.add_argument(
+        "--classes", help="in order, separated by commas, without a schema"
     )
     new.add_argument(
         "--proxy", default="linear", help="an architecture of `proxyfl models`"
@@ -95,7 +102,17 @@ def _add_new(verbs: "Commands") -> None:
     new.add_argument(
         "--seed", type=int, default=0, help="of the proxy's initial parameters"
     )
-    new.add_argument("--rounds", type=int, default=60)
+    new.add_argument(
+        "--rounds",
+        type=int,
+        help="how many (default: 60, or as many as --until lets)",
+    )
+    new.add_argument(
+        "--until",
+        default="",
+        metavar="DATE",
+        help="no round begins after this, such as 2027-03-31 (UTC)",
+    )
     new.add_argument(
         "--measure", default="accuracy", help="in which gain is reported"
     )
@@ -113,6 +130,7 @@ def read_card(path: Path) -> "Card":
 
 
 def _new(args: argparse.Namespace) -> int:
+    from proxyfl.data.tables import schema as schemas
     from proxyfl.errors import ConfigError
     from proxyfl.node.members import manifest
 
@@ -120,23 +138,42 @@ def _new(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{args.folder / manifest.FILE} exists already. `proxyfl federation add` changes it."
         )
-    try:
-        shape = tuple(int(part) for part in args.shape.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"Expected --shape such as 1,28,28, got {args.shape!r}."
-        ) from None
+    schema = None
+    if args.schema is not None:
+        schema = schemas.read(args.schema)
+    rounds = args.rounds
+    if rounds is None:
+        rounds = manifest.MOST_ROUNDS if args.until else 60
     agreed = manifest.Manifest(
         args.name or args.folder.name,
-        rounds=args.rounds,
+        rounds=rounds,
+        ends=args.until,
         measure=args.measure,
-        input=manifest.Input(shape, tuple(args.classes.split(","))),
+        input=_input(args) if schema is None else manifest.input_of(schema),
+        schema=schema,
         proxy=manifest.Proxy(args.proxy, args.seed),
         graph=manifest.Graph(args.topology, args.self_weight),
         members=tuple(read_card(path) for path in args.cards),
     )
     manifest.write(args.folder, agreed)
     return _show(args)
+
+
+def _input(args: argparse.Namespace) -> "Input":
+    from proxyfl.errors import ConfigError
+    from proxyfl.node.members.manifest import Input
+
+    if args.shape is None or args.classes is None:
+        raise ConfigError(
+            "Say what an example looks like: --schema FILE for tables, else --shape and --classes."
+        )
+    try:
+        shape = tuple(int(part) for part in args.shape.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"Expected --shape such as 1,28,28, got {args.shape!r}."
+        ) from None
+    return Input(shape, tuple(args.classes.split(",")))
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -170,10 +207,16 @@ def _show(args: argparse.Namespace) -> int:
         return 0
     console = Console(highlight=False)
     console.print(
-        f"{agreed.name}, version {agreed.version}: {len(agreed.members)} members, {agreed.rounds} "
-        f"rounds, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
+        f"{agreed.name}, version {agreed.version}: {len(agreed.members)} members, "
+        f"{_length(agreed)}, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
         f"{len(agreed.input.classes)} classes, {agreed.graph.topology} graph"
     )
+    if agreed.schema is not None:
+        console.print(
+            f"schema {agreed.schema.name}, {agreed.schema.fingerprint}: predicts "
+            f"{agreed.schema.label.column!r} from {', '.join(agreed.schema.features)}"
+        )
+    console.print(f"gain is reported in {agreed.measure}")
     table = Table("member", "address", "from round", "fingerprint of its key")
     for card in agreed.members:
         address = card.address or "dials out only"
@@ -184,6 +227,12 @@ def _show(args: argparse.Namespace) -> int:
         "Each member: compare fingerprints and hash, then `proxyfl node accept`."
     )
     return 0
+
+
+def _length(agreed: "Manifest") -> str:
+    if not agreed.ends:
+        return f"{agreed.rounds} rounds"
+    return f"at most {agreed.rounds} rounds until {agreed.ends}"
 
 
 def _try(args: argparse.Namespace) -> int:

@@ -1,0 +1,233 @@
+"""A CSV file per hospital: three nodes that agree on the schema in their manifest."""
+
+import csv
+import dataclasses
+import random
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from proxyfl.cli.main import main
+from proxyfl.data.tables import schema as schemas
+from proxyfl.errors import ConfigError, DataError
+from proxyfl.node import assembly, prediction
+from proxyfl.node.members import manifest as manifests
+from proxyfl.node.members import site as sites
+from proxyfl.node.members.site import Data, Learning, Network, Site
+from proxyfl.node.observe import status
+from proxyfl.node.trial import Layout, free_ports
+
+from .federations import SEED, change, quick, running, total_weight, trial
+from .test_node import final_proxy
+
+NAMES = ("north", "south", "east")
+SCHEMA = """\
+name = "stroke"
+person = "patient"
+
+[label]
+column = "died"
+classes = ["alive", "dead"]
+written = [["0", "no"], ["1", "yes"]]
+
+[columns.age]
+type = "number"
+unit = "years"
+range = [18, 100]
+
+[columns.pressure]
+type = "number"
+unit = "mmHg"
+range = [80, 220]
+
+[columns.smoker]
+type = "yes/no"
+"""
+
+Record = dict[str, str]
+
+
+def records(count: int, seed: int) -> list[Record]:
+    """Invented patients, of whom the old with a high pressure die more often."""
+    draw = random.Random(seed)
+    found = []
+    for number in range(count):
+        age = draw.uniform(20, 95)
+        pressure = draw.uniform(90, 200)
+        dies = (age - 55) / 20 + (pressure - 140) / 40 + draw.gauss(0, 0.5) > 0
+        found.append(
+            {
+                "patient": f"p{seed}-{number}",
+                "age": f"{age:.1f}",
+                "pressure": f"{pressure:.1f}",
+                "smoker": draw.choice(["yes", "no"]),
+                "died": "1" if dies else "0",
+            }
+        )
+    return found
+
+
+def write_csv(
+    path: Path,
+    rows: list[Record],
+    *,
+    separator: str = ",",
+    decimal: str = ".",
+    columns: tuple[str, ...] = ("patient", "age", "pressure", "smoker", "died"),
+) -> None:
+    """A file as one hospital's program writes it."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerow(columns)
+        for row in rows:
+            writer.writerow([row[name].replace(".", decimal) for name in columns])
+
+
+DIALECTS = {
+    "north": {},
+    "south": {"separator": ";", "decimal": ","},
+    "east": {
+        "separator": "\t",
+        "columns": ("died", "smoker", "pressure", "age", "patient"),
+    },
+}
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Layout:
+    """Three sites made by the commands, each with a CSV in its own dialect."""
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    ports = free_ports(6)
+    cards = []
+    for at, name in enumerate(NAMES):
+        place = tmp_path / name
+        address = f"127.0.0.1:{ports[at]}"
+        assert main(["node", "init", str(place), "--address", address]) == 0
+        cards.append(str(place / f"{name}.card.toml"))
+        write_csv(place / "patients.csv", records(80, seed=at), **DIALECTS[name])  # type: ignore[arg-type]  # a test's own words
+        network = Network(
+            listen=address, patience=60.0, heartbeat=1.0, status_port=ports[3 + at]
+        )
+        change(place, lambda site, network=network: described(site, network))
+    new = ["federation", "new", str(tmp_path), *cards, "--name", "stroke"]
+    terms = ["--schema", str(tmp_path / "schema.toml"), "--rounds", "4"]
+    assert main([*new, *terms, "--measure", "auroc"]) == 0
+    for name in NAMES:
+        place, manifest = str(tmp_path / name), str(tmp_path / "manifest.toml")
+        assert main(["node", "accept", place, manifest]) == 0
+    places = tuple(tmp_path / name for name in NAMES)
+    return Layout(tmp_path, manifests.read(tmp_path), places)
+
+
+def described(site: Site, network: Network) -> Site:
+    """A site's own settings: its file, a private model for tables, quick rounds."""
+    return dataclasses.replace(
+        site,
+        data=Data("patients.csv"),
+        model=sites.Model("tabular"),
+        learning=Learning(batch_size=20, steps_per_round=3),
+        network=network,
+    )
+
+
+def test_nodes_over_tables_equal_the_simulation(hospitals: Layout) -> None:
+    """Three files, three dialects, one schema: the sites train together, the proxies are the
+    simulation's, bit for bit, and the gain is in the manifest's measure."""
+    with running(hospitals) as made:
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    expected = prediction.predict(hospitals.folder, seed=SEED)
+    for place, outcome in zip(hospitals.sites, expected, strict=True):
+        assert outcome.proxy is not None
+        assert torch.equal(final_proxy(place), outcome.proxy), place.name
+        assert outcome.joined == status.rows(place)[-1]["private_auroc"]
+    assert total_weight(hospitals) == 3
+
+
+def test_all_sites_encode_alike(hospitals: Layout) -> None:
+    """The same patients in three dialects give the same numbers at every site."""
+    shown = []
+    for place in hospitals.sites:
+        write_csv(
+            place / "patients.csv",
+            records(40, seed=9),
+            **DIALECTS[place.name],  # type: ignore[arg-type]  # a test's own words
+        )
+        own = assembly.load(hospitals.manifest, *sites.read(place))
+        rows = []
+        for part in (own.train, own.test):
+            inputs = part.take(torch.arange(len(part)))
+            labels = part.labels.tolist()
+            rows += zip(inputs.tolist(), labels, strict=True)
+        shown.append(sorted(rows))
+    assert len(shown[0]) == 40
+    assert shown[0] == shown[1] == shown[2]
+
+
+def test_a_file_that_does_not_fit_the_schema_is_refused(hospitals: Layout) -> None:
+    """A column that is missing, and a class that the schema lacks, are named."""
+    place = hospitals.sites[0]
+    write_csv(place / "patients.csv", records(40, seed=1), columns=("age", "died"))
+    with pytest.raises(DataError, match="pressure"):
+        assembly.load(hospitals.manifest, *sites.read(place))
+    rows = [row | {"died": "perhaps"} for row in records(40, seed=1)]
+    write_csv(place / "patients.csv", rows)
+    with pytest.raises(DataError, match="perhaps"):
+        assembly.load(hospitals.manifest, *sites.read(place))
+
+
+def test_a_manifest_carries_its_schema(hospitals: Layout) -> None:
+    """It reads back equal; the order of columns is part of the hash; input must follow from it."""
+    agreed = hospitals.manifest
+    assert agreed.schema == schemas.parse(tomllib.loads(SCHEMA))
+    assert agreed.input == manifests.Input((6,), ("alive", "dead"))
+    assert agreed.schema is not None
+    columns = dict(reversed(agreed.schema.columns.items()))
+    turned = dataclasses.replace(agreed.schema, columns=columns)
+    other = dataclasses.replace(agreed, schema=turned)
+    assert other.digest != agreed.digest
+    following = dataclasses.replace(manifests.successor(agreed), schema=turned)
+    with pytest.raises(ConfigError, match="changes schema"):
+        manifests.check_successor(agreed, following)
+    with pytest.raises(ConfigError, match="not what its schema gives"):
+        dataclasses.replace(agreed, input=manifests.Input((7,), ("alive", "dead")))
+
+
+def test_a_federation_ends_on_its_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the date has come no round begins; nobody waits for who has ended, mass balances."""
+    layout = trial.lay_out(
+        tmp_path, sites=3, rounds=500, template=quick(patience=100.0)
+    )
+    first = layout.sites[0]
+
+    def over(agreed: manifests.Manifest, now: float) -> bool:
+        return len(status.rows(first)) >= 3
+
+    monkeypatch.setattr(manifests.Manifest, "is_over", over)
+    with running(layout) as made:
+        made.join(timeout=90)
+    assert set(made.ended.values()) == {"finished"}
+    rounds = [len(status.rows(place)) for place in layout.sites]
+    assert rounds[0] == 3
+    assert max(rounds) < 10
+    assert total_weight(layout) == 3
+
+
+def test_a_date_alone_is_its_end_in_utc() -> None:
+    """A round may begin on the named day, and not on the next."""
+    agreed = manifests.Manifest("f", ends="1970-01-02")
+    assert not agreed.is_over(2 * 86400 - 1)
+    assert agreed.is_over(2 * 86400)
+    assert manifests.Manifest("f", ends="1970-01-01T01:00:00+01:00").is_over(0)
+    assert not manifests.Manifest("f").is_over(1e12)
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "2027-13-01", "31.3.2027"])
+def test_an_end_that_is_no_date_is_refused(text: str) -> None:
+    """The error shows how to write one."""
+    with pytest.raises(ConfigError, match="2027-03-31"):
+        manifests.Manifest("f", ends=text)
