@@ -59,7 +59,7 @@ class Site:
         self.name = name
         self.store = store
         self.exchange = self.open()
-        if not self.exchange.books.position().mass:
+        if not self.exchange.books.mass():
             with store.transaction() as run:
                 run.execute("update site set mass = ?", (str(value).encode(),))
 
@@ -77,18 +77,18 @@ class Site:
     @property
     def value(self) -> Fraction:
         """What the site holds itself."""
-        return Fraction(self.exchange.books.position().mass.decode())
+        return Fraction(bytes(self.exchange.books.mass()).decode())
 
 
-def refuse_marked(share: Share, frame: bytes) -> None:
+def refuse_marked(share: Share, frame: bytes | memoryview) -> None:
     """Stand in for a receiver's checks: refuse a frame that says so."""
-    if frame.startswith(b"!"):
+    if bytes(frame[:1]) == b"!":
         raise TransportError("marked as bad")
 
 
-def number(frame: bytes) -> Fraction:
+def number(frame: bytes | memoryview) -> Fraction:
     """The value in a frame."""
-    return Fraction(frame.decode().lstrip("!"))
+    return Fraction(bytes(frame).decode().lstrip("!"))
 
 
 class Network:

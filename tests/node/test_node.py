@@ -35,7 +35,7 @@ def final_proxy(place: Path) -> torch.Tensor:
         node.books.start()
         here = node.books.position()
         keeping.restore(folder, node.client.learner, here.learner)
-        node.client.learner.adopt(node.mixer.kept(here.mass))
+        node.client.learner.adopt(node.mixer.kept(node.books.mass()))
         return params.flatten(node.client.learner.shared).clone()
 
 

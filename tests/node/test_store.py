@@ -1,6 +1,7 @@
 """What was acknowledged survives power loss: every prefix of the write log is a state that was."""
 
 import contextlib
+import os
 import random
 import sqlite3
 from fractions import Fraction
@@ -10,6 +11,7 @@ import pytest
 
 from proxyfl.errors import RunError
 from proxyfl.node.exchange.books import Books
+from proxyfl.node.exchange.frames import LARGEST_IN_A_ROW
 from proxyfl.node.exchange.store import Store
 
 
@@ -116,3 +118,87 @@ def test_a_store_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     assert store.connection.execute("select count(*) from charges").fetchone() == (
         0,
     )
+
+
+LARGE = b"\0file:" + bytes(LARGEST_IN_A_ROW)
+"""A frame that lies in a file; it begins like a row that names one."""
+
+
+def large_history(folder: Path) -> Books:
+    """A site that has released a large frame."""
+    books = Books(
+        Store(folder / "store.sqlite"), federation="f", me="a", version=1, rounds=9
+    )
+    books.start()
+    half = Fraction(1, 2)
+    books.release(
+        kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half}
+    )
+    return books
+
+
+def files(folder: Path) -> list[Path]:
+    """The frames that lie beside a store."""
+    return sorted((folder / "frames").iterdir())
+
+
+def test_a_large_frame_lies_in_a_file_of_its_own(tmp_path: Path) -> None:
+    """It reads back equal, only its owner may read it, and it goes when its row does."""
+    books = large_history(tmp_path)
+    assert len(files(tmp_path)) == 2
+    assert {path.stat().st_mode & 0o077 for path in [tmp_path / "frames"]} == {0}
+    share, frame = books.unsettled("b")[0]
+    assert bytes(frame) == LARGE + b"b"
+    assert bytes(books.mass()) == LARGE
+    assert (tmp_path / "store.sqlite").stat().st_size < LARGEST_IN_A_ROW
+    books.settle("b", share.round, share.sha256, stored=False)
+    assert bytes(books.parts()[0].frame) == LARGE + b"b"
+    books.conclude(books.parts(), b"small")
+    assert files(tmp_path) == []
+    assert books.mass() == b"small"
+
+
+def test_a_transaction_that_fails_keeps_the_files_of_before(tmp_path: Path) -> None:
+    """A crash between a frame's file and its row leaves a file that the next start removes, and
+    takes none away that a row names."""
+    books = large_history(tmp_path)
+    named = files(tmp_path)
+    with contextlib.suppress(KeyboardInterrupt), books.store.transaction() as run:
+        run.execute("update site set mass = ?", (books.store.frames.put(LARGE),))
+        run.execute("delete from outbox")
+        books.store.forget()
+        raise KeyboardInterrupt
+    assert set(named) < set(files(tmp_path))
+    books.start()
+    assert files(tmp_path) == named
+    assert bytes(books.unsettled("b")[0][1]) == LARGE + b"b"
+
+
+def test_a_frame_is_synced_before_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file and its folder are on the disk before the transaction that names it commits."""
+    done: list[str] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        sync(descriptor)
+        done.append(Path(f"/proc/self/fd/{descriptor}").resolve().parent.name)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    store = Store(tmp_path / "store.sqlite")
+    store.connection.set_trace_callback(
+        lambda text: done.append("commit") if text == "commit" else None
+    )
+    with store.transaction():
+        store.frames.put(LARGE)
+    assert done == ["frames", tmp_path.name, "commit"]
+
+
+def test_a_missing_frame_says_what_to_do(tmp_path: Path) -> None:
+    """Whoever restored a part of the folder is told to restore all of it."""
+    books = large_history(tmp_path)
+    for path in files(tmp_path):
+        path.unlink()
+    with pytest.raises(RunError, match="whole of the site's folder"):
+        books.mass()

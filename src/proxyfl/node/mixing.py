@@ -41,7 +41,7 @@ class Mixer:
         self.me = me
         self.proxy = proxy
 
-    def check(self, share: Share, frame: bytes) -> None:
+    def check(self, share: Share, frame: bytes | memoryview) -> None:
         """Raise TransportError unless ``frame`` may be added."""
         manifest = self._manifest(share.version)
         if share.sender not in manifest.names():
@@ -60,7 +60,10 @@ class Mixer:
                 f"{share.sender!r}, round {share.round}: the frame says weight {message.weight:g}, "
                 f"its share {float(weight):g}."
             )
-        largest = float(message.values.abs().max()) if len(message.values) else 0.0
+        largest = 0.0
+        if len(message.values):
+            low, high = message.values.aminmax()
+            largest = max(-float(low), float(high))
         if largest > LARGEST_VALUE:
             raise TransportError(
                 f"{share.sender!r}, round {share.round}: a parameter of {largest:g}; at most "
@@ -87,7 +90,7 @@ class Mixer:
             wire.Message(0, 0, float(weight), theta.cpu(), self.proxy.model)
         )
 
-    def kept(self, content: bytes) -> Tensor:
+    def kept(self, content: bytes | memoryview) -> Tensor:
         """The parameters that ``to_keep`` put away."""
         message = wire.decode(
             content,
@@ -187,7 +190,11 @@ class Mixer:
         return self.roster.versions[version]
 
     def _decoded(
-        self, frame: bytes, manifest: Manifest, sender: str, round: int
+        self,
+        frame: bytes | memoryview,
+        manifest: Manifest,
+        sender: str,
+        round: int,
     ) -> wire.Message:
         return wire.decode(
             frame,

@@ -92,7 +92,8 @@ class Participant:
     def release(self, mass: Mass, *, leaving: bool) -> dict[str, int]:
         """Put this round's shares into the outbox; return their sizes by receiver."""
         here = self.books.position()
-        before = self.mixer.kept(here.mass) if here.mass else self.initial
+        held = self.books.mass()
+        before = self.mixer.kept(held) if held else self.initial
         self.guard.moved(float((mass.theta - before).norm()))
         self._await_settlement()
         left = self.left()
@@ -153,7 +154,7 @@ class Participant:
         here = self.books.position()
         self.await_senders(here.round)
         parts = self.books.parts()
-        kept = Mass(self.mixer.kept(here.mass), float(here.weight))
+        kept = Mass(self.mixer.kept(self.books.mass()), float(here.weight))
         mixed = self.guard.added(self.mixer, kept, parts)
         frame = b""
         if mixed is not None:

@@ -197,8 +197,9 @@ class Node:
         if here.learner:
             keeping.restore(self.folder, self.client.learner, here.learner)
         self.client.weight = float(here.weight)
-        if here.phase == "ready" and here.mass:
-            self.client.learner.adopt(self.mixer.kept(here.mass))
+        mass = self.books.mass()
+        if here.phase == "ready" and mass:
+            self.client.learner.adopt(self.mixer.kept(mass))
         if self.site.network.listen and not self.site.network.folder:
             self._listen()
         self.log.add("started", round=here.round, version=manifest.version)

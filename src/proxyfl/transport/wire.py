@@ -74,7 +74,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(
-    frame: bytes,
+    frame: bytes | memoryview,
     *,
     expect_sender: int,
     expect_round: int,
@@ -85,7 +85,7 @@ def decode(
     otherwise."""
     where = f"Frame expected from client {expect_sender} for round {expect_round}"
     start = _values_start(where, frame)
-    header = _parsed(where, frame[_START + 8 : start])
+    header = _parsed(where, bytes(frame[_START + 8 : start]))
     metadata, layout = header["__metadata__"], header["values"]
     expected = {
         "sender": str(expect_sender),
@@ -143,7 +143,7 @@ def _header(message: Message) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-def _values_start(where: str, frame: bytes) -> int:
+def _values_start(where: str, frame: bytes | memoryview) -> int:
     if len(frame) < _START + 8:
         raise TransportError(
             f"{where}: {len(frame)} bytes are too few for a frame."
@@ -205,7 +205,9 @@ def _check_finite(
         raise TransportError(
             f"{where}: expected a finite weight >= 0, got {weight}."
         )
-    if not np.isfinite(numbers).all():
+    # A NaN or an infinity shows in the least or the greatest: no array of flags is made.
+    ends = [] if not numbers.size else [float(numbers.min()), float(numbers.max())]
+    if not all(math.isfinite(end) for end in ends):
         found = int(numbers.size - np.isfinite(numbers).sum())
         raise TransportError(
             f"{where}: {found} of {numbers.size} values are not finite. Did that client's "

@@ -32,7 +32,7 @@ class Part:
     version: int
     returned_by: str
     weight: Fraction
-    frame: bytes
+    frame: bytes | memoryview
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,6 @@ class Position:
     phase: str
     state: State
     weight: Fraction
-    mass: bytes
     learner: str
     since: int
     """The round in which the present epoch began."""
@@ -106,6 +105,7 @@ class Books:
                 "update site set boot = boot + 1, tag = ?, clock = clock + 1",
                 (tag,),
             )
+            self.store.forget()
 
     def stamp(self) -> Stamp:
         """This site's stamp."""
@@ -117,10 +117,16 @@ class Books:
         """Where this site stands."""
         with self.store.reading() as run:
             row = run.execute(
-                "select round, phase, state, weight, mass, learner, since from site"
+                "select round, phase, state, weight, learner, since from site"
             ).fetchone()
         round, phase, state, weight, *rest = row
         return Position(round, phase, state, parse_weight(weight), *rest)
+
+    def mass(self) -> bytes | memoryview:
+        """The mass that this site holds; empty before its first round."""
+        with self.store.reading() as run:
+            (held,) = run.execute("select mass from site").fetchone()
+            return self.store.frames.read(held)
 
     def peer(self, name: str) -> Peer:
         """What is known of ``name``."""
@@ -186,7 +192,8 @@ class Books:
             for receiver, frame in frames.items():
                 sha256 = hashlib.sha256(frame).hexdigest()
                 weight = spelled_weight(weights[receiver])
-                about = (receiver, here.round, self.version, weight, sha256, frame)
+                held = self.store.frames.put(frame)
+                about = (receiver, here.round, self.version, weight, sha256, held)
                 made = (stamp.epoch, stamp.boot, stamp.tag, stamp.clock + 1)
                 run.execute(
                     "insert into outbox values (?,?,?,?,?,?,?,?,?,?)", about + made
@@ -195,8 +202,9 @@ class Books:
             run.execute(
                 "update site set phase = 'released', clock = clock + 1, weight = ?, mass = ?,"
                 " learner = ?",
-                (remaining, kept, learner),
+                (remaining, self.store.frames.put(kept), learner),
             )
+            self.store.forget()
             known = run.execute("select count(*) from charges").fetchone()[0]
             for entry in charges[known:]:
                 run.execute("insert into charges (entry) values (?)", (entry,))
@@ -220,8 +228,9 @@ class Books:
             ).fetchall()
         found = []
         for sender, round, version, returned_by, weight, frame in rows:
+            content = self.store.frames.read(frame)
             part = Part(
-                sender, round, version, returned_by, parse_weight(weight), frame
+                sender, round, version, returned_by, parse_weight(weight), content
             )
             found.append(part)
         return found
@@ -246,8 +255,9 @@ class Books:
             run.execute(
                 "update site set phase = 'ready', clock = clock + 1, weight = ?, mass = ?,"
                 " round = ?",
-                (spelled_weight(total), mass, following),
+                (spelled_weight(total), self.store.frames.put(mass), following),
             )
+            self.store.forget()
 
     def skip_to(self, round: int) -> None:
         """Go on at ``round``, without having taken part in those before it."""
@@ -272,6 +282,7 @@ class Books:
             )
             run.execute("delete from outbox")
             run.execute("delete from inbox")
+            self.store.forget()
 
     def write_off(self, names: Collection[str]) -> None:
         """Give up, on record, the shares for members that a new manifest has removed."""
@@ -283,8 +294,9 @@ class Books:
                     (name,),
                 )
                 run.execute("delete from outbox where receiver = ?", (name,))
+            self.store.forget()
 
-    def unsettled(self, peer: str) -> list[tuple[Share, bytes]]:
+    def unsettled(self, peer: str) -> list[tuple[Share, bytes | memoryview]]:
         """The shares that ``peer`` has given no verdict on, oldest first."""
         with self.store.reading() as run:
             rows = run.execute(
@@ -293,7 +305,8 @@ class Books:
                 (peer,),
             ).fetchall()
         found = []
-        for version, epoch, boot, tag, clock, round, weight, sha256, frame in rows:
+        for version, epoch, boot, tag, clock, round, weight, sha256, held in rows:
+            frame = self.store.frames.read(held)
             stamp = Stamp(epoch, boot, tag, clock)
             start = (self.federation, version, self.me, peer, *stamp.numbers)
             share = Share(
@@ -325,6 +338,7 @@ class Books:
                 key,
             )
             run.execute("update site set clock = clock + 1")
+            self.store.forget()
 
 
 def divided(

@@ -195,7 +195,9 @@ class Courier:
         for share, frame in exchange.books.unsettled(name):
             self._send(card, share, frame)
 
-    def _send(self, card: Card, header: Header, body: bytes = b"") -> None:
+    def _send(
+        self, card: Card, header: Header, body: bytes | memoryview = b""
+    ) -> None:
         message = messages.pack(header, self.service.identity, body)
         answer = self.carry(card, message)
         if answer:

@@ -182,7 +182,7 @@ _KINDS: dict[str, type[Header]] = {
 }
 
 
-def pack(header: Header, signer: Signer, body: bytes = b"") -> bytes:
+def pack(header: Header, signer: Signer, body: bytes | memoryview = b"") -> bytes:
     """The message as bytes."""
     text = _encoded(header)
     signature = signer.sign(_CONTEXT + text)

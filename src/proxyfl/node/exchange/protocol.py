@@ -37,7 +37,7 @@ from proxyfl.node.exchange.messages import (
 MOST_UNAPPLIED = 4
 """Shares of one peer that wait in the inbox; more are put off until some have been added."""
 
-Check = Callable[[Share, bytes], None]
+Check = Callable[[Share, bytes | memoryview], None]
 """Raises TransportError if a share's frame must not be stored."""
 
 
@@ -123,7 +123,9 @@ class Exchange:
             *stamp.numbers,
         )
 
-    def handle(self, header: Header, body: bytes, *, time: int) -> Header | None:
+    def handle(
+        self, header: Header, body: bytes | memoryview, *, time: int
+    ) -> Header | None:
         """Take one message that is authentic and for this site; return the answer, if any."""
         if isinstance(header, Hello):
             return self._take_hello(header, time)
@@ -184,7 +186,7 @@ class Exchange:
                 hello.sender, share.round, share.sha256, stored=stored
             )
 
-    def _take_share(self, share: Share, frame: bytes) -> Verdict:
+    def _take_share(self, share: Share, frame: bytes | memoryview) -> Verdict:
         with self.books.store.transaction() as run:
             self.books.saw_release(share)
             earlier = run.execute(
@@ -210,7 +212,13 @@ class Exchange:
             else:
                 run.execute(
                     "insert into inbox values (?, ?, ?, '', ?, ?)",
-                    (share.sender, share.round, share.version, share.weight, frame),
+                    (
+                        share.sender,
+                        share.round,
+                        share.version,
+                        share.weight,
+                        self.books.store.frames.put(frame),
+                    ),
                 )
             run.execute(
                 "insert into verdicts values (?,?,?,?,?,?)",
@@ -244,7 +252,7 @@ class Exchange:
             "too many shares wait to be added" if waiting >= MOST_UNAPPLIED else ""
         )
 
-    def _reason_to_refuse(self, share: Share, frame: bytes) -> str:
+    def _reason_to_refuse(self, share: Share, frame: bytes | memoryview) -> str:
         if self.books.position().state != "active":
             return "the receiver has left the federation"
         if share.round >= self.books.rounds:

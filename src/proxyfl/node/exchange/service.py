@@ -81,9 +81,7 @@ class Service:
         messages.authentic(message, self.roster.current.member(header.sender))
         self._note(header, len(message))
         try:
-            answer = self.exchange.handle(
-                header, body.tobytes(), time=int(time.time())
-            )
+            answer = self.exchange.handle(header, body, time=int(time.time()))
         except RestoredError as error:
             self.behind = error
             self.log.add("restored from an old backup", peer=header.sender)

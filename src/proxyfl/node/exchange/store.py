@@ -4,8 +4,8 @@ SQLite runs in WAL mode with ``synchronous=FULL``: when ``transaction`` ends wit
 changes are on the disk together; when the program or the machine stops before, none of them are.
 There is one connection, used under one lock.
 
-The tables hold names, rounds, exact weights as text and frames as bytes; what they mean is in
-``protocol``.
+The tables hold names, rounds, exact weights as text and frames (``frames``: large ones lie as
+files beside the store); what they mean is in ``protocol``.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proxyfl.errors import RunError
+from proxyfl.node.exchange import frames
 
 FILE = "store.sqlite"
 SCHEMA_VERSION = 2
@@ -91,6 +92,12 @@ create table charges (
 );
 """
 
+_NAMED_FRAMES = """
+select mass from site where substr(mass, 1, 6) = ?
+union all select frame from outbox where substr(frame, 1, 6) = ?
+union all select frame from inbox where substr(frame, 1, 6) = ?
+"""
+
 _STATEMENTS = [statement for statement in _SCHEMA.split(";") if statement.strip()]
 
 
@@ -100,8 +107,12 @@ class Store:
     def __init__(self, path: Path | None) -> None:
         """Open the file at ``path``, made if need be; None keeps everything in memory."""
         self.path = path
+        self.frames = frames.Frames(
+            None if path is None else path.parent / frames.FOLDER
+        )
         self._lock = threading.RLock()
         self._depth = 0
+        self._untidy = False
         try:
             self.connection = sqlite3.connect(
                 ":memory:" if path is None else path,
@@ -143,6 +154,7 @@ class Store:
                 yield self.connection
                 if outermost:
                     self.connection.execute("commit")
+                    self._tidy()
             except BaseException as error:
                 if outermost and self.connection.in_transaction:
                     self.connection.execute("rollback")
@@ -154,6 +166,16 @@ class Store:
                 raise
             finally:
                 self._depth -= 1
+
+    def forget(self) -> None:
+        """Remove the frames that no row names, once the present transaction has ended."""
+        self._untidy = True
+
+    def _tidy(self) -> None:
+        if self._untidy:
+            self._untidy = False
+            named = self.connection.execute(_NAMED_FRAMES, (frames.MARK,) * 3)
+            self.frames.sweep([held for (held,) in named])
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
