@@ -1,6 +1,5 @@
 """Whole sites on loopback: they train together, survive what happens, and leave in order."""
 
-import json
 import shutil
 import signal
 import time
@@ -12,7 +11,7 @@ import torch
 
 from proxyfl import params
 from proxyfl.errors import ConfigError, PrivacyError, RunError
-from proxyfl.node import assembly, export, keeping, prediction
+from proxyfl.node import assembly, keeping, prediction
 from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
@@ -283,36 +282,6 @@ def test_real_noise_is_the_default(tmp_path: Path) -> None:
     made.start(layout.sites[0], seed=None)
     made.join()
     assert not Ledger.read(layout.sites[0] / assembly.LEDGER_FILE).simulated
-
-
-def test_the_private_model_is_exported_for_use_without_this_package(
-    tmp_path: Path,
-) -> None:
-    """TorchScript and weights agree with the model, and about.json says what it is."""
-    layout = trial.lay_out(
-        tmp_path, sites=2, rounds=2, template=quick(patience=5.0)
-    )
-    with running(layout) as made:
-        made.join()
-    settings, folder = sites.read(layout.sites[0])
-    written = export.export(settings, folder, tmp_path / "out")
-    assert [path.name for path in written] == [
-        "about.json",
-        "private.pt",
-        "private.safetensors",
-    ]
-    program = torch.jit.load(str(tmp_path / "out" / "private.pt"))
-    own = assembly.load(layout.manifest, settings, folder)
-    rows = torch.arange(20)
-    accuracy = (
-        (program(own.test.take(rows)).argmax(1) == own.test.labels[rows])
-        .float()
-        .mean()
-    )
-    assert accuracy > 0.15
-    about = json.loads((tmp_path / "out" / "about.json").read_text())
-    assert about["classes"] == list("0123456789")
-    assert "without DP" in about["warning"]
 
 
 def test_the_audit_log_shows_tampering(tmp_path: Path) -> None:

@@ -2,7 +2,12 @@
 
     private.safetensors   the weights, with the architecture in their header
     private.pt            TorchScript: inputs -> logits; needs torch and nothing of this package
+    schema.toml           how a table's columns become the inputs, if the manifest has a schema
     about.json            classes, input shape, rounds, and what the site's data have cost
+    certificate.md        what the site's releases have cost; `proxyfl certificate SITE --check`
+    certificate.json      compares either with the ledger
+
+Guarantee: weights and program give the predictions of the site's own private model.
 
 The private model was never released by taking part: exporting it is the site's own decision. It
 was trained without DP and may reveal the site's records to whoever gets it.
@@ -15,17 +20,21 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from proxyfl._files import finite, write_json
+from proxyfl._files import finite, write_json, write_text
+from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import RunError
 from proxyfl.node import assembly, keeping
+from proxyfl.node.assembly import SiteData
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.store import FILE as STORE_FILE
 from proxyfl.node.exchange.store import Store
 from proxyfl.node.members.identity import Identity
+from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
 from proxyfl.node.observe import status
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.statements import certificate as certificates
 
 WARNING = (
     "The private model was trained without DP on this site's records. Whoever has it may learn "
@@ -53,11 +62,11 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
             f"{site.name} has finished no round yet: there is nothing to export."
         )
     data = assembly.load(manifest, site, folder)
-    # A throw-away client without a ledger: it takes no step.
-    client = assembly.client(manifest, site, data.train, ledger=None, seed=0)
-    keeping.restore(folder, client.learner, here.learner)
-    model = client.learner.models()["private"].eval()
-    out.mkdir(parents=True)
+    model = _private_model(manifest, site, folder, data, here.learner)
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError:
+        raise RunError(f"{out} exists already. Name a new folder.") from None
     example = data.test.take(torch.tensor([0]))
     weights = {
         name: value.contiguous().clone()
@@ -72,6 +81,12 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     with torch.no_grad():
         trace: Any = torch.jit.trace  # untyped in torch
         trace(model, example).save(str(out / "private.pt"))
+    if manifest.schema is not None:
+        write_text(out / "schema.toml", schemas.to_toml(manifest.schema))
+    ledger = Ledger.read(folder / assembly.LEDGER_FILE)
+    document = certificates.certificate(ledger, certificates.NODE)
+    write_json(out / "certificate.json", {"certificates": [document]})
+    write_text(out / "certificate.md", certificates.markdown(document))
     history = status.rows(folder)
     content = {
         "site": site.name,
@@ -81,11 +96,18 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         "shape": list(manifest.input.shape),
         "classes": list(manifest.input.classes),
         "residual_on": manifest.proxy.architecture if site.model.residual else None,
-        "privacy_of_the_proxies": str(
-            Ledger.read(folder / assembly.LEDGER_FILE).epsilon()
-        ),
+        "privacy_of_the_proxies": str(ledger.epsilon()),
         "warning": WARNING,
         "last_round": history[-1] if history else None,
     }
     write_json(out / "about.json", finite(json.loads(json.dumps(content))))
     return sorted(out.iterdir())
+
+
+def _private_model(
+    manifest: Manifest, site: Site, folder: Path, data: SiteData, name: str
+) -> torch.nn.Module:
+    # A throw-away client without a ledger: it takes no step.
+    client = assembly.client(manifest, site, data.train, ledger=None, seed=0)
+    keeping.restore(folder, client.learner, name)
+    return client.learner.models()["private"].eval()

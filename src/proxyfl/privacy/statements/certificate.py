@@ -54,6 +54,10 @@ class Facts:
     audit: Mapping[str, Any] | None = None
 
 
+NODE = Facts("proxyfl", released=True)
+"""A node takes part in the one method that nodes have."""
+
+
 def certificate(ledger: Ledger, facts: Facts) -> dict[str, Any]:
     """The certificate as a JSON document."""
     epsilon = ledger.epsilon()

@@ -91,9 +91,8 @@ def execute(args: argparse.Namespace) -> int:
 def _documents(path: Path, method: str | None) -> list[dict[str, Any]]:
     """A certificate for each ledger, in the order of the clients."""
     if (path / _SITE_LEDGER).is_file():
-        # A site takes part in the one method that nodes have.
-        facts = Facts("proxyfl", released=True)
-        return [certificates.certificate(Ledger.read(path / _SITE_LEDGER), facts)]
+        ledger = Ledger.read(path / _SITE_LEDGER)
+        return [certificates.certificate(ledger, certificates.NODE)]
     run = reading.read(path)
     name = method or _releasing(run)
     ledgers = sorted((path / "ledger" / name).glob("*.jsonl"))

@@ -1,0 +1,93 @@
+"""The private model for use elsewhere, with its certificate."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from proxyfl.cli.main import main
+from proxyfl.node import assembly, keeping
+from proxyfl.node.members import site as sites
+from proxyfl.node.supervisor import Node
+from proxyfl.node.trial import Layout
+
+from .federations import SEED, quick, running, trial
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Two sites that have done two rounds, and the first one's model in out/."""
+    folder = tmp_path_factory.mktemp("federation")
+    layout = trial.lay_out(folder, sites=2, rounds=2, template=quick(patience=60.0))
+    with running(layout) as made:
+        made.join()
+    assert main(["node", "export", str(layout.sites[0]), str(folder / "out")]) == 0
+    return layout
+
+
+def own_predictions(
+    layout: Layout,
+) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    """The site's own private model, all of its test inputs, and what it says of them."""
+    settings, folder = sites.read(layout.sites[0])
+    with Node(settings, folder, seed=SEED) as node:
+        keeping.restore(folder, node.client.learner, node.books.position().learner)
+        model = node.client.learner.models()["private"].eval()
+        inputs = node.data.test.take(torch.arange(len(node.data.test)))
+    with torch.no_grad():
+        return model, inputs, model(inputs)
+
+
+def test_the_program_predicts_what_the_model_does(finished: Layout) -> None:
+    """TorchScript, loaded in a process without this package, gives the site's own logits."""
+    _, inputs, expected = own_predictions(finished)
+    out = finished.folder / "out"
+    torch.save(inputs, finished.folder / "inputs.pt")
+    code = (
+        "import sys, torch\n"
+        f"program = torch.jit.load({str(out / 'private.pt')!r})\n"
+        f"inputs = torch.load({str(finished.folder / 'inputs.pt')!r})\n"
+        f"torch.save(program(inputs).detach(), {str(finished.folder / 'said.pt')!r})\n"
+        "assert not any(name.startswith('proxyfl') for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    said = torch.load(finished.folder / "said.pt")
+    assert torch.equal(said.argmax(1), expected.argmax(1))
+    torch.testing.assert_close(said, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_weights_are_the_models(finished: Layout) -> None:
+    """Loaded into a model of the same architecture they give the same logits, bit for bit."""
+    model, inputs, expected = own_predictions(finished)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    model.load_state_dict(
+        load_file(finished.folder / "out" / "private.safetensors")
+    )
+    with torch.no_grad():
+        assert torch.equal(model(inputs), expected)
+
+
+@pytest.mark.parametrize("form", ["certificate.md", "certificate.json"])
+def test_the_certificate_holds(finished: Layout, form: str) -> None:
+    """`proxyfl certificate --check` compares it with the site's ledger; a changed one fails."""
+    site, path = str(finished.sites[0]), finished.folder / "out" / form
+    assert main(["certificate", site, "--check", str(path)]) == 0
+    forged = finished.folder / form
+    forged.write_text(path.read_text().replace("zero-out", "add-or-remove"))
+    assert forged.read_text() != path.read_text()
+    assert main(["certificate", site, "--check", str(forged)]) == 1
+
+
+def test_what_is_exported_says_what_it_is(finished: Layout) -> None:
+    """about.json has classes, shape and the warning; a folder that exists is left alone."""
+    about = json.loads((finished.folder / "out" / "about.json").read_text())
+    assert about["classes"] == list("0123456789")
+    assert about["shape"] == list(finished.manifest.input.shape)
+    assert "without DP" in about["warning"]
+    site = str(finished.sites[0])
+    assert main(["node", "export", site, str(finished.folder / "out")]) == 2
+    assert (finished.sites[0] / assembly.LEDGER_FILE).exists()
