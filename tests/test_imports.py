@@ -39,14 +39,24 @@ for level, names in enumerate(LEVELS):
 
 HOMES = {
     "pandas": {"data/files.py", "records/frames.py"},
-    "PIL": {"data/folders.py"},
+    "PIL": {
+        "data/images/rule.py",
+        "data/images/sheet.py",
+        "data/slides/slide.py",
+    },
     "opacus": set(),
     "grpc": {"transport/grpc/server.py", "transport/grpc/client.py"},
 }
 """Optional packages and the only files that import them. Pandas reads tables at one end and makes
 them at the other; Opacus is an oracle of the tests, nothing more."""
 
-AT_MOST_ONE_HOME = ("matplotlib", "plotly", "mpi4py", "openslide")
+AT_MOST_ONE_HOME = (
+    "matplotlib",
+    "plotly",
+    "mpi4py",
+    "openslide",
+    "efficientnet_lite_pytorch",
+)
 
 FILES = sorted(
     path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py"

@@ -1,14 +1,16 @@
 """Every kind of examples gives the same rows, the same checksum, and copies no more than asked."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
+from proxyfl.data import load
 from proxyfl.data.examples import (
     Examples,
     InMemory,
@@ -20,6 +22,10 @@ from proxyfl.data.examples import (
     gathered,
     is_in_memory,
 )
+from proxyfl.data.stores import writing
+from proxyfl.data.stores.faults import Faults
+from proxyfl.data.stores.index import Content, Entry
+from proxyfl.data.stores.writing import write_store
 from proxyfl.errors import DataError
 
 VALUES = np.random.default_rng(0).integers(0, 256, (50, 9, 8, 3), dtype=np.uint8)
@@ -53,7 +59,31 @@ def part_of_more(folder: Path, values: npt.NDArray[np.generic]) -> Examples:
     return Subset(everything, torch.arange(50, 100))
 
 
-KINDS: list[Make] = [in_memory, mapped, part_of_more]
+def stored(folder: Path, values: npt.NDArray[np.generic]) -> Examples:
+    """The same examples in the shards of a store."""
+    if values.dtype == np.uint8:
+        values = np.moveaxis(values, 3, 1)
+    values = values.astype(np.uint8 if values.dtype == np.uint8 else np.float32)
+    content = Content(values.shape[1:], str(values.dtype), tuple("0123"))
+    entries = [
+        Entry(label=str(int(label)), person=f"{int(person):02d}")
+        for label, person in zip(LABELS, PERSONS, strict=True)
+    ]
+
+    def read(
+        start: int, some: Sequence[Entry]
+    ) -> Iterator[npt.NDArray[np.generic]]:
+        return iter(values[start : start + len(some)])
+
+    with mock.patch.object(writing, "SHARD_BYTES", 6 * content.row_bytes):
+        place = folder / f"store-{len(list(folder.iterdir()))}"
+        write_store(place, content, entries, read, Faults())
+    loaded = load(str(place)).train
+    assert isinstance(loaded, Subset)
+    return loaded.examples
+
+
+KINDS: list[Make] = [in_memory, mapped, part_of_more, stored]
 
 
 @pytest.mark.parametrize("make", KINDS)

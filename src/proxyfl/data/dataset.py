@@ -158,6 +158,7 @@ def hold_out(
     seed: int,
     site: Tensor | None = None,
     site_names: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> Dataset:
     """A dataset whose test part is drawn uniformly from all examples, by the stream ``split`` of
     ``seed`` alone.
@@ -190,6 +191,8 @@ def hold_out(
         class_names=class_names,
         site=None if site is None else site[train],
         site_names=site_names,
+        test_site=None if site is None else site[test],
+        notes=notes,
     )
 
 

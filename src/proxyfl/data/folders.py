@@ -8,7 +8,6 @@ is an error."""
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ import torch
 
 from proxyfl.data.dataset import Dataset, hold_out
 from proxyfl.data.examples import InMemory, pixels
+from proxyfl.data.images.rule import pillow
 from proxyfl.errors import DataError
 
 # How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and
@@ -118,7 +118,7 @@ def _stack(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
 
 def read_image(file: Path) -> npt.NDArray[np.uint8]:
     """One image as (H, W, C)."""
-    image_module = _pillow(file)
+    image_module = pillow(file)
     try:
         with image_module.open(file) as image:
             mode = image.mode
@@ -137,16 +137,6 @@ def read_image(file: Path) -> npt.NDArray[np.uint8]:
             "Convert it first, or store the values as .npz."
         )
     return values if values.ndim == 3 else values[:, :, None]
-
-
-def _pillow(file: Path) -> Any:
-    try:
-        from PIL import Image
-    except ImportError as problem:
-        raise DataError(
-            f"{file}: reading images needs Pillow: pip install 'proxyfl[images]'."
-        ) from problem
-    return Image
 
 
 def _size(image: npt.NDArray[np.uint8]) -> str:

@@ -14,6 +14,7 @@ from proxyfl.data.dataset import Dataset, hold_out
 from proxyfl.data.examples import InMemory
 from proxyfl.data.files import load_table
 from proxyfl.data.folders import load_folder
+from proxyfl.data.stores.reading import is_store, load_store
 from proxyfl.data.tables import files as tables
 from proxyfl.data.tables import heart
 from proxyfl.data.tables import schema as schemas
@@ -97,6 +98,7 @@ FORMS = {
     "if there are sites",
     "SITES/*.csv with a schema": "a table per site, as institutions have them (proxyfl schema)",
     "FOLDER of .npy": "the same arrays as files (x.npy, y.npy); inputs are read when needed",
+    "STORE": "what `proxyfl images`, `proxyfl slides` and `proxyfl embed` write",
     "FOLDER": "images by class: CLASS/name.png, or train/CLASS/name.png and test/CLASS/name.png",
     "package.module:factory": "your own function without arguments that returns a "
     "proxyfl.data.Dataset",
@@ -164,6 +166,14 @@ def load(
             _existing(path),
             site=site,
             classes=classes,
+            test_fraction=test_fraction,
+            seed=seed,
+        )
+    if source not in SOURCES and is_store(path):
+        return load_store(
+            path,
+            classes=classes,
+            faults=faults,
             test_fraction=test_fraction,
             seed=seed,
         )

@@ -24,6 +24,8 @@ COMMANDS = {
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
     "data": "the datasets found here, or what is in one",
+    "images": "bring folders of images to one shape, in a store",
+    "embed": "features of images, from public networks or fixed wavelets, in a store",
     "node": "run one site of a real federation",
     "federation": "found a federation, change its manifest, or try one out",
     "preflight": "check a site before it takes part: keys, peers, data, models, budget, disk",
@@ -36,6 +38,7 @@ ROOMS = {
     "reading": ("table", "report", "predict"),
     "budget": ("epsilon", "certificate", "audit", "ledger", "plan"),
     "parts": ("methods", "models", "topology", "data"),
+    "images": ("images", "embed"),
     "sites": ("node", "federation", "preflight"),
 }
 """Which room has a command's module; ``schema`` is a room by itself."""

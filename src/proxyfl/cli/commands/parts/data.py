@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from proxyfl.cli.commands import add_json, opening
 from proxyfl.data import SOURCES, Dataset, load
+from proxyfl.data.examples import chunks
 from proxyfl.data.fetch import data_folder
 from proxyfl.data.sources import FORMS
 
@@ -116,10 +117,19 @@ def _contents(dataset: Dataset) -> dict[str, Any]:
         "shape": list(dataset.shape),
         "train": len(dataset.train_y),
         "test": len(dataset.test_y),
-        "range": [float(extreme) for extreme in dataset.train_x.aminmax()],
+        "range": _range(dataset),
         "classes": classes,
         "sites": sites,
+        "notes": list(dataset.notes),
     }
+
+
+def _range(dataset: Dataset) -> list[float]:
+    """The smallest and the largest training value, piece by piece."""
+    extremes = [inputs.aminmax() for inputs in chunks(dataset.train)]
+    lowest = min(float(low) for low, _ in extremes)
+    highest = max(float(high) for _, high in extremes)
+    return [lowest, highest]
 
 
 def _show_sources(found: dict[str, Any], console: Console) -> None:
@@ -154,3 +164,5 @@ def _show_contents(found: dict[str, Any], console: Console) -> None:
                 str(row["site"]), escape(row["name"]), f"{row['train']:,}"
             )
         console.print(table)
+    for note in found["notes"]:
+        console.print(f"Note: {escape(note)}", soft_wrap=True)

@@ -1,0 +1,87 @@
+"""``proxyfl embed``: features of images, from something that no private record has shaped."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from proxyfl import _settings
+from proxyfl.cli.commands import opening
+from proxyfl.cli.terminal.spinner import spinner
+
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+Embed every image of SOURCE once and write the features to a store, which is then a source like any
+other. The embedder must be public: learnt from other people's data, or from none, and chosen
+without a look at these. docs/images.md says why.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl embed fashion-mnist --model scattering --out features
+  proxyfl embed endoscopy.store --model efficientnet-lite0 --out features
+  proxyfl embed endoscopy.store --model scattering --set grid=2 --out features
+  proxyfl embed endoscopy.store --model mine:backbone --out features
+  proxyfl run --set data.source=features --set models.private=mlp
+"""
+
+
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(
+        commands, "embed", execute, description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="what `proxyfl data SOURCE` reads"
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="scattering, efficientnet-lite0, or package.module:factory",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="options",
+        metavar="KEY=VALUE",
+        help="an option of the embedder, such as grid=2",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="STORE",
+        help="the store to write",
+    )
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="where named datasets lie"
+    )
+    parser.add_argument(
+        "--offline", action="store_true", help="fetch nothing from a publisher"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the store; the same command continues one that was interrupted."""
+    from proxyfl.data import load
+    from proxyfl.data.features.embedding import embed
+
+    options: dict[str, Any] = {}
+    for text in args.options:
+        _settings.override(options, text)
+    dataset = load(args.source, directory=args.data_dir, download=not args.offline)
+    total = len(dataset.train) + len(dataset.test)
+    with spinner(f"embedding {total} images", total=total) as advance:
+        head = embed(dataset, args.out, args.model, options, advance=advance)
+    features = head.content.shape[0]
+    Console(soft_wrap=True).print(
+        f"[bold]{escape(str(args.out))}[/bold]: {features:,} features of each of {total:,} images "
+        f"by {escape(args.model)}. Use it with data.source={escape(str(args.out))}"
+    )
+    return 0

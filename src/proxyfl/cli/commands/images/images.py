@@ -1,0 +1,215 @@
+"""``proxyfl images``: folders of images, brought to one shape, in a store."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from proxyfl.cli.commands import opening
+from proxyfl.cli.terminal.spinner import spinner
+from proxyfl.errors import DataError
+
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+    from proxyfl.data.stores.faults import Faults
+    from proxyfl.data.stores.index import Entry, Head
+
+DESCRIPTION = """\
+Bring all images below FOLDER to one size and colour mode by a stated rule, and write them to a
+store: sharded, checksummed, read when a batch needs them, with a contact sheet to look at. What is
+wrong is named and refused, or left out and counted where --skip says so. The same command continues
+a store that was interrupted.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl images hospitals --layout site/label --size 100x80 --out endoscopy.store
+  proxyfl images photos --index photos/index.csv --label dx --person lesion --site clinic \\
+      --size 64x64 --fit pad --out skin.store
+  proxyfl images scans --layout label --size 128 --mode grey --skip unreadable --out scans.store
+  proxyfl run --set data.source=endoscopy.store --set partition.kind=site
+"""
+
+
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(
+        commands, "images", execute, description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="where the images lie"
+    )
+    parser.add_argument(
+        "--size",
+        required=True,
+        metavar="WxH",
+        help="width and height of every image in the store, or one number for both",
+    )
+    parser.add_argument(
+        "--fit",
+        default="resize",
+        metavar="RULE",
+        help="resize (stretch), pad (fit and fill) or crop (cover and cut); default resize",
+    )
+    parser.add_argument(
+        "--mode", default="rgb", metavar="MODE", help="rgb or grey (default rgb)"
+    )
+    parser.add_argument(
+        "--filling",
+        default="black",
+        metavar="COLOUR",
+        help="black or white, behind padding and transparency (default black)",
+    )
+    add_listing(parser, layout="site/label")
+    parser.add_argument(
+        "--label",
+        default="label",
+        metavar="COLUMN",
+        help="column of the index (default label)",
+    )
+    parser.add_argument(
+        "--classes",
+        default="",
+        metavar="NAME,...",
+        help="the classes in their order; default: those that the labels show",
+    )
+    add_writing(parser)
+
+
+def add_listing(parser: argparse.ArgumentParser, *, layout: str) -> None:
+    """Add the options that say where files lie and what is known of them."""
+    parser.add_argument(
+        "--layout",
+        default=layout,
+        metavar="NAMES",
+        help="what the folders on the way to a file name: label, site, person, part, any "
+        f"(default {layout})",
+    )
+    parser.add_argument(
+        "--index",
+        type=Path,
+        metavar="CSV",
+        help="a table with a row for each file, instead",
+    )
+    for name, default in (
+        ("file", "file"),
+        ("site", None),
+        ("person", None),
+        ("part", None),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            default=default,
+            metavar="COLUMN",
+            help=f"column of the index that gives the {name}",
+        )
+    parser.add_argument(
+        "--suffix",
+        default="",
+        metavar=".EXT",
+        help="added to files that the index names without",
+    )
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that writes a store."""
+    parser.add_argument(
+        "--skip",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="leave out and count this kind of fault, instead of refusing it; may be repeated",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="threads (default: one for each core)",
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="STORE",
+        help="the store to write",
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the store and say what is in it."""
+    from proxyfl.data.images.importing import import_images
+    from proxyfl.data.images.rule import Rule
+    from proxyfl.data.stores.faults import Faults
+
+    rule = Rule(*_size(args.size), args.fit, args.mode, args.filling)
+    faults = Faults(args.skip)
+    entries = listed(args, faults, label=args.label)
+    with spinner(f"reading {len(entries)} images", total=len(entries)) as advance:
+        head = import_images(
+            args.folder,
+            entries,
+            args.out,
+            rule,
+            faults,
+            classes=[name for name in args.classes.split(",") if name],
+            workers=workers(args),
+            advance=advance,
+        )
+    show(args.out, head, faults)
+    return 0
+
+
+def listed(
+    args: argparse.Namespace, faults: "Faults", *, label: str | None
+) -> list["Entry"]:
+    """The files that the options name."""
+    from proxyfl.data.images.listing import from_folders, from_index
+
+    if args.index is None:
+        return from_folders(args.folder, args.layout, faults)
+    columns = {"file": args.file}
+    for name in ("site", "person", "part"):
+        if getattr(args, name) is not None:
+            columns[name] = getattr(args, name)
+    if label is not None:
+        columns["label"] = label
+    return from_index(args.index, columns, faults, suffix=args.suffix)
+
+
+def workers(args: argparse.Namespace) -> int:
+    """The number of threads: what was asked for, or one for each core that there is."""
+    if args.workers is not None and args.workers < 1:
+        raise DataError(f"Expected --workers of at least 1, got {args.workers}.")
+    return args.workers or len(os.sched_getaffinity(0))
+
+
+def show(out: Path, head: "Head", faults: "Faults") -> None:
+    """Say what a store holds, what was left out, and where to look."""
+    from proxyfl.data.images.sheet import NAME
+
+    console = Console(soft_wrap=True, highlight=False)
+    total = sum(shard.examples for shard in head.shards)
+    shape = "x".join(map(str, head.content.shape))
+    size = total * head.content.row_bytes / 2**20
+    console.print(
+        f"[bold]{escape(str(out))}[/bold]: {total:,} examples of shape {shape} in "
+        f"{len(head.shards)} shards ({size:,.0f} MB), classes {', '.join(head.content.classes)}"
+    )
+    for line in faults.lines():
+        console.print(escape(line))
+    console.print(
+        f"Look at {escape(str(out / NAME))}, then use data.source={escape(str(out))}"
+    )
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    try:
+        return int(width), int(height or width)
+    except ValueError as problem:
+        raise DataError(
+            f"Expected --size WIDTHxHEIGHT, such as 100x80, or one number, got {text!r}."
+        ) from problem

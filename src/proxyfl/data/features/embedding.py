@@ -1,0 +1,122 @@
+"""Embeds a source's images once and writes the features to a store.
+
+The store keeps labels, sites, persons, parts and order, so that it divides as its source does.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from proxyfl.data.dataset import Dataset
+from proxyfl.data.examples import Examples, Subset
+from proxyfl.data.features.backbones import build
+from proxyfl.data.stores.faults import Faults
+from proxyfl.data.stores.index import PARTS, Content, Entry, Head
+from proxyfl.data.stores.reading import Stored
+from proxyfl.data.stores.writing import Array, write_store
+
+BATCH = 64
+"""Images that are embedded at once."""
+
+
+def embed(
+    dataset: Dataset,
+    folder: Path,
+    model: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Head:
+    """Write the features that ``model`` gives of all images of ``dataset`` to a store."""
+    module, features = build(model, dataset.shape, options)
+    images = _all(dataset)
+    made = {
+        "source": dataset.name,
+        "embedder": model,
+        "options": dict(options or {}),
+        "shape": list(dataset.shape),
+    }
+    content = Content((features,), "float32", dataset.class_names, made)
+
+    def read(start: int, entries: Sequence[Entry]) -> Iterator[Array]:
+        return _features(module, images, torch.arange(start, start + len(entries)))
+
+    return write_store(
+        folder, content, images.entries, read, Faults(), advance=advance
+    )
+
+
+def _features(
+    module: nn.Module, images: "_Images", rows: Tensor
+) -> Iterator[Array]:
+    for some in torch.split(rows, BATCH):
+        with torch.inference_mode():
+            yield from module(images.take(some)).numpy()
+
+
+@dataclass(frozen=True)
+class _Images:
+    """All images of a dataset in the order of its store, and what is known of each."""
+
+    parts: Sequence[Examples]
+    entries: Sequence[Entry]
+
+    def take(self, rows: Tensor) -> Tensor:
+        """The images of ``rows``, which ascend."""
+        found = []
+        begin = 0
+        for part in self.parts:
+            end = begin + len(part)
+            own = rows[(rows >= begin) & (rows < end)]
+            if len(own):
+                found.append(part.take(own - begin))
+            begin = end
+        return torch.cat(found)
+
+
+def _all(dataset: Dataset) -> _Images:
+    """Where the test part was drawn, the examples it was drawn from: a seed then draws the same
+    part from the features. Parts that the source itself has are kept."""
+    train, test = dataset.train, dataset.test
+    if not (
+        isinstance(train, Subset)
+        and isinstance(test, Subset)
+        and train.examples is test.examples
+    ):
+        entries = _entries(dataset, train, dataset.site, PARTS[0])
+        entries += _entries(dataset, test, dataset.test_site, PARTS[1])
+        return _Images([train, test], entries)
+    source = train.examples
+    if isinstance(source, Stored):
+        return _Images([source], source.entries())
+    site = None
+    if dataset.site is not None and dataset.test_site is not None:
+        site = torch.empty(len(source), dtype=torch.int64)
+        site[train.rows] = dataset.site
+        site[test.rows] = dataset.test_site
+    return _Images([source], _entries(dataset, source, site, ""))
+
+
+def _entries(
+    dataset: Dataset, examples: Examples, site: Tensor | None, part: str
+) -> list[Entry]:
+    """What the dataset knows of ``examples``."""
+    persons = None
+    if examples.groups is not None:
+        # zeros in front, so that names sort as the numbers do and a seed draws the same persons
+        persons = [f"{int(group):09d}" for group in examples.groups]
+    found = []
+    for i, label in enumerate(examples.labels.tolist()):
+        found.append(
+            Entry(
+                label=dataset.class_names[label],
+                site="" if site is None else dataset.site_names[int(site[i])],
+                person="" if persons is None else persons[i],
+                part=part,
+            )
+        )
+    return found

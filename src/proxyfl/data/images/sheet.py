@@ -1,0 +1,60 @@
+"""A contact sheet: some examples of each site and class, to look at before training on them."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from proxyfl import _files
+from proxyfl.data.images.rule import pillow
+from proxyfl.data.stores import index
+from proxyfl.data.stores.index import Entry
+from proxyfl.data.stores.reading import Stored
+
+NAME = "contact.png"
+ACROSS = 12
+SIDE = 96
+CAPTION = 18
+
+
+def contact_sheet(folder: Path) -> Path:
+    """Draw the sheet of the store in ``folder``: up to twelve examples of each site and class,
+    spread evenly over its entries."""
+    head = index.read_head(folder)
+    entries = index.read_index(folder, head)
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for i, entry in enumerate(entries):
+        groups[entry.site, entry.label].append(i)
+    labels = torch.zeros(len(entries), dtype=torch.int64)
+    examples = Stored(folder, head.content, head.shards, labels)
+    images = pillow(folder)
+    from PIL import ImageDraw
+
+    height = len(groups) * (SIDE + CAPTION)
+    sheet = images.new("RGB", (ACROSS * SIDE, height), "white")
+    draw = ImageDraw.Draw(sheet)
+    for row, (key, rows) in enumerate(sorted(groups.items())):
+        top = row * (SIDE + CAPTION)
+        draw.text((4, top + 3), _caption(key, rows, entries), fill="black")
+        chosen = np.linspace(0, len(rows) - 1, min(ACROSS, len(rows))).astype(int)
+        for column, place in enumerate(chosen):
+            values = examples.take(torch.tensor([rows[place]]))[0]
+            pixels = (values * 255).round().byte().permute(1, 2, 0).numpy()
+            image = images.fromarray(
+                pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+            )
+            image.thumbnail((SIDE - 2, SIDE - 2))
+            sheet.paste(image.convert("RGB"), (column * SIDE, top + CAPTION))
+    path = folder / NAME
+    with _files.writing(path), _files.whole(path) as scratch:
+        sheet.save(scratch, format="PNG")
+    return path
+
+
+def _caption(key: tuple[str, str], rows: list[int], entries: list[Entry]) -> str:
+    site, label = key
+    where = f"{site}: " if site else ""
+    persons = len({entries[row].person for row in rows} - {""})
+    of = f" of {persons} persons" if persons else ""
+    return f"{where}{label or 'no label'}, {len(rows)} examples{of}"

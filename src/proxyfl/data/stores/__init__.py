@@ -1,0 +1,1 @@
+"""Stores of images or features: sharded, checksummed, read row by row."""

@@ -1,0 +1,146 @@
+"""A store's two lists: ``index.csv``, a row for each example, and ``store.json``, which says what
+the examples are and which shards hold them, each with its checksum.
+
+    STORE/
+      store.json      shape, type, classes, how it was made, shards with SHA-256, faults skipped
+      index.csv       label, site, person, part, file, x, y of each example, in order
+      000000.npy ...  the examples, some 32 MB a file
+"""
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from proxyfl import _files
+from proxyfl.errors import DataError
+
+FORMAT = 1
+HEAD = "store.json"
+INDEX = "index.csv"
+PARTS = ("train", "test")
+READ_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known of one example. Empty: not known."""
+
+    label: str
+    site: str = ""
+    person: str = ""
+    part: str = ""
+    file: str = ""
+    x: str = ""
+    y: str = ""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of examples."""
+
+    file: str
+    examples: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """What the examples of a store are: their shape, their type, and how they were made."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    classes: tuple[str, ...]
+    made: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one example."""
+        size = {"uint8": 1, "float32": 4}[self.dtype]
+        return size * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Head:
+    """All of ``store.json``."""
+
+    content: Content
+    shards: tuple[Shard, ...]
+    index_sha256: str
+    skipped: Mapping[str, int] = field(default_factory=dict)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, read piece by piece."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(READ_BYTES):
+            found.update(piece)
+    return found.hexdigest()
+
+
+def index_text(entries: Iterable[Entry]) -> str:
+    """The entries as CSV."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([each.name for each in fields(Entry)])
+    for entry in entries:
+        rows.writerow(asdict(entry).values())
+    return text.getvalue()
+
+
+def read_index(folder: Path, head: Head) -> list[Entry]:
+    """The entries of a store, if its index is the one that was written."""
+    path = folder / INDEX
+    text = _files.read_text(path, "index", error=DataError)
+    found = hashlib.sha256(text.encode()).hexdigest()
+    if found != head.index_sha256:
+        raise DataError(
+            f"{path}: its SHA-256 is {found}, expected {head.index_sha256}: it was changed after "
+            "the store was made. Restore it, or make the store again."
+        )
+    return [Entry(**row) for row in csv.DictReader(io.StringIO(text))]
+
+
+def head_json(head: Head) -> dict[str, Any]:
+    """``store.json`` as a document."""
+    return {"format": FORMAT, **asdict(head)}
+
+
+def read_head(folder: Path) -> Head:
+    """What ``store.json`` says."""
+    path = folder / HEAD
+    found = _files.read_json(path, "store", error=DataError)
+    try:
+        if found["format"] != FORMAT:
+            raise DataError(
+                f"{path}: expected a store of format {FORMAT}, got {found['format']!r}. Read it "
+                "with the version of proxyfl that made it, or make it again."
+            )
+        content = found["content"]
+        return Head(
+            Content(
+                tuple(content["shape"]),
+                content["dtype"],
+                tuple(content["classes"]),
+                content["made"],
+            ),
+            tuple(Shard(**each) for each in found["shards"]),
+            found["index_sha256"],
+            found["skipped"],
+        )
+    except (KeyError, TypeError) as problem:
+        raise DataError(
+            f"{path}: not the head of a store: {type(problem).__name__}: {problem}."
+        ) from problem
+
+
+def plan_digest(content: Content, entries: Sequence[Entry]) -> str:
+    """What an interrupted store must agree with to be continued."""
+    described = json.dumps(asdict(content), sort_keys=True) + index_text(entries)
+    return hashlib.sha256(described.encode()).hexdigest()

