@@ -6,6 +6,10 @@ no share for more than ``most_weight`` times the weight that the site kept. The 
 site's own: no peer can stretch it. It needs no majority: with the exponential graph a site receives
 one proxy a round, so there is nobody to take a median over.
 
+``median`` clips in the same way, and then takes the middle value of each parameter over the site's
+own proxy and those received. It needs a graph in which a site hears two others or more in a round
+("complete", or "random" with a degree above 1); with fewer it is ``clip``.
+
 It bounds what one share can do in one round; it does not detect who lies. Mass that is counted
 for less than it claims is not conserved: with a liar among the members there is nothing to
 conserve. docs/node.md has what it buys and what it costs.
@@ -16,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+import torch
 from torch import Tensor
 
 from proxyfl.gossip.pushsum import Mass, add
@@ -39,12 +44,25 @@ class Guard:
         """What was kept and what has arrived, added up by the rule."""
         if self.rule == "none" or not kept.w > 0:
             return mixer.added(kept, parts)
-        masses = [kept]
+        own = [kept]
+        received = []
         for part in parts:
             mass = mixer.mass(part)
-            own = part.sender == mixer.me
-            masses.append(mass if own else self.guarded(kept, mass))
-        return add(masses)
+            if part.sender == mixer.me:
+                own.append(mass)
+            else:
+                received.append(mass)
+        return self.mixed(add(own), received)
+
+    def mixed(self, own: Mass, received: Sequence[Mass]) -> Mass:
+        """The site's own mass and what it received, by the rule."""
+        if self.rule == "none":
+            return add([own, *received])
+        masses = [own, *(self.guarded(own, mass) for mass in received)]
+        if self.rule == "clip" or len(masses) < 3:
+            return add(masses)
+        middle = torch.stack([mass.theta for mass in masses]).quantile(0.5, dim=0)
+        return Mass(middle, sum(mass.w for mass in masses))
 
     def moved(self, way: float) -> None:
         """Take note of how far the site's own training has just moved its proxy."""

@@ -144,14 +144,15 @@ class Defence:
     """What is done against a member that sends poison."""
 
     rule: str = "none"
-    """"none", or "clip": pull what is received towards one's own proxy."""
+    """"none"; "clip": pull what is received towards one's own proxy; "median": clip, then take the
+    middle value of each parameter, where two or more proxies are received in a round."""
     radius: float = 3.5
     """How far a received proxy may be, in multiples of the way one's own goes in a round."""
     most_weight: float = 4.0
     """How many times one's own weight a single share may have."""
 
     def __post_init__(self) -> None:
-        choice("defence.rule", self.rule, ("none", "clip"))
+        choice("defence.rule", self.rule, ("none", "clip", "median"))
         number("defence.radius", self.radius, above=0)
         number("defence.most_weight", self.most_weight, above=0)
 
