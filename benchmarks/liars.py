@@ -3,7 +3,7 @@
 Eight sites on the digits, one of which lies, 20 rounds in one process. The figure is the honest
 sites' mean accuracy of the proxy that they hold in the end. The radius is chosen on one set of
 seeds (``--choose``) and the table is made on another; a seed decides the partition, the test part,
-the initial proxy and all noise. Appends a line for each run to the output file, and continues it."""
+the initial proxy and all noise. Each run is a line of the output file, which is continued."""
 
 import argparse
 import json

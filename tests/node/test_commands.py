@@ -19,6 +19,7 @@ from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import site as sites
 from proxyfl.node.observe import status
 from proxyfl.node.observe.status import StatusServer
+from proxyfl.report import site
 
 from .federations import change, quick, running, trial
 
@@ -186,7 +187,7 @@ def test_status_page_json_and_prometheus(
     with running(layout) as made:
         node = made.nodes["north"]
         with StatusServer(
-            node.status, port=node.site.network.status_port
+            node.status, port=node.site.network.status_port, page=site.page
         ) as server:
             while len(status.rows(layout.sites[0])) < 3:
                 time.sleep(0.02)

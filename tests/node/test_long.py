@@ -269,6 +269,65 @@ def test_eight_sites_twenty_rounds_whatever_happens(
     assert sum(reached) / len(reached) > sum(calm) / len(calm) - 0.1
 
 
+MANY = 64
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_sixty_four_sites_on_one_machine_hold(tmp_path: Path) -> None:
+    """64 processes with mutual TLS finish their rounds; nobody is missed, mass balances exactly,
+    and a site stays within 150 threads and 400 MB of its own."""
+    template = Site(
+        "template",
+        learning=Learning(batch_size=10, steps_per_round=2),
+        network=Network(patience=900.0, heartbeat=30.0, timeout=300.0),
+    )
+    layout = trial.lay_out(tmp_path, sites=MANY, rounds=3, template=template)
+    started = time.monotonic()
+    running = trial.start(layout.sites, "--no-status-page")
+    threads, memory = [0], [0.0]
+    try:
+        while any(process.poll() is None for process in running):
+            time.sleep(5)
+            for process in running:
+                if process.poll() is None:
+                    threads.append(_threads(process.pid))
+                    memory.append(_own_megabytes(process.pid))
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    seconds = time.monotonic() - started
+    print(
+        f"{MANY} sites, 3 rounds: {seconds:.0f} s; a site: at most {max(threads)} threads, "
+        f"{max(memory):.0f} MB of its own"
+    )
+    assert [process.returncode for process in running] == [0] * MANY
+    assert total_weight(layout) == MANY
+    for place in layout.sites:
+        heard = [(row["heard"], row["asked"]) for row in status.rows(place)]
+        assert heard == [(1, 1)] * 3, place.name
+    assert max(threads) <= 150
+    assert max(memory) <= 400
+
+
+def _threads(process: int) -> int:
+    try:
+        return len(list(Path(f"/proc/{process}/task").iterdir()))
+    except OSError:
+        return 0
+
+
+def _own_megabytes(process: int) -> float:
+    """The memory that a process shares with nobody."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    sizes = [int(line.split()[1]) for line in lines if line.startswith("Private_")]
+    return sum(sizes) / 1024
+
+
 def _read(place: Path) -> tuple[Site, Path]:
     from proxyfl.node.members import site
 

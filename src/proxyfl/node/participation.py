@@ -63,6 +63,8 @@ class Participant:
         self.missed: dict[str, float] = {}
         self.heard_of = 0
         self.expected = 0
+        self.mass_in = 0.0
+        self.mass_out = 0.0
 
     def __call__(
         self,
@@ -85,6 +87,7 @@ class Participant:
             return {}
         parts, mixed = self.finish()
         received = [part for part in parts if not part.returned_by]
+        self.mass_in = float(sum(part.weight for part in parts))
         counters.messages_received += len(received)
         counters.bytes_received += sum(len(part.frame) for part in received)
         return {} if mixed is None else {self.client.id: mixed}
@@ -122,6 +125,7 @@ class Participant:
                 json.dumps(asdict(charge)) for charge in self.client.ledger.charges
             ],
         )
+        self.mass_out = float(sum(weights[name] for name in frames))
         self.log.add(
             "released", round=here.round, to=sorted(frames), leaving=leaving
         )

@@ -10,11 +10,10 @@ A round is that of ``federation.rounds.run_rounds``; the node supplies the excha
 """
 
 import contextlib
-import fcntl
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 
 from proxyfl import params
-from proxyfl.errors import ConfigError, PrivacyError, RunError
+from proxyfl.errors import ConfigError, PrivacyError
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.metrics import Score, evaluate
 from proxyfl.federation.rounds import ClientRound, run_rounds
@@ -34,7 +33,7 @@ from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.exchange.store import Store
+from proxyfl.node.exchange.store import Store, locked
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
@@ -48,7 +47,6 @@ from proxyfl.records.row import row_of
 from proxyfl.transport.files import Folder
 from proxyfl.transport.memory import MemoryTransport
 
-LOCK_FILE = "node.lock"
 STOP_FILE = "stop.request"
 LEAVE_FILE = "leave.request"
 FRAME_OVERHEAD = 1 << 16
@@ -71,7 +69,7 @@ class Node:
         self.say = say
         self.seed = seed
         self._stack = contextlib.ExitStack()
-        self._stack.enter_context(_locked(folder))
+        self._stack.enter_context(locked(folder))
         torch.set_num_threads(site.resources.threads)
         self.identity = Identity(folder, site.name)
         self.roster = Roster(folder, self.identity)
@@ -282,6 +280,8 @@ class Node:
         row = row_of("proxyfl", record)
         row["heard"] = self.participant.heard_of
         row["asked"] = self.participant.expected
+        row["mass_in"] = self.participant.mass_in
+        row["mass_out"] = self.participant.mass_out
         row["time"] = round(time.time(), 3)
         metrics = self.folder / status.METRICS_FILE
         with metrics.open("a", encoding="utf-8") as file:
@@ -379,25 +379,3 @@ class Node:
         if found and file == STOP_FILE:
             path.unlink()
         return found
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One program at a time works in a site's folder."""
-    with (folder / LOCK_FILE).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunError(
-                f"Another program runs the site in {folder}. Stop it first: proxyfl node stop."
-            ) from None
-        yield
-
-
-def is_running(folder: Path) -> bool:
-    """Whether a program runs the site in ``folder`` now."""
-    try:
-        with _locked(folder):
-            return False
-    except RunError:
-        return True

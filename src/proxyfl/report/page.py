@@ -70,6 +70,11 @@ def page(
     return "".join(out)
 
 
+def style() -> str:
+    """The style sheet, for pages that should look like the report."""
+    return _part("page.css")
+
+
 @cache
 def plotly_script() -> str:
     """plotly.js as text, from the installed package, without importing it."""

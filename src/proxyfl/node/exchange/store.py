@@ -9,6 +9,7 @@ files beside the store); what they mean is in ``protocol``.
 """
 
 import contextlib
+import fcntl
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from proxyfl.errors import RunError
 from proxyfl.node.exchange import frames
 
 FILE = "store.sqlite"
+LOCK_FILE = "node.lock"
 SCHEMA_VERSION = 2
 
 _SCHEMA = """
@@ -187,3 +189,25 @@ class Store:
         """Let go of the file."""
         with self._lock:
             self.connection.close()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One program at a time works in a site's folder."""
+    with (folder / LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"Another program runs the site in {folder}. Stop it first: proxyfl node stop."
+            ) from None
+        yield
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a program runs the site in ``folder`` now."""
+    try:
+        with locked(folder):
+            return False
+    except RunError:
+        return True

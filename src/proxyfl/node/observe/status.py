@@ -1,6 +1,6 @@
 """How far a site is: read from its folder, served on loopback as a page, as JSON, for Prometheus.
 
-Reading changes nothing and needs neither torch nor the site's keys. The server listens on this
+Reading changes nothing and needs none of the site's keys. The server listens on this
 machine alone and answers GET; it has no way to change anything.
 """
 
@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.node.members import manifest
 from proxyfl.node.members.site import Site
-from proxyfl.node.observe import page
 from proxyfl.records import row
 
 if TYPE_CHECKING:
@@ -170,6 +169,8 @@ def _point(each: row.Row, measure: str) -> Status:
         "received": row.score(each, "received", measure),
         "epsilon": spent.best,
         "weight": each["weight"],
+        "mass_in": each.get("mass_in"),
+        "mass_out": each.get("mass_out"),
         "heard": each.get("heard"),
         "asked": each.get("asked"),
         "bytes_sent": each["bytes_sent"],
@@ -214,8 +215,16 @@ class StatusServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, status: Callable[[], Status], *, port: int) -> None:
+    def __init__(
+        self,
+        status: Callable[[], Status],
+        *,
+        port: int,
+        page: Callable[[Status], str],
+    ) -> None:
+        """``page`` draws a status (``proxyfl.report.site``)."""
         self.status = status
+        self.page = page
         try:
             super().__init__((LOOPBACK, port), _Handler)
         except OSError as error:
@@ -264,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = urlsplit(self.path).path
         if path == "/":
-            self._send(page.page(found), "text/html; charset=utf-8")
+            self._send(self.server.page(found), "text/html; charset=utf-8")
         elif path == "/status.json":
             self._send(json.dumps(found), "application/json")
         elif path == "/metrics":

@@ -197,6 +197,7 @@ def _run(args: argparse.Namespace) -> int:
     from proxyfl.node.members import site
     from proxyfl.node.observe.status import StatusServer
     from proxyfl.node.supervisor import Node
+    from proxyfl.report.site import page
 
     settings, folder = site.read(args.folder)
     say = _say(settings.name)
@@ -210,7 +211,7 @@ def _run(args: argparse.Namespace) -> int:
             ended = node.run()
         else:
             with StatusServer(
-                node.status, port=settings.network.status_port
+                node.status, port=settings.network.status_port, page=page
             ) as server:
                 say(f"status page: {server.url}")
                 ended = node.run()
@@ -243,11 +244,12 @@ def _stop(args: argparse.Namespace) -> int:
 
 def _leave(args: argparse.Namespace) -> int:
     from proxyfl.node import supervisor
+    from proxyfl.node.exchange import store
     from proxyfl.node.members import site
 
     settings, folder = site.read(args.folder)
     (folder / supervisor.LEAVE_FILE).touch()
-    if supervisor.is_running(folder):
+    if store.is_running(folder):
         print("The site hands its mass on at the end of its round, and leaves.")
         return 0
     with supervisor.Node(settings, folder, say=_say(settings.name)) as node:
