@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, do, text in (
-        ("run", _run, "run an experiment, or go on with it, and record it"),
+        ("run", _run, "run an experiment, or continue it, and record it"),
         ("record", _record, "record what there is of an experiment"),
     ):
         command = commands.add_parser(

@@ -40,7 +40,7 @@ MISSING = dataclasses.MISSING
 """The default of a setting that must be given."""
 
 _NOTHING = "none"
-"""How a file says that a setting with a default has no value: TOML has no null."""
+"""The word for a setting that has a default and is to have no value: TOML has no null."""
 
 _TYPES = {
     bool: "true or false",

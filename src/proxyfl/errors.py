@@ -22,7 +22,7 @@ class ProxyFLError(Exception):
 
 
 class InputError(ProxyFLError, ValueError):
-    """What the user gave cannot be used."""
+    """Input of the user that cannot be used."""
 
 
 class ConfigError(InputError):
@@ -54,7 +54,7 @@ class BudgetExhausted(PrivacyError):
 
 
 class WorkerDied(ProxyFLError):
-    """A process that hosts clients of a run ended before its work was done."""
+    """A process that runs clients of a run ended before its work was done."""
 
 
 class TransportError(ProxyFLError):

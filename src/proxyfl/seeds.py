@@ -64,7 +64,7 @@ class Randomness(Protocol):
 
     @property
     def simulated(self) -> bool:
-        """Whether the values can be recomputed by whoever knows a seed."""
+        """True if the values can be recomputed by whoever knows a seed."""
         ...
 
     def bits(self, n: int) -> "NDArray[np.uint64]":

@@ -82,7 +82,7 @@ def test_the_folder_is_named_after_the_sweep(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without --out the runs lie in a folder that is the same every time, so that the same line
-    goes on."""
+    continues."""
     monkeypatch.chdir(file.parent)
     assert call("study.toml", "--dry-run", "--json") == 0
     assert json.loads(capsys.readouterr().out)["out"] == "runs/study"
@@ -159,7 +159,7 @@ def test_the_program_understands_what_its_runs_are_told(file: Path) -> None:
 
 
 def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep that gets Ctrl-C says how to go on, and leaves neither processes nor a lock
+    """A sweep that gets Ctrl-C says how to continue, and leaves neither processes nor a lock
     behind."""
     monkeypatch.setenv("STANDIN_PACE", "30")
     out = file.parent / "out"

@@ -332,7 +332,7 @@ def test_after_some_rounds(document: Any, study: Path) -> None:
 
 def test_unfinished_runs_are_left_out(document: Any, study: Path) -> None:
     """A run that is not finished counts only where its rounds suffice; a remark names it and how to
-    go on."""
+    continue."""
     path = make(
         study / "proxyfl,3", {"proxyfl": [0.0, 0.0]}, seed=3, finished=False
     )

@@ -226,7 +226,7 @@ def test_a_worker_that_dies_is_named(whole: Path, tmp_path: Path) -> None:
 
     with pytest.raises(
         WorkerDied,
-        match=r"worker 1, which hosts client-1, client-3, was killed by SIGKILL in fedavg",
+        match=r"worker 1, which runs client-1, client-3, was killed by SIGKILL in fedavg",
     ):
         run(small(), out=tmp_path / "run", callbacks=[Kill()], workers=2)
     resume(tmp_path / "run")

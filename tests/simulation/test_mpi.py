@@ -1,5 +1,5 @@
 """Runs over MPI ranks are equal to runs in one process; a rank that fails is named, and the run can
-go on."""
+be resumed."""
 
 import json
 import os
@@ -117,17 +117,17 @@ class TestRanks:
         [
             (
                 "raise 1 1",
-                r"rank 1 on \S+, which hosts client-1, failed in proxyfl, round 1: Topology "
+                r"rank 1 on \S+, which runs client-1, failed in proxyfl, round 1: Topology "
                 r"'\S+:topology' raised OSError .*: the disk of this rank is gone",
             ),
             (
                 "raise 0 1",
-                r"rank 0 on \S+, which hosts client-0, client-2, failed in proxyfl, round 1: "
+                r"rank 0 on \S+, which runs client-0, client-2, failed in proxyfl, round 1: "
                 r"Topology '\S+:topology' raised OSError .*: the disk of this rank is gone",
             ),
             (
                 "stall 1 1",
-                r"rank 0 on \S+, which hosts client-0, client-2, failed in proxyfl, round 1: "
+                r"rank 0 on \S+, which runs client-0, client-2, failed in proxyfl, round 1: "
                 r"Client 1 sent nothing .* Client 1 is on rank 1, machine \S+",
             ),
         ],
@@ -267,7 +267,7 @@ def test_a_rank_is_described_with_its_clients() -> None:
     silence."""
     described = Ranks([f"client-{i}" for i in range(20)], ("a", "b")).describe(1)
     assert described.startswith(
-        "rank 1 on b, which hosts client-1, client-3, client-5,"
+        "rank 1 on b, which runs client-1, client-3, client-5,"
     )
     assert described.endswith("client-11, 4 more,")
     assert Ranks(["only"], ("a", "b")).describe(1) == "rank 1 on b"

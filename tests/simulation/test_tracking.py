@@ -255,14 +255,14 @@ def test_mlflow_that_fails_stops_the_run_with_a_way_on(
     tmp_path: Path, recorded: Recorder
 ) -> None:
     """What MLflow refuses is not dropped in silence: the error says that the records are intact and
-    how to go on."""
+    how to continue."""
     tracker = MLflow()
     (tmp_path / "run").mkdir()
     tracker.started(CONFIG, tmp_path / "run", [])
     recorded.fails = True
     with pytest.raises(
         ProxyFLError,
-        match=r"the server is gone. Its own records are intact. `proxyfl resume .*run`",
+        match=r"server is gone. Its own records are intact. Continue with: proxyfl resume .*run",
     ):
         tracker.round_ended("proxyfl", 0, [record(0)])
 

@@ -128,7 +128,8 @@ def ideal(
     trials: int = 25,
     seed: int = 0,
 ) -> float:
-    """What the best possible attacker on the Gaussian mechanism shows, on average over ``trials``.
+    """The bound that the best possible attacker on the Gaussian mechanism reaches, on average over
+    ``trials``.
 
     Each canary is its own coordinate: a score is N(1, s^2) if it took part and N(-1, s^2) if not,
     with s such that one canary's curve is that of (``epsilon``, ``delta``).

@@ -56,18 +56,18 @@ class Canaries:
 
     @property
     def copies(self) -> Tensor:
-        """How often the client has each: 0 or 1 of a canary, several of an anchor."""
+        """The client's copies of each: 0 or 1 of a canary, several of an anchor."""
         found = self.planted.long()
         found[len(self) :] = ANCHOR_COPIES
         return found
 
     @property
     def expected_records(self) -> int:
-        """How many records the client has on average over the coins."""
+        """The client's number of records, on average over the coins."""
         return len(self) // 2 + ANCHOR_COPIES * self.anchors
 
     def examples(self) -> InMemory:
-        """What the audited client has, as its data."""
+        """The audited client's data."""
         x = self.x.repeat_interleave(self.copies, dim=0)
         return InMemory(x, self.labels.repeat_interleave(self.copies))
 

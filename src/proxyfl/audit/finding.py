@@ -26,7 +26,8 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit found. ``by_steps`` is the bound step by step, ``estimate`` without margins."""
+    """The result of an audit. ``by_steps`` is the bound step by step, ``estimate`` without
+    margins."""
 
     observation: Observation
     steps: Steps
@@ -47,7 +48,7 @@ class Finding:
 
     @property
     def method(self) -> str:
-        """Which of the two showed more."""
+        """The one of the two that showed more."""
         return STEP_BY_STEP if self.by_steps >= self.one_run.by_curve else ONE_RUN
 
     @property

@@ -38,7 +38,7 @@ _FAR = 1e5
 
 @dataclass(frozen=True)
 class Trials:
-    """How often the event happened in ``trials`` trainings of each dataset."""
+    """Counts of the event in ``trials`` trainings of each dataset."""
 
     trials: int
     with_record: int

@@ -1,4 +1,5 @@
-"""What peers see of one client: its proxy at the start of each round and as it was released.
+"""The view that peers have of one client: its proxy at the start of each round and as it was
+released.
 
 The federation runs as configured, through the code of every run (``simulation.prepare``,
 ``federation.rounds``). Two things differ: the audited client has the planted canaries in place of
@@ -43,7 +44,7 @@ MOST_ANCHORS = 64
 
 @dataclass(frozen=True)
 class Mechanism:
-    """What the audited client says about its training, all of it public."""
+    """The audited client's public statements about its training."""
 
     sampling_rate: float
     noise_multiplier: float

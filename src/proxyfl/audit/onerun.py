@@ -23,7 +23,7 @@ from proxyfl.audit.observe import Observation
 
 @dataclass(frozen=True)
 class OneRun:
-    """What guesses in one run show.
+    """The result of guessing in one run.
 
     ``by_curve`` and ``by_point`` are the bounds by f-DP and by Steinke et al.; ``guesses`` those
     behind the first. ``ideal`` is what the best possible attacker shows on average with as many

@@ -44,7 +44,7 @@ _IRREGULAR = 1e-3
 
 @dataclass(frozen=True)
 class Steps:
-    """What the steps show.
+    """The result of looking at each step.
 
     ``noise_at_most`` is an upper bound, at the stated confidence, of the noise multiplier that the
     steps had in effect; ``noise_estimate`` is the same without the margins. Infinite: no trace.
@@ -140,7 +140,7 @@ def _unit(vector: np.ndarray) -> Array:
 
 
 def _steady(evidence: Evidence, observation: Observation) -> bool | None:
-    """Whether all rounds have the same noise, by Bartlett's test; None where Adam hides it."""
+    """True if all rounds have the same noise, by Bartlett's test; None where Adam hides it."""
     optimizer = observation.mechanism.optimizer
     if optimizer.name != "sgd" or optimizer.momentum > 0:
         return None

@@ -65,7 +65,8 @@ class _Momentum:
     def unexpected(
         self, total: Tensor, weights: list[float]
     ) -> tuple[Tensor, float]:
-        """What of ``total`` the past does not explain, and what equal gradients of 1 would add."""
+        """The part of ``total`` that the past does not explain, and what equal gradients of 1 would
+        add."""
         from_past, from_each = self._weights(weights)
         return total - from_past * self._mean, sum(from_each)
 

@@ -57,7 +57,7 @@ def load_npz(
 
 
 def is_array_folder(path: Path) -> bool:
-    """Whether ``path`` is a folder with arrays in it, as ``load_npy_folder`` reads."""
+    """True if ``path`` is a folder with arrays in it, as ``load_npy_folder`` reads."""
     return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
 
 

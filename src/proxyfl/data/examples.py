@@ -153,7 +153,7 @@ def checksum(examples: Examples, start: int = 0) -> int:
 
 
 def is_in_memory(examples: Examples) -> bool:
-    """Whether the inputs are tensors in this process."""
+    """True if the inputs are tensors in this process."""
     while isinstance(examples, Subset):
         examples = examples.examples
     return isinstance(examples, InMemory)

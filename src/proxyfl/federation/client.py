@@ -90,7 +90,7 @@ class DP:
 
 @dataclass(frozen=True)
 class Streams:
-    """Where a client's randomness comes from; ``layers`` seeds dropout and the like each round."""
+    """The sources of a client's randomness; ``layers`` seeds dropout and the like each round."""
 
     batches: Randomness
     noise: Randomness

@@ -24,7 +24,7 @@ from proxyfl.transport.wire import Message, decode, encode
 
 @dataclass
 class Traffic:
-    """What one client sent and received in one round, as bytes on the wire and as messages."""
+    """The traffic of one client in one round, as bytes on the wire and as messages."""
 
     bytes_sent: int = 0
     bytes_received: int = 0

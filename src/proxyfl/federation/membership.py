@@ -1,4 +1,4 @@
-"""Who takes part in which round: everyone, unless a schedule, chance or a spent budget says
+"""Plans who takes part in which round: everyone, unless a schedule, chance or a spent budget says
 otherwise.
 
 A client that is *away* keeps its mass and its models and does nothing. One that *leaves* takes part
@@ -48,7 +48,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class Attendance:
-    """When one client takes part: from ``joins`` on, not in the rounds ``away`` (first to last),
+    """The attendance of one client: from ``joins`` on, not in the rounds ``away`` (first to last),
     until ``leaves``."""
 
     client: int = -1
@@ -57,7 +57,7 @@ class Attendance:
     away: tuple[int, ...] = ()
 
     def includes(self, round: int) -> bool:
-        """Whether the client is there in ``round``."""
+        """True if the client is there in ``round``."""
         gone = self.leaves is not None and round >= self.leaves
         away = any(
             first <= round <= last
@@ -68,7 +68,7 @@ class Attendance:
 
 @dataclass(frozen=True)
 class Allowance:
-    """How many steps a client takes in a round, and how many its budget allows in all (None: no
+    """A client's steps in a round, and the number that its budget allows in all (None: no
     budget)."""
 
     per_round: int

@@ -11,7 +11,7 @@ from proxyfl._validate import choice
 from proxyfl.errors import ConfigError
 
 Role = Literal["private", "proxy", "received"]
-"""Which model is meant: the private one, the proxy as local training left it, or the proxy as the
+"""The models of a client: the private one, the proxy as local training left it, or the proxy as the
 exchange gave it."""
 
 

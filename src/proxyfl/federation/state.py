@@ -1,5 +1,5 @@
-"""What a learner's next round depends on, as one flat dict of tensors: nothing in it needs pickle
-to be stored."""
+"""All that a learner's next round depends on, as one flat dict of tensors: nothing in it needs
+pickle to be stored."""
 
 from collections.abc import Mapping
 

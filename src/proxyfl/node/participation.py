@@ -154,7 +154,7 @@ class Participant:
         return heard or self.courier.reachable(name)
 
     def finish(self) -> tuple[list[Part], Mass | None]:
-        """Wait for this round's shares, add what has arrived, and go on to the next round."""
+        """Wait for this round's shares, add what has arrived, and begin the next round."""
         here = self.books.position()
         self.await_senders(here.round)
         parts = self.books.parts()

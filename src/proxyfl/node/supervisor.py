@@ -3,7 +3,7 @@
 A round is that of ``federation.rounds.run_rounds``; the node supplies the exchange
 (``participation``). Guarantees:
     * a round's charge is in the ledger before its first step;
-    * after a crash the site goes on where it was: a round that was released is not trained again;
+    * after a crash the site continues where it was: a round that was released is not trained again;
     * a site whose budget does not cover a whole round takes the steps that it covers, hands its
       mass on and keeps its private model, whatever peers or changed settings say;
     * a site that its peers have seen further than it knows itself stops before it sends anything.
@@ -161,7 +161,7 @@ class Node:
         )
 
     def begin_again(self, round: int) -> int:
-        """After a restore from an old backup: charge the rounds that were forgotten, and go on
+        """After a restore from an old backup: charge the rounds that were forgotten, and continue
         without mass. Returns how many rounds were charged.
 
         What was released since the backup cannot be taken back, so its cost is put on the ledger as
@@ -320,7 +320,7 @@ class Node:
             skipped_to = min(min(rounds), last)
             self.books.skip_to(skipped_to)
             self.log.add("skipped rounds", first=here.round, last=skipped_to - 1)
-            self.say(f"was away: goes on at round {skipped_to + 1}")
+            self.say(f"was away: continues at round {skipped_to + 1}")
 
     def _follow_manifest(self) -> None:
         """Take in a version that the operator accepted meanwhile."""

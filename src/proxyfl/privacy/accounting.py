@@ -1,4 +1,4 @@
-"""What steps cost: epsilon by two accountants.
+"""The cost of steps: epsilon by two accountants.
 
 Both are for Poisson-sampled Gaussian noise and neighbours that differ by one example, present or
 absent, at one and the same sampling rate (``guarantee.Relation`` says when that is so). Both give

@@ -1,4 +1,4 @@
-"""What an epsilon is a statement about: its kind, its neighbours, and how it is printed.
+"""The meaning of an epsilon: its kind, its neighbours, and how it is printed.
 
 A number alone misleads, so an ``Epsilon`` cannot be made without its kind and carries the relation
 between the datasets that it compares.
@@ -22,7 +22,7 @@ WEAK = 10.0
 
 
 class Kind(StrEnum):
-    """What an epsilon covers."""
+    """The kinds of guarantee: what an epsilon covers."""
 
     END_TO_END = "end-to-end"
     """All that was released, as a function of the whole local dataset. The proxy learnt from the
@@ -56,7 +56,7 @@ _SENTENCES = {
 
 
 class Relation(StrEnum):
-    """Which two datasets an epsilon compares."""
+    """The two datasets that an epsilon compares."""
 
     ADD_OR_REMOVE = "add-or-remove"
     """One is the other with one record added or removed. It holds where nothing about the training
@@ -110,7 +110,7 @@ class Epsilon:
 
     @property
     def weak(self) -> bool:
-        """Whether the number rules out very little."""
+        """True if the number rules out very little."""
         return self.best > WEAK
 
     def __str__(self) -> str:

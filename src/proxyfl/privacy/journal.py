@@ -26,7 +26,7 @@ Entry = dict[str, Any]
 
 
 class End(NamedTuple):
-    """Where the file ends, as far as it is valid."""
+    """The end of the file, as far as it is valid."""
 
     size: int
     check: str
@@ -34,7 +34,7 @@ class End(NamedTuple):
     """A checksum of all bytes of the file, an unfinished line included."""
     terminated: bool = True
     torn: int = 0
-    """How many bytes of an unfinished line follow."""
+    """The number of bytes of an unfinished line that follow."""
 
 
 def create(path: Path, header: Entry, *, durable: bool) -> End:

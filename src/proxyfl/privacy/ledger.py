@@ -214,7 +214,7 @@ class Ledger:
 
     @property
     def steps(self) -> int:
-        """How many steps are on record."""
+        """The number of steps on record."""
         return sum(charge.steps for charge in self._charges)
 
     def segments(self, *, through: int | None = None) -> tuple[Segment, ...]:
@@ -226,7 +226,7 @@ class Ledger:
         return accounting.merged(charge.segment for charge in counted)
 
     def epsilon(self, *, through: int | None = None) -> Epsilon:
-        """What all that is on record costs; infinite if the client trains without DP.
+        """The cost of all that is on record; infinite if the client trains without DP.
 
         With ``through``, the cost as of that round. A resumed simulation repeats rounds that are on
         record already, and reports of each what an uninterrupted one would. A real ledger that
@@ -236,7 +236,7 @@ class Ledger:
         return accounting.epsilon(spent, self.delta, self.kind, self.relation)
 
     def receipt(self) -> str:
-        """What has been charged so far, as one line of text for a checkpoint; see ``demand``."""
+        """All charges so far, as one line of text for a checkpoint; see ``demand``."""
         return json.dumps(
             {"charges": len(self._charges), "seal": _seal(self._charges)}
         )
@@ -320,8 +320,8 @@ class Ledger:
     def affordable_steps(
         self, sampling_rate: float, noise_multiplier: float, limit: int
     ) -> int:
-        """How many more steps of this setting, up to ``limit``, the budget allows; ``limit`` if
-        there is no budget."""
+        """The number of further steps of this setting, up to ``limit``, that the budget allows;
+        ``limit`` if there is no budget."""
         _validate.whole("limit", limit, at_least=0)
         if self.budget is None or self._fits(
             Segment(sampling_rate, noise_multiplier, limit)

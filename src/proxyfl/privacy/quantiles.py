@@ -4,7 +4,7 @@ To find the quantile p of values within public bounds [low, high], ask at the mi
 
     f(t) = (1 - p) #{x <= t} - p #{x > t},     f(t) + N(0, sigma^2) < 0 ?
 
-and go on in the upper half if so, else in the lower. f is zero at the quantile, so the number of
+and continue in the upper half if so, else in the lower. f is zero at the quantile, so the number of
 records is not needed. The middle of the last interval is the estimate.
 
 Guarantee: ``queries`` questions cost what the ledger was charged for them. Proof: a record that is
@@ -37,7 +37,7 @@ ROUND = 0
 
 
 def queries(columns: int, quantiles: int, halvings: int = HALVINGS) -> int:
-    """How many questions it takes to find so many quantiles of so many columns."""
+    """The number of questions that find so many quantiles of so many columns."""
     return (
         whole("columns", columns)
         * whole("quantiles", quantiles)
@@ -102,7 +102,7 @@ class _Asking:
         self._source = source
 
     def is_above(self, t: float) -> bool:
-        """Whether the quantile seems to lie above ``t``."""
+        """True if the quantile seems to lie above ``t``."""
         self._ledger.take(1.0, self._noise_multiplier)
         below = int((self._values <= t).sum())
         above = len(self._values) - below

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How batches are drawn. ``batch_size`` is the divisor of a step's sum, and the size of a batch
-    on average if the client has ``batch_size / rate`` examples.
+    """The way batches are drawn. ``batch_size`` is the divisor of a step's sum, and the size of a
+    batch on average if the client has ``batch_size / rate`` examples.
 
     ``examples`` is the public number of examples that the rate follows from; None where the rate
     was given."""
@@ -43,14 +43,14 @@ class Sampling:
 
     @property
     def relation(self) -> Relation:
-        """Which two datasets an epsilon for this sampling compares."""
+        """The two datasets that an epsilon for this sampling compares."""
         return (
             Relation.ADD_OR_REMOVE if self.examples is None else Relation.ZERO_OUT
         )
 
     @property
     def steps_per_pass(self) -> int:
-        """How many steps draw each example once on average, rounded down, at least one."""
+        """The steps that draw each example once on average, rounded down, at least one."""
         if self.examples is None:
             return max(1, math.floor(1 / self.rate))
         return max(1, self.examples // self.batch_size)

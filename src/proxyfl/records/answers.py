@@ -1,4 +1,4 @@
-"""What joining is worth: runs in groups, and for each method in each group its scores, its gains
+"""The worth of joining: runs in groups, and for each method in each group its scores, its gains
 and its price. Tables, pages, data frames and the terminal all ask here.
 
 Definitions (those of one run are in ``records.run``):
@@ -62,7 +62,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of runs: of which model, in which measure, after how many rounds (None: at the
+    """A question to runs: about which model, in which measure, after how many rounds (None: at the
     end), compared with which method."""
 
     measure: str
@@ -114,12 +114,12 @@ class Answer:
 
     @property
     def shares(self) -> bool:
-        """Whether the method exchanges models."""
+        """True if the method exchanges models."""
         return self._as_run.exchange != "none"
 
     @property
     def pooled(self) -> bool:
-        """Whether the method has one model for everybody."""
+        """True if the method has one model for everybody."""
         return self._as_run.pooled
 
     @property
@@ -148,7 +148,7 @@ def answer(
     asked: Question,
     others: Sequence[Run] = (),
 ) -> Answer | None:
-    """What a method is worth in a group; None if it has no score. ``others`` are runs to find
+    """The worth of a method in a group; None if it has no score. ``others`` are runs to find
     counterparts in, if the group has none."""
     scores: dict[Pair, float] = {}
     gains: dict[Pair, float] = {}
@@ -203,7 +203,7 @@ def answers(
     asked: Question,
     others: Sequence[Run] = (),
 ) -> list[Answer]:
-    """What every method is worth in a group; those without a score are left out."""
+    """The worth of every method in a group; those without a score are left out."""
     found = [
         answer(
             group,

@@ -53,7 +53,7 @@ def score_interval(run: Run, name: str, client: int) -> Interval | None:
 
 
 def is_within_noise(found: Interval | None) -> bool:
-    """Whether an interval contains zero."""
+    """True if an interval contains zero."""
     return found is not None and found[0] <= 0 <= found[1]
 
 

@@ -204,7 +204,7 @@ def end_method(
 
 
 def ended_method(path: Path, name: str) -> dict[str, Any] | None:
-    """What ``end_method`` noted; None if the method is not over."""
+    """The note of ``end_method``; None if the method is not over."""
     file = path / "ended" / f"{name}.json"
     if not file.exists():
         return None

@@ -59,7 +59,7 @@ class Group:
 
 
 def distinct(lists: Iterable[Iterable[str]]) -> list[str]:
-    """What stands in some of the lists, each once, in the order of appearance."""
+    """All entries of the lists, each once, in the order of appearance."""
     found: dict[str, None] = {}
     for one in lists:
         found.update(dict.fromkeys(one))
@@ -94,7 +94,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def differ(runs: Sequence[Run], key: str) -> bool:
-    """Whether a setting has more than one value in some runs."""
+    """True if a setting has more than one value in some runs."""
     return len({run.flat.get(key) for run in runs}) > 1
 
 

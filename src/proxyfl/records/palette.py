@@ -1,5 +1,5 @@
-"""How a method looks in every chart: Okabe and Ito's colours, which readers with any colour vision
-tell apart, and a shape that says the same again."""
+"""The look of a method in every chart: Okabe and Ito's colours, which readers with any colour
+vision tell apart, and a shape that says the same again."""
 
 from collections.abc import Iterable
 
@@ -44,7 +44,7 @@ SPARE = (
 """For methods that are not in the table, in the order in which they appear."""
 
 DASHES = {"private": "solid", "proxy": "dash", "received": "dot"}
-"""Which model a line is about."""
+"""The dash of a line, by the model that it is about."""
 
 
 def looks(methods: Iterable[str]) -> dict[str, tuple[str, str]]:

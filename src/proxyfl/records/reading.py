@@ -14,7 +14,7 @@ from proxyfl.records.run import Run
 State = Literal["new", "resumable", "finished"]
 
 ADDITIONS = {"certificate": "privacy_certificate.json", "audit": "audit.json"}
-"""What other commands may have added to a run's folder."""
+"""Files that other commands may have added to a run's folder."""
 
 
 def read(path: Path, rows: Iterable[Row] | None = None) -> Run:

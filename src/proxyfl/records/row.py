@@ -126,7 +126,7 @@ def score(
     role: str,
     measure: str,
 ) -> float | None:
-    """What the model in ``role`` reached; None if it was not scored, or not in this measure."""
+    """The score of the model in ``role``; None if it was not scored, or not in this measure."""
     value: float | None = row.get(f"{role}_{measure}")
     return value
 
@@ -141,7 +141,7 @@ def roles(row: Mapping[str, Any]) -> list[Role]:
 
 
 def epsilon(row: Mapping[str, Any]) -> Epsilon:
-    """What the client had spent by the end of the round; infinite where the row has no bound."""
+    """The client's epsilon at the end of the round; infinite where the row has no bound."""
     bounds = {}
     for accountant in ("rdp", "pld"):
         value = row.get(f"epsilon_{accountant}")

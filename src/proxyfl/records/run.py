@@ -101,11 +101,11 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run went to its end and was summed up."""
+        """True if the run went to its end and was summed up."""
         return (self.summary or {}).get("finished") is True
 
     def over(self, name: str) -> bool:
-        """Whether a method went through all its rounds, or ended because everyone had left."""
+        """True if a method went through all its rounds, or ended because everyone had left."""
         return self._over[choice("method", name, self.methods)]
 
     def method(self, name: str) -> Method:
@@ -195,7 +195,7 @@ class Run:
         over: str = "alone",
         measure: str | None = None,
     ) -> float | None:
-        """What a client gains from a method; None if the other was not part of the run, or has no
+        """A client's gain from a method; None if the other was not part of the run, or has no
         score to compare with."""
         self._holder(name, client)
         if over not in self.methods:
@@ -213,7 +213,7 @@ class Run:
         *,
         after: int | None = None,
     ) -> Epsilon | None:
-        """What a client had spent by the last round it took part in; None if it never did."""
+        """A client's epsilon after the last round it took part in; None if it never did."""
         row = self.last(name, client, after=after)
         return None if row is None else epsilon(row)
 
@@ -352,7 +352,7 @@ def better_by(
     joined: float | None,
     alone: float | None,
 ) -> float | None:
-    """How much better the first score is; None without two. In a measure of another release, more
+    """The advantage of the first score; None without two. In a measure of another release, more
     is better."""
     if joined is None or alone is None:
         return None

@@ -1,5 +1,5 @@
-"""What the page shows, as one document of plain data: the browser draws from it and from nothing
-else. Every number on the page is computed here or in ``records``, none in the browser."""
+"""The content of the page, as one document of plain data: the browser draws from it and from
+nothing else. Every number on the page is computed here or in ``records``, none in the browser."""
 
 import datetime
 from collections.abc import Mapping, Sequence

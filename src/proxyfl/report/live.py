@@ -39,19 +39,19 @@ from proxyfl.report import page
 from proxyfl.report.document import document
 
 POLL_SECONDS = 1.0
-"""How often a page hears news at most. It asks again at once; the server holds the answer back, so
-that the end of the run is heard when it comes and not a second later."""
+"""The shortest time between two answers to a page. It asks again at once; the server holds the
+answer back, so that the end of the run is heard when it comes and not a second later."""
 
 HOLD_SECONDS = 5.0
-"""How long a question waits for an answer when there is no news."""
+"""The time that a question waits for an answer when there is no news."""
 
 LOOPBACK = "127.0.0.1"
 PACE = 20.0
 """A page is told news at most so often that telling takes this many times less than waiting."""
 
 _SEEN = 4096
-"""How many bytes at the end are compared: a run that was resumed may have cut them off and written
-others."""
+"""The number of bytes at the end that are compared: a run that was resumed may have cut them off
+and written others."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Recorded:
 
 
 def recorded(path: Path) -> Recorded:
-    """What ``metrics.jsonl`` holds. A round counts once the lines of all who were present are
+    """The content of ``metrics.jsonl``. A round counts once the lines of all who were present are
     there."""
     rows: list[Row] = []
     waiting: list[Row] = []
@@ -84,7 +84,7 @@ def recorded(path: Path) -> Recorded:
 
 
 def over(path: Path) -> bool:
-    """Whether the run has stopped: its summary is written last. A resumed run writes metrics after
+    """True if the run has stopped: its summary is written last. A resumed run writes metrics after
     an older summary."""
     try:
         summed_up = (path / "summary.json").stat().st_mtime_ns
@@ -184,7 +184,7 @@ class LiveServer(ThreadingHTTPServer):
         )
 
     def news(self, since: str) -> dict[str, Any]:
-        """What a page is to show now, at a pace that leaves the machine to the run."""
+        """The news for a page, at a pace that leaves the machine to the run."""
         started = time.monotonic()
         if started < self._quiet_until and not over(self.path):
             return {"cursor": since, "done": False, "document": None}
@@ -208,7 +208,7 @@ class LiveServer(ThreadingHTTPServer):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """True if only this machine can reach ``host``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

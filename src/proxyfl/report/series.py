@@ -1,4 +1,4 @@
-"""What the page's charts show over rounds, for one group of runs: scores, epsilons, costs.
+"""The curves of the page's charts over rounds, for one group of runs: scores, epsilons, costs.
 
 A series is a list with one entry per round that the chart shows. Scores are rounded to 1e-4 and
 epsilons up to four digits: all that a chart can show, and a large comparison stays small.
@@ -46,7 +46,7 @@ def curves(group: Group, method: str) -> dict[str, Any]:
 
 
 def epsilons(group: Group, method: str) -> dict[str, Any]:
-    """What the clients' data have paid by each round. What was spent stays spent while a client is
+    """The epsilon of the clients' data by each round. What was spent stays spent while a client is
     away, and after it has left."""
     paid: dict[int, dict[int, dict[str, list[float]]]] = {}
     kinds = set()

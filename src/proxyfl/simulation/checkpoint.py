@@ -5,8 +5,8 @@
                             the receipt of its ledger
         manifest.json       written last: which files belong to it, with their checksums
 
-A file per client means that a run can go on with another number of workers or ranks. The last two
-are kept, so that there is one to fall back to when the newest is damaged.
+Because there is a file per client, a run can be resumed with another number of workers or ranks.
+The last two are kept, so that there is one to fall back to when the newest is damaged.
 
 Guarantees: a manifest names only files that were whole when it was written; ``newest`` checks every
 checksum again and passes over, with a warning that says why, whatever does not fit; ``restore``

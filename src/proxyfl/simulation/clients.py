@@ -104,7 +104,7 @@ class Assembly:
         )
 
     def steps(self, i: int) -> int:
-        """How many steps client ``i`` takes in a round: one pass over its data by default."""
+        """The number of steps of client ``i`` in a round: one pass over its data by default."""
         configured = self.config.learning.steps_per_round
         steps: int | None = self._setting("learning.steps_per_round", configured, i)
         return steps or self.sampling(i).steps_per_pass
@@ -141,7 +141,7 @@ class Assembly:
                 checked_clipper(shared.model, self.dataset.shape)
 
     def about_model(self, client: Client, role: str) -> dict[str, str]:
-        """What a model's file says about it, enough to build the model again."""
+        """The entries of a model's file about it, enough to build the model again."""
         mutual = self.method.learner == "mutual"
         private = role == "private" if mutual else self.single_is_private
         about = {
@@ -167,7 +167,7 @@ class Assembly:
 
     @property
     def single_is_private(self) -> bool:
-        """Whether a single model is built like the private models: ``alone`` always, others by
+        """True if a single model is built like the private models: ``alone`` always, others by
         ``models.single``."""
         override = (
             None if self.method.keeps == "private" else self.config.models.single

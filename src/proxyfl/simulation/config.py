@@ -37,13 +37,13 @@ _MOST_THREADS = 1024
 
 @dataclass(frozen=True)
 class Data:
-    """Where the examples come from (see ``proxyfl data``)."""
+    """The source of the examples (see ``proxyfl data``)."""
 
     source: str | tuple[str, ...] = "digits"
     """A dataset's name, a file, a folder of images, or your own `package.module:factory`. With a
     schema: one file per site, as a list or a pattern such as `sites/*.csv`."""
     directory: str | None = None
-    """Where named datasets lie; absent: `PROXYFL_DATA`, else `~/.cache/proxyfl`."""
+    """The folder of named datasets; absent: `PROXYFL_DATA`, else `~/.cache/proxyfl`."""
     label: str = "label"
     """The label column of a table."""
     site: str | None = None
@@ -56,13 +56,13 @@ class Data:
     test: str | tuple[str, ...] = ()
     """The sites' own test parts, as files with the names of those in `source`."""
     separator: str = "auto"
-    """What separates a CSV file's fields: `comma`, `semicolon`, `tab`, `bar`, or `auto`."""
+    """The separator of a CSV file's fields: `comma`, `semicolon`, `tab`, `bar`, or `auto`."""
     decimal: str = "auto"
     """The decimal sign of a CSV file: `point`, `comma`, or `auto`."""
     encoding: str = "auto"
     """The encoding of a CSV file, such as `utf-8` or `latin-1`, or `auto`."""
     faults: str = "refuse"
-    """What becomes of rows that the schema finds at fault: `refuse` the file, or `skip` them."""
+    """The treatment of rows that the schema finds at fault: `refuse` the file, or `skip` them."""
     test_fraction: float = 0.2
     """Part of the examples that becomes the test set where the source has none of its own."""
     download: bool = True
@@ -92,7 +92,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Partition:
-    """How the training examples are divided among the clients."""
+    """The division of the training examples among the clients."""
 
     kind: str = "majority"
     """`majority`, `dirichlet`, `iid`, or `site`: each client has its own examples."""
@@ -127,7 +127,8 @@ class Models:
     residual: bool = True
     """Whether the private model learns what the received proxy does not know yet."""
     single: str | None = None
-    """What methods with one model train: `private` or `proxy`; absent: as the method says."""
+    """The model that methods with one model train: `private` or `proxy`; absent: as the method
+    says."""
 
     def __post_init__(self) -> None:
         if self.single is not None:
@@ -143,13 +144,13 @@ class Learning:
     beta: float = 0.0
     """Weight of the private model's opinion in the proxy's loss; above 0 epsilon is conditional."""
     teacher: str = "received"
-    """Which proxy teaches the private model: the one `received`, or the `current` one."""
+    """The proxy that teaches the private model: the one `received`, or the `current` one."""
     batch_size: PerClientInt = 60
     """Expected size of a batch, per client."""
     steps_per_round: PerClientInt | None = None
     """Steps in a round, per client; absent: one pass, examples // batch_size steps."""
     balance: str = "none"
-    """What makes up for uneven classes: `weights`, `prior` (logit adjustment), or `none`. A shared
+    """The remedy for uneven classes: `weights`, `prior` (logit adjustment), or `none`. A shared
     model under DP uses `prevalence`, any other the client's own class counts."""
     prevalence: tuple[float, ...] = ()
     """Publicly known share of each class; with `none` it sets the proxy's first bias. Empty: that
@@ -170,7 +171,7 @@ class Learning:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How gradients become steps."""
+    """The rule by which gradients become steps."""
 
     name: str = "adam"
     """`adam` or `sgd`."""
@@ -211,7 +212,7 @@ class Privacy:
     budget: PerClientFloat | None = None
     """Largest epsilon, per client: who would exceed it with the next step leaves; absent: none."""
     accountant: str = "pld"
-    """Which accountant keeps the budget: `pld` or `rdp`."""
+    """The accountant that keeps the budget: `pld` or `rdp`."""
 
     def __post_init__(self) -> None:
         choice("privacy.accountant", self.accountant, ACCOUNTANTS)
@@ -268,12 +269,12 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Membership:
-    """Who takes part in which round."""
+    """Attendance: who takes part in which round."""
 
     absence: float = 0.0
     """Probability that a client misses a round."""
     schedule: tuple[Attendance, ...] = ()
-    """Who joins late, is away or leaves: one table per client, for example
+    """Clients that join late, are away or leave: one table per client, for example
     `{client = 3, joins = 20, leaves = 80, away = [30, 35]}`."""
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Who has which examples: a config's data, divided among the clients.
+"""Divides a config's data among the clients.
 
 The division depends on the config alone, so that every process divides alike.
 """
@@ -73,7 +73,7 @@ def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
 
 
 def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
-    """Which rows each client has, by the stream ``partition``."""
+    """The rows of each client, by the stream ``partition``."""
     settings, labels = config.partition, dataset.train.labels.numpy()
     generator = numpy_stream(config.seed, "partition")
     examples = _common_size(settings.examples, settings.clients)

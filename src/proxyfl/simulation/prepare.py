@@ -41,7 +41,7 @@ class Prepared:
         return self.clients
 
     def assembly(self, method: str) -> Assembly:
-        """What assembles the clients of a method."""
+        """The assembly of a method's clients."""
         return Assembly(
             self.config, self.methods[method], self.dataset, self.clients_of(method)
         )
@@ -151,7 +151,7 @@ def topology_of(config: Config) -> Topology:
 
 
 def identity(config: Config) -> str:
-    """What a checkpoint must agree with: all settings that results depend on."""
+    """A hash that a checkpoint must agree with: of all settings that results depend on."""
     return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
 
 
@@ -164,7 +164,8 @@ def fingerprint(prepared: Prepared) -> int:
 
 
 def _plan(assembly: Assembly) -> list[Presence]:
-    """Who is there when. A method without exchange has no federation to leave but by its budget."""
+    """The clients present in each round. A method without exchange has no federation to leave but
+    by its budget."""
     config, clients = assembly.config, len(assembly.clients)
     allowances = _allowances(assembly)
     if assembly.method.exchange == "none":
@@ -180,7 +181,7 @@ def _plan(assembly: Assembly) -> list[Presence]:
 
 
 def _allowances(assembly: Assembly) -> dict[int, Allowance]:
-    """How many steps each client takes in a round, and how many its budget allows in all."""
+    """Each client's steps in a round, and the number that its budget allows in all."""
     beta = (
         assembly.config.learning.beta
         if assembly.method.learner == "mutual"
@@ -217,7 +218,7 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
 def _steps_in_all(
     ledger: Ledger, rate: float, noise_multiplier: float, limit: int
 ) -> int | None:
-    """How many of ``limit`` steps the budget allows; None if it allows them all."""
+    """The number of ``limit`` steps that the budget allows; None if it allows them all."""
     if ledger.budget is None or ledger.kind is Kind.NONE:
         return None
     steps = ledger.affordable_steps(rate, noise_multiplier, limit)

@@ -249,7 +249,7 @@ class _Recorder:
         checkpoint.clear(self.path / "checkpoints" / name)
 
     def run(self) -> Run:
-        """What the run gave: the same that ``proxyfl.load`` reads from its folder."""
+        """The run as recorded: the same that ``proxyfl.load`` reads from its folder."""
         environment = {"simulation": True}
         if self.path is not None:
             environment = read_json(self.path / "environment.json")

@@ -83,7 +83,7 @@ class MLflow(Callback):
     """Logs a run to MLflow: settings as parameters, curves as metrics, the kind of guarantee in the
     names.
 
-    A resumed run goes on in the MLflow run that it began, which its folder remembers.
+    A resumed run continues the MLflow run that it began, which its folder remembers.
     ``tracking_uri`` is MLflow's own default (the environment's ``MLFLOW_TRACKING_URI``) unless
     given."""
 
@@ -108,7 +108,7 @@ class MLflow(Callback):
         out: Path | None,
         sites: Sequence[ClientData],
     ) -> None:
-        """Begin an MLflow run, or go on with the one that the folder remembers."""
+        """Begin an MLflow run, or continue the one that the folder remembers."""
         self._out = out
         remembered = out / _MLFLOW_RUN if out is not None else None
         if remembered is not None and remembered.is_file():
@@ -169,13 +169,13 @@ class MLflow(Callback):
         try:
             return call(*args, **kwargs)
         except self._refused as error:
-            go_on = (
-                f" `proxyfl resume {self._out}` goes on."
+            advice = (
+                f" Continue with: proxyfl resume {self._out}"
                 if self._out is not None
                 else ""
             )
             raise ProxyFLError(
-                f"MLflow could not record the run: {error}. Its own records are intact.{go_on}"
+                f"MLflow could not record the run: {error}. Its own records are intact.{advice}"
             ) from error
 
 

@@ -48,7 +48,8 @@ _LONGEST_NAME = 120
 
 @dataclass(frozen=True)
 class _Choice:
-    """What tells one run from the others, and all that it changes in the base config."""
+    """The settings that tell one run from the others, and all that it changes in the base
+    config."""
 
     varies: dict[str, Any]
     changes: dict[str, Any]
@@ -142,8 +143,8 @@ def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
-    """What each run changes, in the file's order. The name of a variant stands for its settings in
-    what varies."""
+    """The changes of each run, in the file's order. The name of a variant stands for its settings
+    in what varies."""
     fixed = _flat(tree.get("set", {}))
     grid = _flat(tree.get("grid", {}))
     variants = [_variant(table) for table in tree.get("variant", [])]

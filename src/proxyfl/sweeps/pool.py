@@ -27,7 +27,7 @@ from proxyfl.simulation import config as configs
 from proxyfl.sweeps.file import Point
 
 COMMAND = (sys.executable, "-m", "proxyfl")
-"""How a run's process is started."""
+"""The command that starts a run's process."""
 
 _GRACE = 10.0
 _TAIL = 16_384
@@ -35,7 +35,7 @@ _TAIL = 16_384
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``error`` is None for one that finished, else the last lines it said."""
+    """The end of a run. ``error`` is None for one that finished, else the last lines it said."""
 
     point: Point
     seconds: float
@@ -44,7 +44,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a sweep stands. ``running`` gives the part of each running run that is done, from 0 to
+    """The state of a sweep. ``running`` gives the part of each running run that is done, from 0 to
     1."""
 
     outcomes: Sequence[Outcome]
@@ -95,7 +95,7 @@ def execute(
 
 
 def arguments(point: Point) -> list[str]:
-    """What the program is told to do: begin or resume the run, in one process beside others."""
+    """The command line that begins or resumes the run, in one process beside others."""
     what = ["run", str(point.beside(".toml")), "--out", str(point.folder)]
     if state(point.folder) != "new":
         what = ["resume", str(point.folder)]
@@ -203,7 +203,7 @@ class _Clock:
         running: Sequence[Point],
         waiting: Sequence[Point],
     ) -> Status:
-        """Where the sweep stands now."""
+        """The state of the sweep now."""
         done = dict(self.at_start)
         for point in running:
             done[point.name] = _rounds_done(point)

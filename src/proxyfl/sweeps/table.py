@@ -137,7 +137,7 @@ def _answer(
     made: Sequence[Group],
     remarks: list[str],
 ) -> Answer | None:
-    """What the row says; what stands in its way goes to ``remarks``."""
+    """The row's cells; obstacles are told in ``remarks``."""
     having = [run for run in group.runs if method in run.methods]
     usable = [
         run
@@ -178,7 +178,7 @@ def _reached(
     after: int | None,
     remarks: list[str],
 ) -> bool:
-    """Whether a method was scored after so many rounds, or had ended before with everyone gone."""
+    """True if a method was scored after so many rounds, or had ended before with everyone gone."""
     if after is None or after in run.scored_after(method):
         return True
     if run.over(method) and run.progress[method] < after <= run.rounds:

@@ -7,7 +7,7 @@ from typing import Protocol
 class Transport(Protocol):
     """Moves bytes from one client to another and knows nothing of models.
 
-    One object serves all clients that its process hosts, from any of their threads. Guarantees:
+    One object serves all clients that its process runs, from any of their threads. Guarantees:
         * a frame arrives whole, unchanged and once, matched by (sender, receiver, round) whatever
           the order of arrival;
         * ``send`` does not wait until the receiver asks, so all may send first and receive after;

@@ -32,7 +32,7 @@ class Folder:
         return path
 
     def holds(self, receiver: str, slot: str) -> bool:
-        """Whether what was left in this slot still lies there."""
+        """True if what was left in this slot still lies there."""
         return self._path(receiver, slot).exists()
 
     def waiting(self, receiver: str) -> Iterator[tuple[Path, bytes]]:

@@ -108,7 +108,7 @@ class MpiEndpoint:
             return bytes(buffer)
 
     def waits_for(self, rank: int, tag: int) -> bool:
-        """Whether a message under ``tag`` was sent to ``rank`` and not yet received there."""
+        """True if a message under ``tag`` was sent to ``rank`` and not yet received there."""
         with self._calling():
             for sent in self._sent:
                 if (sent.to, sent.tag) == (rank, tag) and not sent.request.Test():

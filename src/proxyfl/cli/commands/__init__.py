@@ -41,7 +41,7 @@ ROOMS = {
     "images": ("images", "embed"),
     "sites": ("node", "federation", "preflight"),
 }
-"""Which room has a command's module; ``schema`` is a room by itself."""
+"""The room of each command's module; ``schema`` is a room by itself."""
 
 
 def module(name: str) -> str:

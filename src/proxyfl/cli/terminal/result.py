@@ -181,7 +181,8 @@ def _scores(run: Run, name: str, role: str, measure: str) -> Spread | None:
 
 
 def _cost(spent: Epsilon | None, *, shared: bool) -> dict[str, str]:
-    """What releases cost: a private model is never released, but the proxy it learnt beside is."""
+    """The cost of releases: a private model is never released, but the proxy it learnt beside
+    is."""
     if spent is None or spent.kind is Kind.NONE:
         if not shared:
             return {"epsilon": "", "delta": "", "kind": "not shared"}
@@ -194,7 +195,7 @@ def _cost(spent: Epsilon | None, *, shared: bool) -> dict[str, str]:
 
 
 def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
-    """What each client gains: one table where it fits, else several with some methods each."""
+    """The gain of each client: one table where it fits, else several with some methods each."""
     title = f"What each client gains over training alone ({_title(run)} points)"
     others = [name for name in scored if name != "alone"]
     whole = _gained(run, framed(title), ["examples", "alone", *others], console)

@@ -15,7 +15,7 @@ from rich import progress as bars
 from rich.console import Console
 
 PATIENCE_SECONDS = 2.0
-"""What is done within this time needs no bar; plain lines come no more often."""
+"""Work that ends within this time needs no bar; plain lines come no more often."""
 
 
 @contextmanager

@@ -22,7 +22,7 @@ class Checked:
 
 @dataclass
 class _Persons:
-    """Where each person was seen first."""
+    """The place at which each person was seen first."""
 
     site: dict[str, str] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a table: each kind of fault has a name, a place and a count.
+"""Everything that can be wrong with a table: each kind of fault has a name, a place and a count.
 
 Nothing here is silent. A file with faults is refused, or the rows with faults are left out by an
 explicit choice (``data.faults = "skip"``), and the tally says how many and why.
@@ -55,7 +55,7 @@ class Fault:
 
 @dataclass
 class Tally:
-    """What reading one file came to: rows, faults, and values that were changed, all counted."""
+    """The outcome of reading one file: rows, faults, and values that were changed, all counted."""
 
     rows: int = 0
     skipped: int = 0
@@ -86,7 +86,7 @@ class Tally:
         return found
 
     def notes(self) -> list[str]:
-        """What was changed by the schema's own rules, in words."""
+        """The changes made by the schema's own rules, in words."""
         found = []
         for verb, counts in (
             ("clipped to its range", self.clipped),

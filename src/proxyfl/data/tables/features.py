@@ -16,7 +16,7 @@ SLIPS = (100.0, 1000.0)
 
 
 def feature_names(schema: Schema) -> tuple[str, ...]:
-    """What each feature is, in order."""
+    """The features' names, in order."""
     names: list[str] = []
     for name, column in schema.features.items():
         names += _names(name, column)
@@ -24,7 +24,7 @@ def feature_names(schema: Schema) -> tuple[str, ...]:
 
 
 def possible(values: Floats, column: Column) -> Mask:
-    """Which values can be: those within ``limits`` that are no slip of units."""
+    """The values that can be: those within ``limits`` that are no slip of units."""
     least, most = limits(column)
     found: Mask = (values >= least) & (values <= most)
     if column.possible:

@@ -1,4 +1,4 @@
-"""Which files a source means: one per site, by pattern or by name."""
+"""The files that a source means: one per site, by pattern or by name."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -32,7 +32,7 @@ FAULTS = {
     "refuse": "a file with faults is refused",
     "skip": "rows with faults are left out and counted",
 }
-"""What becomes of faults."""
+"""The treatments of faults."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of how the file was read."""
+        """Notes for the user about how the file was read."""
         found = [f"{self.path.name}: {note}" for note in self.tally.notes()]
         if self.tally.skipped:
             found.append(
@@ -177,7 +177,7 @@ class _Rows:
         return InMemory(x, y, person)
 
     def place(self, i: int) -> str:
-        """Where row i stands."""
+        """The place of row i."""
         for table in self.tables:
             if i < len(table):
                 return f"{table.path.name} row {int(table.rows[i])}"

@@ -41,7 +41,7 @@ _WITH_POINT = re.compile(r"[+-]?\d*\.\d+")
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is written. ``auto`` is recognised."""
+    """The form of a CSV file; ``auto`` is recognised."""
 
     separator: str = "auto"
     decimal: str = "auto"

@@ -45,10 +45,10 @@ ENCODINGS = {
     "bins": "one indicator per interval between the knots",
     "hinges": "scaled, and one ramp from each knot to the end of the range",
 }
-"""How a number becomes features."""
+"""The ways in which a number becomes features."""
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""How files write that a value is missing, unless the schema says otherwise."""
+"""The spellings of a missing value, unless the schema says otherwise."""
 
 YES = ("1", "yes", "y", "true", "t")
 NO = ("0", "no", "n", "false", "f")
@@ -71,30 +71,30 @@ class Column:
     encoding: str = "scaled"
     """scaled, bins or hinges."""
     knots: tuple[float, ...] = ()
-    """Where bins and hinges begin."""
+    """The points at which bins and hinges begin."""
     values: tuple[str, ...] = ()
     """The values of a category."""
     written: tuple[tuple[str, ...], ...] = ()
-    """How files write each value of a category, if not by its name."""
+    """The spelling of each value of a category in files, if not its name."""
     unknown: str = "refuse"
-    """What becomes of a value that is not in the list: refuse, or other."""
+    """The treatment of a value that is not in the list: refuse, or other."""
     yes: tuple[str, ...] = YES
-    """How files write yes, in capital or small letters."""
+    """The spellings of yes in files, in capital or small letters."""
     no: tuple[str, ...] = NO
-    """How files write no, in capital or small letters."""
+    """The spellings of no in files, in capital or small letters."""
     formats: tuple[str, ...] = ("%Y-%m-%d",)
-    """How files write a date."""
+    """The form of a date in files."""
     until: str | None = None
-    """Where a date's interval ends: another column, or a date such as 2020-12-31.
+    """The end of a date's interval: another column, or a date such as 2020-12-31.
     A date without it serves only as the end of others."""
     missing: tuple[str, ...] = ()
-    """How files write a missing value of this column, beside the ways of the whole table."""
+    """The spellings of a missing value in this column, beside those of the whole table."""
     indicator: bool = True
     """Whether a feature says that the value is missing."""
     fill: float | None = None
     """The value that stands for a missing number; absent: the middle of the range."""
     absent: str = "refuse"
-    """What becomes of a file without this column: refuse, or missing for all its rows."""
+    """The treatment of a file without this column: refuse, or missing for all its rows."""
 
     def __post_init__(self) -> None:
         choice("type", self.type, TYPES)
@@ -114,27 +114,27 @@ class Column:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the column becomes one number on a range, as a number or as an interval."""
+        """True if the column becomes one number on a range, as a number or as an interval."""
         return self.type == "number" or (
             self.type == "date" and self.until is not None
         )
 
     @property
     def is_feature(self) -> bool:
-        """Whether models see the column."""
+        """True if models see the column."""
         return self.is_measured or self.type in ("category", "yes/no")
 
 
 @dataclass(frozen=True)
 class Label:
-    """What is to be predicted."""
+    """The class to be predicted."""
 
     column: str
     """The label's column."""
     classes: tuple[str, ...]
     """The classes, in an order that all sites share: the first is class 0."""
     written: tuple[tuple[str, ...], ...] = ()
-    """How files write each class, if not by its name."""
+    """The spelling of each class in files, if not its name."""
     prevalence: tuple[float, ...] = ()
     """The share of each class as it is publicly known, from a register or the literature."""
 
@@ -162,20 +162,20 @@ class Label:
 
 @dataclass(frozen=True)
 class Schema:
-    """What all sites agree on; see the module's docstring."""
+    """The form of a table on which all sites agree; see the module's docstring."""
 
     label: Label
     columns: dict[str, Column]
     name: str = "table"
-    """What the table is called."""
+    """The table's name."""
     site: str | None = None
     """The column that names a row's institution; absent: each file is a site."""
     person: str | None = None
     """The column that names a row's individual; absent: each row is one."""
     missing: tuple[str, ...] = MISSING
-    """How files write a missing value."""
+    """The spellings of a missing value in files."""
     others: str = "refuse"
-    """What becomes of a column that the schema does not name: refuse, or ignore."""
+    """The treatment of a column that the schema does not name: refuse, or ignore."""
 
     def __post_init__(self) -> None:
         choice("others", self.others, ("refuse", "ignore"))
@@ -257,7 +257,7 @@ def _block(title: str, table: Any, skip: tuple[str, ...] = ()) -> str:
 
 
 def is_date(text: str) -> bool:
-    """Whether ``text`` has the form of 2020-12-31."""
+    """True if ``text`` has the form of 2020-12-31."""
     parts = text.split("-")
     return [len(part) for part in parts] == [4, 2, 2] and all(
         part.isdecimal() for part in parts

@@ -238,7 +238,7 @@ class Books:
     def conclude(
         self, parts: Sequence[Part], mass: bytes, *, next_round: int | None = None
     ) -> None:
-        """Add ``parts``, whose sum with what was kept is ``mass``, and go on to the next round."""
+        """Add ``parts``, whose sum with what was kept is ``mass``, and begin the next round."""
         with self.store.transaction() as run:
             here = self.position()
             total = here.weight
@@ -273,7 +273,7 @@ class Books:
             run.execute("update site set state = ?, clock = clock + 1", (state,))
 
     def begin_again(self, *, round: int) -> None:
-        """After a restore from a backup: go on without mass, in a new epoch, from ``round``."""
+        """After a restore from a backup: continue without mass, in a new epoch, from ``round``."""
         with self.store.transaction() as run:
             run.execute(
                 "update site set epoch = epoch + 1, clock = clock + 1, weight = '0/1', mass = x'',"

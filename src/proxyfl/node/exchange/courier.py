@@ -121,11 +121,11 @@ class Courier:
         self._wake.set()
 
     def reachable(self, name: str) -> bool:
-        """Whether the last attempt to reach ``name`` succeeded."""
+        """True if the last attempt to reach ``name`` succeeded."""
         return self.turns.setdefault(name, Turn()).reachable
 
     def tried(self, name: str) -> bool:
-        """Whether reaching ``name`` has been tried at all."""
+        """True if reaching ``name`` has been tried at all."""
         return self.turns.setdefault(name, Turn()).due > 0
 
     def _heard_from(self, name: str) -> None:

@@ -81,7 +81,7 @@ class Stamp:
         return self.epoch, self.boot, self.tag, self.clock
 
     def behind(self, seen: "Stamp") -> bool:
-        """Whether a site with this stamp has forgotten some of what ``seen`` shows."""
+        """True if a site with this stamp has forgotten some of what ``seen`` shows."""
         if self.epoch != seen.epoch:
             return self.epoch < seen.epoch
         starts = self.boot - seen.boot

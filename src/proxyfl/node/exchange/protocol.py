@@ -69,18 +69,18 @@ class Exchange:
             self._changed.notify_all()
 
     def admitted(self, name: str) -> bool:
-        """Whether ``name`` has answered a hello of this start of the program."""
+        """True if ``name`` has answered a hello of this start of the program."""
         return name in self._admitted
 
     def owes_nothing(self, peer: str, round: int) -> bool:
-        """Whether ``peer`` has released ``round`` and has no share for this site on its way."""
+        """True if ``peer`` has released ``round`` and has no share for this site on its way."""
         last = self._hellos.get(peer)
         if last is None or not (last.ended or last.round > round):
             return False
         return not any(other <= round for other in last.owed)
 
     def ended(self, peer: str) -> bool:
-        """Whether ``peer`` has said that it releases nothing more."""
+        """True if ``peer`` has said that it releases nothing more."""
         last = self._hellos.get(peer)
         return last is not None and last.ended
 
@@ -298,6 +298,6 @@ class Exchange:
                 f"{answer.sender!r} has seen this site further (round {answer.seen_round}) than "
                 "its store knows: the store is an old backup, or another copy of this site runs. "
                 "Going on would send the same mass twice. Bring the newer store back, or run "
-                f"`proxyfl node rejoin --round {answer.seen_round}`: the site then goes on without "
-                "mass, and charges the rounds it does not remember to its ledger."
+                f"`proxyfl node rejoin --round {answer.seen_round}`: the site then continues "
+                "without mass, and charges the rounds it does not remember to its ledger."
             )

@@ -140,7 +140,7 @@ class Service:
                     del self._queues[peer]
 
     def dialled_in(self, peer: str) -> bool:
-        """Whether ``peer`` holds a stream to this site."""
+        """True if ``peer`` holds a stream to this site."""
         with self._lock:
             return peer in self._queues
 

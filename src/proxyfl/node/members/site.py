@@ -112,7 +112,7 @@ class Privacy:
 
     @property
     def declared(self) -> bool:
-        """Whether the sampling rate is known without counting this site's records."""
+        """True if the sampling rate is known without counting this site's records."""
         return self.sampling_rate is not None or self.examples is not None
 
 
@@ -123,7 +123,7 @@ class Network:
     listen: str = "0.0.0.0:7443"
     """Where to wait for peers; empty for a site that can only dial out."""
     patience: float = 600.0
-    """Seconds that a round waits for a peer before it goes on without it."""
+    """Seconds that a round waits for a peer before it continues without it."""
     heartbeat: float = 10.0
     """Seconds between two signs of life to a peer."""
     timeout: float = 120.0

@@ -67,7 +67,7 @@ def interval_for(expected_epsilon: float, smallest_noise: float) -> float:
 
 
 def _step_range(noise: float) -> float:
-    """How far the losses of one step spread, nearly: 1/(2 s^2) +- 9/s in either direction."""
+    """The spread of one step's losses, nearly: 1/(2 s^2) +- 9/s in either direction."""
     return 1 / noise**2 + 18 / noise
 
 
@@ -106,7 +106,7 @@ def _one_step(rate: float, noise: float, interval: float) -> tuple[_Loss, _Loss]
 
 
 def _loss(pmf: pld_pmf.DensePLDPmf, interval: float) -> _Loss:
-    """What this module needs of one of the library's distributions."""
+    """The part of the library's distributions that this module needs."""
     probabilities = np.maximum(np.asarray(pmf._probs, dtype=np.float64), 0.0)
     first = int(pmf._lower_loss)
     losses: Floats = (

@@ -40,7 +40,7 @@ class Use:
         return examples_first(self.inputs[name].detach(), self.axes[name], self.n)
 
     def learns(self, name: str) -> bool:
-        """Whether the input ``name`` is a weight whose gradient is wanted."""
+        """True if the input ``name`` is a weight whose gradient is wanted."""
         value = self.inputs[name]
         return value is not None and value.requires_grad and self.axes[name] is None
 

@@ -1,4 +1,4 @@
-"""What a model remembers from one forward pass to the next.
+"""The state that a model carries from one forward pass to the next.
 
 Memory carries one record into the gradients of others, in the same batch or in later ones, past all
 clipping. Models that change anything of themselves in a forward pass are refused by the name of the
@@ -27,7 +27,8 @@ _OWN = {
     "_backward_hooks",
     "_backward_pre_hooks",
 }
-"""What torch itself keeps on a module. Parameters and buffers are looked at by themselves."""
+"""Attributes that torch itself keeps on a module. Parameters and buffers are looked at by
+themselves."""
 
 
 class State:
@@ -136,7 +137,7 @@ def _picture(value: Any, deep: bool, depth: int = 3) -> Any:
 
 
 def _inside(value: Any, depth: int) -> Any:
-    """What an object holds: an array's numbers, a generator's place, or its attributes."""
+    """The content of an object: an array's numbers, a generator's place, or its attributes."""
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, torch.Generator):

@@ -125,7 +125,7 @@ class Product:
 
     @property
     def prefers_gram(self) -> bool:
-        """Whether t^2 (d + p) multiplications are fewer than the traffic of forming d p numbers."""
+        """True if t^2 (d + p) multiplications are fewer than the traffic of forming d p numbers."""
         d, p = self._shape
         return self.positions**2 * (d + p) < TRAFFIC * d * p
 

@@ -138,7 +138,7 @@ def record(model: nn.Module, x: Tensor) -> fx.GraphModule:
 
 
 def _recurrent() -> dict[Any, Callable[..., Any]]:
-    """How recurrent layers unroll into operations that can be looked into."""
+    """Recurrent layers unrolled into operations that can be looked into."""
     layers = (
         aten.lstm.input,
         aten.gru.input,

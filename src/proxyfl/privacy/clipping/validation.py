@@ -1,4 +1,4 @@
-"""Which models may be trained with DP-SGD, and how: proof first, trial second.
+"""Decides which models may be trained with DP-SGD, and how: proof first, trial second.
 
 A model that lets one record into the gradients of others bounds nothing by clipping. So:
 
@@ -31,8 +31,8 @@ _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
 def check_private_trainable(
     model: nn.Module, shape: tuple[int, ...], *, name: str = "proxy"
 ) -> Way:
-    """How ``model`` would be trained. Raises ``ModelError``, naming the layer and what to use
-    instead, if it cannot be trained privately."""
+    """The way in which ``model`` would be trained. Raises ``ModelError``, naming the layer and what
+    to use instead, if it cannot be trained privately."""
     return _Check(model, shape, name, None).way()
 
 
@@ -152,7 +152,7 @@ class _Check:
         return slow
 
     def _draws(self) -> bool:
-        """Whether the model draws random numbers in training."""
+        """True if the model draws random numbers in training."""
         kind = ("", type(self.model).__name__)
         x = self._made_up(2)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -178,7 +178,7 @@ class _Check:
 
 
 def _other_generators() -> tuple[object, str]:
-    """Where Python's and numpy's own generators stand."""
+    """The state of Python's and numpy's own generators."""
     return random.getstate(), repr(np.random.get_state(legacy=False))
 
 

@@ -32,7 +32,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Clipped:
-    """What one batch gives: the sum of clipped gradients (flat), the loss summed, and each norm
+    """The result of one batch: the sum of clipped gradients (flat), the loss summed, and each norm
     before clipping."""
 
     total: Tensor
@@ -41,7 +41,7 @@ class Clipped:
 
 
 class Way(Protocol):
-    """How the gradients of one model come about."""
+    """The way to the gradients of one model."""
 
     name: str
     reason: str | None

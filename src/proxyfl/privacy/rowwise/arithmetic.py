@@ -1,4 +1,4 @@
-"""Where the examples are after arithmetic: element by element, over dimensions, products."""
+"""The examples' axis after arithmetic: element by element, over dimensions, products."""
 
 from torch import fx
 

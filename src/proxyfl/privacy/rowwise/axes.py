@@ -1,4 +1,4 @@
-"""Where the examples are in a tensor, and sizes that grow with their number."""
+"""The examples' axis in a tensor, and sizes that grow with their number."""
 
 from dataclasses import dataclass
 

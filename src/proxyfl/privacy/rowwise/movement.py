@@ -1,4 +1,4 @@
-"""Where the examples are after data moved: views, cuts, joins, look-ups, new tensors."""
+"""The examples' axis after data moved: views, cuts, joins, look-ups, new tensors."""
 
 import sys
 from typing import Any

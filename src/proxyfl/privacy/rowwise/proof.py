@@ -29,7 +29,7 @@ from proxyfl.privacy.rowwise.whitelist import OPERATIONS
 
 
 def prove(trace: Trace) -> dict[fx.Node, Axes]:
-    """Where the examples are in each tensor of the graph; raises ``Unproven``."""
+    """The examples' axis in each tensor of the graph; raises ``Unproven``."""
     axes: dict[fx.Node, Axes] = {}
     shapes: dict[fx.Node, Any] = {}
     for node in trace.graph.nodes:
@@ -79,7 +79,7 @@ def _after(step: Step) -> Axes:
 
 
 def _share_memory(step: Step, rows: Rows) -> bool:
-    """Whether all rows of what is written to are one piece of memory, as ``expand`` makes it."""
+    """True if all rows of what is written to are one piece of memory, as ``expand`` makes it."""
     target: torch.Tensor = step.inputs[step.first].meta["val"]
     return target.stride(rows.axis) == 0
 

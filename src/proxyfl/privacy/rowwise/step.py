@@ -46,7 +46,7 @@ class Step:
         )
 
     def rows(self, name: str) -> Rows | None:
-        """Where the examples are in the input ``name``; None for a constant."""
+        """The examples' axis in the input ``name``; None for a constant."""
         value = self.inputs.get(name)
         return self.axes[value] if isinstance(value, fx.Node) else None
 

@@ -1,1 +1,2 @@
-"""What a ledger's charges mean to others: certificates, accounts over studies, plans, persons."""
+"""The meaning of a ledger's charges to others: certificates, accounts over studies, plans,
+persons."""

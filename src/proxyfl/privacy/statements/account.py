@@ -1,4 +1,4 @@
-"""What several studies on the same records cost together.
+"""The joint cost of several studies on the same records.
 
 Each study has its own ledger. Whoever sees the releases of all of them sees one long sequence of
 steps, so the cost of all is that of all charges composed, by the accountants, at one delta. That is
@@ -61,7 +61,7 @@ class Account:
 
     @property
     def simulated(self) -> bool:
-        """Whether some of the noise can be recomputed."""
+        """True if some of the noise can be recomputed."""
         return any(ledger.simulated for ledger in self.ledgers)
 
     @cached_property
@@ -72,19 +72,19 @@ class Account:
 
     @cached_property
     def total(self) -> Epsilon:
-        """What all studies cost together."""
+        """The joint cost of all studies."""
         return accounting.epsilon(
             self.segments, self.delta, self.kind, self.relation
         )
 
     def alone(self, ledger: Ledger) -> Epsilon:
-        """What one study costs by itself, at the account's delta."""
+        """The cost of one study by itself, at the account's delta."""
         spent = ledger.segments()
         return accounting.epsilon(spent, self.delta, ledger.kind, ledger.relation)
 
     def steps_left(self, budget: float, setting: Segment) -> int:
-        """How many more steps of this setting the budget allows beside all that was spent, up to
-        2^20; 0 if it is spent. By PLD."""
+        """The number of further steps of this setting that the budget allows beside all that was
+        spent, up to 2^20; 0 if it is spent. By PLD."""
         _validate.number("budget-epsilon", budget, above=0)
         if self.kind is Kind.NONE:
             return 0

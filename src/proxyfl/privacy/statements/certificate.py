@@ -43,8 +43,8 @@ PUBLIC = {
 
 @dataclass(frozen=True)
 class Facts:
-    """What a certificate says besides the ledger: the method, whether it released anything, and the
-    code that ran."""
+    """The part of a certificate that is not in the ledger: the method, whether it released
+    anything, and the code that ran."""
 
     method: str
     released: bool
@@ -104,7 +104,7 @@ def certificate(ledger: Ledger, facts: Facts) -> dict[str, Any]:
 def sentence(
     client: str, epsilon: Epsilon, facts: Facts, *, simulated: bool
 ) -> str:
-    """What a data protection officer can copy."""
+    """Sentences that a data protection officer can copy."""
     if epsilon.kind is Kind.NONE:
         return f"{client} trained without differential privacy; no guarantee holds."
     what = f"Everything that {client} released"
@@ -213,7 +213,8 @@ class _Number(str):
 def differences(
     stated: Mapping[str, Any], document: Mapping[str, Any]
 ) -> list[str]:
-    """What a certificate that ``parse`` read says and the ledger does not; empty if it holds."""
+    """The statements of a parsed certificate that the ledger does not support; empty if it
+    holds."""
     found = parse(json.dumps(document))
     wrong = []
     for key in sorted({*stated, *found}):

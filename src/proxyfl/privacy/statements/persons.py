@@ -1,4 +1,4 @@
-"""What a training costs a person who has several records in the data.
+"""The cost of a training to a person who has several records in the data.
 
 Batches are drawn record by record. Of a person's k records a step then draws a binomial number J,
 and their clipped gradients move the sum by at most J C. The worst case is the mixture of Gaussians

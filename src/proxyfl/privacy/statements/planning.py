@@ -1,4 +1,5 @@
-"""What fits a budget: batch sizes, noise and rounds, and how large a proxy may be under that noise.
+"""Settings that fit a budget: batch sizes, noise and rounds, and how large a proxy may be under
+that noise.
 
 A step adds noise of norm about sigma C sqrt(P) to a sum of B clipped gradients, whose norm is at
 most B C. The ratio
@@ -58,7 +59,8 @@ class Option:
 def options(
     examples: int, epsilon: float, delta: float, *, rounds: Sequence[int] = ROUNDS
 ) -> list[Option]:
-    """What fits the budget, by rounds and batch size; rounds of one pass over the examples."""
+    """The settings that fit the budget, by rounds and batch size; rounds of one pass over the
+    examples."""
     _validate.whole("examples", examples)
     _validate.number("budget-epsilon", epsilon, above=0)
     _validate.number("delta", delta, above=0, below=1)

@@ -94,7 +94,7 @@ class _Job:
         ranks = Ranks(
             [client.name for client in prepared.clients], endpoint.machines
         )
-        own = prepared.only(ranks.hosted(endpoint.rank, len(prepared.clients)))
+        own = prepared.only(ranks.clients_of(endpoint.rank, len(prepared.clients)))
         prepared.release_examples()
         return cls(endpoint, ranks, own, out)
 
@@ -108,14 +108,12 @@ class _Job:
         fails."""
         pooled = self.prepared.methods[task.method].pooled
         clients = 1 if pooled else len(self.prepared.clients)
-        hosted = self.ranks.hosted(self.endpoint.rank, clients)
+        own = self.ranks.clients_of(self.endpoint.rank, clients)
         # One endpoint serves all methods: nothing is on its way when a method ends.
         transport = MpiTransport(self.endpoint, clients)
         round = task.first_round
         try:
-            for report in rounds_of(
-                self.prepared, task, hosted, transport, self.out
-            ):
+            for report in rounds_of(self.prepared, task, own, transport, self.out):
                 self.flush()
                 yield report
                 round = report.round + 1

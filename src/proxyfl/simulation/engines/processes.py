@@ -218,7 +218,7 @@ def _failure(worker: _Worker, where: str) -> ProxyFLError:
                 return message
             if isinstance(message, Exception):
                 return WorkerDied(
-                    f"{worker.process.name}, which hosts {worker.clients}, failed in {where}: "
+                    f"{worker.process.name}, which runs {worker.clients}, failed in {where}: "
                     f"{message}."
                 )
     except (EOFError, OSError):
@@ -233,7 +233,7 @@ def _died(worker: _Worker, where: str) -> WorkerDied:
         else f"ended with code {code}"
     )
     return WorkerDied(
-        f"{worker.process.name}, which hosts {worker.clients}, {how} in {where}."
+        f"{worker.process.name}, which runs {worker.clients}, {how} in {where}."
     )
 
 

@@ -18,31 +18,30 @@ _SHOWN = 6
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which rank runs on which machine and hosts which clients: every N-th, as with workers."""
+    """The machine and the clients of each rank: every N-th client, as with workers."""
 
     names: Sequence[str]
     machines: Sequence[str]
 
-    def hosted(self, rank: int, clients: int) -> range:
-        """Those of the first ``clients`` clients that live on ``rank``."""
+    def clients_of(self, rank: int, clients: int) -> range:
+        """Those of the first ``clients`` clients that run on ``rank``."""
         return range(rank, clients, len(self.machines))
 
     def describe(self, rank: int) -> str:
         """The rank with its machine and its clients, as a message names it."""
         described = f"rank {rank} on {self.machines[rank]}"
-        clients = [
-            self.names[client] for client in self.hosted(rank, len(self.names))
-        ]
+        own = self.clients_of(rank, len(self.names))
+        clients = [self.names[client] for client in own]
         if not clients:
             return described
         shown = clients[:_SHOWN]
         if len(clients) > _SHOWN:
             shown.append(f"{len(clients) - _SHOWN} more")
-        return f"{described}, which hosts {', '.join(shown)},"
+        return f"{described}, which runs {', '.join(shown)},"
 
 
 def reason(error: BaseException) -> str:
-    """What to say of ``error``: ours speaks for itself, others with their type and place."""
+    """The words for ``error``: ours speaks for itself, others with their type and place."""
     if isinstance(error, ProxyFLError):
         return str(error)
     place = ""

@@ -116,7 +116,7 @@ def _documents(path: Path, method: str | None) -> list[dict[str, Any]]:
 
 
 def _audited(run: Run) -> dict[str, Any] | None:
-    """What the audit in the run's folder found, if there is one."""
+    """The result of the audit in the run's folder, if there is one."""
     found = run.additions.get("audit")
     if not isinstance(found, dict):
         return None
@@ -177,7 +177,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _compared(path: Path, client: str, method: str, content: Any) -> list[str]:
-    """What differs between a certificate and the ledger of the client that it names."""
+    """The differences between a certificate and the ledger of the client that it names."""
     try:
         documents = _documents(path, method)
     except RunError as problem:

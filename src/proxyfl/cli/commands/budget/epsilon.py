@@ -50,7 +50,7 @@ examples:
 
 @dataclass(frozen=True)
 class Person:
-    """What the training costs a person with several records."""
+    """The cost of the training to a person with several records."""
 
     records: int
     pld: float
@@ -197,7 +197,7 @@ def solve(args: argparse.Namespace) -> Answer:
 
 
 def _sampling(args: argparse.Namespace) -> Sampling:
-    """Where the sampling rate comes from; ConfigError unless that is said once."""
+    """The source of the sampling rate; ConfigError unless that is said once."""
     if args.sampling_rate is not None:
         if args.batch is not None:
             raise ConfigError(
@@ -259,7 +259,7 @@ def _steps(args: argparse.Namespace, epoch: int) -> int | None:
 
 
 def _missing(given: dict[str, float | None]) -> str:
-    """Which of the three is to be computed: the one that is missing."""
+    """The one of the three to compute: the one that is missing."""
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == 1:
         return missing[0]

@@ -42,7 +42,8 @@ _LEGEND = (
 _SHOWN = 8
 _MOST_FOR_ERROR = 512
 _MOST_FOR_SPREAD = 5_000
-"""Who has heard from whom takes n * n bits; the distance to the mean takes n * n numbers."""
+"""The table of who has heard from whom takes n * n bits; the distance to the mean takes n * n
+numbers."""
 _MOST_SHARES = 1_000_000
 """Shares of all rounds that are worked out: some seconds."""
 

@@ -91,7 +91,7 @@ def _told(
     out: Path,
     size: int,
 ) -> dict[str, Any]:
-    """Where the page is, and its answers: per run, and per group of runs that are pooled."""
+    """The page's path and its answers: per run, and per group of runs that are pooled."""
     said = []
     for one in runs:
         said.append(
