@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "proxyfl"
 
 LEVELS = (
     ("errors",),
-    ("_files", "_validate"),
+    ("_files", "_validate", "curves"),
     (
         "_entrypoint",
         "_examples",

@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from sklearn import metrics
 
 from proxyfl import measures
+from proxyfl.curves import Curve
 from proxyfl.measures import MEASURES, Predictions
 
 
@@ -79,6 +82,38 @@ def test_what_is_not_defined_is_none(labels):
         assert MEASURES[name].compute(found) is None
     if not labels:
         assert all(measure.compute(found) is None for measure in MEASURES.values())
+
+
+@settings(derandomize=True, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40)
+)
+def test_ties_as_scikit_learn_has_them(examples):
+    """Whatever scores are equal, areas and trade-offs are those of scikit-learn's curves."""
+    scores = np.array([score for score, _ in examples], dtype=float)
+    positive = np.array([truth for _, truth in examples])
+    assume(positive.any() and not positive.all())
+    curve = Curve.of(scores, positive)
+    assert curve.auroc() == pytest.approx(metrics.roc_auc_score(positive, scores))
+    expected = metrics.average_precision_score(positive, scores)
+    assert curve.average_precision() == pytest.approx(expected)
+    false, true, _ = metrics.roc_curve(positive, scores, drop_intermediate=False)
+    for wanted in (0.1, 0.5, 0.9, 1.0):
+        found = true[false <= 1 - wanted + 1e-12].max()
+        assert curve.sensitivity_at(wanted) == pytest.approx(found)
+        found = 1 - false[true >= wanted - 1e-12].min()
+        assert curve.specificity_at(wanted) == pytest.approx(found)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_model_that_diverged_is_scored(classes, value):
+    """Logits that are not finite give an accuracy; what needs probabilities is not defined."""
+    found = predictions(classes)
+    found.logits[0] = value
+    for name, measure in MEASURES.items():
+        defined = measure.compute(found) is not None
+        assert defined == (name in ("accuracy", "macro_accuracy")), name
 
 
 def test_a_class_that_the_test_set_lacks_is_left_out():

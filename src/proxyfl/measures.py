@@ -2,8 +2,9 @@
 
 A measure is one entry of ``MEASURES``. Its name is the second half of a row's key
 (``private_accuracy``), its title is what a reader sees. This module imports neither torch nor
-NumPy, so that reading a run stays quick; a measure's arithmetic imports what it needs, and is
-scikit-learn's where scikit-learn has it. docs/measures.md defines each one.
+NumPy, so that reading a run stays quick; a measure's arithmetic imports what it needs.
+docs/measures.md defines each one. A model that has diverged, whose logits are not finite, has an
+accuracy and nothing else.
 
 With two classes, class 1 is the positive one. With more, AUROC and average precision are means over
 classes, each against the rest; classes that the test set lacks are left out.
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from proxyfl.curves import Curve
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +45,27 @@ class Predictions:
     def taken(self, rows: "NDArray[Any]") -> "Predictions":
         """The predictions for some of the examples; a row may be taken more than once."""
         return Predictions(self.logits[rows], self.labels[rows])
+
+    @cached_property
+    def finite(self) -> bool:
+        """There are examples, and the model gave each a number for every class."""
+        import numpy as np
+
+        return bool(len(self.labels) and np.isfinite(self.logits).all())
+
+    def curve(self, label: int) -> Curve | None:
+        """``label`` against the rest, by its probability; None where the test set lacks either."""
+        is_label = self.labels == label
+        if not self.finite or is_label.all() or not is_label.any():
+            return None
+        known = self._curves
+        if label not in known:
+            known[label] = Curve.of(self.probabilities[:, label], is_label)
+        return known[label]
+
+    @cached_property
+    def _curves(self) -> dict[int, Curve]:
+        return {}
 
     @cached_property
     def confusion(self) -> "NDArray[np.int64]":
@@ -94,73 +118,39 @@ def macro_accuracy(predictions: Predictions) -> float | None:
 
 def auroc(predictions: Predictions) -> float | None:
     """The probability that a random example of a class scores higher than one of the rest."""
-    from sklearn.metrics import roc_auc_score
-
-    return _over_classes(predictions, roc_auc_score)
+    return _over_classes(predictions, Curve.auroc)
 
 
 def average_precision(predictions: Predictions) -> float | None:
     """The area under the precision-recall curve, as the sum over its steps."""
-    from sklearn.metrics import average_precision_score
-
-    return _over_classes(predictions, average_precision_score)
+    return _over_classes(predictions, Curve.average_precision)
 
 
 def _over_classes(
-    predictions: Predictions, binary: "Callable[[Any, Any], float]"
+    predictions: Predictions, area: "Callable[[Curve], Any]"
 ) -> float | None:
     """A measure of class 1 against class 0, or the mean of each class against the rest."""
     classes = [1] if predictions.classes == 2 else range(predictions.classes)
     found = []
     for label in classes:
-        is_label = predictions.labels == label
-        if is_label.any() and not is_label.all():
-            found.append(
-                float(binary(is_label, predictions.probabilities[:, label]))
-            )
+        curve = predictions.curve(label)
+        if curve is not None:
+            found.append(float(area(curve)))
     return sum(found) / len(found) if found else None
 
 
 def sensitivity_at(predictions: Predictions, specificity: float) -> float | None:
     """The largest share of positives found while at least ``specificity`` of the negatives are
     told right; two classes only."""
-    curve = _roc(predictions)
-    if curve is None:
-        return None
-    false_positives, true_positives = curve
-    return float(
-        true_positives[false_positives <= 1 - specificity + _ROUNDING].max()
-    )
+    curve = predictions.curve(1) if predictions.classes == 2 else None
+    return None if curve is None else float(curve.sensitivity_at(specificity))
 
 
 def specificity_at(predictions: Predictions, sensitivity: float) -> float | None:
     """The largest share of negatives told right while at least ``sensitivity`` of the positives are
     found; two classes only."""
-    curve = _roc(predictions)
-    if curve is None:
-        return None
-    false_positives, true_positives = curve
-    return float(
-        1 - false_positives[true_positives >= sensitivity - _ROUNDING].min()
-    )
-
-
-_ROUNDING = 1e-12
-"""A rate that equals the one asked for but for rounding counts."""
-
-
-def _roc(predictions: Predictions) -> "tuple[NDArray[Any], NDArray[Any]] | None":
-    """(false positive rates, true positive rates) over all thresholds."""
-    from sklearn.metrics import roc_curve
-
-    positive = predictions.labels == 1
-    if predictions.classes != 2 or positive.all() or not positive.any():
-        return None
-    scores = predictions.probabilities[:, 1]
-    false_positives, true_positives, _ = roc_curve(
-        positive, scores, drop_intermediate=False
-    )
-    return false_positives, true_positives
+    curve = predictions.curve(1) if predictions.classes == 2 else None
+    return None if curve is None else float(curve.specificity_at(sensitivity))
 
 
 def brier(predictions: Predictions) -> float | None:
@@ -168,7 +158,7 @@ def brier(predictions: Predictions) -> float | None:
     the classes."""
     import numpy as np
 
-    if not len(predictions.labels):
+    if not predictions.finite:
         return None
     right = np.eye(predictions.classes)[predictions.labels]
     squares = (predictions.probabilities - right) ** 2
@@ -181,7 +171,7 @@ def log_loss(predictions: Predictions) -> float | None:
     """Minus the mean logarithm of the true class's probability."""
     from scipy.special import logsumexp
 
-    if not len(predictions.labels):
+    if not predictions.finite:
         return None
     logits = predictions.logits.astype(float)
     rows = range(len(predictions.labels))
