@@ -201,7 +201,7 @@ def test_a_terminal_shows_bars_and_time(file: Path) -> None:
         progress.tell(Status(outcomes, {runs[1].name: 0.25}, 1, 0.5, 7200.0))
         assert progress._live is not None
         progress._live.refresh()
-    assert "2 of 4 runs, about 2.0 h left" in screen.getvalue()
+    assert "2 of 4 done, about 2.0 h left" in screen.getvalue()
     assert "    bad luck" in screen.getvalue()
     assert screen.getvalue().count("started: seed=0,beta=0.5") == 1
 

@@ -102,7 +102,7 @@ def table(
     for name in list(METHODS)[:methods]:
         progress.method_started(name, METHODS[name], CLIENTS, 0)
         progress.round_ended(name, 9, records(name, present=present))
-    console.print(progress._view())
+    console.print(progress.view())
     return out.getvalue()
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,6 +71,27 @@ def opening(
     )
     parser.set_defaults(run=execute)
     return parser
+
+
+def add_config(
+    parser: argparse.ArgumentParser, metavar: str = "CONFIG.toml", what: str = ""
+) -> None:
+    """Add the settings of a run: a file, and changes to single ones of them."""
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        metavar=metavar,
+        help=f"settings{what}; the demo's without it",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one setting, for example privacy.noise_multiplier=1.1; may be repeated",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -9,22 +9,19 @@ Guarantees:
       not count, methods differ in their cost, and what cannot be known yet is not said.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group, JustifyMethod
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.layouts import airy, first_that_fits
-from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration, stderr_console
+from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.measures import MEASURES
@@ -64,16 +61,14 @@ _SECONDS_TO_KNOW = 1.0
 """Before so many rounds and seconds the time remaining is anybody's guess."""
 
 
-class Progress(Callback):
+class Progress(Display, Callback):
     """Shows, per method, the round, accuracies, epsilon with its kind, bytes, and the time
     remaining."""
 
     def __init__(
         self, *, quiet: bool = False, console: Console | None = None
     ) -> None:
-        self.console = console or stderr_console()
-        self.quiet = quiet
-        self._live: Live | None = None
+        super().__init__(quiet=quiet, console=console)
         self._rows: dict[str, dict[str, str]] = {}
         self._keeps: dict[str, str] = {
             name: method.keeps for name, method in METHODS.items()
@@ -86,26 +81,6 @@ class Progress(Callback):
         self._pace: _Pace | None = None
         self._printed = time.monotonic()
 
-    def __enter__(self) -> Self:
-        if not self.quiet and self.console.is_interactive:
-            self._live = Live(
-                get_renderable=self._view,
-                console=self.console,
-                refresh_per_second=4,
-                transient=True,
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
     def started(
         self, config: Config, out: Path | None, sites: Sequence[ClientData]
     ) -> None:
@@ -117,10 +92,11 @@ class Progress(Callback):
         self._rows = {
             name: {"round": f"0/{config.rounds}"} for name in config.methods
         }
-        self._say(
-            f"{len(sites)} clients, {config.data.name}, {config.rounds} rounds, methods "
-            f"{', '.join(config.methods)}"
-        )
+        if not self.is_drawn:
+            self.say(
+                f"{len(sites)} clients, {config.data.name}, {config.rounds} rounds, methods "
+                f"{', '.join(config.methods)}"
+            )
 
     def method_started(
         self, name: str, method: Method, clients: int, first_round: int
@@ -144,13 +120,13 @@ class Progress(Callback):
             self._fill(row, name, records)
         for record in records:
             if record.left:
-                self._note(
+                self.say(
                     f"{name}, round {round + 1}: {record.name} leaves ({record.left})"
                 )
         is_due = time.monotonic() - self._printed > PATIENCE_SECONDS
-        if self._live is None and (is_due or round + 1 == self._rounds):
+        if not self.is_drawn and (is_due or round + 1 == self._rounds):
             self._printed = time.monotonic()
-            self._say(self._line(name, row))
+            self.say(self._line(name, row))
 
     def _fill(
         self, row: dict[str, str], name: str, records: Sequence[ClientRound]
@@ -191,18 +167,8 @@ class Progress(Callback):
             shown.append(left)
         return f"{name}: {', '.join(shown)}"
 
-    def _note(self, line: str) -> None:
-        """Something that must not be missed: above the live table, or a line of its own."""
-        if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
-        else:
-            self._say(line)
-
-    def _say(self, line: str) -> None:
-        if not self.quiet and self._live is None:
-            print(line, file=sys.stderr, flush=True)
-
-    def _view(self) -> Group:
+    def view(self) -> Group:
+        """A row per method, and how far the run has come."""
         # Both are changed by the run's thread while rich's thread draws.
         rows = {name: dict(row) for name, row in list(self._rows.items())}
         tables = (self._table(rows, columns) for columns in (_WIDE, _NARROW))

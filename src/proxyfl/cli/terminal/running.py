@@ -71,9 +71,7 @@ def _followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
     found = tracking.from_names(args.track, out)
     if args.live:
         # a run without it pays nothing
-        from proxyfl.report.callback import (
-            LivePage,
-        )
+        from proxyfl.report.callback import LivePage
 
         found.append(LivePage())
     return found

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from proxyfl.audit import finding
 from proxyfl.audit.finding import VERDICTS, Finding
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.commands import add_config, add_json, opening
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import shown
 from proxyfl.records import folder
@@ -46,21 +46,7 @@ def add(commands: "Commands") -> None:
     parser = opening(
         commands, "audit", execute, description=DESCRIPTION, epilog=EPILOG
     )
-    parser.add_argument(
-        "config",
-        nargs="?",
-        type=Path,
-        metavar="CONFIG.toml|RUN",
-        help="settings, or a run's folder; the demo's settings without it",
-    )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one setting; may be repeated",
-    )
+    add_config(parser, "CONFIG.toml|RUN", ", or a run's folder")
     parser.add_argument(
         "--method",
         metavar="NAME",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl import _settings
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.commands import add_config, add_json, opening
 from proxyfl.cli.commands.sites import federation
 from proxyfl.simulation import config as configs
 from proxyfl.transport.mpi import launched
@@ -39,21 +39,7 @@ def add(commands: "Commands") -> None:
     parser = opening(
         commands, "run", execute, description=DESCRIPTION, epilog=EPILOG
     )
-    parser.add_argument(
-        "config",
-        nargs="?",
-        type=Path,
-        metavar="CONFIG.toml",
-        help="settings; the demo's without it",
-    )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change one setting, for example privacy.noise_multiplier=1.1; may be repeated",
-    )
+    add_config(parser)
     parser.add_argument(
         "--out",
         type=Path,

@@ -5,11 +5,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,6 +16,7 @@ from rich.text import Text
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
 from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
 from proxyfl.records.reading import State, state
@@ -115,6 +114,7 @@ def execute(
     finished = list(before.values()).count("finished")
     try:
         with Progress(len(points), finished, quiet=args.json) as progress:
+            progress.say(f"{len(points)} runs, {finished} of them finished before")
             outcomes = pool.execute(
                 points, parallel=parallel, command=command, tell=progress.tell
             )
@@ -152,7 +152,7 @@ def _parallel(given: int | None, points: Sequence[Point]) -> int:
     return max(1, physical_cores() // max(point.config.threads for point in points))
 
 
-class Progress:
+class Progress(Display):
     """A bar with the time remaining and the running runs; plain lines where standard error is no
     terminal."""
 
@@ -164,69 +164,44 @@ class Progress:
         quiet: bool = False,
         console: Console | None = None,
     ) -> None:
-        self.console = console or Console(stderr=True)
+        super().__init__(quiet=quiet, console=console)
         self.runs = runs
         self.skipped = skipped
-        self.quiet = quiet
-        self._live: Live | None = None
+        self._status = Status((), {}, runs, 0.0, None)
         self._begun: set[str] = set()
         self._ended = 0
 
-    def __enter__(self) -> Self:
-        if not self.quiet and self.console.is_terminal:
-            self._live = Live(
-                console=self.console, refresh_per_second=4, transient=True
-            )
-            self._live.start()
-        self._say(f"{self.runs} runs, {self.skipped} of them finished before")
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
     def tell(self, status: Status) -> None:
         """Show where the sweep stands; say each start and each end once."""
-        done = self.skipped + len(status.outcomes)
-        left = _remaining(status)
+        self._status = status
+        so_far = self._so_far()
         for outcome in status.outcomes[self._ended :]:
             how = "finished" if outcome.error is None else "FAILED"
             after = f"{how} after {duration(outcome.seconds)}"
-            self._say(
-                f"{after}: {outcome.point.name} ({done} of {self.runs} done{left})"
-            )
+            self.say(f"{after}: {outcome.point.name} ({so_far})")
             if outcome.error is not None:
-                self._say(_indented(outcome.error))
+                self.say(_indented(outcome.error))
         self._ended = len(status.outcomes)
         for name in status.running:
             if name not in self._begun:
                 self._begun.add(name)
-                self._say(f"started: {name}")
-        if self._live is not None:
-            self._live.update(
-                self._view(status, f"{done} of {self.runs} runs{left}")
-            )
+                self.say(f"started: {name}")
 
-    def _say(self, line: str) -> None:
-        if not self.quiet:
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    def _view(self, status: Status, line: str) -> Group:
+    def view(self) -> Table:
+        """A bar for the sweep and one for each running run."""
+        status = self._status
         width = min(40, max(10, self.console.width // 3))
         table = Table.grid(padding=(0, 1))
-        table.add_row(
-            ProgressBar(total=1, completed=status.part_done, width=width),
-            Text(line),
-        )
+        bar = ProgressBar(total=1, completed=status.part_done, width=width)
+        table.add_row(bar, Text(self._so_far()))
         for name, part in status.running.items():
             bar = ProgressBar(total=1, completed=part, width=width)
             table.add_row(bar, Text(name, overflow="ellipsis"))
-        return Group(table)
+        return table
+
+    def _so_far(self) -> str:
+        done = self.skipped + len(self._status.outcomes)
+        return f"{done} of {self.runs} done{_remaining(self._status)}"
 
 
 def _remaining(status: Status) -> str:
