@@ -129,6 +129,7 @@ def receive(folder: Path, size: int, port: int, ready: Any) -> None:
     Server(
         side.roster.current.member("south").address,
         credentials=side.credentials,
+        who=side.service.member,
         answer=answer,
         follow=lambda _certificate, _listens: iter(()),
         largest=side.largest,

@@ -12,7 +12,7 @@ import pytest
 from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.node.members.card import fingerprint_of, tls_name
 from proxyfl.node.members.identity import Identity
-from proxyfl.transport.grpc import Credentials
+from proxyfl.transport.grpc import SEND, Credentials
 from proxyfl.transport.grpc.client import Client
 from proxyfl.transport.grpc.server import Server
 
@@ -35,9 +35,11 @@ class Pair:
             credentials=lambda: self.credentials(
                 self.server_identity, *self.trusted
             ),
+            who=fingerprint_of,
             answer=self.echo,
             follow=self.three,
             largest=LARGEST,
+            patience=2.0,
             refused=self.refused.append,
         )
 
@@ -212,6 +214,37 @@ def test_one_peer_cannot_occupy_the_server(pair: Pair) -> None:
     client.close()
 
 
+def silent(end: threading.Event) -> Iterator[bytes]:
+    """A message that never comes."""
+    end.wait()
+    yield from ()
+
+
+def test_slow_senders_do_not_starve_the_others(pair: Pair) -> None:
+    """A member holds more calls open than there are threads, under several certificates of its key,
+    and sends nothing: another peer is answered, and the slow calls are ended."""
+    pair.trusted.append(pair.stranger.card("").pem)
+    end = threading.Event()
+    slow = []
+    for _ in range(4):
+        pair.stranger.renew()
+        slow.append(pair.client(pair.stranger))
+        ask = slow[-1]._open().stream_unary(SEND)
+        for _ in range(4):
+            ask.future(silent(end))
+    time.sleep(0.5)
+    client = pair.client(pair.friend)
+    for _ in range(3):
+        assert client.send(b"me", timeout=5) == b"me"
+    deadline = time.monotonic() + 30
+    while "a call whose message did not arrive" not in pair.refused:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    end.set()
+    for each in (*slow, client):
+        each.close()
+
+
 def test_a_silent_server_is_a_timeout(pair: Pair) -> None:
     """A call ends by its timeout."""
     pair.delay = 3.0
@@ -227,6 +260,7 @@ def test_an_address_in_use_is_named(pair: Pair) -> None:
         Server(
             f"127.0.0.1:{pair.server.port}",
             credentials=lambda: pair.credentials(pair.friend, *pair.trusted),
+            who=fingerprint_of,
             answer=pair.echo,
             follow=pair.three,
             largest=LARGEST,

@@ -202,8 +202,14 @@ def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> s
 
     identity = roster.identity
 
+    def who(certificate: bytes) -> str:
+        name = roster.named(fingerprint_of(certificate))
+        if name is None:
+            raise TransportError("Only members are answered.")
+        return name
+
     def answer(certificate: bytes, message: bytes) -> bytes:
-        if roster.named(fingerprint_of(certificate)) is None or message != ABOUT:
+        if message != ABOUT:
             raise TransportError("Only members' preflights are answered now.")
         return about(roster.current)
 
@@ -213,6 +219,7 @@ def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> s
             credentials=lambda: Credentials(
                 identity.key_pem(), identity.tls_certificate(), roster.trusted()
             ),
+            who=who,
             answer=answer,
             follow=lambda _certificate, _listens: iter(()),
             largest=1 << 16,

@@ -213,10 +213,12 @@ class Node:
                 self.identity.tls_certificate(),
                 self.roster.trusted(),
             ),
+            who=self.service.member,
             answer=self.service.answer,
             follow=self.service.follow,
             largest=self.largest,
             threads=8 + len(self.roster.current.members),
+            patience=self.site.network.timeout,
             refused=self.service.refused,
         )
         self._stack.callback(server.stop)

@@ -65,7 +65,7 @@ class Service:
     def answer(self, certificate: bytes, message: bytes) -> bytes:
         """The answer to what the holder of ``certificate`` sent; TransportError refuses it."""
         try:
-            peer = self._member(certificate)
+            peer = self.member(certificate)
             if message.startswith(RELAY):
                 return self._pass_on(peer, message)
             if message == ABOUT:
@@ -123,7 +123,7 @@ class Service:
         self, certificate: bytes, listens: Callable[[], bool]
     ) -> Iterator[bytes]:
         """What there is for a member that dialled in, as it comes."""
-        peer = self._member(certificate)
+        peer = self.member(certificate)
         waiting: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
         with self._lock:
             self._queues[peer] = waiting
@@ -163,7 +163,8 @@ class Service:
         """Put on record what the server turned away."""
         self.log.add("refused", reason=reason[:300])
 
-    def _member(self, certificate: bytes) -> str:
+    def member(self, certificate: bytes) -> str:
+        """The member that shows ``certificate``; TransportError if there is none."""
         key = fingerprint_of(certificate)
         name = self.roster.named(key)
         if name is None or name == self.identity.name:

@@ -4,13 +4,14 @@ Guarantees:
     * a call reaches ``answer`` only over TLS 1.3, with a client certificate that the trusted ones
       signed; who that is, ``answer`` decides from the certificate;
     * a message larger than ``largest`` is refused before its memory is taken;
-    * one peer has at most ``per_peer`` calls in progress and one stream; more are turned away, so
-      that one peer cannot occupy all threads;
+    * one peer, whatever certificates it shows, has at most ``per_peer`` calls in progress and one
+      stream; more are turned away before they are read, and a message that has not arrived after
+      ``patience`` seconds ends its call. So one peer cannot occupy all threads, by many calls or
+      by slow ones;
     * certificates, one's own and the trusted ones, may change while the server runs: each new
       connection asks for them.
 """
 
-import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,9 @@ from proxyfl.transport.grpc import (
     options,
 )
 
+Who = Callable[[bytes], str]
+"""The peer's certificate -> its name; TransportError if it is nobody's."""
+
 Answer = Callable[[bytes, bytes], bytes]
 """(the peer's certificate, message) -> answer; TransportError refuses."""
 
@@ -43,17 +47,21 @@ class Server:
         address: str,
         *,
         credentials: Callable[[], Credentials],
+        who: Who,
         answer: Answer,
         follow: Follow,
         largest: int,
         threads: int = 8,
         per_peer: int = 4,
+        patience: float = 120.0,
         refused: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self._credentials = credentials
+        self._who = who
         self._answer = answer
         self._follow = follow
         self._per_peer = per_peer
+        self._patience = patience
         self._refused = refused
         self._lock = threading.Lock()
         self._busy: dict[str, int] = {}
@@ -92,9 +100,11 @@ class Server:
     def _configuration(self) -> Any:
         return _configuration(self._credentials())
 
-    def _send(self, message: bytes, context: Any) -> bytes:
+    def _send(self, messages: Iterator[bytes], context: Any) -> bytes:
         certificate = self._certificate(context)
-        with _Turn(self, certificate, context, self._per_peer, ""):
+        name = self._named(certificate, context)
+        with _Turn(self, name, context, self._per_peer):
+            message = self._awaited(messages, context)
             try:
                 return self._answer(certificate, message)
             except TransportError as error:
@@ -102,9 +112,32 @@ class Server:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:400])
                 raise
 
+    def _awaited(self, messages: Iterator[bytes], context: Any) -> bytes:
+        """The one message of a call, if it arrives in time."""
+        timer = threading.Timer(self._patience, context.cancel)
+        timer.daemon = True
+        timer.start()
+        try:
+            return next(messages)
+        except (StopIteration, grpc.RpcError):
+            self._refused("a call whose message did not arrive")
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "No message came.")
+            raise
+        finally:
+            timer.cancel()
+
+    def _named(self, certificate: bytes, context: Any) -> str:
+        try:
+            return self._who(certificate)
+        except TransportError as error:
+            self._refused(str(error))
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:400])
+            raise
+
     def _stream(self, message: bytes, context: Any) -> Iterator[bytes]:
         certificate = self._certificate(context)
-        with _Turn(self, certificate, context, 1, "stream "):
+        name = self._named(certificate, context)
+        with _Turn(self, f"stream {name}", context, 1):
             try:
                 yield from self._follow(certificate, context.is_active)
             except TransportError as error:
@@ -130,11 +163,9 @@ class Server:
 class _Turn:
     """A peer's place among those that are being answered."""
 
-    def __init__(
-        self, server: Server, certificate: bytes, context: Any, most: int, kind: str
-    ) -> None:
+    def __init__(self, server: Server, key: str, context: Any, most: int) -> None:
         self._server = server
-        self._key = kind + hashlib.sha256(certificate).hexdigest()
+        self._key = key
         self._context = context
         self._most = most
 
@@ -163,7 +194,8 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
 
     def __init__(self, send: object, stream: object) -> None:
         self._methods = {
-            SEND: grpc.unary_unary_rpc_method_handler(send),
+            # As a stream, so that the call is known before its message is waited for.
+            SEND: grpc.stream_unary_rpc_method_handler(send),
             FOLLOW: grpc.unary_stream_rpc_method_handler(stream),
         }
 
