@@ -8,6 +8,7 @@ import pytest
 from proxyfl.cli.main import main
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.spending.account import Account, Ids
 
 
 @pytest.fixture
@@ -29,13 +30,13 @@ def test_the_total_and_what_is_left(
     sites: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each study and the total are stated; within the budget the exit code is 0, beyond it 1."""
-    assert main(["ledger", *sites, "--budget-epsilon", "3", "--json"]) == 0
+    assert main(["ledger", "sum", *sites, "--budget-epsilon", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     alone = [study["pld"] for study in found["studies"]]
     assert max(alone) < found["total"]["pld"] < sum(alone)
     assert (found["exceeded"], found["simulation"]) == (False, False)
     assert found["steps_left"] > 0
-    assert main(["ledger", *sites, "--budget-epsilon", "0.5"]) == 1
+    assert main(["ledger", "sum", *sites, "--budget-epsilon", "0.5"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "together" in out
     assert "More than the budget of 0.5 is spent" in out
@@ -45,7 +46,64 @@ def test_what_cannot_be_used(
     sites: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A ledger that is given twice, by whichever name, and a folder without one are refused."""
-    assert main(["ledger", sites[0], f"{sites[0]}/ledger.jsonl"]) == 2
+    assert main(["ledger", "sum", sites[0], f"{sites[0]}/ledger.jsonl"]) == 2
     assert "twice" in capsys.readouterr().err
-    assert main(["ledger", str(tmp_path)]) == 2
+    assert main(["ledger", "sum", str(tmp_path)]) == 2
     assert "folder without ledger.jsonl" in capsys.readouterr().err
+
+
+def test_an_account_from_opening_to_the_last_step(
+    sites: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An account is opened, earlier studies are entered, and list and show say what was spent, by
+    whom, and what is left; beyond the budget the exit code is 1."""
+    folder = tmp_path / "accounts"
+    opening = ["ledger", "open", str(folder), "--delta", "1e-4"]
+    assert main([*opening, "--budget-epsilon", "1.5"]) == 0
+    assert "epsilon 1.5 per record" in capsys.readouterr().out
+    assert main(["ledger", "list", str(folder)]) == 0
+    assert "Nothing was charged" in capsys.readouterr().out
+    assert main(["ledger", "enter", str(folder), sites[0]]) == 0
+    assert "1 charges entered" in capsys.readouterr().out
+    account = Account(folder)
+    rehearsal = Ledger(
+        "north",
+        delta=1e-4,
+        kind=Kind.END_TO_END,
+        simulated=True,
+        path=tmp_path / "rehearsal.jsonl",
+    )
+    ids = Ids("rows", ("visits:1", "visits:2"))
+    rehearsal.page = account.page(ids, rehearsal, study="run rehearsal")
+    rehearsal.charge(0, 5, 0.1, 2.0)
+    assert main(["ledger", "list", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["ids"] for one in found["datasets"]] == ["unknown", "rows"]
+    assert found["datasets"][1]["size"] == 2
+    spent = found["datasets"][1]["spent"]["pld"]
+    assert spent == found["datasets"][0]["spent"]["pld"] > 0
+    dataset = found["datasets"][1]["dataset"]
+    assert main(["ledger", "show", str(folder), dataset[:5], "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one["releases"][0]["study"].startswith("earlier study")
+    assert one["releases"][0]["mechanism"] == "DP-SGD"
+    assert one["releases"][0]["steps"] == 30
+    assert one["simulations"][0]["study"] == "run rehearsal"
+    assert one["steps_left"] > 0
+    assert one["unit"] == "record"
+    assert main(["ledger", "show", str(folder), dataset]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Not counted, a simulation: run rehearsal (north), 5 steps." in out
+    assert "a file of another name counts as other people" in out
+    assert main(["ledger", "enter", str(folder), sites[1]]) == 0
+    assert main(["ledger", "list", str(folder)]) == 1
+    assert "EXCEEDED" in capsys.readouterr().out
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help says what an account is, how to use one, and what it cannot see."""
+    with pytest.raises(SystemExit):
+        main(["ledger", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    for said in ("privacy.account", "ledger open", "cannot be seen"):
+        assert said in out

@@ -107,10 +107,11 @@ def test_zero_and_infinity_have_no_digits() -> None:
     assert upward(math.inf) == math.inf
 
 
-def test_an_epsilon_prints_with_its_kind_and_relation() -> None:
-    """The text of an epsilon names delta, the kind and the neighbours it compares."""
+def test_an_epsilon_prints_with_its_kind_relation_and_unit() -> None:
+    """The text of an epsilon names delta, the kind, the neighbours it compares and the unit."""
     made = Epsilon(2.0, 1.2341, 1e-5, Kind.END_TO_END, Relation.ADD_OR_REMOVE)
-    assert str(made) == "epsilon 1.235 at delta 1e-05 (end-to-end, add-or-remove)"
+    promise = "end-to-end, add-or-remove, per record"
+    assert str(made) == f"epsilon 1.235 at delta 1e-05 ({promise})"
     assert "infinite" in str(Epsilon(math.inf, math.inf, 1e-5, Kind.NONE))
 
 

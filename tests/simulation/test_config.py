@@ -15,6 +15,7 @@ from proxyfl.federation import precision, trainers
 from proxyfl.privacy import accounting
 from proxyfl.simulation import config
 from proxyfl.simulation import prepare as preparation
+from proxyfl.simulation import privacy as simulation_privacy
 from proxyfl.simulation.config import (
     Config,
     Data,
@@ -27,9 +28,9 @@ from proxyfl.simulation.config import (
     from_tree,
     keys,
     load,
-    per_client,
     to_toml,
 )
+from proxyfl.simulation.perclient import per_client
 
 OTHER = {
     "seed": "7",
@@ -67,6 +68,8 @@ OTHER = {
     "privacy.examples": "1000",
     "privacy.budget": "3,4.5",
     "privacy.accountant": "rdp",
+    "privacy.unit": "group",
+    "privacy.account": "some/accounts",
     "precision": "bfloat16",
     "learning.balance": "prior",
     "learning.prevalence": "0.25,0.75",
@@ -105,14 +108,25 @@ def test_no_setting_is_forgotten() -> None:
         for which in ("private", "proxy")
         for name in ("name", "momentum")
     }
-    together = {"privacy.sampling_rate"}  # which needs a delta
+    # which need a delta, and groups
+    together = {"privacy.sampling_rate", "privacy.max_per_group"}
     assert set(keys()) - optimizers - together == set(OTHER)
 
 
-def test_a_sampling_rate_and_its_delta_round_trip() -> None:
-    """The sampling rate, which needs a delta, survives being written and read."""
-    config = load(None, ["privacy.sampling_rate=0.1", "privacy.delta=1e-4"])
+def test_settings_that_go_together_round_trip() -> None:
+    """The sampling rate, which needs a delta, and the most records of a group, which needs groups,
+    survive being written and read."""
+    config = load(
+        None,
+        [
+            "privacy.sampling_rate=0.1",
+            "privacy.delta=1e-4",
+            "privacy.unit=group",
+            "privacy.max_per_group=3",
+        ],
+    )
     assert value_of(config, "privacy.sampling_rate") == 0.1
+    assert value_of(config, "privacy.max_per_group") == 3
     assert from_tree(tomllib.loads(to_toml(config))) == config
 
 
@@ -369,7 +383,7 @@ def test_names_agree_with_their_homes() -> None:
     """The names that settings take are those that training and accounting know."""
     assert set(config.OPTIMIZERS) == set(trainers.OPTIMIZERS)
     assert config.PRECISIONS == precision.PRECISIONS
-    assert config.ACCOUNTANTS == accounting.ACCOUNTANTS
+    assert simulation_privacy.ACCOUNTANTS == accounting.ACCOUNTANTS
     assert config.BALANCES == losses.BALANCES
 
 

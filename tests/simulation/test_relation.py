@@ -61,7 +61,7 @@ def test_what_the_rate_follows_from_is_on_record(
     rows = list(folder.read_metrics(tmp_path / "run"))
     assert {row["epsilon_relation"] for row in rows} == {relation}
     model = tmp_path / "run" / "models" / "proxyfl" / "000-proxy.safetensors"
-    assert f"(end-to-end, {relation})" in about_model(model)["epsilon"]
+    assert f"(end-to-end, {relation}, per record)" in about_model(model)["epsilon"]
 
 
 @pytest.mark.parametrize(

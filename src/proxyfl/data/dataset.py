@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from proxyfl._validate import number
-from proxyfl.data.examples import Examples, InMemory, Subset, chunks
+from proxyfl.data.examples import (
+    Examples,
+    InMemory,
+    Subset,
+    chunks,
+    original_rows,
+)
 from proxyfl.errors import DataError
 from proxyfl.seeds import numpy_stream
 
@@ -34,6 +40,7 @@ class Dataset:
     Tables say more. ``test_site`` is the site of each test example, so that each site is also
     judged on its own. ``schema`` is the text of the table's schema, ``prevalence`` the publicly
     known share of each class, and ``notes`` say what a user should know of how the files were read.
+    ``person_names`` has the name of each group where names are known; numbers name themselves.
     """
 
     name: str
@@ -48,6 +55,7 @@ class Dataset:
     schema: str
     prevalence: tuple[float, ...]
     notes: tuple[str, ...]
+    person_names: tuple[str, ...]
 
     def __init__(
         self,
@@ -68,6 +76,7 @@ class Dataset:
         schema: str = "",
         prevalence: Sequence[float] = (),
         notes: Sequence[str] = (),
+        person_names: Sequence[str] = (),
     ) -> None:
         fields = {
             "name": name,
@@ -82,6 +91,7 @@ class Dataset:
             "schema": schema,
             "prevalence": tuple(prevalence),
             "notes": tuple(notes),
+            "person_names": tuple(person_names),
         }
         for field, value in fields.items():
             object.__setattr__(self, field, value)
@@ -131,6 +141,17 @@ class Dataset:
     def test_y(self) -> Tensor:
         """The test labels."""
         return self.test.labels
+
+    def ids(self, examples: Examples) -> tuple[str, tuple[str, ...]]:
+        """The distinct ids of some of the training examples, and what they are: "persons" where
+        the data name them, else "rows", each by the dataset's name and its place in the file."""
+        groups = examples.groups
+        if groups is None:
+            rows = original_rows(examples).tolist()
+            return "rows", tuple(f"{self.name}:{row}" for row in rows)
+        numbers = sorted(set(groups.tolist()))
+        names = self.person_names
+        return "persons", tuple(names[i] if names else str(i) for i in numbers)
 
     def described(self, *, feature_names: Sequence[str]) -> Self:
         """The same dataset with a name for each feature."""

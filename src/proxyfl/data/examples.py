@@ -144,6 +144,13 @@ def chunks(examples: Examples, size: int | None = None) -> Iterator[Tensor]:
         yield examples.take(torch.arange(start, min(start + size, len(examples))))
 
 
+def original_rows(examples: Examples) -> Tensor:
+    """The row that each example has in what it is a part of, such as its file."""
+    if isinstance(examples, Subset):
+        return original_rows(examples.examples)[examples.rows]
+    return torch.arange(len(examples))
+
+
 def checksum(examples: Examples, start: int = 0) -> int:
     """A CRC-32 of all inputs, then all labels: equal for equal examples, of whichever kind."""
     found = start

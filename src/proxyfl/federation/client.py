@@ -31,9 +31,11 @@ from proxyfl.federation.trainers import Optimizer, PlainSGD
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import DPSGD
-from proxyfl.privacy.guarantee import Kind, kind_of
+from proxyfl.privacy.guarantee import Kind, Unit, kind_of
 from proxyfl.privacy.ledger import Budget, Ledger
 from proxyfl.privacy.sampling import Sampling, sampling_for
+from proxyfl.privacy.spending.account import Account, Ids
+from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness, Seeded, System, derive
 
 
@@ -72,20 +74,55 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """Where a client's spending is kept beside that of other studies: the account's folder, the ids
+    of the client's records, and what to call this study."""
+
+    folder: Path
+    ids: Ids
+    study: str
+
+    def keep(self, ledger: Ledger) -> None:
+        """Give ``ledger`` its page in the account."""
+        account = Account(self.folder)
+        ledger.page = account.page(self.ids, ledger, study=self.study)
+
+
+@dataclass(frozen=True)
 class DP:
     """The settings of DP-SGD. ``delta`` None means 1/n; ``ledger`` None keeps it in memory.
 
     ``sampling_rate``, or ``declared_examples`` in place of the true number, keep the rate from
     following from the data; which of them is given decides the ledger's relation
-    (``privacy.sampling``)."""
+    (``privacy.sampling``). ``unit`` is what is protected; with ``Unit.GROUP`` every number of
+    examples, also the batch size, counts persons, of whom a step takes at most ``max_per_group``
+    records (``privacy.units``). With ``account``, what other studies have spent on the same records
+    counts."""
 
     clip_norm: float
     noise_multiplier: float
+    unit: Unit = Unit.RECORD
+    max_per_group: int | None = None
     sampling_rate: float | None = None
     declared_examples: int | None = None
     delta: float | None = None
     budget: Budget | None = None
     ledger: Path | None = None
+    account: Kept | None = None
+
+    def units(self, examples: Examples) -> Units:
+        """What is drawn and clipped of ``examples``: records, or persons."""
+        return Units(examples, self.unit, self.max_per_group)
+
+    def sampling(self, batch_size: int, examples: Examples) -> Sampling:
+        """The sampling of batches from ``examples``."""
+        return sampling_for(
+            batch_size,
+            len(self.units(examples)),
+            sampling_rate=self.sampling_rate,
+            declared_examples=self.declared_examples,
+            unit=self.unit,
+        )
 
 
 @dataclass(frozen=True)
@@ -143,12 +180,7 @@ def assemble(
     mutual = method.learner == "mutual"
     teacher_weight = beta if mutual else 0.0
     kind = kind_of(dp=method.dp, teacher_weight=teacher_weight)
-    sampling = sampling_for(
-        batch_size,
-        len(examples),
-        sampling_rate=dp.sampling_rate,
-        declared_examples=dp.declared_examples,
-    )
+    sampling = dp.sampling(batch_size, examples)
     ledger = _ledger(name, dp, kind, sampling, simulated=streams.noise.simulated)
     workshop = _Workshop(
         examples=on_device(examples, device),
@@ -234,6 +266,8 @@ class _Workshop:
                 batches=self.streams.batches,
                 sampling_rate=self.dp.sampling_rate,
                 declared_examples=self.dp.declared_examples,
+                unit=self.dp.unit,
+                max_per_group=self.dp.max_per_group,
             )
         return DPSGD(
             part.model,
@@ -250,6 +284,8 @@ class _Workshop:
             noise=self.streams.noise,
             sampling_rate=self.dp.sampling_rate,
             declared_examples=self.dp.declared_examples,
+            unit=self.dp.unit,
+            max_per_group=self.dp.max_per_group,
         )
 
 
@@ -261,12 +297,19 @@ def _ledger(
         "delta": dp.delta or sampling.default_delta(),
         "kind": kind,
         "relation": sampling.relation,
+        "unit": dp.unit,
         "simulated": simulated,
         "budget": dp.budget,
     }
-    if dp.ledger is None or kind is Kind.NONE:  # without DP nothing is ever charged
+    if kind is Kind.NONE:  # without DP nothing is ever charged
         return Ledger(client, **promise)
-    return Ledger.at(dp.ledger, client, **promise)
+    if dp.ledger is None:
+        ledger = Ledger(client, **promise)
+    else:
+        ledger = Ledger.at(dp.ledger, client, **promise)
+    if dp.account is not None:
+        dp.account.keep(ledger)
+    return ledger
 
 
 def _needed(part: Part | None, role: str, client: str, method: Method) -> Part:

@@ -2,7 +2,8 @@
 
 ``PlainSGD`` trains through the same three calls as ``DPSGD``, for models that are never shared and
 for ablations. It samples as DP-SGD does (Poisson, from the client's own stream), so comparing the
-two compares clipping and noise and nothing else. It promises no privacy, and its ledger says so
+two compares clipping and noise and nothing else. Where persons are drawn (``privacy.units``), its
+loss is the mean over records, not over persons. It promises no privacy, and its ledger says so
 (kind ``none``).
 """
 
@@ -19,9 +20,10 @@ from proxyfl._validate import choice, number
 from proxyfl.errors import ModelError, PrivacyError
 from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import Batch
-from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.guarantee import Kind, Unit
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.sampling import poisson, sampling_for
+from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -74,6 +76,8 @@ class PlainSGD:
         batches: Randomness,
         sampling_rate: float | None = None,
         declared_examples: int | None = None,
+        unit: Unit = Unit.RECORD,
+        max_per_group: int | None = None,
     ) -> None:
         if ledger.kind is not Kind.NONE:
             raise PrivacyError(
@@ -86,13 +90,14 @@ class PlainSGD:
         self._balance = balance
         self.ledger = ledger
         self.batch_size = batch_size
+        self._units = Units(examples, unit, max_per_group)
         self.sampling_rate = sampling_for(
             batch_size,
-            len(examples),
+            len(self._units),
             sampling_rate=sampling_rate,
             declared_examples=declared_examples,
+            unit=unit,
         ).rate
-        self._examples = examples
         self._classes = classes
         self._device = params.trainable(model)[0].device
         self._batches = batches
@@ -104,9 +109,11 @@ class PlainSGD:
 
     def draw(self) -> Batch:
         """The next Poisson sample."""
-        rows = poisson(len(self._examples), self.sampling_rate, self._batches)
+        chosen = poisson(len(self._units), self.sampling_rate, self._batches)
         self._drawn += 1
-        return Batch.of(self._examples, rows, self._device, self._drawn)
+        return Batch.of(
+            self._units, chosen, self._batches, self._device, self._drawn
+        )
 
     def step(
         self, batch: Batch, teacher_logits: Tensor | None = None

@@ -19,11 +19,13 @@ from proxyfl.data import Dataset
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import DataError
-from proxyfl.federation.client import DP, Client, Part, assemble, real, seeded
+from proxyfl.federation.client import DP, Client, Kept, Part, assemble, real, seeded
 from proxyfl.federation.methods import METHODS
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
+from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Budget
+from proxyfl.privacy.spending.account import Ids
 from proxyfl.seeds import derive
 
 LEDGER_FILE = "ledger.jsonl"
@@ -37,6 +39,8 @@ class SiteData:
     test: Examples
     notes: tuple[str, ...] = ()
     """What a user should know of how they were read."""
+    account: Kept | None = None
+    """Where the site's spending is kept beside that of other studies."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,19 @@ def load(manifest: Manifest, site: Site, folder: Path) -> SiteData:
         Relabelled(dataset.train, numbers[dataset.train.labels]),
         Relabelled(dataset.test, numbers[dataset.test.labels]),
         tuple(dataset.notes),
+        _kept(dataset, manifest, site, folder),
     )
+
+
+def _kept(
+    dataset: Dataset, manifest: Manifest, site: Site, folder: Path
+) -> Kept | None:
+    """The place of the site's spending in the institution's account, if it keeps one."""
+    if site.privacy.account is None:
+        return None
+    ids = Ids(*dataset.ids(dataset.train))
+    study = f"federation {manifest.name}"
+    return Kept(folder / site.privacy.account, ids, study)
 
 
 def _dataset(manifest: Manifest, site: Site, folder: Path) -> Dataset:
@@ -114,6 +130,7 @@ def client(
     ledger: Path | None,
     seed: int | None = None,
     method: str = "proxyfl",
+    account: Kept | None = None,
 ) -> Client:
     """The site as the round loop sees it. With ``method="alone"``, what it has without joining."""
     id = manifest.position(site.name)
@@ -121,24 +138,26 @@ def client(
     budget = site.privacy.budget
     # Nothing that this site does alone is shared, so nothing of it is secret to be drawn.
     own_seed = secrets.randbits(62) if seed is None else derive(seed, "init", 1, id)
+    dp = DP(
+        unit=Unit(site.privacy.unit),
+        max_per_group=site.privacy.max_per_group,
+        clip_norm=site.privacy.clip_norm,
+        noise_multiplier=site.privacy.noise_multiplier,
+        sampling_rate=site.privacy.sampling_rate,
+        declared_examples=site.privacy.examples,
+        delta=site.privacy.delta,
+        budget=None if budget is None else Budget(budget, site.privacy.accountant),
+        ledger=ledger,
+        account=account,
+    )
     return assemble(
         id,
         site.name,
         row,
         examples,
         classes=len(manifest.input.classes),
-        batch_size=_batch_size(site, len(examples)),
-        dp=DP(
-            clip_norm=site.privacy.clip_norm,
-            noise_multiplier=site.privacy.noise_multiplier,
-            sampling_rate=site.privacy.sampling_rate,
-            declared_examples=site.privacy.examples,
-            delta=site.privacy.delta,
-            budget=None
-            if budget is None
-            else Budget(budget, site.privacy.accountant),
-            ledger=ledger,
-        ),
+        batch_size=_batch_size(site, len(dp.units(examples))),
+        dp=dp,
         streams=real() if seed is None else seeded(seed, id),
         private=Part(
             _built(manifest, site.model.architecture, own_seed),
@@ -154,11 +173,11 @@ def client(
     )
 
 
-def _batch_size(site: Site, examples: int) -> int:
+def _batch_size(site: Site, units: int) -> int:
     """The site's batch size, which a declared sampling leaves as it is: it is public then."""
     if site.privacy.declared:
         return site.learning.batch_size
-    return min(site.learning.batch_size, examples)
+    return min(site.learning.batch_size, units)
 
 
 def initial_proxy(manifest: Manifest) -> torch.nn.Module:

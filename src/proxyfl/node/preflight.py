@@ -133,7 +133,11 @@ def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> 
     unbounded = assembly.with_budget(site, None)
     client = assembly.client(agreed, unbounded, own.train, ledger=None, seed=0)
     client.learner.train(0, 1)
-    clients.append(assembly.client(agreed, site, own.train, ledger=None, seed=0))
+    clients.append(
+        assembly.client(
+            agreed, site, own.train, ledger=None, seed=0, account=own.account
+        )
+    )
     size = params.size(client.learner.shared)
     return (
         f"a proxy of {size} parameters ({agreed.proxy.architecture}) learns with DP"
@@ -151,10 +155,10 @@ def _budget(client: Client, agreed: Manifest) -> str:
     rounds = affordable // client.steps
     if not rounds:
         raise TransportError(
-            "privacy.budget does not cover one round. Raise privacy.noise_multiplier, or use "
-            "smaller batches or fewer steps."
+            "privacy.budget, or what is left in the account, does not cover one round. Raise "
+            "privacy.noise_multiplier, or use smaller batches or fewer steps."
         )
-    kind = client.ledger.kind
+    kind = f"{client.ledger.kind}, per {client.ledger.unit}"
     if affordable < wanted:
         return f"covers {rounds} of {agreed.rounds} rounds ({kind}); the site leaves after those"
     return f"covers all {agreed.rounds} rounds ({kind})"

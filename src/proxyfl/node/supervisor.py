@@ -81,6 +81,7 @@ class Node:
             self.data.train,
             ledger=folder / assembly.LEDGER_FILE,
             seed=seed,
+            account=self.data.account,
         )
         self.log = AuditLog(folder / AUDIT_FILE)
         self.store = Store(folder / STORE_FILE)

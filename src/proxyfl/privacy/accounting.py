@@ -1,9 +1,9 @@
 """The cost of steps: epsilon by two accountants.
 
-Both are for Poisson-sampled Gaussian noise and neighbours that differ by one example, present or
-absent, at one and the same sampling rate (``guarantee.Relation`` says when that is so). Both give
-upper bounds, so the smaller is as true as the larger. RDP is the paper's accountant (with its
-orders), PLD the tighter."""
+Both are for Poisson-sampled Gaussian noise and neighbours that differ by one unit (``Unit``: a
+record, or a person with all of theirs), present or absent, at one and the same sampling rate
+(``guarantee.Relation`` says when that is so). Both give upper bounds, so the smaller is as true as
+the larger. RDP is the paper's accountant (with its orders), PLD the tighter."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from proxyfl import _validate
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accountants import pld, rdp
 from proxyfl.privacy.accountants.rdp import PAPER_ORDERS
-from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, shown
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit, shown
 
 ACCOUNTANTS = ("pld", "rdp")
 
@@ -135,13 +135,12 @@ def epsilon(
     delta: float,
     kind: Kind,
     relation: Relation = Relation.ZERO_OUT,
+    unit: Unit = Unit.RECORD,
 ) -> Epsilon:
     """The whole statement about all ``segments`` together."""
     _checked_delta(delta)
     if kind is Kind.NONE:
-        return Epsilon(
-            rdp=math.inf, pld=math.inf, delta=delta, kind=kind, relation=relation
-        )
+        return Epsilon(math.inf, math.inf, delta, kind, relation, unit)
     segments = tuple(segments)
     return Epsilon(
         rdp=rdp_of(segments, delta),
@@ -149,6 +148,7 @@ def epsilon(
         delta=delta,
         kind=kind,
         relation=relation,
+        unit=unit,
     )
 
 

@@ -5,6 +5,9 @@ r"""DP-SGD for one client: the only place where sampling, clipping, noise and th
 
 (paper, Eq. 7 with q = batch_size / n; Alg. 1, line 4)
 
+Here i is a unit of the promise (``units``): a record, or a person, whose g_i is the mean over at
+most ``max_per_group`` of their records. n, q and ``batch_size`` count units.
+
 Guarantees, for the sequence of released proxies, between datasets that are neighbours by the
 ledger's relation:
     * with ``teacher_weight`` 0, (epsilon, delta) as the ledger states it, end to end: each step is
@@ -34,32 +37,48 @@ from proxyfl.errors import PrivacyError
 from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.clipping.validation import checked_clipper
 from proxyfl.privacy.draws import model_draws
-from proxyfl.privacy.guarantee import Kind, Relation
+from proxyfl.privacy.guarantee import Kind, Relation, Unit
 from proxyfl.privacy.ledger import Charge, Ledger
 from proxyfl.privacy.noise import add_noise, clip_norm_for
 from proxyfl.privacy.sampling import poisson, sampling_for
+from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One Poisson sample. ``number`` tells the step it belongs to; a batch serves one step."""
+    """One Poisson sample. ``number`` tells the step it belongs to; a batch serves one step.
+
+    Where persons are the unit, ``sizes`` says how many consecutive records each of them has."""
 
     x: Tensor
     y: Tensor
     number: int
+    sizes: Tensor | None = None
 
     @classmethod
     def of(
-        cls, examples: Examples, rows: Tensor, device: torch.device, number: int
+        cls,
+        units: Units,
+        chosen: Tensor,
+        source: Randomness,
+        device: torch.device,
+        number: int,
     ) -> Self:
-        """The examples of ``rows``, on ``device``."""
-        x = examples.take(rows).to(device)
-        y = examples.labels.index_select(0, rows).to(device)
-        return cls(x, y, number)
+        """The records of the units ``chosen``, on ``device``."""
+        rows, sizes = units.records(chosen, source)
+        x = units.examples.take(rows).to(device)
+        y = units.examples.labels.index_select(0, rows).to(device)
+        return cls(x, y, number, None if sizes is None else sizes.to(device))
 
     def __len__(self) -> int:
+        """The number of records."""
         return len(self.y)
+
+    @property
+    def units(self) -> int:
+        """The number of units: records, or persons."""
+        return len(self.y) if self.sizes is None else len(self.sizes)
 
 
 class DPSGD:
@@ -84,13 +103,22 @@ class DPSGD:
         noise: Randomness,
         sampling_rate: float | None = None,
         declared_examples: int | None = None,
+        unit: Unit = Unit.RECORD,
+        max_per_group: int | None = None,
     ) -> None:
+        self._units = Units(examples, unit, max_per_group)
         sampling = sampling_for(
             batch_size,
-            len(examples),
+            len(self._units),
             sampling_rate=sampling_rate,
             declared_examples=declared_examples,
+            unit=unit,
         )
+        if ledger.unit is not unit:
+            raise PrivacyError(
+                f"The ledger promises something to each {ledger.unit}; this training protects each "
+                f"{unit}. Open the ledger with unit=Unit.{unit.name}."
+            )
         if (
             ledger.relation is Relation.ADD_OR_REMOVE
             and sampling.relation is not ledger.relation
@@ -139,7 +167,6 @@ class DPSGD:
         self.ledger = ledger
         self.batch_size = batch_size
         self.sampling_rate = sampling.rate
-        self._examples = examples
         self._classes = classes
         self._batches = batches
         self._noise = noise
@@ -173,17 +200,20 @@ class DPSGD:
     def draw(self) -> Batch:
         """The next Poisson sample. Uses up one step that ``begin_round`` put on record."""
         self._charge = self.ledger.take(self.sampling_rate, self.noise_multiplier)
-        rows = poisson(
-            len(self._examples), self._charge.sampling_rate, self._batches
+        chosen = poisson(
+            len(self._units), self._charge.sampling_rate, self._batches
         )
         self._drawn += 1
-        self._unused = Batch.of(self._examples, rows, self._device, self._drawn)
+        self._unused = Batch.of(
+            self._units, chosen, self._batches, self._device, self._drawn
+        )
         return self._unused
 
     def step(
         self, batch: Batch, teacher_logits: Tensor | None = None
     ) -> float | None:
-        """One noisy step on ``batch``; returns the batch's mean loss (None for an empty batch)."""
+        """One noisy step on ``batch``; returns the mean loss over its units (None if there are
+        none)."""
         if batch is not self._unused:
             raise PrivacyError(
                 f"Batch {batch.number} was used already or is not the last one that draw() gave; "
@@ -204,7 +234,7 @@ class DPSGD:
         )
         with model_draws(simulated=self._noise.simulated):
             clipped = self._clipper.clip(
-                batch.x, targets, self._balance.loss, self._clip_to
+                batch.x, targets, self._balance.loss, self._clip_to, batch.sizes
             )
         add_noise(
             clipped.total,
@@ -216,7 +246,7 @@ class DPSGD:
         for parameter, gradient in self._clipper.views.items():
             parameter.grad = gradient.to(parameter.dtype)
         self.optimizer.step()
-        return clipped.loss / len(batch) if len(batch) else None
+        return clipped.loss / batch.units if batch.units else None
 
     def state(self) -> dict[str, Tensor | None]:
         """The random streams, for a checkpoint of a simulation."""

@@ -1,7 +1,7 @@
-"""The meaning of an epsilon: its kind, its neighbours, and how it is printed.
+"""The meaning of an epsilon: its kind, its neighbours, its unit, and how it is printed.
 
 A number alone misleads, so an ``Epsilon`` cannot be made without its kind and carries the relation
-between the datasets that it compares.
+between the datasets that it compares, and the unit in which they differ.
 
 Guarantees:
     * ``kind_of`` is the only place that decides a guarantee's kind;
@@ -46,8 +46,8 @@ class Kind(StrEnum):
 
 
 _SENTENCES = {
-    Kind.END_TO_END: "end-to-end: covers everything that was released, for every record of the "
-    "client.",
+    Kind.END_TO_END: "end-to-end: covers everything that was released, as a function of all of "
+    "the client's data.",
     Kind.CONDITIONAL: "conditional: holds only with the private model taken as fixed; the proxy "
     "learns from it (beta > 0), and it saw all data without DP. Set learning.beta=0 for an "
     "end-to-end guarantee.",
@@ -55,17 +55,45 @@ _SENTENCES = {
 }
 
 
+class Unit(StrEnum):
+    """The unit of protection: the part in which two neighbouring datasets differ."""
+
+    RECORD = "record"
+    """One record. Records are drawn and clipped one by one."""
+
+    GROUP = "group"
+    """All records of one person together, however many they are. Persons are drawn, and what is
+    clipped is the mean gradient of a person's records."""
+
+    @property
+    def plural(self) -> str:
+        """Several of them, in words."""
+        return "examples" if self is Unit.RECORD else "groups"
+
+    @property
+    def sentence(self) -> str:
+        """The unit in one sentence, for whoever reads a result."""
+        return _UNITS[self]
+
+
+_UNITS = {
+    Unit.RECORD: "record: the unit is one record; a person with several records is promised less "
+    "(see `proxyfl epsilon --records-per-person`).",
+    Unit.GROUP: "group: the unit is one person with all of their records, however many.",
+}
+
+
 class Relation(StrEnum):
     """The two datasets that an epsilon compares."""
 
     ADD_OR_REMOVE = "add-or-remove"
-    """One is the other with one record added or removed. It holds where nothing about the training
-    follows from the number of records: the sampling rate, the divisor, the steps and delta are
+    """One is the other with one unit added or removed. It holds where nothing about the training
+    follows from the number of units: the sampling rate, the divisor, the steps and delta are
     given beforehand."""
 
     ZERO_OUT = "zero-out"
-    """Both have the same number of records, and in one of them a record is replaced by one whose
-    gradient is zero. It holds where the sampling rate follows from the number of records, which is
+    """Both have the same number of units, and in one of them a unit is replaced by one whose
+    gradient is zero. It holds where the sampling rate follows from the number of units, which is
     then public: it is not protected."""
 
     @property
@@ -75,10 +103,10 @@ class Relation(StrEnum):
 
 
 _NEIGHBOURS = {
-    Relation.ADD_OR_REMOVE: "add-or-remove: compares datasets of which one has one record more; "
-    "the sampling rate does not follow from the data.",
-    Relation.ZERO_OUT: "zero-out: compares datasets of which one has a record replaced by a record "
-    "of no effect; the number of records is public.",
+    Relation.ADD_OR_REMOVE: "add-or-remove: compares datasets of which one has one unit (record or "
+    "group) more; the sampling rate does not follow from the data.",
+    Relation.ZERO_OUT: "zero-out: compares datasets of which one has a unit (record or group) "
+    "replaced by one of no effect; the number of units is public.",
 }
 
 
@@ -95,13 +123,14 @@ def kind_of(*, dp: bool, teacher_weight: float) -> Kind:
 
 @dataclass(frozen=True)
 class Epsilon:
-    """An (epsilon, delta) guarantee by both accountants, with its kind and its relation."""
+    """An (epsilon, delta) guarantee by both accountants, with its kind, relation and unit."""
 
     rdp: float
     pld: float
     delta: float
     kind: Kind
     relation: Relation = Relation.ZERO_OUT
+    unit: Unit = Unit.RECORD
 
     @property
     def best(self) -> float:
@@ -117,7 +146,8 @@ class Epsilon:
         if self.kind is Kind.NONE:
             return "epsilon infinite (kind: none, trained without differential privacy)"
         delta = f"{upward(self.delta, 3):.3g}"
-        return f"epsilon {shown(self.best)} at delta {delta} ({self.kind}, {self.relation})"
+        promise = f"{self.kind}, {self.relation}, per {self.unit}"
+        return f"epsilon {shown(self.best)} at delta {delta} ({promise})"
 
 
 def largest(epsilons: Iterable[Epsilon]) -> Epsilon:

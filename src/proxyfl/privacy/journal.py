@@ -6,7 +6,8 @@ chain, and a file with a broken chain is refused. The check finds accidents; it 
 
 Two programs may hold the same file. ``append`` locks it and compares every byte with what the
 caller has read or written before it adds a line. So of two programs one is stopped, also if both
-write at the same instant.
+write at the same instant. Where several programs may write in turn, ``extend`` reads, decides and
+writes under one lock.
 
 The end can be lost in one way that is harmless: the program dies in the middle of a write and
 leaves part of a line, without its line break. ``append`` had not returned then, so nothing had been
@@ -17,6 +18,8 @@ import fcntl
 import json
 import os
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,6 +90,49 @@ def append(path: Path, entry: Entry, end: End, *, durable: bool) -> End:
     return End(end.size + len(line), check, zlib.crc32(before + line))
 
 
+def extend(
+    path: Path,
+    decide: Callable[[Entry, list[Entry]], Entry | None],
+    *,
+    durable: bool,
+) -> None:
+    """Add the entry that ``decide`` makes of the header and all entries; nothing for None.
+
+    For files of several writers: the file is locked from before it is read until the entry is in
+    it, so nobody else's line comes between. If ``decide`` raises, nothing is written."""
+    with locked(path) as descriptor:
+        content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        header, entries, end = _understood(path, content)
+        entry = decide(header, entries)
+        if entry is None:
+            return
+        line, _ = _sealed(entry, end.check)
+        if not end.terminated:
+            line = b"\n" + line
+        _replace_rest(descriptor, line, end.size, durable)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """The file, opened and locked against other writers."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing the file gives it free
+            if not os.path.samestat(os.fstat(descriptor), path.stat()):
+                raise PrivacyError(
+                    f"The file {path} was replaced by another while it was in use. Put the right "
+                    "one in its place."
+                )
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise RunError(
+            f"Cannot write the ledger {path}: {error.strerror}. Nothing was spent."
+        ) from error
+
+
 def _unchanged(descriptor: int, path: Path, end: End) -> bytes:
     """The content of the locked file, which must be what ``end`` was taken from."""
     size = os.fstat(descriptor).st_size
@@ -124,6 +170,11 @@ def read(path: Path) -> tuple[Entry, list[Entry], End]:
         raise RunError(
             f"Cannot read the ledger {path}: {error.strerror}."
         ) from error
+    return _understood(path, data)
+
+
+def _understood(path: Path, data: bytes) -> tuple[Entry, list[Entry], End]:
+    """What ``read`` gives, from the content of the file at ``path``."""
     lines = data.split(b"\n")
     rest = lines.pop()
     entries: list[Entry] = []

@@ -12,6 +12,8 @@ Guarantees:
       unfinished, none of its steps ran, and the line counts for nothing; a line that is whole
       counts, whether or not its steps ran;
     * a charge that would exceed the budget raises, with nothing written;
+    * where the ledger has a ``page`` in an account, what all studies have spent on the same data
+      counts, and a charge is in the account before it is in the ledger;
     * of two programs that write to one file, one is stopped, whenever they write (``journal``);
     * a real ledger charges a repeated round again, because its noise is fresh, and states in every
       round all that it has been charged. A simulation that is resumed repeats the same noise, which
@@ -25,53 +27,20 @@ import hashlib
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from proxyfl import _validate
 from proxyfl.errors import BudgetExhausted, PrivacyError
 from proxyfl.privacy import accounting, journal
-from proxyfl.privacy.accounting import ACCOUNTANTS, Segment
+from proxyfl.privacy.accounting import Segment
 from proxyfl.privacy.calibration import most
-from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, shown
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit, shown
+from proxyfl.privacy.spending.charges import Budget as Budget
+from proxyfl.privacy.spending.charges import Charge as Charge
+from proxyfl.privacy.spending.charges import Page, Spent
 
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class Charge:
-    """One line of the ledger: so many steps in a round."""
-
-    round: int
-    steps: int
-    sampling_rate: float
-    noise_multiplier: float
-
-    def __post_init__(self) -> None:
-        _validate.whole("round", self.round, at_least=0)
-        _ = self.segment
-
-    @property
-    def segment(self) -> Segment:
-        """The charge as the accountants see it."""
-        return Segment(self.sampling_rate, self.noise_multiplier, self.steps)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The epsilon that a client's data may cost in all, by the accountant named.
-
-    ``earlier`` is what other studies on the same data have cost already (``Account.segments``); it
-    counts as if it were on the ledger, composed at the ledger's delta."""
-
-    epsilon: float
-    accountant: str = "pld"
-    earlier: tuple[Segment, ...] = ()
-
-    def __post_init__(self) -> None:
-        _validate.number("budget epsilon", self.epsilon, above=0)
-        _validate.choice("accountant", self.accountant, ACCOUNTANTS)
 
 
 class Ledger:
@@ -79,6 +48,9 @@ class Ledger:
 
     A new one starts empty; ``Ledger.read`` continues one from its file; ``Ledger.at`` does
     whichever of the two fits."""
+
+    page: Page | None = None
+    """Its place in an account, if the institution keeps one."""
 
     _path: Path | None
 
@@ -90,10 +62,12 @@ class Ledger:
         kind: Kind,
         simulated: bool,
         relation: Relation = Relation.ZERO_OUT,
+        unit: Unit = Unit.RECORD,
         budget: Budget | None = None,
         path: Path | None = None,
     ) -> None:
-        self._open(client, delta, Kind(kind), simulated, Relation(relation), budget)
+        about = (Kind(kind), simulated, Relation(relation), Unit(unit))
+        self._open(client, delta, *about, budget)
         if path is not None:
             self._path = path
             self._end = journal.create(path, self._header(), durable=not simulated)
@@ -105,6 +79,7 @@ class Ledger:
         kind: Kind,
         simulated: bool,
         relation: Relation,
+        unit: Unit,
         budget: Budget | None,
     ) -> None:
         self.client = client
@@ -112,6 +87,7 @@ class Ledger:
         self.kind = kind
         self.simulated = simulated
         self.relation = relation
+        self.unit = unit
         self.budget = budget
         self._charges: list[Charge] = []
         self._authorised: Charge | None = None
@@ -126,6 +102,7 @@ class Ledger:
             "delta": self.delta,
             "kind": str(self.kind),
             "relation": str(self.relation),
+            "unit": str(self.unit),
             "simulated": self.simulated,
         }
 
@@ -148,9 +125,9 @@ class Ledger:
             simulated = bool(header["simulated"])
             # Ledgers from before the relation was recorded sampled at B/n, whose relation this is.
             relation = Relation(header.get("relation", Relation.ZERO_OUT))
-            ledger._open(
-                header["client"], header["delta"], kind, simulated, relation, budget
-            )
+            unit = Unit(header.get("unit", Unit.RECORD))
+            about = (kind, simulated, relation, unit)
+            ledger._open(header["client"], header["delta"], *about, budget)
             ledger._charges = [Charge(**entry) for entry in entries]
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(
@@ -178,6 +155,7 @@ class Ledger:
         kind: Kind,
         simulated: bool,
         relation: Relation = Relation.ZERO_OUT,
+        unit: Unit = Unit.RECORD,
         budget: Budget | None = None,
     ) -> Self:
         """The ledger at ``path``, continued if there is one, else new.
@@ -191,12 +169,18 @@ class Ledger:
                 kind=kind,
                 simulated=simulated,
                 relation=relation,
+                unit=unit,
                 budget=budget,
                 path=path,
             )
         found = cls.read(path, budget=budget)
         expected = cls(
-            client, delta=delta, kind=kind, simulated=simulated, relation=relation
+            client,
+            delta=delta,
+            kind=kind,
+            simulated=simulated,
+            relation=relation,
+            unit=unit,
         )
         for name, value in expected._header().items():
             if found._header()[name] != value:
@@ -206,6 +190,11 @@ class Ledger:
                     "place, or begin a new run in another folder."
                 )
         return found
+
+    @property
+    def path(self) -> Path | None:
+        """The ledger's file; None if it is kept in memory."""
+        return self._path
 
     @property
     def charges(self) -> tuple[Charge, ...]:
@@ -233,7 +222,9 @@ class Ledger:
         goes back to an earlier round has spent what the later ones cost, and always states all of
         it."""
         spent = self.segments(through=through)
-        return accounting.epsilon(spent, self.delta, self.kind, self.relation)
+        return accounting.epsilon(
+            spent, self.delta, self.kind, self.relation, self.unit
+        )
 
     def receipt(self) -> str:
         """All charges so far, as one line of text for a checkpoint; see ``demand``."""
@@ -274,7 +265,7 @@ class Ledger:
         self._authorised = None
         self._left = 0
         if not (self.simulated and charge in self._charges):
-            self._check_budget(charge)
+            self._enter(charge)
             if self._path is not None:
                 entry = dataclasses.asdict(charge)
                 self._end = journal.append(
@@ -323,38 +314,51 @@ class Ledger:
         """The number of further steps of this setting, up to ``limit``, that the budget allows;
         ``limit`` if there is no budget."""
         _validate.whole("limit", limit, at_least=0)
-        if self.budget is None or self._fits(
-            Segment(sampling_rate, noise_multiplier, limit)
-        ):
+        if self.budget is None and self.page is None:
             return limit
-        if not self._fits(Segment(sampling_rate, noise_multiplier, 0)):
-            return 0
-        return most(
-            lambda steps: self._fits(
-                Segment(sampling_rate, noise_multiplier, steps)
-            ),
-            0,
-            limit - 1,
-        )
+        spent = self.segments()
+        if self.page is not None:
+            spent = self.page.spent(spent)
 
-    def _cost_with(self, extra: Segment, budget: Budget) -> float:
-        every = (*budget.earlier, *self.segments(), extra)
+        def fits(steps: int) -> bool:
+            extra = Segment(sampling_rate, noise_multiplier, steps)
+            if self.page is not None and not self.page.fits(spent, extra):
+                return False
+            return self._fits(spent, extra)
+
+        if fits(limit):
+            return limit
+        return most(fits, 0, limit - 1) if fits(0) else 0
+
+    def _cost_with(self, spent: Spent, extra: Segment, budget: Budget) -> float:
+        every = (*budget.earlier, *spent, extra)
         return accounting.epsilon_of(every, self.delta, budget.accountant)
 
-    def _fits(self, extra: Segment) -> bool:
+    def _fits(self, spent: Spent, extra: Segment) -> bool:
         return (
             self.budget is None
-            or self._cost_with(extra, self.budget) <= self.budget.epsilon
+            or self._cost_with(spent, extra, self.budget) <= self.budget.epsilon
         )
 
-    def _check_budget(self, charge: Charge) -> None:
+    def _enter(self, charge: Charge) -> None:
         # No steps cost nothing: a client whose budget is spent may still pass on what it received.
-        if self.budget is None or not charge.steps or self._fits(charge.segment):
+        if not charge.steps:
+            return
+        own = self.segments()
+        if self.page is None:
+            self._check_budget(charge, own)
+        else:
+            self.page.enter(
+                charge, own, lambda spent: self._check_budget(charge, spent)
+            )
+
+    def _check_budget(self, charge: Charge, spent: Spent) -> None:
+        if self.budget is None or self._fits(spent, charge.segment):
             return
         budget = self.budget
         none = Segment(charge.sampling_rate, charge.noise_multiplier, 0)
-        now = shown(self._cost_with(none, budget))
-        then = shown(self._cost_with(charge.segment, budget))
+        now = shown(self._cost_with(spent, none, budget))
+        then = shown(self._cost_with(spent, charge.segment, budget))
         raise BudgetExhausted(
             f"Client {self.client}, round {charge.round}: {charge.steps} more steps would raise "
             f"epsilon from {now} to {then} ({budget.accountant}, {self.kind}), above the budget "

@@ -1,5 +1,8 @@
 """Poisson sampling: which examples take part in a step, and at which rate.
 
+An example is here what the promise is about (``guarantee.Unit``): a record, or a person with all of
+their records. Where persons are the unit, every number of examples is a number of persons.
+
 Every accountant in this package assumes exactly this sampling, so no other is offered: a shuffled
 epoch of fixed-size batches looks similar and has a different, larger cost.
 
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.guarantee import Relation
+from proxyfl.privacy.guarantee import Relation, Unit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,8 +74,9 @@ def sampling_for(
     *,
     sampling_rate: float | None = None,
     declared_examples: int | None = None,
+    unit: Unit = Unit.RECORD,
 ) -> Sampling:
-    """The sampling of a client with ``examples`` examples.
+    """The sampling of a client with ``examples`` examples of this ``unit``.
 
     With ``sampling_rate`` nothing follows from ``examples``. With ``declared_examples`` that public
     number stands in its place; it may be rounded."""
@@ -93,7 +97,7 @@ def sampling_for(
     if batch_size > public:
         what = "the client's" if declared_examples is None else "the declared"
         raise ConfigError(
-            f"Expected a batch_size of at most {what} {public} examples, got "
+            f"Expected a batch_size of at most {what} {public} {unit.plural}, got "
             f"batch_size={batch_size}."
         )
     return Sampling(batch_size / public, batch_size, public)

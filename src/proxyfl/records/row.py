@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from proxyfl._files import finite
 from proxyfl.federation.methods import Role
 from proxyfl.measures import MEASURES
-from proxyfl.privacy.guarantee import Epsilon, Kind, Relation
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
 
 if TYPE_CHECKING:
     from proxyfl.federation.rounds import ClientRound
@@ -66,6 +66,7 @@ def row_of(
     row["delta"] = record.epsilon.delta
     row["epsilon_kind"] = str(record.epsilon.kind)
     row["epsilon_relation"] = str(record.epsilon.relation)
+    row["epsilon_unit"] = str(record.epsilon.unit)
     row["weight"] = record.weight
     for key in TRAFFIC:
         row[key] = getattr(record.traffic, key)
@@ -151,4 +152,5 @@ def epsilon(row: Mapping[str, Any]) -> Epsilon:
         delta=row.get("delta") or 0.0,
         kind=Kind(row.get("epsilon_kind", "none")),
         relation=Relation(row.get("epsilon_relation", "zero-out")),
+        unit=Unit(row.get("epsilon_unit", "record")),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxyfl._files import finite
 from proxyfl.measures import MEASURES
-from proxyfl.privacy.guarantee import Epsilon, Kind, shown
+from proxyfl.privacy.guarantee import Epsilon, Kind, Unit, shown
 from proxyfl.records.answers import Answer, Question, answers
 from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.palette import looks
@@ -34,6 +34,7 @@ def document(
         "looks": looks(methods),
         "measures": {name: MEASURES[name].title for name in recorded},
         "kinds": {str(kind): kind.sentence for kind in Kind},
+        "units": {str(unit): unit.sentence for unit in Unit},
         "groups": [
             _group(
                 group,

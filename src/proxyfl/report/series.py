@@ -50,17 +50,23 @@ def epsilons(group: Group, method: str) -> dict[str, Any]:
     away, and after it has left."""
     paid: dict[int, dict[int, dict[str, list[float]]]] = {}
     kinds = set()
+    units = set()
     for run in group.runs:
         for number, spent in _paid(run, method):
             for client, epsilon in spent.items():
                 kinds.add(epsilon.kind)
+                units.add(epsilon.unit)
                 here = paid.setdefault(number, {}).setdefault(client, {})
                 for accountant in ACCOUNTANTS:
                     here.setdefault(accountant, []).append(
                         getattr(epsilon, accountant)
                     )
     named = sorted(kinds - {Kind.NONE})
-    found: dict[str, Any] = {"kind": " or ".join(named) or "none", "rounds": []}
+    found: dict[str, Any] = {
+        "kind": " or ".join(named) or "none",
+        "unit": " or ".join(sorted(units)),
+        "rounds": [],
+    }
     if not named:
         return found
     found["rounds"] = [number + 1 for number in sorted(paid)]

@@ -16,16 +16,18 @@ from proxyfl.data import Dataset
 from proxyfl.data.examples import on_device
 from proxyfl.errors import ConfigError
 from proxyfl.federation import trainers
-from proxyfl.federation.client import DP, Client, Part, assemble, seeded
+from proxyfl.federation.client import DP, Client, Kept, Part, assemble, seeded
 from proxyfl.federation.methods import Method
 from proxyfl.federation.metrics import Judge
 from proxyfl.losses import balance_for, class_shares
 from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Budget
-from proxyfl.privacy.sampling import Sampling, sampling_for
+from proxyfl.privacy.sampling import Sampling
 from proxyfl.seeds import derive
-from proxyfl.simulation.config import Config, Optimizer, per_client
+from proxyfl.simulation.config import Config, Optimizer
 from proxyfl.simulation.division import ClientData
+from proxyfl.simulation.perclient import per_client
 
 
 def evaluator(config: Config, dataset: Dataset) -> Judge:
@@ -80,28 +82,22 @@ class Assembly:
         )
 
     def batch_size(self, i: int) -> int:
-        """The expected number of examples in a batch of client ``i``."""
+        """The expected number of units (records or persons) in a batch of client ``i``."""
         batch_size: int = self._setting(
             "learning.batch_size", self.config.learning.batch_size, i
         )
         dp = self.dp(i)
-        examples = dp.declared_examples or len(self.clients[i])
-        if dp.sampling_rate is None and batch_size > examples:
+        units = dp.declared_examples or len(dp.units(self.clients[i].examples))
+        if dp.sampling_rate is None and batch_size > units:
             raise ConfigError(
-                f"learning.batch_size={batch_size} is larger than the {examples} examples of "
-                f"client {i}. Set it to {examples} or less, or give the clients more data."
+                f"learning.batch_size={batch_size} is larger than the {units} {dp.unit.plural} of "
+                f"client {i}. Set it to {units} or less, or give the clients more data."
             )
         return batch_size
 
     def sampling(self, i: int) -> Sampling:
         """The sampling of client ``i``'s batches."""
-        dp = self.dp(i)
-        return sampling_for(
-            self.batch_size(i),
-            len(self.clients[i]),
-            sampling_rate=dp.sampling_rate,
-            declared_examples=dp.declared_examples,
-        )
+        return self.dp(i).sampling(self.batch_size(i), self.clients[i].examples)
 
     def steps(self, i: int) -> int:
         """The number of steps of client ``i`` in a round: one pass over its data by default."""
@@ -118,6 +114,8 @@ class Assembly:
         rate = None if pooled else settings.sampling_rate
         declared = None if pooled else settings.examples
         return DP(
+            unit=Unit(settings.unit),
+            max_per_group=settings.max_per_group,
             sampling_rate=self._setting("privacy.sampling_rate", rate, i),
             declared_examples=self._setting("privacy.examples", declared, i),
             clip_norm=self._setting("privacy.clip_norm", settings.clip_norm, i),
@@ -127,7 +125,18 @@ class Assembly:
             delta=self._setting("privacy.delta", settings.delta, i),
             budget=None if limit is None else Budget(limit, settings.accountant),
             ledger=None if ledgers is None else ledgers / f"{i:03d}.jsonl",
+            account=self._kept(i, ledgers),
         )
+
+    def _kept(self, i: int, ledgers: Path | None) -> Kept | None:
+        """The place of client ``i``'s spending in the account, if there is one."""
+        folder, ids = self.config.privacy.account, self.clients[i].ids
+        if folder is None or ids is None:
+            return None
+        study = "a rehearsal"
+        if ledgers is not None:  # RUN/ledger/METHOD
+            study = f"run {ledgers.parents[1].name}, {ledgers.name}"
+        return Kept(Path(folder), ids, study)
 
     def check_models(self) -> None:
         """Build each architecture once and see that it can be trained as the method will."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from proxyfl import _settings
 from proxyfl._validate import choice, number, whole
@@ -19,17 +19,13 @@ from proxyfl.errors import ConfigError
 from proxyfl.federation.membership import Attendance
 from proxyfl.measures import MEASURES
 from proxyfl.records import folder
-
-PerClientFloat = float | tuple[float, ...]
-PerClientInt = int | tuple[int, ...]
-PerClientStr = str | tuple[str, ...]
-T = TypeVar("T")
+from proxyfl.simulation.perclient import PerClientInt, PerClientStr, values
+from proxyfl.simulation.privacy import Privacy as Privacy
 
 # The homes of these names import torch or the accountants, which take seconds to load. A test
 # compares them.
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
-ACCOUNTANTS = ("pld", "rdp")
 BALANCES = ("none", "weights", "prior")
 
 _MOST_THREADS = 1024
@@ -99,7 +95,8 @@ class Partition:
     clients: int = 8
     """Number of clients; with `site` the data decides."""
     examples: PerClientInt | None = None
-    """Examples, per client; absent: as many as there are."""
+    """Examples (persons, with `privacy.unit = "group"`), per client; absent: as many as there
+    are."""
     p_major: float = 0.6
     """With `majority`: the fraction of a client's examples that are of its own class."""
     concentration: float = 0.5
@@ -146,7 +143,7 @@ class Learning:
     teacher: str = "received"
     """The proxy that teaches the private model: the one `received`, or the `current` one."""
     batch_size: PerClientInt = 60
-    """Expected size of a batch, per client."""
+    """Expected size of a batch, per client; in persons with `privacy.unit = "group"`."""
     steps_per_round: PerClientInt | None = None
     """Steps in a round, per client; absent: one pass, examples // batch_size steps."""
     balance: str = "none"
@@ -190,54 +187,6 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             found = f"momentum={self.momentum} is for sgd; {self.name} has its own."
             raise ConfigError(f"{found} Set it to 0 or use sgd.")
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """DP-SGD of what is shared."""
-
-    enabled: bool = True
-    """`false` trains every method without DP: for ablations only."""
-    noise_multiplier: PerClientFloat = 4.0
-    """Standard deviation of the noise in units of `clip_norm`, per client."""
-    clip_norm: PerClientFloat = 1.0
-    """Largest norm of one example's gradient, per client."""
-    delta: PerClientFloat | None = None
-    """The guarantee's delta, per client; absent: 1 / examples."""
-    sampling_rate: PerClientFloat | None = None
-    """Probability that an example is in a batch, per client; absent: batch_size / examples."""
-    examples: PerClientInt | None = None
-    """Public number of examples that the rate, delta and a round's length follow from, per client;
-    absent: the true one."""
-    budget: PerClientFloat | None = None
-    """Largest epsilon, per client: who would exceed it with the next step leaves; absent: none."""
-    accountant: str = "pld"
-    """The accountant that keeps the budget: `pld` or `rdp`."""
-
-    def __post_init__(self) -> None:
-        choice("privacy.accountant", self.accountant, ACCOUNTANTS)
-        for value in values(self.budget):
-            number("privacy.budget", value, above=0)
-        for value in values(self.noise_multiplier):
-            number("privacy.noise_multiplier", value, above=0)
-        for value in values(self.clip_norm):
-            number("privacy.clip_norm", value, above=0)
-        for value in values(self.delta):
-            number("privacy.delta", value, above=0, below=1)
-        for value in values(self.sampling_rate):
-            number("privacy.sampling_rate", value, above=0, at_most=1)
-        for value in values(self.examples):
-            whole("privacy.examples", value)
-        if self.sampling_rate is not None and self.examples is not None:
-            raise ConfigError(
-                "Expected privacy.sampling_rate or privacy.examples, got both. The rate alone is "
-                "enough."
-            )
-        if self.sampling_rate is not None and self.delta is None:
-            raise ConfigError(
-                "With privacy.sampling_rate, privacy.delta must be set: its default 1/n would "
-                "follow from the data. Use 1/(10 n) for a rounded n, or less."
-            )
 
 
 @dataclass(frozen=True)
@@ -336,27 +285,6 @@ class Config:
         if repeated:
             found = f"got {', '.join(repeated)} more than once"
             raise ConfigError(f"Expected each method once in methods, {found}.")
-
-
-def values(setting: Any) -> tuple[Any, ...]:
-    """The values in a per-client setting; none for None."""
-    if setting is None:
-        return ()
-    return setting if isinstance(setting, tuple) else (setting,)
-
-
-def per_client(
-    name: str, setting: T | tuple[T, ...], client: int, clients: int
-) -> T:
-    """The value of a per-client setting for one client."""
-    if not isinstance(setting, tuple):
-        return setting
-    if len(setting) != clients:
-        expected = (
-            f"Expected one value or {clients} values (one per client) for {name}"
-        )
-        raise ConfigError(f"{expected}, got {len(setting)}.")
-    return setting[client]
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:

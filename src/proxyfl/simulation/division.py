@@ -3,6 +3,7 @@
 The division depends on the config alone, so that every process divides alike.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,9 @@ from proxyfl.data import Dataset, partition
 from proxyfl.data.examples import Absent, Examples, Subset
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import ConfigError, DataError
+from proxyfl.privacy.guarantee import Unit
+from proxyfl.privacy.spending.account import Ids
+from proxyfl.privacy.units import Units
 from proxyfl.seeds import numpy_stream
 from proxyfl.simulation.config import Config
 
@@ -26,6 +30,8 @@ class ClientData:
     name: str
     rows: Tensor
     examples: Examples
+    ids: Ids | None = None
+    """What an account knows the records by; None if none is kept."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,21 +68,29 @@ def split(config: Config, dataset: Dataset) -> list[ClientData]:
     for i, part in enumerate(parts):
         rows = torch.from_numpy(part)
         name = dataset.site_names[i] if by_site else f"client-{i}"
-        clients.append(ClientData(name, rows, Subset(dataset.train, rows)))
+        examples = Subset(dataset.train, rows)
+        ids = None
+        if config.privacy.account is not None:
+            ids = Ids(*dataset.ids(examples))
+        clients.append(ClientData(name, rows, examples, ids))
     return clients
 
 
 def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
     """All clients' examples in one place, as ``joint`` has them."""
     rows = torch.cat([client.rows for client in clients])
-    return ClientData("joint", rows, Subset(train, rows))
+    known = [client.ids for client in clients if client.ids is not None]
+    ids = None
+    if known:
+        names = itertools.chain.from_iterable(each.names for each in known)
+        ids = Ids(known[0].kind, tuple(names))
+    return ClientData("joint", rows, Subset(train, rows), ids)
 
 
 def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
-    """The rows of each client, by the stream ``partition``."""
+    """The rows of each client."""
     settings, labels = config.partition, dataset.train.labels.numpy()
-    generator = numpy_stream(config.seed, "partition")
-    examples = _common_size(settings.examples, settings.clients)
+    examples = settings.examples
     if settings.kind in ("dirichlet", "site") and examples is not None:
         raise ConfigError(
             f'partition.examples={examples} does not go with partition.kind="{settings.kind}", '
@@ -84,6 +98,28 @@ def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
         )
     if settings.kind == "site":
         return _by_site(dataset)
+    units = Units(dataset.train, Unit(config.privacy.unit))
+    if units.unit is Unit.RECORD:
+        return _divided(config, labels)
+    return _persons_divided(config, units, labels)
+
+
+def _persons_divided(
+    config: Config, units: Units, labels: partition.Indices
+) -> list[partition.Indices]:
+    """Divide persons as records are, each with the class of their first record, so that all records
+    of a person are at one client."""
+    person = units.numbers().numpy()
+    _, first = np.unique(person, return_index=True)
+    parts = _divided(config, labels[first])
+    return [np.flatnonzero(np.isin(person, part)) for part in parts]
+
+
+def _divided(config: Config, labels: partition.Indices) -> list[partition.Indices]:
+    """Which of the units with these labels each client has, by the stream ``partition``."""
+    settings = config.partition
+    generator = numpy_stream(config.seed, "partition")
+    examples = _common_size(settings.examples, settings.clients)
     if settings.kind == "dirichlet":
         return partition.dirichlet(
             labels,

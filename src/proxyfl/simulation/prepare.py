@@ -70,9 +70,8 @@ class Prepared:
             rows = [torch.searchsorted(kept, part) for part in rows]
         clients = []
         for client, part in zip(self.clients, rows, strict=True):
-            clients.append(
-                ClientData(client.name, part, Subset(dataset.train, part))
-            )
+            examples = Subset(dataset.train, part)
+            clients.append(replace(client, rows=part, examples=examples))
         return replace(self, dataset=dataset, clients=clients)
 
     def release_examples(self) -> None:
@@ -199,8 +198,11 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
             delta=dp.delta or sampling.default_delta(),
             kind=kind,
             simulated=True,
+            unit=dp.unit,
             budget=dp.budget,
         )
+        if dp.account is not None and kind is not Kind.NONE:
+            dp.account.keep(ledger)
         case = (rate, steps, dp, ledger.delta)
         if case not in known:
             known[case] = _steps_in_all(
@@ -210,6 +212,7 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
             raise ConfigError(
                 f"The budget of client {i} ({_budget(ledger)}) does not cover a single step. "
                 "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
+                f"{_spent_before(ledger)}"
             )
         allowances[i] = Allowance(steps, known[case])
     return allowances
@@ -219,16 +222,27 @@ def _steps_in_all(
     ledger: Ledger, rate: float, noise_multiplier: float, limit: int
 ) -> int | None:
     """The number of ``limit`` steps that the budget allows; None if it allows them all."""
-    if ledger.budget is None or ledger.kind is Kind.NONE:
+    if ledger.kind is Kind.NONE:
+        return None
+    if ledger.budget is None and ledger.page is None:
         return None
     steps = ledger.affordable_steps(rate, noise_multiplier, limit)
     return None if steps == limit else steps
 
 
+def _spent_before(ledger: Ledger) -> str:
+    if ledger.page is None:
+        return ""
+    return (
+        " What earlier releases spent on the same records counts: `proxyfl ledger list` says how "
+        "much is left."
+    )
+
+
 def _budget(ledger: Ledger) -> str:
     budget = ledger.budget
     if budget is None:
-        return "none"
+        return "that of its account"
     return f"epsilon {budget.epsilon:g} by {budget.accountant}, {ledger.kind}"
 
 

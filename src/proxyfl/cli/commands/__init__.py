@@ -19,7 +19,7 @@ COMMANDS = {
     "epsilon": "what a training costs in privacy, or what a target epsilon allows",
     "certificate": "what each client's releases cost, on a page; whether a page is true",
     "audit": "test a claimed epsilon: how much do peers really learn from the proxies",
-    "ledger": "what several studies on the same records cost together, and what is left",
+    "ledger": "what all studies on the same data cost together, and what is left of a budget",
     "plan": "which batch, noise and rounds fit a budget, and which proxies it rules out",
     "methods": "list the methods and what distinguishes them",
     "models": "the model architectures, their sizes, and which may be a proxy",
@@ -37,12 +37,12 @@ COMMANDS = {
 ROOMS = {
     "runs": ("run", "resume", "sweep", "watch"),
     "reading": ("table", "report", "predict"),
-    "budget": ("epsilon", "certificate", "audit", "ledger", "plan"),
+    "budget": ("epsilon", "certificate", "audit", "plan"),
     "parts": ("methods", "models", "topology", "data"),
     "images": ("images", "embed"),
     "sites": ("node", "federation", "preflight"),
 }
-"""The room of each command's module; ``schema`` is a room by itself."""
+"""The room of each command's module; ``schema`` and ``ledger`` are rooms by themselves."""
 
 
 def module(name: str) -> str:

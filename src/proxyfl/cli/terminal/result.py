@@ -241,7 +241,10 @@ def _legend(run: Run) -> Iterable[str]:
     deltas = sorted({f"{spent.delta:.1e}" for spent in _epsilons(run)}, key=float)
     if deltas:
         span = deltas[0] if len(deltas) == 1 else f"{deltas[0]} to {deltas[-1]}"
-        yield f"epsilon: what sharing cost, largest over clients, at delta {span}"
+        units = " or ".join(sorted({spent.unit for spent in _epsilons(run)}))
+        yield (
+            f"epsilon: what sharing cost per {units}, largest over clients, at delta {span}"
+        )
 
 
 def _explanations(run: Run) -> Iterable[str]:
@@ -252,6 +255,8 @@ def _explanations(run: Run) -> Iterable[str]:
             yield kind.sentence
     for relation in sorted({one.relation for one in spent}):
         yield relation.sentence
+    for unit in sorted({one.unit for one in spent}):
+        yield unit.sentence
     weak = [one for one in spent if one.weak]
     if weak:
         weakest = shown(largest(weak).best, 0)

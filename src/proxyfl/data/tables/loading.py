@@ -166,6 +166,7 @@ class _Rows:
     site: Codes
     site_names: tuple[str, ...]
     person: Codes
+    person_names: tuple[str, ...]
     held: npt.NDArray[np.bool_]
     tables: Sequence[Table]
 
@@ -174,7 +175,7 @@ class _Rows:
         x, y, person = (
             torch.from_numpy(of[rows]) for of in (self.x, self.y, self.person)
         )
-        return InMemory(x, y, person)
+        return InMemory(x, y, person if self.person_names else None)
 
     def place(self, i: int) -> str:
         """The place of row i."""
@@ -204,9 +205,8 @@ def _gathered(tables: Sequence[Table], training: int) -> _Rows:
     person = np.array(
         [known[name] for name in persons] or range(len(y)), dtype=np.int64
     )
-    return _Rows(
-        x, y, site, site_names, person, np.arange(len(y)) >= training, tables
-    )
+    held = np.arange(len(y)) >= training
+    return _Rows(x, y, site, site_names, person, tuple(known), held, tables)
 
 
 def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
@@ -272,6 +272,7 @@ def _dataset(
         schema=to_toml(schema),
         prevalence=schema.label.prevalence,
         notes=tuple(notes),
+        person_names=rows.person_names,
     )
 
 

@@ -13,6 +13,7 @@ from proxyfl.errors import ConfigError
 from proxyfl.federation.trainers import Optimizer
 from proxyfl.node.members.card import check_name
 from proxyfl.privacy.accounting import ACCOUNTANTS
+from proxyfl.privacy.guarantee import Unit
 
 FILE = "site.toml"
 
@@ -67,7 +68,7 @@ class Learning:
     teacher: str = "received"
     """Which proxy teaches: the one received, or the current one."""
     batch_size: int = 60
-    """The expected number of examples in a batch."""
+    """The expected number of examples (persons, with `privacy.unit = "group"`) in a batch."""
     steps_per_round: int | None = None
     """Steps in a round; absent, one pass over the examples."""
 
@@ -84,6 +85,11 @@ class Learning:
 class Privacy:
     """What the proxy may reveal about this site's records."""
 
+    unit: str = "record"
+    """The unit that is protected: one `record`, or a `group`: a person with all of their records.
+    With `group`, batch_size, examples and sampling_rate count persons, whom the data must name."""
+    max_per_group: int | None = None
+    """With `group`: records of a person in one step, drawn anew each time; absent: all of them."""
     noise_multiplier: float = 4.0
     clip_norm: float = 1.0
     delta: float | None = None
@@ -96,11 +102,17 @@ class Privacy:
     budget: float | None = 5.0
     """The epsilon that this site's records may cost in all. It can be lowered, never raised."""
     accountant: str = "pld"
+    account: str | None = None
+    """The folder of this institution's account (`proxyfl ledger open`): what other studies have
+    spent on the same records counts towards the budget, and this site's spending is entered."""
 
     def __post_init__(self) -> None:
         number("privacy.noise_multiplier", self.noise_multiplier, above=0)
         number("privacy.clip_norm", self.clip_norm, above=0)
         choice("privacy.accountant", self.accountant, ACCOUNTANTS)
+        choice("privacy.unit", self.unit, tuple(Unit))
+        if self.max_per_group is not None:
+            whole("privacy.max_per_group", self.max_per_group)
         if self.delta is not None:
             number("privacy.delta", self.delta, above=0, below=1)
         if self.sampling_rate is not None:

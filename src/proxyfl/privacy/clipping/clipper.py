@@ -12,13 +12,15 @@ Guarantees:
       stay apart, by themselves otherwise. The loss of example i must depend on row i alone;
     * an example whose gradient is not finite contributes nothing, and changes nothing for the
       others: their random draws and the model's buffers are those of one run, as without it;
-    * an empty batch gives zeros, and moves the model's buffers on as any other batch does.
+    * an empty batch gives zeros, and moves the model's buffers on as any other batch does;
+    * where records come in groups, all of this holds of groups in place of examples (``grouped``).
 """
 
 import torch
 from torch import Tensor, nn
 
 from proxyfl import params
+from proxyfl.privacy.clipping.grouped import Piece, pieces
 from proxyfl.privacy.clipping.madeup import made_up
 from proxyfl.privacy.clipping.terms import Materialised, Term
 from proxyfl.privacy.clipping.ways import Clipped, Loss, Way, choose
@@ -71,24 +73,31 @@ class Clipper:
         self._ways = {True: way, False: way}
 
     def clip(
-        self, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float
+        self,
+        x: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        clip_norm: float,
+        sizes: Tensor | None = None,
     ) -> Clipped:
-        """The clipped sum over the batch. Overwrites the buffer of the previous call."""
+        """The clipped sum over the batch. Overwrites the buffer of the previous call.
+
+        With ``sizes``, groups are clipped instead of examples: the first sizes[0] rows are the
+        records of one group, and so on. A group's gradient is the mean over its records."""
         shape = tuple(x.shape[1:])
         way = self.prepare(shape, x.dtype)
         if len(x) == 0:
             way.advance(made_up(self.model, shape, 1, dtype=x.dtype))
             self._flat.zero_()
             return Clipped(self._flat, 0.0, self._flat.new_empty(0))
-        at_once = way.at_once or len(x)
-        if len(x) <= at_once:
-            return self._clip(way, x, targets, loss, clip_norm)
+        parts = list(pieces(len(x), sizes, way.at_once, one_pass=way.changes_state))
+        if len(parts) == 1:
+            return self._clip(way, parts[0], x, targets, loss, clip_norm)
         total = torch.zeros_like(self._flat)
         total_loss = 0.0
         norms = []
-        for start in range(0, len(x), at_once):
-            piece = slice(start, start + at_once)
-            part = self._clip(way, x[piece], targets[piece], loss, clip_norm)
+        for piece in parts:
+            part = self._clip(way, piece, x, targets, loss, clip_norm)
             total += part.total
             total_loss += part.loss
             norms.append(part.norms)
@@ -96,13 +105,20 @@ class Clipper:
         return Clipped(self._flat, total_loss, torch.cat(norms))
 
     def _clip(
-        self, way: Way, x: Tensor, targets: Tensor, loss: Loss, clip_norm: float
+        self,
+        way: Way,
+        piece: Piece,
+        x: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        clip_norm: float,
     ) -> Clipped:
-        losses, terms = way.terms(x, targets, loss)
+        rows = piece.rows
+        losses, terms = way.terms(x[rows], targets[rows], loss, piece.groups)
         with torch.no_grad():
             terms = merged(terms)
             squares = torch.zeros(
-                len(x), dtype=torch.float64, device=self._flat.device
+                len(losses), dtype=torch.float64, device=self._flat.device
             )
             for term in terms:
                 squares += term.square_norms()

@@ -27,13 +27,15 @@ aten = torch.ops.aten
 class Use:
     """One call of one operation: its inputs by name, and where the examples are in each.
 
-    ``axes`` mirrors ``inputs``: ``Rows`` for a tensor that carries examples, None otherwise."""
+    ``axes`` mirrors ``inputs``: ``Rows`` for a tensor that carries examples, None otherwise.
+    ``records`` rows of the batch make up one of the ``n`` examples."""
 
     operation: Any
     inputs: dict[str, Any]
     axes: dict[str, Any]
     output: Rows
     n: int
+    records: int = 1
 
     def examples_first(self, name: str) -> Tensor:
         """The input ``name`` as (n, *its shape for one example)."""
@@ -273,7 +275,8 @@ def vmapped(use: Use, g: Tensor) -> list[Term]:
         if isinstance(value, Tensor) and value.requires_grad and k not in carried
     ]
     alone = [
-        value.times(1) if isinstance(value, Times) else value for value in leaves
+        value.times(use.records) if isinstance(value, Times) else value
+        for value in leaves
     ]
 
     def gradients(g_i: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:

@@ -24,7 +24,7 @@ from proxyfl.privacy.clipping.layers import (
 )
 from proxyfl.privacy.clipping.terms import Materialised, Term
 from proxyfl.privacy.clipping.tracing import Trace
-from proxyfl.privacy.rowwise.axes import Rows, Times
+from proxyfl.privacy.rowwise.axes import Rows, Times, together
 from proxyfl.privacy.rowwise.step import Axes, Unproven, base_name, describe
 
 
@@ -52,7 +52,7 @@ class _Site:
         leaves = pytree.tree_leaves(self.inputs)
         return [value for value in leaves if isinstance(value, fx.Node)]
 
-    def use(self, recorded: Recorded, n: int) -> Use:
+    def use(self, recorded: Recorded, n: int, records: int) -> Use:
         """The operation with this batch's tensors in place of the graph's nodes."""
         values = dict(zip(self.tensors, recorded.inputs, strict=True))
 
@@ -64,7 +64,10 @@ class _Site:
             # Most inputs are plain: opening every one of them takes longer than a small layer.
             nested = isinstance(value, list | tuple | dict)
             inputs[name] = pytree.tree_map(fill, value) if nested else fill(value)
-        return Use(self.node.target, inputs, self.axes, self.output, n)
+        axes = self.axes
+        if records > 1:
+            axes = pytree.tree_map(lambda rows: together(rows, records), axes)
+        return Use(self.node.target, inputs, axes, self.output, n, records)
 
 
 class Program:
@@ -89,8 +92,12 @@ class Program:
         logits, recorded = self._module(len(x), x, *self._weights)
         return logits, recorded
 
-    def terms(self, losses: Tensor, recorded: list[Recorded]) -> list[Term]:
-        """Per-example gradients of the losses, one term per parameter and use."""
+    def terms(
+        self, losses: Tensor, recorded: list[Recorded], *, records: int = 1
+    ) -> list[Term]:
+        """Per-example gradients of the losses, one term per parameter and use.
+
+        Each loss is of ``records`` consecutive rows of the batch, which count as one example."""
         n = len(losses)
         used: list[tuple[_Site, Recorded]] = []
         edges: list[GradientEdge] = []
@@ -102,11 +109,13 @@ class Program:
         terms: list[Term] = []
         with torch.no_grad():
             for (site, record), gradient in zip(used, gradients, strict=True):
-                terms += _terms(site, record, gradient, n)
+                terms += _terms(site, record, gradient, n, records)
         return _pulled_back(terms, self._weights)
 
 
-def _terms(site: _Site, recorded: Recorded, gradient: Tensor, n: int) -> list[Term]:
+def _terms(
+    site: _Site, recorded: Recorded, gradient: Tensor, n: int, records: int
+) -> list[Term]:
     if recorded.versions != [tensor._version for tensor in recorded.inputs]:
         raise ModelError(
             f"The input of {describe(site.node)} was changed in place after it was used. Use "
@@ -114,7 +123,8 @@ def _terms(site: _Site, recorded: Recorded, gradient: Tensor, n: int) -> list[Te
             "proxy model."
         )
     rule = RULES.get(site.node.target, vmapped)
-    return rule(site.use(recorded, n), examples_first(gradient, site.output, n))
+    output = together(site.output, records)
+    return rule(site.use(recorded, n, records), examples_first(gradient, output, n))
 
 
 def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:

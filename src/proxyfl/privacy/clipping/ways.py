@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
+from proxyfl.privacy.clipping.grouped import Groups
 from proxyfl.privacy.clipping.layers import quiet_vmap
 from proxyfl.privacy.clipping.program import Program
 from proxyfl.privacy.clipping.state import State
@@ -46,11 +47,17 @@ class Way(Protocol):
     name: str
     reason: str | None
     at_once: int | None
+    changes_state: bool
 
     def terms(
-        self, x: Tensor, targets: Tensor, loss: Loss
+        self,
+        x: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        groups: Groups | None = None,
     ) -> tuple[Tensor, list[Term]]:
-        """The loss of each example, and its gradients. ``x`` stays as it is."""
+        """The loss of each example, and its gradients; of each group where there are ``groups``.
+        ``x`` stays as it is."""
         ...
 
     def advance(self, example: Tensor) -> None:
@@ -67,13 +74,22 @@ class OnePass:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.changes_state = program.changes_state
 
     def terms(
-        self, x: Tensor, targets: Tensor, loss: Loss
+        self,
+        x: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        groups: Groups | None = None,
     ) -> tuple[Tensor, list[Term]]:
         logits, recorded = self.program.run(x)
         losses = checked(loss(logits, targets), len(x))
-        return losses.detach(), self.program.terms(losses, recorded)
+        if groups is None:
+            return losses.detach(), self.program.terms(losses, recorded)
+        losses = groups.added_up(losses)
+        terms = self.program.terms(losses, recorded, records=groups.records)
+        return losses.detach(), terms
 
     def advance(self, example: Tensor) -> None:
         if self.program.changes_state:
@@ -85,6 +101,7 @@ class Vmapped:
     """The graph of one example, run for each example by itself."""
 
     name = "vmapped"
+    changes_state = False
 
     def __init__(
         self, model: nn.Module, alone: Callable[..., Any], reason: str
@@ -106,7 +123,11 @@ class Vmapped:
         """Models with buffers that change are refused."""
 
     def terms(
-        self, x: Tensor, targets: Tensor, loss: Loss
+        self,
+        x: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        groups: Groups | None = None,
     ) -> tuple[Tensor, list[Term]]:
         rest = {
             k: v.detach() for k, v in self._state.items() if k not in self._learning
@@ -134,13 +155,14 @@ class Vmapped:
             Materialised(parameter, gradients[name].detach())
             for name, parameter in self._learning.items()
         ]
-        return losses.detach(), terms
+        return in_groups(losses.detach(), terms, groups)
 
 
 class OneByOne:
     """The model itself, called on one example after the other."""
 
     name = "one by one"
+    changes_state = False
 
     def __init__(self, model: nn.Module, reason: str) -> None:
         self.reason: str | None = reason
@@ -153,7 +175,11 @@ class OneByOne:
         """Models with buffers that change are refused."""
 
     def terms(
-        self, x: Tensor, targets: Tensor, loss: Loss
+        self,
+        x: Tensor,
+        targets: Tensor,
+        loss: Loss,
+        groups: Groups | None = None,
     ) -> tuple[Tensor, list[Term]]:
         parameters = params.trainable(self._model)
         rows: list[tuple[Tensor, ...]] = []
@@ -170,9 +196,17 @@ class OneByOne:
             each.append(losses.detach())
             state.check("proxy")
         columns = zip(parameters, zip(*rows, strict=True), strict=True)
-        return torch.cat(each), [
-            Materialised(p, torch.stack(g)) for p, g in columns
-        ]
+        terms: list[Term] = [Materialised(p, torch.stack(g)) for p, g in columns]
+        return in_groups(torch.cat(each), terms, groups)
+
+
+def in_groups(
+    losses: Tensor, terms: list[Term], groups: Groups | None
+) -> tuple[Tensor, list[Term]]:
+    """Losses and gradients of rows as those of their groups, if there are groups."""
+    if groups is None:
+        return losses, terms
+    return groups.added_up(losses), groups.terms(terms)
 
 
 def choose(model: nn.Module, made_up: Callable[[int], Tensor]) -> Way:

@@ -1,6 +1,7 @@
 """The examples' axis in a tensor, and sizes that grow with their number."""
 
 from dataclasses import dataclass
+from typing import overload
 
 
 @dataclass(frozen=True)
@@ -33,3 +34,19 @@ class Times:
     def times(self, n: int) -> int:
         """The size for n examples."""
         return self.factor * n
+
+
+@overload
+def together(rows: Rows, records: int) -> Rows: ...
+
+
+@overload
+def together(rows: None, records: int) -> None: ...
+
+
+def together(rows: Rows | None, records: int) -> Rows | None:
+    """``rows`` where ``records`` consecutive examples count as one: their entries are folded into
+    it. None, which carries no examples, stays None."""
+    if rows is None or records == 1:
+        return rows
+    return Rows(rows.axis, rows.outer, rows.inner * records)

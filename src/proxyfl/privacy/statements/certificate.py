@@ -15,18 +15,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, shown, upward
+from proxyfl.privacy.guarantee import (
+    Epsilon,
+    Kind,
+    Relation,
+    Unit,
+    shown,
+    upward,
+)
 from proxyfl.privacy.ledger import Ledger
 
 FORMAT = 1
 _DIGITS = 6
 
-MECHANISM = (
-    "DP-SGD: each step draws every record independently with the sampling rate, clips each "
-    "record's gradient to the norm C, and adds Gaussian noise of standard deviation (noise "
-    "multiplier) x C to their sum"
-)
-UNIT = "one record"
+MECHANISMS = {
+    Unit.RECORD: "DP-SGD: each step draws every record independently with the sampling rate, "
+    "clips each record's gradient to the norm C, and adds Gaussian noise of standard deviation "
+    "(noise multiplier) x C to their sum",
+    Unit.GROUP: "DP-SGD: each step draws every person independently with the sampling rate, clips "
+    "the mean gradient of each person's records to the norm C, and adds Gaussian noise of standard "
+    "deviation (noise multiplier) x C to their sum",
+}
+UNITS = {
+    Unit.RECORD: "one record",
+    Unit.GROUP: "one person with all of their records",
+}
 
 RANDOMNESS = {
     True: "a seed: this is a simulation, whoever knows the seed can subtract the noise",
@@ -34,9 +47,9 @@ RANDOMNESS = {
 }
 
 PUBLIC = {
-    Relation.ZERO_OUT: "the number of records (or the number declared in its place), from which "
+    Relation.ZERO_OUT: "the number of {many} (or the number declared in its place), from which "
     "the sampling rate follows; noise multiplier, steps and delta",
-    Relation.ADD_OR_REMOVE: "the sampling rate, which does not follow from the number of records; "
+    Relation.ADD_OR_REMOVE: "the sampling rate, which does not follow from the number of {many}; "
     "noise multiplier, steps and delta",
 }
 
@@ -71,15 +84,16 @@ def certificate(ledger: Ledger, facts: Facts) -> dict[str, Any]:
                 "steps": segment.steps,
             }
         )
+    mechanism = "none" if ledger.kind is Kind.NONE else MECHANISMS[ledger.unit]
     return {
         "format": FORMAT,
         "client": ledger.client,
         "method": facts.method,
         "released": facts.released,
-        "mechanism": MECHANISM if ledger.kind is not Kind.NONE else "none",
-        "unit": UNIT,
+        "mechanism": mechanism,
+        "unit": UNITS[ledger.unit],
         "relation": str(ledger.relation),
-        "public": PUBLIC[ledger.relation],
+        "public": PUBLIC[ledger.relation].format(many=_MANY[ledger.unit]),
         "kind": str(ledger.kind),
         "delta": ledger.delta,
         "epsilon_pld": _number(epsilon.pld),
@@ -113,9 +127,12 @@ def sentence(
             f"The model that {client} trained, which this method does not release,"
         )
     delta = f"{upward(epsilon.delta, 3):.3g}"
+    neighbours = _NEIGHBOURS[epsilon.relation].format(
+        one=_ONE[epsilon.unit], many=_MANY[epsilon.unit]
+    )
     text = (
         f"{what} is ({shown(epsilon.best)}, {delta})-differentially private with respect to "
-        f"{UNIT}. {_NEIGHBOURS[epsilon.relation]}"
+        f"{UNITS[epsilon.unit]}. {neighbours}"
     )
     if epsilon.kind is Kind.CONDITIONAL:
         text += (
@@ -131,11 +148,13 @@ def sentence(
 
 
 _NEIGHBOURS = {
-    Relation.ZERO_OUT: "It compares the data with the data in which that record has no effect; the "
-    "number of records is public.",
-    Relation.ADD_OR_REMOVE: "It compares the data with the data to which that record is added or "
+    Relation.ZERO_OUT: "It compares the data with the data in which that {one} has no effect; the "
+    "number of {many} is public.",
+    Relation.ADD_OR_REMOVE: "It compares the data with the data to which that {one} is added or "
     "from which it is removed.",
 }
+_ONE = {Unit.RECORD: "record", Unit.GROUP: "person"}
+_MANY = {Unit.RECORD: "records", Unit.GROUP: "persons"}
 
 
 def markdown(document: Mapping[str, Any]) -> str:

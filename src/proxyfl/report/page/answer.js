@@ -108,6 +108,8 @@ function answerCards(holder) {
   }
   const kinds = unique(page.groups.flatMap((group) => Object.values(group.epsilons).map((one) => one.kind)));
   for (const kind of kinds.filter((one) => one !== "none" && one in page.kinds)) holder.append(quiet(page.kinds[kind]));
+  const units = unique(page.groups.flatMap((group) => Object.values(group.epsilons).map((one) => one.unit)));
+  for (const unit of units.filter((one) => one in page.units)) holder.append(quiet(page.units[unit]));
   if (page.runs.some((run) => run.simulation)) {
     const told = "A simulation: its noise can be recomputed from the seed, so these epsilons say what ";
     holder.append(quiet(`${told}a real run would cost.`));

@@ -17,7 +17,14 @@ from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import AccountingWarning, Segment
 from proxyfl.privacy.calibration import noise_for, steps_for
-from proxyfl.privacy.guarantee import WEAK, Epsilon, kind_of, shown, upward
+from proxyfl.privacy.guarantee import (
+    WEAK,
+    Epsilon,
+    Unit,
+    kind_of,
+    shown,
+    upward,
+)
 from proxyfl.privacy.sampling import Sampling, sampling_for
 from proxyfl.privacy.statements.persons import person_epsilon
 
@@ -33,6 +40,10 @@ the target.
 With --examples and --batch the sampling rate is B/N. Then N is public, and epsilon compares
 datasets of N records each (zero-out). With --sampling-rate nothing follows from the number of
 records, and epsilon compares a dataset with one that has one record more (add-or-remove).
+
+Epsilon is per record; a person with several is promised less, which --records-per-person says. With
+--unit group (privacy.unit in a config) persons are drawn and clipped, N, B and Q count persons, and
+epsilon is per person, however many records they have.
 
 An epoch is floor(N/B) steps, or floor(1/Q). The noise is a multiple of the clipping norm, which
 therefore does not enter.
@@ -136,6 +147,13 @@ def add(commands: "Commands") -> None:
         metavar="K",
         help="also say what it costs a person who has up to K records",
     )
+    parser.add_argument(
+        "--unit",
+        choices=[str(unit) for unit in Unit],
+        default=str(Unit.RECORD),
+        help="what is drawn, clipped and protected: a record, or a group, which is a person with "
+        "all of theirs (default: record)",
+    )
     add_json(parser)
 
 
@@ -179,9 +197,15 @@ def solve(args: argparse.Namespace) -> Answer:
     if solved == "steps":
         steps = int(solutions["pld"])
     segment = Segment(rate, noise, steps or 0)
-    epsilon = accounting.epsilon([segment], delta, kind, sampling.relation)
+    unit = Unit(args.unit)
+    epsilon = accounting.epsilon([segment], delta, kind, sampling.relation, unit)
     person = None
     if args.records_per_person is not None:
+        if unit is Unit.GROUP:
+            raise ConfigError(
+                "With --unit group epsilon is per person, however many records they have: leave "
+                "--records-per-person out."
+            )
         records: int = args.records_per_person
         person = Person(records, person_epsilon(segment, records, delta))
     return Answer(
@@ -299,8 +323,8 @@ def _meaning(epsilon: Epsilon) -> str:
     if not epsilon.weak:
         factor = f"{upward(math.exp(epsilon.best), 3):.3g}"
     return (
-        "Whether or not any one example had an effect changes the probability of anything an "
-        f"observer might conclude by at most a factor of {factor}, up to an additional "
+        f"Whether or not any one {epsilon.unit} had an effect changes the probability of anything "
+        f"an observer might conclude by at most a factor of {factor}, up to an additional "
         f"probability of {epsilon.delta:.3g}."
     )
 
@@ -311,6 +335,7 @@ def _document(answer: Answer, notes: list[str]) -> dict[str, object]:
         "pld": answer.epsilon.pld,
         "kind": str(answer.epsilon.kind),
         "relation": str(answer.epsilon.relation),
+        "unit": str(answer.epsilon.unit),
         "delta": answer.epsilon.delta,
         "examples": answer.examples,
         "batch": answer.batch,
@@ -336,7 +361,8 @@ def _show(answer: Answer, notes: list[str], console: Console) -> None:
     segment = answer.segment
     epsilon = answer.epsilon
     table = Table(
-        "accountant", f"epsilon ({epsilon.kind}) at delta {epsilon.delta:.3g}"
+        "accountant",
+        f"epsilon per {epsilon.unit} ({epsilon.kind}) at delta {epsilon.delta:.3g}",
     )
     table.add_row("RDP", shown(epsilon.rdp))
     table.add_row("PLD", shown(epsilon.pld))
@@ -354,6 +380,7 @@ def _show(answer: Answer, notes: list[str], console: Console) -> None:
         _meaning(epsilon),
         epsilon.kind.sentence,
         epsilon.relation.sentence,
+        epsilon.unit.sentence,
         *notes,
     ):
         console.print(sentence)

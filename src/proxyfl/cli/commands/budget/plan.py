@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from proxyfl._validate import whole
 from proxyfl.cli.commands import add_json, opening
 from proxyfl.cli.terminal.spinner import spinner
-from proxyfl.privacy.guarantee import WEAK
+from proxyfl.privacy.guarantee import WEAK, Unit
 from proxyfl.privacy.statements.planning import (
     HOPELESS,
     ROUNDS,
@@ -29,7 +29,9 @@ DESCRIPTION = """\
 Say which batch sizes, noise and rounds fit a privacy budget, by the PLD accountant, and how loud a
 step's noise is beside the longest sum of clipped gradients: sigma sqrt(P) / B for a proxy of P
 parameters, and less by sqrt(K) in the average over K clients. A round is one pass over the
-examples, floor(N/B) steps. Exit code 1 if a proxy of P parameters is hopeless under every option.
+examples, floor(N/B) steps. The budget is per record; where persons are the unit (privacy.unit =
+"group"), count persons in N and B, and it is per person. Exit code 1 if a proxy of P parameters is
+hopeless under every option.
 """
 
 EPILOG = """\
@@ -86,6 +88,12 @@ def add(commands: "Commands") -> None:
         metavar="R",
         help=f"rounds to try (default: {' '.join(map(str, ROUNDS))})",
     )
+    parser.add_argument(
+        "--unit",
+        choices=[str(unit) for unit in Unit],
+        default=str(Unit.RECORD),
+        help="what N counts and the budget is for: records, or groups (persons) (default: record)",
+    )
     add_json(parser)
 
 
@@ -109,7 +117,8 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _notes(args: argparse.Namespace, largest: int, hopeless: bool) -> list[str]:
-    notes = [
+    notes = [Unit(args.unit).sentence]
+    notes += [
         f"At this budget a proxy of more than {largest:,} parameters is hopeless whichever option "
         f"is taken: even averaged over {args.clients} clients a step's noise is more than "
         f"{HOPELESS:g} times the longest possible sum. A rule of thumb."
@@ -142,6 +151,7 @@ def _document(
         "epsilon": args.budget_epsilon,
         "delta": args.delta,
         "relation": "zero-out",
+        "unit": args.unit,
         "parameters": args.parameters,
         "clients": args.clients,
         "options": rows,

@@ -9,7 +9,10 @@ Guarantees:
       the releases of an earlier one;
     * its kind and relation are the weakest among the studies'; one study without DP makes it
       infinite;
-    * a ledger counts once: the same file twice is refused.
+    * a ledger counts once: the same file twice is refused;
+    * ledgers per record and ledgers per group are not added up: a person's change of one record
+      moves a group's clipped mean by up to 2 C, and a person's change of all records moves the sum
+      of clipped records by more than C.
 
 That the ledgers are about the same records is for the caller to know. The total is also a bound,
 though not a tight one, if they overlap only in part.
@@ -25,7 +28,7 @@ from proxyfl.errors import PrivacyError
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import Segment
 from proxyfl.privacy.calibration import most
-from proxyfl.privacy.guarantee import Epsilon, Kind, Relation
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
 from proxyfl.privacy.ledger import Ledger
 
 _WEAKEST_FIRST = (Kind.NONE, Kind.CONDITIONAL, Kind.END_TO_END)
@@ -33,7 +36,7 @@ _MOST_STEPS = 2**20
 
 
 @dataclass(frozen=True)
-class Account:
+class Together:
     """The ledgers of one dataset's studies, to be added up at one ``delta``."""
 
     ledgers: tuple[Ledger, ...]
@@ -43,6 +46,11 @@ class Account:
         _validate.number("delta", self.delta, above=0, below=1)
         if not self.ledgers:
             raise PrivacyError("Expected at least one ledger to add up, got none.")
+        if len({ledger.unit for ledger in self.ledgers}) > 1:
+            raise PrivacyError(
+                "Expected ledgers of one unit, got some that are per record and some that are per "
+                "group. Neither promise covers the other: add them up apart."
+            )
 
     @property
     def kind(self) -> Kind:
@@ -60,6 +68,11 @@ class Account:
         return Relation.ZERO_OUT
 
     @property
+    def unit(self) -> Unit:
+        """The unit that all studies protect."""
+        return self.ledgers[0].unit
+
+    @property
     def simulated(self) -> bool:
         """True if some of the noise can be recomputed."""
         return any(ledger.simulated for ledger in self.ledgers)
@@ -74,13 +87,15 @@ class Account:
     def total(self) -> Epsilon:
         """The joint cost of all studies."""
         return accounting.epsilon(
-            self.segments, self.delta, self.kind, self.relation
+            self.segments, self.delta, self.kind, self.relation, self.unit
         )
 
     def alone(self, ledger: Ledger) -> Epsilon:
         """The cost of one study by itself, at the account's delta."""
         spent = ledger.segments()
-        return accounting.epsilon(spent, self.delta, ledger.kind, ledger.relation)
+        return accounting.epsilon(
+            spent, self.delta, ledger.kind, ledger.relation, ledger.unit
+        )
 
     def steps_left(self, budget: float, setting: Segment) -> int:
         """The number of further steps of this setting that the budget allows beside all that was
@@ -101,7 +116,7 @@ class Account:
         return most(fits, high // 2, high)
 
 
-def opened(ledgers: Sequence[Ledger], delta: float | None = None) -> Account:
+def added_up(ledgers: Sequence[Ledger], delta: float | None = None) -> Together:
     """The account of ``ledgers``; by default at the smallest of their deltas."""
     smallest = min((ledger.delta for ledger in ledgers), default=0.5)
-    return Account(tuple(ledgers), smallest if delta is None else delta)
+    return Together(tuple(ledgers), smallest if delta is None else delta)

@@ -1,47 +1,41 @@
-"""``proxyfl ledger``: what several studies on the same records cost together, and what is left."""
+"""``proxyfl ledger sum``: what the ledgers of several studies cost together, and what is left."""
 
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._files import finite
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.commands import add_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Epsilon, shown
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.statements.account import Account, opened
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
+from proxyfl.privacy.statements.together import Together, added_up
 
 DESCRIPTION = """\
 Add up the ledgers of several studies on the same records: every charge of every ledger, composed by
 the accountants at one delta, not epsilons added. With --budget-epsilon, say what is left, as steps
 of the last ledger's last setting; exit code 1 if more than the budget is spent.
 
-That the ledgers are about the same records is yours to know: a ledger does not name them.
-"""
-
-EPILOG = """\
-examples:
-  proxyfl ledger north/ledger.jsonl old-study/ledger.jsonl
-  proxyfl ledger runs/a/ledger/proxyfl/000.jsonl runs/b/ledger/proxyfl/000.jsonl --delta 1e-5
-  proxyfl ledger north old-study --budget-epsilon 5 --json      folders of sites
+That the ledgers are about the same records is yours to know: a ledger does not name them. An
+account (proxyfl ledger open) knows.
 """
 
 _SITE_LEDGER = "ledger.jsonl"
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "ledger", execute, description=DESCRIPTION, epilog=EPILOG
+def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the action to `proxyfl ledger`."""
+    parser = actions.add_parser(
+        "sum",
+        help="add up ledgers, without an account",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "ledgers",
@@ -63,14 +57,15 @@ def add(commands: "Commands") -> None:
         help="what all studies may cost together",
     )
     add_json(parser)
+    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Print the account; 1 if more than the budget is spent."""
-    paths = [_file(path) for path in args.ledgers]
+    paths = [file_of(path) for path in args.ledgers]
     _check_distinct(paths)
     with spinner("Adding up", quiet=args.json):
-        account = opened([Ledger.read(path) for path in paths], args.delta)
+        account = added_up([Ledger.read(path) for path in paths], args.delta)
         found = _document(account, paths, args.budget_epsilon)
     if args.json:
         print(json.dumps(finite(found), indent=2))
@@ -79,7 +74,8 @@ def execute(args: argparse.Namespace) -> int:
     return 1 if found.get("exceeded") else 0
 
 
-def _file(path: Path) -> Path:
+def file_of(path: Path) -> Path:
+    """The ledger's file that is meant: a file, or the one in a site's folder."""
     if (path / _SITE_LEDGER).is_file():
         return path / _SITE_LEDGER
     if path.is_dir():
@@ -99,7 +95,7 @@ def _check_distinct(paths: list[Path]) -> None:
 
 
 def _document(
-    account: Account, paths: list[Path], budget: float | None
+    account: Together, paths: list[Path], budget: float | None
 ) -> dict[str, Any]:
     studies = []
     for path, ledger in zip(paths, account.ledgers, strict=True):
@@ -130,10 +126,11 @@ def _said(epsilon: Epsilon) -> dict[str, Any]:
         "delta": epsilon.delta,
         "kind": str(epsilon.kind),
         "relation": str(epsilon.relation),
+        "unit": str(epsilon.unit),
     }
 
 
-def _show(found: dict[str, Any], account: Account, console: Console) -> None:
+def _show(found: dict[str, Any], account: Together, console: Console) -> None:
     table = Table(
         "ledger", "client", "steps", f"epsilon at delta {account.delta:.3g}", "kind"
     )
@@ -153,6 +150,7 @@ def _show(found: dict[str, Any], account: Account, console: Console) -> None:
     console.print(table)
     console.print(total.kind.sentence)
     console.print(total.relation.sentence)
+    console.print(total.unit.sentence)
     if account.simulated:
         console.print(
             "Some of these are simulations, whose noise can be recomputed."

@@ -9,7 +9,7 @@ from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError
 from proxyfl.privacy.accounting import Segment, pld_of
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Budget, Ledger
-from proxyfl.privacy.statements.account import Account, opened
+from proxyfl.privacy.statements.together import Together, added_up
 
 
 def study(
@@ -36,7 +36,7 @@ def study(
 def test_studies_compose() -> None:
     """Two studies cost what their steps cost as one training: less than the sum of both."""
     one, other = study((40, 0.1, 2.0)), study((60, 0.1, 2.0), (30, 0.2, 3.0))
-    account = opened([one, other])
+    account = added_up([one, other])
     together = pld_of([Segment(0.1, 2.0, 100), Segment(0.2, 3.0, 30)], 1e-5)
     assert account.total.pld == together
     each = [account.alone(ledger).pld for ledger in (one, other)]
@@ -45,29 +45,29 @@ def test_studies_compose() -> None:
 
 def test_the_delta_is_the_smallest() -> None:
     """By default the total is at the ledgers' smallest delta, and each study is restated at it."""
-    account = opened(
+    account = added_up(
         [study((10, 0.1, 2.0), delta=1e-3), study((10, 0.1, 2.0), delta=1e-6)]
     )
     assert account.total.delta == 1e-6
     assert account.alone(account.ledgers[0]).delta == 1e-6
-    assert opened(account.ledgers, 1e-4).total.pld < account.total.pld
+    assert added_up(account.ledgers, 1e-4).total.pld < account.total.pld
 
 
 def test_the_weakest_promise_stands() -> None:
     """The total has the weakest kind and relation, and one study without DP makes it infinite."""
     strong = study((10, 0.1, 2.0), relation=Relation.ADD_OR_REMOVE)
     weaker = study((10, 0.1, 2.0), kind=Kind.CONDITIONAL)
-    assert opened([strong, strong]).total.relation is Relation.ADD_OR_REMOVE
-    both = opened([strong, weaker]).total
+    assert added_up([strong, strong]).total.relation is Relation.ADD_OR_REMOVE
+    both = added_up([strong, weaker]).total
     assert (both.kind, both.relation) == (Kind.CONDITIONAL, Relation.ZERO_OUT)
-    nothing = opened([strong, study(kind=Kind.NONE)])
+    nothing = added_up([strong, study(kind=Kind.NONE)])
     assert math.isinf(nothing.total.best)
     assert nothing.steps_left(5, Segment(0.1, 2.0, 1)) == 0
 
 
 def test_what_is_left_is_exact() -> None:
     """The steps left fit the budget beside all that was spent, and one more would not."""
-    account = opened([study((40, 0.1, 2.0)), study((20, 0.1, 2.0))])
+    account = added_up([study((40, 0.1, 2.0)), study((20, 0.1, 2.0))])
     left = account.steps_left(2.0, Segment(0.1, 2.0, 1))
     assert left > 0
     assert pld_of([Segment(0.1, 2.0, 60 + left)], 1e-5) <= 2.0
@@ -78,7 +78,7 @@ def test_what_is_left_is_exact() -> None:
 def test_a_budget_counts_earlier_studies() -> None:
     """A ledger whose budget knows of earlier studies allows what is left of the total, to the last
     step, and refuses one more with nothing written."""
-    account = opened([study((40, 0.1, 2.0)), study((20, 0.2, 3.0))])
+    account = added_up([study((40, 0.1, 2.0)), study((20, 0.2, 3.0))])
     left = account.steps_left(2.0, Segment(0.1, 2.0, 1))
     budget = Budget(2.0, earlier=account.segments)
     third = Ledger(
@@ -92,13 +92,13 @@ def test_a_budget_counts_earlier_studies() -> None:
     assert (
         third.epsilon().pld
         < 2.0
-        == pytest.approx(opened([*account.ledgers, third]).total.pld, abs=0.05)
+        == pytest.approx(added_up([*account.ledgers, third]).total.pld, abs=0.05)
     )
 
 
 def test_what_cannot_be_added_up() -> None:
     """No ledger and a delta out of range are refused."""
     with pytest.raises(PrivacyError, match="at least one ledger"):
-        Account((), 1e-5)
+        Together((), 1e-5)
     with pytest.raises(ConfigError, match="delta=2"):
-        opened([study()], 2.0)
+        added_up([study()], 2.0)

@@ -1,0 +1,52 @@
+"""``proxyfl ledger``: what releases about the same data cost together, and what is left."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from proxyfl.cli.commands import COMMANDS
+from proxyfl.cli.commands.ledger import keeping, reading, sum
+
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+
+DESCRIPTION = """\
+An institution takes part in more than one study. Each study has a ledger of its own; what the same
+people are told about by all of them is the cost of all charges together, composed by the
+accountants, which is less than their epsilons added and more than any one of them.
+
+An account is a folder in which an institution keeps this, one account for all of its datasets:
+  1. open it once, with the epsilon that any dataset may cost in all;
+  2. name it in every config (privacy.account) and site.toml ([privacy] account): each round's
+     charge is then entered before its first step, and refused where the budget is spent;
+  3. look at it with list and show.
+
+A dataset is known by a fingerprint of its records' ids: persons where the data name them, else the
+file's name and the row. Datasets that share ids count for each other. The same people under other
+ids cannot be seen.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl ledger open accounts --delta 1e-6 --budget-epsilon 5 --unit group
+  proxyfl ledger list accounts                     every dataset: spent, left
+  proxyfl ledger show accounts 3fa1                who spent what, when
+  proxyfl ledger enter accounts north/ledger.jsonl     a study from before the account
+  proxyfl ledger sum north/ledger.jsonl old-study/ledger.jsonl --budget-epsilon 5
+"""
+
+
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = commands.add_parser(
+        "ledger",
+        help=COMMANDS["ledger"],
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(
+        title="actions", metavar="ACTION", required=True
+    )
+    keeping.add(actions)
+    reading.add(actions)
+    sum.add(actions)

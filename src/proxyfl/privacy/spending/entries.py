@@ -1,0 +1,72 @@
+"""The lines of an account: who spent what, on which dataset, when, and by which mechanism."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from proxyfl.errors import PrivacyError
+from proxyfl.privacy.guarantee import Kind, Relation
+from proxyfl.privacy.spending.charges import Charge
+
+EVERY = "every"
+"""In place of a fingerprint: a study whose records are not known counts for every dataset."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One charge of one study. ``ledger`` is the file of the study's own ledger."""
+
+    date: str
+    dataset: str
+    ids: str
+    study: str
+    client: str
+    ledger: str
+    mechanism: str
+    kind: Kind
+    relation: Relation
+    simulated: bool
+    charge: Charge
+
+    @classmethod
+    def read(cls, line: Mapping[str, Any]) -> Self:
+        """The entry in a line of the account's file."""
+        try:
+            about = {**line, "charge": Charge(**line["charge"])}
+            about["kind"] = Kind(line["kind"])
+            about["relation"] = Relation(line["relation"])
+            return cls(**about)
+        except (KeyError, TypeError, ValueError) as error:
+            raise PrivacyError(
+                f"The account has a line that this release cannot use: {error}"
+            ) from error
+
+    def line(self) -> dict[str, Any]:
+        """The entry as a line of the account's file."""
+        return {
+            **dataclasses.asdict(self),
+            "kind": str(self.kind),
+            "relation": str(self.relation),
+        }
+
+    def repeats(self, other: "Entry") -> bool:
+        """Whether the two are the same but for when they were made."""
+        return dataclasses.replace(self, date=other.date) == other
+
+
+class _Overlaps(Protocol):
+    """An account, as far as it knows which datasets share records."""
+
+    def sharing(self, fingerprint: str, others: Sequence[str]) -> set[str]:
+        """Those among ``others`` that share a record with the dataset."""
+        ...
+
+
+def overlapping(
+    account: _Overlaps, dataset: str, entries: Sequence[Entry]
+) -> list[Entry]:
+    """The real entries of datasets that share a record with ``dataset``."""
+    real = [entry for entry in entries if not entry.simulated]
+    sharing = account.sharing(dataset, [entry.dataset for entry in real])
+    return [entry for entry in real if entry.dataset in sharing]

@@ -1,0 +1,76 @@
+"""The privacy settings of a run."""
+
+from dataclasses import dataclass
+
+from proxyfl._validate import choice, number, whole
+from proxyfl.errors import ConfigError
+from proxyfl.privacy.guarantee import Unit
+from proxyfl.simulation.perclient import PerClientFloat, PerClientInt, values
+
+# The home of the accountants takes seconds to load. A test compares them.
+ACCOUNTANTS = ("pld", "rdp")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """DP-SGD of what is shared."""
+
+    enabled: bool = True
+    """`false` trains every method without DP: for ablations only."""
+    noise_multiplier: PerClientFloat = 4.0
+    """Standard deviation of the noise in units of `clip_norm`, per client."""
+    clip_norm: PerClientFloat = 1.0
+    """Largest norm of one unit's gradient, per client."""
+    unit: str = "record"
+    """The unit that is protected: one `record`, or a `group`: a person with all of their records.
+    With `group`, batch_size, examples and sampling_rate count persons, whom the data must name."""
+    max_per_group: int | None = None
+    """With `group`: records of a person in one step, drawn anew each time; absent: all of them."""
+    delta: PerClientFloat | None = None
+    """The guarantee's delta, per client; absent: 1 / examples."""
+    sampling_rate: PerClientFloat | None = None
+    """Probability that an example is in a batch, per client; absent: batch_size / examples."""
+    examples: PerClientInt | None = None
+    """Public number of examples that the rate, delta and a round's length follow from, per client;
+    absent: the true one."""
+    budget: PerClientFloat | None = None
+    """Largest epsilon, per client: who would exceed it with the next step leaves; absent: none."""
+    accountant: str = "pld"
+    """The accountant that keeps the budget: `pld` or `rdp`."""
+    account: str | None = None
+    """The folder of an account (`proxyfl ledger open`): what real releases have spent on the same
+    records counts towards every budget. A run of a simulation is entered as one, and counts for
+    nobody else."""
+
+    def __post_init__(self) -> None:
+        choice("privacy.accountant", self.accountant, ACCOUNTANTS)
+        choice("privacy.unit", self.unit, tuple(Unit))
+        if self.max_per_group is not None:
+            whole("privacy.max_per_group", self.max_per_group)
+            if self.unit != "group":
+                raise ConfigError(
+                    f"privacy.max_per_group={self.max_per_group} is for privacy.unit = 'group', "
+                    f"got {self.unit!r}. Set the unit, or leave max_per_group out."
+                )
+        for value in values(self.budget):
+            number("privacy.budget", value, above=0)
+        for value in values(self.noise_multiplier):
+            number("privacy.noise_multiplier", value, above=0)
+        for value in values(self.clip_norm):
+            number("privacy.clip_norm", value, above=0)
+        for value in values(self.delta):
+            number("privacy.delta", value, above=0, below=1)
+        for value in values(self.sampling_rate):
+            number("privacy.sampling_rate", value, above=0, at_most=1)
+        for value in values(self.examples):
+            whole("privacy.examples", value)
+        if self.sampling_rate is not None and self.examples is not None:
+            raise ConfigError(
+                "Expected privacy.sampling_rate or privacy.examples, got both. The rate alone is "
+                "enough."
+            )
+        if self.sampling_rate is not None and self.delta is None:
+            raise ConfigError(
+                "With privacy.sampling_rate, privacy.delta must be set: its default 1/n would "
+                "follow from the data. Use 1/(10 n) for a rounded n, or less."
+            )
