@@ -6,7 +6,7 @@ be nearly orthogonal:
 
     x = s times a row of a random orthogonal matrix        orthogonal in the first layer
     the same x with other labels y                         p(x) - e_y differ, and no label is learnt
-    s doubled until nine of ten gradients exceed 2 C       clipped to norm C, at first at least
+    s doubled until nine of ten gradients exceed 5 C       clipped to norm C, at first at least
 
 The audit measures with the gradients as they are, not as they were meant: a canary whose gradient
 falls below C in the course of a training merely counts for less.
@@ -34,6 +34,9 @@ _CHUNK = 2**24
 
 ANCHOR_COPIES = 8
 """Copies of each anchor."""
+
+_LONG = 5.0
+"""A canary's gradient is this many times as long as the clip norm, at first."""
 
 _LARGEST_SCALE = 2.0**20
 
@@ -112,7 +115,8 @@ def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
 
 
 def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
-    """The canaries, enlarged until nine of ten gradients at ``model`` exceed twice the clip norm.
+    """The canaries, enlarged until nine of ten gradients at ``model`` exceed the clip norm five
+    times.
 
     Where enlarging does not help (a model that normalises its inputs), they stay at unit length.
     """
@@ -120,7 +124,7 @@ def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
     while factor < _LARGEST_SCALE:
         candidate = canaries.larger(factor)
         norms = gradients(model, params.flatten(model), candidate).norm(dim=1)
-        if float(norms.quantile(0.1)) >= 2 * clip_norm:
+        if float(norms.quantile(0.1)) >= _LONG * clip_norm:
             return candidate
         factor *= math.sqrt(2)
     return canaries

@@ -1,12 +1,14 @@
 r"""Evidence: what the released proxies say about each canary and about the noise, round by round.
 
-In a round of k steps that starts at theta_t, with c_i the clipped gradient of canary i at theta_t
-in units of C, b_i its coin and z standard normal, the noisy sum that a peer recovers is
+With c_ti the clipped gradient of canary i at the start theta_t of a round in units of C, n_i how
+many of it the client has, and z standard normal, what a peer recovers of round t is (``undo``)
 
-    G_t = sum_i b_i N_ti c_i + sigma sqrt(k) z,      N_ti ~ Binomial(k, q)
+    Y_t = q sum_i n_i sum_(s <= t) R_ts c_si + sigma z
 
-up to what theta moves within the round. So U_t G_t (U_t: the rows c_i) says something about the
-coins, and what is left of G_t outside the span of U_t is noise and nothing else.
+up to what theta moves within the round and which records happen to be drawn. So U_t Y_t (U_t: the
+rows c_ti) says something about the coins, and what is left of Y_t outside the span of U_t is noise
+and nothing else. A single canary's gradients are taken to be c_ti in the few earlier rounds that
+R_t reaches, too: sum_s R_ts c_si = r_t c_ti, with r_t the sum of R's row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from proxyfl.audit.canaries import clipped_gradients
 from proxyfl.audit.observe import Observation
-from proxyfl.audit.undo import noisy_sums
+from proxyfl.audit.undo import undo
 
 Array = npt.NDArray[np.float64]
 
@@ -34,14 +36,14 @@ _RIDGE = 1e-4
 class Evidence:
     """Sums over all rounds for the coins, and one row a round for the steps.
 
-    gram          sum_t k_t U_t U_t' / s_t^2 over the canaries (m, m)
-    matched       sum_t U_t (G_t - what the anchors are expected to add) / s_t^2 (m,)
-    along         <G_t, S_t> / k_t with S_t the sum of c_i over all of the client's records, a round
+    gram          sum_t r_t^2 U_t U_t' / s_t^2 over the canaries (m, m)
+    matched       sum_t r_t U_t (Y_t - what the anchors are expected to add) / s_t^2 (m,)
+    along         <Y_t, S_t> with S_t = sum_(s <= t) R_ts sum_i n_i c_si, per round
     lengths       |S_t|^2, per round
-    residuals     G_t / sqrt(k_t) outside the span of U_t (rounds, size)
+    residuals     Y_t outside the span of U_t (rounds, size)
     freedoms      the dimensions outside the span, per round
     variances     s_t^2 = |residual|^2 / freedom: a step's noise in units of C^2, per round
-    peers         per round the other clients' noisy sums outside the span of U_t
+    peers         per round what is recovered of the other clients, outside the span of U_t
     """
 
     gram: Array
@@ -63,25 +65,32 @@ def collect(
     canaries = observation.canaries
     copies = canaries.copies.float()
     count = len(canaries)
+    undone = undo(seen, mechanism)
+    together = torch.zeros_like(undone.sums)
+    anchored = torch.zeros_like(undone.sums)
     found = _Sums(count)
     others = _others(observation)
-    sums = noisy_sums(seen, mechanism)
-    for round, start, steps, total in zip(
-        seen.rounds, seen.starts, seen.steps, sums, strict=True
+    for number, (round, start) in enumerate(
+        zip(seen.rounds, seen.starts, strict=True)
     ):
         rows = clipped_gradients(
             observation.model, start, canaries, mechanism.clip_norm
         )
+        together[number] = copies @ rows
+        anchored[number] = copies[count:] @ rows[count:]
+        total = undone.sums[number]
+        response = undone.response[number, : number + 1].float()
         outside = _Outside(rows)
-        residual = outside(total) / steps**0.5
+        residual = outside(total)
         variance = max(_TINY, float(residual @ residual) / outside.freedom)
-        anchored = copies[count:] @ rows[count:]
-        unexplained = total - steps * mechanism.sampling_rate * anchored
-        found.gram += steps / variance * outside.gram[:count, :count]
-        found.matched += (rows[:count] @ unexplained).double() / variance
-        together = copies @ rows
-        found.along.append(float(together @ total) / steps)
-        found.lengths.append(float(together @ together))
+        expected = response @ anchored[: number + 1]
+        unexplained = total - mechanism.sampling_rate * expected
+        reach = float(response.sum())
+        found.gram += reach**2 / variance * outside.gram[:count, :count]
+        found.matched += reach / variance * (rows[:count] @ unexplained).double()
+        records = response @ together[: number + 1]
+        found.along.append(float(records @ total))
+        found.lengths.append(float(records @ records))
         found.variances.append(variance)
         found.freedoms.append(outside.freedom)
         found.residuals.append(residual)
@@ -145,11 +154,11 @@ class _Outside:
 
 
 def _others(observation: Observation) -> dict[int, dict[int, Tensor]]:
-    """The noisy sums of the other clients, by client and round."""
+    """What is recovered of the other clients, by client and round."""
     found = {}
     for client, seen in observation.seen.items():
         if client == observation.client or not seen.starts:
             continue
-        sums = noisy_sums(seen, observation.mechanism)
+        sums = undo(seen, observation.mechanism).sums
         found[client] = dict(zip(seen.rounds, sums, strict=True))
     return found

@@ -18,8 +18,8 @@ ONE_RUN = "one run, f-DP"
 VERDICTS = {
     "not contradicted": "What peers see does not contradict the claimed epsilon.",
     "exceeded": "The claimed epsilon does not hold: peers learn more than it allows.",
-    "irregular": "The noise differs from round to round by more than chance: the steps are not the "
-    "mechanism that was accounted for.",
+    "irregular": "The noise is not the one that was accounted for: it differs from round to round "
+    "by more than chance, or other releases explain part of it.",
 }
 """Each verdict in a sentence."""
 
@@ -56,7 +56,7 @@ class Finding:
         """A key of ``VERDICTS``."""
         if self.lower_bound > self.epsilon:
             return "exceeded"
-        if self.steps.steady is False:
+        if not self.steps.regular:
             return "irregular"
         return "not contradicted"
 

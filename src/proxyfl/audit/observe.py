@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from proxyfl import models, params
 from proxyfl._validate import choice, whole
 from proxyfl.audit.canaries import Canaries, fitted, make
+from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
 from proxyfl.federation import exchange
 from proxyfl.federation.client import Client
@@ -110,21 +111,32 @@ def observe(
             "audit. Set it to true."
         )
     prepared = prepare(replace(config, methods=(method,)))
-    whole("client", client, at_least=0)
-    if client >= len(prepared.clients):
-        raise ConfigError(
-            f"Expected a client from 0 to {len(prepared.clients) - 1}, got client={client}."
-        )
+    check_client(prepared, client)
     model = _model(prepared, method)
     planted = _canaries(prepared, method, client, model, canaries)
-    audited = _planted(prepared, method, client, planted)
-    watched = _Watch(len(audited.clients), params.flatten(model))
-    everyone = _run(audited, method, watched, progress)
+    audited = with_records(
+        prepared,
+        method,
+        client,
+        planted.examples(),
+        expected=planted.expected_records,
+    )
+    watched = Watch(len(audited.clients), params.flatten(model))
+    everyone = watched_run(audited, method, watched, progress)
     mechanism = _mechanism(audited, method, client)
     claimed = everyone[client].ledger.epsilon()
     return Observation(
         method, client, mechanism, planted, model, watched.seen, claimed
     )
+
+
+def check_client(prepared: Prepared, client: int) -> None:
+    """ConfigError unless there is such a client."""
+    whole("client", client, at_least=0)
+    if client >= len(prepared.clients):
+        raise ConfigError(
+            f"Expected a client from 0 to {len(prepared.clients) - 1}, got client={client}."
+        )
 
 
 def _shares(name: str) -> bool:
@@ -152,9 +164,9 @@ def _canaries(
     model: nn.Module,
     count: int | None,
 ) -> Canaries:
-    """Canaries for the model: by default a third as many as it has parameters, at most 600."""
+    """Canaries for the model: by default a fifth as many as it has parameters, at most 600."""
     size = params.size(model)
-    count = count or max(2, min(MOST_CANARIES, size // 3))
+    count = count or max(2, min(MOST_CANARIES, size // 5))
     dataset = prepared.dataset
     generator = stream(prepared.config.seed, "canaries", client)
     anchors = min(MOST_ANCHORS, size // 8, count)
@@ -162,20 +174,25 @@ def _canaries(
     return fitted(made, model, prepared.assembly(method).dp(client).clip_norm)
 
 
-def _planted(
-    prepared: Prepared, method: str, client: int, canaries: Canaries
+def with_records(
+    prepared: Prepared,
+    method: str,
+    client: int,
+    examples: InMemory,
+    *,
+    expected: int,
 ) -> Prepared:
-    """The same run in which ``client`` has the planted canaries.
+    """The same run in which ``client`` has other records, of which it has ``expected`` on average.
 
-    Its rate and delta are stated as they were, and its batch size follows the number of records
-    that it has on average over the coins. Nothing of these depends on the coins.
+    Its rate and delta are stated as they were, and its batch size follows from ``expected``.
+    Nothing of these depends on the records.
     """
     config = prepared.config
     assembly = prepared.assembly(method)
     everyone = range(len(prepared.clients))
     rates = tuple(assembly.sampling(i).rate for i in everyone)
     batch_sizes = [assembly.batch_size(i) for i in everyone]
-    batch_sizes[client] = max(1, round(rates[client] * canaries.expected_records))
+    batch_sizes[client] = max(1, round(rates[client] * expected))
     deltas = [
         assembly.dp(i).delta or assembly.sampling(i).default_delta()
         for i in everyone
@@ -190,13 +207,12 @@ def _planted(
     )
     changed = replace(config, privacy=privacy, learning=learning)
     clients = list(prepared.clients)
-    examples = canaries.examples()
     rows = torch.arange(len(examples))
     clients[client] = ClientData(clients[client].name, rows, examples)
     return replace(prepared, config=changed, clients=clients)
 
 
-class _Watch:
+class Watch:
     """Notes what an exchange moves."""
 
     def __init__(self, clients: int, initial: Tensor) -> None:
@@ -225,9 +241,10 @@ class _Watch:
         return watched
 
 
-def _run(
-    prepared: Prepared, method: str, watch: _Watch, progress: Callable[[int], None]
+def watched_run(
+    prepared: Prepared, method: str, watch: Watch, progress: Callable[[int], None]
 ) -> list[Client]:
+    """Run all rounds under ``watch``; the clients as they are at the end."""
     config = prepared.config
     assembly = prepared.assembly(method)
     clients = [assembly.client(i) for i in range(len(prepared.clients))]

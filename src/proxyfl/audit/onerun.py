@@ -1,10 +1,11 @@
 r"""One run, no assumption about the noise: guess each coin, abstain where in doubt, count.
 
 The score of a canary is its log-odds of having been planted, as the best linear estimate of all
-coins together gives them. With U_t the canaries' clipped gradients, A = q^2 sum_t k_t U_t U_t' /
-s_t^2 and coins of mean 1/2 and variance 1/4 (``evidence``),
+coins together gives them. With U_t the canaries' clipped gradients, r_t the weight with which round
+t shows them, A = q^2 sum_t r_t^2 U_t U_t' / s_t^2, and coins of mean 1/2 and variance 1/4
+(``evidence``),
 
-    x = (A + 4 I)^-1 q sum_t U_t (G_t - q k_t U_t' 1/2) / s_t^2       estimate of coin - 1/2
+    x = (A + 4 I)^-1 q sum_t r_t U_t (Y_t - q r_t U_t' 1/2) / s_t^2   estimate of coin - 1/2
     rho_i = 1 - 4 ((A + 4 I)^-1)_ii                                   how much of coin i it shows
     score_i = 4 x_i / (1 - rho_i)
 

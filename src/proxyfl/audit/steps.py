@@ -11,7 +11,9 @@ had, bounds both at the stated confidence, and composes as many steps by PLD:
 Assumptions, beyond those of ``observe``: the noise is Gaussian, it is the same in all directions,
 and what a record adds is in proportion to its clipped gradient. Not assumed, but measured: that the
 noise is new in every round and the client's own. What earlier rounds or other clients' releases
-explain of it is no noise to a peer, so only the unexplained part counts.
+explain of it is no noise to a peer, so only the unexplained part counts; a tenth of it or more is
+irregular by itself. (Noise that is the same in every round hides the mean of the records, but not
+which of them were drawn; the bound would miss it.)
 
 Guarantees:
     * for a mechanism that is as claimed, the noise bound falls below the stated noise, and so the
@@ -38,6 +40,9 @@ FEWEST_ROUNDS = 5
 _LEAST_NOISE = 0.2
 """Less noise than this is taken for this much: its epsilon is beyond what can be composed."""
 
+_MATERIAL = 0.1
+"""So much of a round's noise must be explained by other releases before it is called irregular."""
+
 _IRREGULAR = 1e-3
 """The probability with which the steadiness of the noise is doubted without reason."""
 
@@ -60,6 +65,11 @@ class Steps:
     noise: float
     explained: float
     steady: bool | None
+
+    @property
+    def regular(self) -> bool:
+        """True if the noise may be what was accounted for: steady, new and the client's own."""
+        return self.steady is not False and self.explained < _MATERIAL
 
 
 def measure(
@@ -141,8 +151,7 @@ def _unit(vector: np.ndarray) -> Array:
 
 def _steady(evidence: Evidence, observation: Observation) -> bool | None:
     """True if all rounds have the same noise, by Bartlett's test; None where Adam hides it."""
-    optimizer = observation.mechanism.optimizer
-    if optimizer.name != "sgd" or optimizer.momentum > 0:
+    if observation.mechanism.optimizer.name != "sgd":
         return None
     freedoms = evidence.freedoms
     pooled = float(freedoms @ evidence.variances) / float(freedoms.sum())

@@ -63,7 +63,7 @@ def add(commands: "Commands") -> None:
         "--canaries",
         type=int,
         metavar="M",
-        help="how many (default: a third of the proxy's parameters, at most 600)",
+        help="how many (default: a fifth of the proxy's parameters, at most 600)",
     )
     parser.add_argument(
         "--confidence",

@@ -1,0 +1,170 @@
+"""Shadow federations: the configured federation, trained many times on random halves of a client.
+
+In each federation every record of the audited client is a member by a fair coin of its own. The
+other clients keep their records. All else is drawn anew: first weights, batches, noise. Each
+federation is trained twice, with DP and without, and three models of the client are asked about
+all of its records, members or not:
+
+    proxy with DP       the last one that it released, under the config's privacy
+    proxy without DP    the same with privacy.enabled = false
+    private model       from the federation with DP; it never leaves the client
+
+The answer is the logit of the probability p of a record's own label, log(p / (1 - p)).
+
+Guarantees:
+    * coins and randomness depend on the config's seed and the federation's number alone, so
+      federations that were recorded need not be trained again;
+    * a record of federations is continued only under the settings that it was begun with.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from proxyfl import models, params
+from proxyfl._files import read_text, writing
+from proxyfl.audit.observe import Watch, check_client, watched_run, with_records
+from proxyfl.data.examples import InMemory, gathered
+from proxyfl.errors import ConfigError, RunError
+from proxyfl.seeds import derive, stream
+from proxyfl.simulation.config import Config, to_toml
+from proxyfl.simulation.prepare import Prepared, prepare
+
+METHOD = "proxyfl"
+"""The method with all three models."""
+
+TARGETS = ("proxy with DP", "proxy without DP", "private model")
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """One federation: who was a member, and each target's answers about all records."""
+
+    number: int
+    members: tuple[bool, ...]
+    answers: dict[str, tuple[float, ...]]
+
+
+def train(
+    config: Config,
+    count: int,
+    *,
+    client: int = 0,
+    record: Path | None = None,
+    progress: Callable[[int], None] = lambda _federations: None,
+) -> list[Shadow]:
+    """``count`` shadow federations; with ``record`` given, those in it are read, new ones added."""
+    if not config.privacy.enabled:
+        raise ConfigError(
+            "privacy.enabled is false: there is no proxy with DP to attack. Set it to true."
+        )
+    prepared = prepare(replace(config, methods=(METHOD,)))
+    check_client(prepared, client)
+    identity = _identity(config, client)
+    found = [] if record is None else list(_recorded(record, identity))[:count]
+    progress(len(found))
+    for number in range(len(found), count):
+        shadow = _shadow(prepared, client, number)
+        if record is not None:
+            _append(record, identity, shadow)
+        found.append(shadow)
+        progress(1)
+    return found
+
+
+def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
+    seed = prepared.config.seed
+    pool = gathered(prepared.clients[client].examples)
+    coins = torch.rand(len(pool), generator=stream(seed, "members", client, number))
+    members = coins < 0.5
+    examples = InMemory(pool.x[members], pool.labels[members])
+    planted = with_records(
+        prepared, METHOD, client, examples, expected=len(pool) // 2
+    )
+    config = replace(planted.config, seed=derive(seed, "shadow", number))
+    with_dp = replace(planted, config=config)
+    without = replace(
+        planted,
+        config=replace(config, privacy=replace(config.privacy, enabled=False)),
+    )
+    protected, private = _trained(with_dp, client)
+    open_proxy, _ = _trained(without, client)
+    asked = zip(TARGETS, (protected, open_proxy, private), strict=True)
+    answers = {name: confidences(model, pool) for name, model in asked}
+    return Shadow(number, tuple(members.tolist()), answers)
+
+
+def _trained(prepared: Prepared, client: int) -> tuple[nn.Module, nn.Module]:
+    """The client's last released proxy and its private model."""
+    config = prepared.config
+    dataset = prepared.dataset
+    proxy = models.build(
+        config.models.proxy,
+        shape=dataset.shape,
+        classes=dataset.classes,
+        seed=derive(config.seed, "init", 0),
+    )
+    watch = Watch(len(prepared.clients), params.flatten(proxy))
+    clients = watched_run(prepared, METHOD, watch, lambda _rounds: None)
+    params.load_flat(proxy, watch.seen[client].releases[-1])
+    return proxy, clients[client].learner.models()["private"]
+
+
+def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:
+    """log(p / (1 - p)) for the probability p that ``model`` gives each record's own label."""
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        logits: Tensor = model(records.x).double()
+    model.train(was_training)
+    own = torch.nn.functional.one_hot(records.labels, logits.shape[1]).bool()
+    others = logits.masked_fill(own, -torch.inf).logsumexp(dim=1)
+    found: list[float] = (logits[own] - others).tolist()
+    return tuple(found)
+
+
+def _identity(config: Config, client: int) -> str:
+    """What must be equal for federations to belong together."""
+    text = to_toml(replace(config, methods=(METHOD,))) + f"client {client}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _recorded(path: Path, identity: str) -> Iterator[Shadow]:
+    """The federations in a record, in order; a line that was cut off ends it."""
+    if not path.is_file():
+        return
+    for line in read_text(path, "record of shadow federations").splitlines():
+        try:
+            row: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return
+        if row["settings"] != identity:
+            raise RunError(
+                f"{path} has federations of other settings or of another client. Remove it, or "
+                "give another folder."
+            )
+        answers = {name: tuple(row["answers"][name]) for name in TARGETS}
+        yield Shadow(row["number"], tuple(row["members"]), answers)
+
+
+def _append(path: Path, identity: str, shadow: Shadow) -> None:
+    row = {
+        "settings": identity,
+        "number": shadow.number,
+        "members": shadow.members,
+        "answers": {
+            name: np.round(values, 5).tolist()
+            for name, values in shadow.answers.items()
+        },
+    }
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
