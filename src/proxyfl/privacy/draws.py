@@ -8,8 +8,9 @@ else is in the batch, and for given masks the sum's sensitivity is C.
 Under simulated noise nothing is hidden, and the masks stay those of the seed."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ are left, whether it is seeded, and the next word's place."""
 
 _WORDS = 624
 
+_generators_in_use = RLock()
+"""The global generators belong to the process, not to a thread. Who puts them into another state
+keeps the other threads' steps and checks waiting: a mask must not come from a state that somebody
+else has just put back."""
+
 
 @contextmanager
 def model_draws(*, simulated: bool) -> Iterator[None]:
@@ -29,15 +35,33 @@ def model_draws(*, simulated: bool) -> Iterator[None]:
     state are fresh (a seed alone would be 32), so 624 words are as random as the system's own; an
     accelerator's generator gets a seed of 63 bits."""
     if simulated:
-        yield
+        with _generators_in_use:
+            yield
         return
-    with torch.random.fork_rng(devices=_accelerators()):
-        torch.default_generator.set_state(fresh_state())
-        for device in _accelerators():
-            torch.cuda.default_generators[device].manual_seed(
-                int.from_bytes(os.urandom(8)) >> 1
-            )
+    with _generators_in_use, torch.random.fork_rng(devices=_accelerators()):
+        cpu, *accelerators = _generators()
+        cpu.set_state(fresh_state())
+        for generator in accelerators:
+            generator.manual_seed(int.from_bytes(os.urandom(8)) >> 1)
         yield
+
+
+@contextmanager
+def same_draws() -> Iterator[Callable[[], bool]]:
+    """Within it, layers draw the same numbers every time; what it gives tells whether any were
+    drawn. Afterwards the global generators are as they were."""
+    with _generators_in_use, torch.random.fork_rng(devices=_accelerators()):
+        generators = _generators()
+        for generator in generators:
+            generator.manual_seed(0)
+        before = [generator.get_state() for generator in generators]
+
+        def drew() -> bool:
+            now = [generator.get_state() for generator in generators]
+            pairs = zip(before, now, strict=True)
+            return not all(torch.equal(one, other) for one, other in pairs)
+
+        yield drew
 
 
 def fresh_state() -> Tensor:
@@ -47,6 +71,12 @@ def fresh_state() -> Tensor:
     state = torch.Generator().manual_seed(0).get_state()
     state[_HEAD : _HEAD + 8 * _WORDS] = unsigned.view(torch.uint8)
     return state
+
+
+def _generators() -> list[torch.Generator]:
+    """The CPU's global generator, then each accelerator's."""
+    devices = [torch.cuda.default_generators[device] for device in _accelerators()]
+    return [torch.default_generator, *devices]
 
 
 def _accelerators() -> list[int]:

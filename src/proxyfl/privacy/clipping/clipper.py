@@ -16,7 +16,10 @@ Guarantees:
     * where records come in groups, all of this holds of groups in place of examples (``grouped``).
 """
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from proxyfl import params
@@ -117,36 +120,39 @@ class Clipper:
         losses, terms = way.terms(x[rows], targets[rows], loss, piece.groups)
         with torch.no_grad():
             terms = merged(terms)
-            squares = torch.zeros(
-                len(losses), dtype=torch.float64, device=self._flat.device
-            )
-            for term in terms:
-                squares += term.square_norms()
-            norms = squares.sqrt_()
-            finite = norms.isfinite()
-            if bool(finite.all()):
+            norms = _norms(terms, losses)
+            if math.isfinite(float(norms.sum())):
                 self._add_up(terms, norms, clip_norm)
                 return Clipped(self._flat, float(losses.sum()), norms)
+            finite = norms.isfinite()
             for term in terms:
                 term.drop(~finite)
-            self._add_up(terms, norms.where(finite, torch.inf), clip_norm)
+            self._add_up(terms, norms.where(finite, 0.0), clip_norm)
             return Clipped(self._flat, float(losses[finite].sum()), norms[finite])
 
     def _add_up(self, terms: list[Term], norms: Tensor, clip_norm: float) -> None:
-        """Eq. (7): sum_i g_i / max(1, |g_i| / C)."""
+        """Eq. (7): sum_i g_i / max(1, |g_i| / C), with a C that is ``_SLACK`` shorter."""
         limits = torch.finfo(self._dtype)
-        upper = norms * (1 + _SLACK * limits.eps)
-        c = (clip_norm / upper.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(
-            max=1
-        )
+        shorter = clip_norm / (1 + _SLACK * limits.eps)
+        c = (shorter / norms).clamp_(max=1)
         # Below this a factor has too few digits left to be a bound: its example contributes zero.
-        c = torch.where(c < limits.tiny / limits.eps, 0.0, c).to(self._dtype)
+        c = F.threshold(c, limits.tiny / limits.eps, 0.0).to(self._dtype)
         unused = set(self._views)
         for term in terms:
             term.weighted_sum(c, out=self._views[term.parameter])
             unused.discard(term.parameter)
         for parameter in unused:
             self._views[parameter].zero_()
+
+
+def _norms(terms: list[Term], losses: Tensor) -> Tensor:
+    """Each example's norm over all terms, or a little more; float64."""
+    if not terms:
+        return torch.zeros_like(losses, dtype=torch.float64)
+    squares = terms[0].square_norms()
+    for term in terms[1:]:
+        squares = squares + term.square_norms()
+    return squares.sqrt()
 
 
 def merged(terms: list[Term]) -> list[Term]:

@@ -17,7 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from proxyfl.privacy.clipping.terms import Lookup, Materialised, Product, Term
+from proxyfl.privacy.clipping.terms import (
+    Lookup,
+    Materialised,
+    Outer,
+    Product,
+    Term,
+    upper_square_norms,
+)
 from proxyfl.privacy.rowwise.axes import Rows, Times
 
 aten = torch.ops.aten
@@ -61,19 +68,36 @@ def examples_first(tensor: Tensor, rows: Rows, n: int) -> Tensor:
 
 def linear(use: Use, g: Tensor) -> list[Term]:
     """Terms of x W^T + b."""
-    g = g.reshape(use.n, -1, g.shape[-1])
-    terms: list[Term] = []
+    bias = use.inputs["bias"] if use.learns("bias") else None
     if use.learns("weight"):
-        a = use.examples_first("input")
-        a = a.reshape(use.n, -1, a.shape[-1])
-        terms.append(Product(use.inputs["weight"], a, g, a.shape[1]))
-    if use.learns("bias"):
-        terms.append(
-            Materialised(
-                use.inputs["bias"], g[:, 0] if g.shape[1] == 1 else g.sum(1)
-            )
-        )
+        return _affine(use.inputs["weight"], use.examples_first("input"), g, bias)
+    if bias is not None:
+        return [Materialised(bias, _positions(g, use.n).sum(1))]
+    return []
+
+
+def _affine(
+    weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None
+) -> list[Term]:
+    """Terms of a weight (p, d) and a bias (p), ``a`` and ``g`` with the examples first."""
+    n = g.shape[0]
+    if g.shape[:-1].numel() == n:
+        g = g.reshape(n, -1)
+        squares = upper_square_norms(g)
+        terms: list[Term] = [Outer(weight, a.reshape(n, -1), g, squares)]
+        if bias is not None:
+            terms.append(Materialised(bias, g, squares))
+        return terms
+    g = _positions(g, n)
+    terms = [Product(weight, _positions(a, n), g, g.shape[1])]
+    if bias is not None:
+        terms.append(Materialised(bias, g.sum(1)))
     return terms
+
+
+def _positions(tensor: Tensor, n: int) -> Tensor:
+    """``tensor`` as (n, positions, numbers)."""
+    return tensor.reshape(n, -1, tensor.shape[-1])
 
 
 def matmul(use: Use, g: Tensor) -> list[Term]:
@@ -81,7 +105,7 @@ def matmul(use: Use, g: Tensor) -> list[Term]:
     left, right = ("self", "mat2") if "mat2" in use.inputs else ("self", "other")
     if not use.learns(right) or use.inputs[right].dim() != 2:
         return vmapped(use, g)
-    return [_transposed(use, left, right, g)]
+    return _transposed(use, left, right, g)
 
 
 def addmm(use: Use, g: Tensor) -> list[Term]:
@@ -91,23 +115,16 @@ def addmm(use: Use, g: Tensor) -> list[Term]:
         return vmapped(use, g)
     terms: list[Term] = []
     if use.learns("mat2"):
-        terms.append(_transposed(use, "mat1", "mat2", g))
+        terms += _transposed(use, "mat1", "mat2", g)
     if use.learns("self"):
-        terms.append(
-            Materialised(
-                use.inputs["self"], g.reshape(use.n, -1, g.shape[-1]).sum(1)
-            )
-        )
+        terms.append(Materialised(use.inputs["self"], _positions(g, use.n).sum(1)))
     return terms
 
 
-def _transposed(use: Use, left: str, right: str, g: Tensor) -> Product:
+def _transposed(use: Use, left: str, right: str, g: Tensor) -> list[Term]:
     """A weight (d, p) on the right has the transposed gradient: inputs and gradients change
     places."""
-    a = use.examples_first(left)
-    a = a.reshape(use.n, -1, a.shape[-1])
-    g = g.reshape(use.n, -1, g.shape[-1])
-    return Product(use.inputs[right], g, a, a.shape[1])
+    return _affine(use.inputs[right], g, use.examples_first(left), None)
 
 
 def convolution(use: Use, g: Tensor) -> list[Term]:

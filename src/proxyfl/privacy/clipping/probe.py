@@ -7,7 +7,8 @@
 A trial can miss what a proof cannot: no model is accepted for having passed it. It finds mistakes
 in the proof's table, and names the layer where a model mixes its examples."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,61 +18,116 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.state import State
+from proxyfl.privacy.clipping.ways import Way
+from proxyfl.privacy.draws import same_draws
 
 SIZES = (2, 7)
-"""Numbers of examples that are tried; neither is one that the graph was recorded with."""
+"""Numbers of examples between which outputs are compared."""
 
 SCALES = (1.0, 5.0)
 """Heights of the made-up inputs."""
+
+BATCHES = (2, 5)
+"""Sizes of the batches whose gradients are compared; the graph was recorded with neither."""
+
+JITTER = 0.3
+"""The share of its size by which a weight is moved."""
 
 MadeUp = Callable[[int, float], Tensor]
 """(number of examples, scale) -> inputs"""
 
 
-def disagreement(clipper: Clipper, made_up: MadeUp) -> str | None:
-    """In what the clipper differs from the model alone; None if in nothing."""
-    for jitter in (0.0, 0.3):
-        for n, scale in zip(SIZES, SCALES, strict=True):
-            with jittered(clipper.model, jitter):
-                found = _compare(clipper, made_up(n, scale))
+def disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
+    """In what ``way`` differs from the model alone; None if in nothing.
+
+    If it does in the model's own precision, float64 decides, where the model can be run so. A deep
+    network in float32 has rows whose gradient jumps when the last digit of a number changes."""
+    found = _disagreement(model, way, made_up, tolerance=1e-3)
+    if found is None:
+        return None
+    try:
+        with widened(model):
+            return _disagreement(model, way, made_up, tolerance=1e-6)
+    except (RuntimeError, TypeError):
+        return found
+
+
+def _disagreement(
+    model: nn.Module, way: Way, made_up: MadeUp, tolerance: float
+) -> str | None:
+    clipper = Clipper(model)
+    clipper.take(way)
+    x = _alternating(made_up, max(BATCHES))
+    if x.is_floating_point():
+        x = x.to(params.trainable(model)[0].dtype)
+    with jittered(model, JITTER):
+        return _compare(clipper, x, tolerance)
+
+
+def _alternating(made_up: MadeUp, n: int) -> Tensor:
+    """Made-up inputs, every other one low and high."""
+    x, high = (made_up(n, scale) for scale in SCALES)
+    x[1::2] = high[1::2]
+    return x
+
+
+def _compare(clipper: Clipper, x: Tensor, tolerance: float) -> str | None:
+    """Each example alone, beside the batches of its first two and of all."""
+    state = State(clipper.model)
+    norms: list[float] = []
+    expected = [torch.zeros_like(view).double() for view in clipper.views.values()]
+    for i in range(len(x)):
+        gradient = _gradient(clipper, x[i : i + 1])
+        state.restore_buffers()
+        norms.append(_norm(gradient))
+        if not math.isfinite(norms[i]):
+            return None
+        clip_norm = max(0.9 * norms[0], 1e-6)
+        for total, part in zip(expected, gradient, strict=True):
+            total.add_(part, alpha=min(1.0, clip_norm / max(norms[i], 1e-30)))
+        if i + 1 in BATCHES:
+            found = _compare_batch(clipper, x[: i + 1], norms, expected, tolerance)
+            state.restore_buffers()
             if found is not None:
                 return found
     return None
 
 
-def _compare(clipper: Clipper, x: Tensor) -> str | None:
-    state = State(clipper.model)
-    gradients = []
-    for i in range(len(x)):
-        gradients.append(_gradient(clipper, x[i : i + 1]))
-        state.restore_buffers()
-    norms = torch.stack([gradient.norm() for gradient in gradients])
-    if not bool(norms.isfinite().all()):
-        return None
-    clip_norm = max(float(norms.median()), 1e-6)
+def _compare_batch(
+    clipper: Clipper,
+    x: Tensor,
+    norms: list[float],
+    expected: list[Tensor],
+    tolerance: float,
+) -> str | None:
+    """The batch ``x`` clipped a little below the first example's norm, beside what is expected."""
+    clip_norm = max(0.9 * norms[0], 1e-6)
     targets = torch.zeros(len(x), device=x.device)
     clipped = clipper.clip(x, targets, trial_loss, clip_norm)
-    state.restore_buffers()
-    scale = float(norms.max()) + 1e-6
-    if not torch.allclose(clipped.norms, norms, rtol=1e-3, atol=1e-4 * scale):
+    alone = clipped.norms.new_tensor(norms)
+    limit = tolerance * max(norms) + 1e-6
+    if len(clipped.norms) != len(x) or bool(
+        ((clipped.norms - alone).abs() > limit).any()
+    ):
         return "an example's gradient is another in the batch than alone"
-    expected = torch.zeros_like(gradients[0])
-    for gradient, norm in zip(gradients, norms, strict=True):
-        expected += gradient * min(1.0, clip_norm / max(float(norm), 1e-30))
-    total = clipped.total.double()
-    if float((total - expected).norm()) > 1e-3 * clip_norm * len(x):
+    views = clipper.views.values()
+    apart = [one - other for one, other in zip(expected, views, strict=True)]
+    if _norm(apart) > tolerance * clip_norm * len(x):
         return "the clipped sum is not the sum of the clipped gradients"
     return None
 
 
-def _gradient(clipper: Clipper, x: Tensor) -> Tensor:
-    """The gradient of one example by plain autograd, flat, in float64."""
+def _gradient(clipper: Clipper, x: Tensor) -> Sequence[Tensor]:
+    """The gradient of one example by plain autograd, parameter by parameter."""
     with torch.enable_grad():
         loss = trial_loss(_alone(clipper.model, x), x)[0]
-        parts = torch.autograd.grad(
+        return torch.autograd.grad(
             loss, list(clipper.views), materialize_grads=True
         )
-    return torch.cat([part.reshape(-1) for part in parts]).double()
+
+
+def _norm(parts: Sequence[Tensor]) -> float:
+    return math.sqrt(sum(float(part.double().norm()) ** 2 for part in parts))
 
 
 def _alone(model: nn.Module, x: Tensor) -> Tensor:
@@ -117,10 +173,26 @@ def jittered(model: nn.Module, amount: float) -> Iterator[None]:
                 parameter.copy_(value)
 
 
+@contextmanager
+def widened(model: nn.Module) -> Iterator[None]:
+    """The model with parameters and buffers in float64, and back to the bit; they stay the same
+    objects."""
+    tensors = [*model.parameters(), *model.buffers()]
+    before = [tensor.data for tensor in tensors]
+    try:
+        for tensor in tensors:
+            if tensor.is_floating_point():
+                tensor.data = tensor.data.double()
+        yield
+    finally:
+        for tensor, data in zip(tensors, before, strict=True):
+            tensor.data = data
+
+
 def mixing_layer(model: nn.Module, made_up: MadeUp) -> str | None:
     """The innermost layer whose output for an example changes when only the others do, in words;
     None if there is none."""
-    for jitter in (0.0, 0.3):
+    for jitter in (0.0, JITTER):
         with jittered(model, jitter):
             for n, scale in zip(SIZES, SCALES, strict=True):
                 for kept in (0, n - 1):
@@ -155,27 +227,35 @@ def outputs(model: nn.Module, x: Tensor) -> dict[tuple[str, str], list[Tensor]]:
     time."""
     seen: dict[tuple[str, str], list[Tensor]] = {}
 
-    def record(path: str, kind: str) -> Any:
+    def note(path: str, kind: str) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if (
-                isinstance(output, Tensor)
-                and output.dim()
-                and len(output) == len(x)
-            ):
+            if _has_rows(output, len(x)):
                 value = output.detach().clone()
                 seen.setdefault((path, kind), []).append(value.double())
 
         return hook
 
     hooks = [
-        m.register_forward_hook(record(path, type(m).__name__))
+        m.register_forward_hook(note(path, type(m).__name__))
         for path, m in model.named_modules()
     ]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            model(x)
+        output(model, x)
     finally:
         for hook in hooks:
             hook.remove()
     return seen
+
+
+def output(model: nn.Module, x: Tensor) -> tuple[Tensor | None, bool]:
+    """The model's output, None if it has not one row per example, and whether it drew random
+    numbers: the same ones every time."""
+    with torch.no_grad(), same_draws() as drew:
+        found = model(x)
+        random = drew()
+    rows = found if _has_rows(found, len(x)) else None
+    return rows, random
+
+
+def _has_rows(output: Any, n: int) -> bool:
+    return isinstance(output, Tensor) and output.dim() > 0 and output.shape[0] == n

@@ -5,9 +5,10 @@ slice): those depend on no example, are done once per batch, and per-example gra
 back through them."""
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -28,8 +29,7 @@ from proxyfl.privacy.rowwise.axes import Rows, Times, together
 from proxyfl.privacy.rowwise.step import Axes, Unproven, base_name, describe
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """One use in one batch: the tensors that went in, and where its output stands in autograd."""
 
     inputs: list[Tensor]
@@ -52,22 +52,42 @@ class _Site:
         leaves = pytree.tree_leaves(self.inputs)
         return [value for value in leaves if isinstance(value, fx.Node)]
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """The number among ``tensors`` of each input that is a tensor itself."""
+        numbers = {node: number for number, node in enumerate(self.tensors)}
+        return {
+            name: numbers[value]
+            for name, value in self.inputs.items()
+            if isinstance(value, fx.Node)
+        }
+
+    @cached_property
+    def rule(self) -> Callable[[Use, Tensor], list[Term]]:
+        """The rule for this operation's per-example gradients."""
+        return RULES.get(self.node.target, vmapped)
+
     def use(self, recorded: Recorded, n: int, records: int) -> Use:
         """The operation with this batch's tensors in place of the graph's nodes."""
+        inputs = dict(self.inputs)
+        for name, number in self._places.items():
+            inputs[name] = recorded.inputs[number]
+        if len(self._places) < len(self.tensors):
+            inputs = self._filled(recorded)
+        axes = self.axes
+        if records > 1:
+            axes = pytree.tree_map(lambda rows: together(rows, records), axes)
+        return Use(self.node.target, inputs, axes, self.output, n, records)
+
+    def _filled(self, recorded: Recorded) -> dict[str, Any]:
+        """The inputs where some tensors are in lists."""
         values = dict(zip(self.tensors, recorded.inputs, strict=True))
 
         def fill(value: Any) -> Any:
             return values[value] if isinstance(value, fx.Node) else value
 
-        inputs: dict[str, Any] = {}
-        for name, value in self.inputs.items():
-            # Most inputs are plain: opening every one of them takes longer than a small layer.
-            nested = isinstance(value, list | tuple | dict)
-            inputs[name] = pytree.tree_map(fill, value) if nested else fill(value)
-        axes = self.axes
-        if records > 1:
-            axes = pytree.tree_map(lambda rows: together(rows, records), axes)
-        return Use(self.node.target, inputs, axes, self.output, n, records)
+        filled: dict[str, Any] = pytree.tree_map(fill, self.inputs)
+        return filled
 
 
 class Program:
@@ -81,16 +101,24 @@ class Program:
         self.changes_state = any(axes[node] is None for node in _writing(trace))
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._weights = [named[name] for name in trace.weights.values()]
+        self._run: Callable[..., tuple[Tensor, list[Recorded]]] = (
+            self._module.forward
+        )
 
     @property
     def operations(self) -> list[str]:
         """The operations in which weights meet examples, in order."""
         return [base_name(site.node)[0] for site in self._sites]
 
+    @property
+    def text(self) -> str:
+        """The graph and its constants in writing."""
+        constants = [repr(each.tolist()) for each in self._module.buffers()]
+        return "\n".join([self._module.code, *constants])
+
     def run(self, x: Tensor) -> tuple[Tensor, list[Recorded]]:
         """The logits of the batch, and what was recorded at each use."""
-        logits, recorded = self._module(len(x), x, *self._weights)
-        return logits, recorded
+        return self._run(x.shape[0], x, *self._weights)
 
     def terms(
         self, losses: Tensor, recorded: list[Recorded], *, records: int = 1
@@ -98,14 +126,15 @@ class Program:
         """Per-example gradients of the losses, one term per parameter and use.
 
         Each loss is of ``records`` consecutive rows of the batch, which count as one example."""
-        n = len(losses)
+        n = losses.shape[0]
         used: list[tuple[_Site, Recorded]] = []
         edges: list[GradientEdge] = []
         for site, record in zip(self._sites, recorded, strict=True):
             if record.edge is not None:
                 used.append((site, record))
                 edges.append(record.edge)
-        gradients = torch.autograd.grad(losses.sum(), edges, materialize_grads=True)
+        ones = torch.ones_like(losses)  # the gradient of their sum
+        gradients = torch.autograd.grad(losses, edges, ones, materialize_grads=True)
         terms: list[Term] = []
         with torch.no_grad():
             for (site, record), gradient in zip(used, gradients, strict=True):
@@ -122,9 +151,9 @@ def _terms(
             "operations that are not in place (inplace=False, x = x + y instead of x += y) in a "
             "proxy model."
         )
-    rule = RULES.get(site.node.target, vmapped)
     output = together(site.output, records)
-    return rule(site.use(recorded, n, records), examples_first(gradient, output, n))
+    g = examples_first(gradient, output, n)
+    return site.rule(site.use(recorded, n, records), g)
 
 
 def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
@@ -204,17 +233,29 @@ def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
                 name: pytree.tree_map(put, value)
                 for name, value in step.inputs.items()
             }
-            if hasattr(node.target, "_schema"):
-                known[node] = graph.call_function(step.operation, (), inputs)
-            else:
-                known[node] = graph.call_function(
-                    step.operation, tuple(inputs.values())
-                )
+            args, kwargs = _call(step.operation, inputs)
+            known[node] = graph.call_function(step.operation, args, kwargs)
             if node in at:
                 tensors = [known[each] for each in at[node].tensors]
                 found[node] = graph.call_function(_record, (known[node], tensors))
     graph.output((known[trace.output], [found[site.node] for site in sites]))
     return fx.GraphModule(dict(trace.constants), graph)
+
+
+def _call(
+    operation: Any, inputs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``inputs`` by position as far as the operation allows it, which is faster than by name."""
+    schema = getattr(operation, "_schema", None)
+    if schema is None:
+        return tuple(inputs.values()), {}
+    args = []
+    kwargs = dict(inputs)
+    for argument in schema.arguments:
+        if argument.kwarg_only or argument.name not in kwargs:
+            break
+        args.append(kwargs.pop(argument.name))
+    return tuple(args), kwargs
 
 
 def _writing(trace: Trace) -> list[fx.Node]:

@@ -28,7 +28,7 @@ A ``Term`` is one use of one weight. Guarantees, with u the unit roundoff of the
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import torch
@@ -77,12 +77,15 @@ class Term(Protocol):
 
 @dataclass
 class Materialised:
-    """A term whose per-example gradients are at hand."""
+    """A term whose per-example gradients are at hand, and perhaps their upper square norms."""
 
     parameter: Tensor
     gradients: Tensor
+    squares: Tensor | None = None
 
     def square_norms(self) -> Tensor:
+        if self.squares is not None:
+            return self.squares
         return upper_square_norms(self.gradients)
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
@@ -94,6 +97,31 @@ class Materialised:
 
     def drop(self, examples: Tensor) -> None:
         self.gradients = without(self.gradients, examples)
+
+
+@dataclass
+class Outer:
+    """A weight (p, d) that multiplies one position: ``a`` is (n, d), ``g`` is (n, p) with the upper
+    square norms ``squares``, and |g a^T| = |g| |a|."""
+
+    parameter: Tensor
+    a: Tensor
+    g: Tensor
+    squares: Tensor
+
+    def square_norms(self) -> Tensor:
+        return upper_square_norms(self.a) * self.squares
+
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        scaled = self.g * c.unsqueeze(1)
+        torch.mm(scaled.T.to(out.dtype), self.a.to(out.dtype), out=out)
+
+    def per_example(self) -> Tensor:
+        return self.g.unsqueeze(2) * self.a.unsqueeze(1)
+
+    def drop(self, examples: Tensor) -> None:
+        self.a = without(self.a, examples)
+        self.g = without(self.g, examples)
 
 
 @dataclass
@@ -128,10 +156,6 @@ class Product:
         """True if t^2 (d + p) multiplications are fewer than the traffic of forming d p numbers."""
         d, p = self._shape
         return self.positions**2 * (d + p) < TRAFFIC * d * p
-
-    @property
-    def _outer_product(self) -> bool:
-        return self.positions == 1 and self.unfold is None
 
     @cached_property
     def _kept(self) -> Tensor | None:
@@ -171,8 +195,6 @@ class Product:
             )
 
     def square_norms(self) -> Tensor:
-        if self._outer_product:
-            return upper_square_norms(self.a) * upper_square_norms(self.g)
         if self.prefers_gram:
             return self._gram_or_formed()
         return self._formed_square_norms()
@@ -220,12 +242,11 @@ class Product:
         return ((squares + double).sqrt() + bound).square(), close
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        if self._dropped is not None:
-            self._add_formed(c, out)
-        elif self._outer_product:
-            scaled = self.g[:, 0] * c.unsqueeze(1)
-            torch.mm(scaled.T.to(out.dtype), self.a[:, 0].to(out.dtype), out=out)
-        elif not self.prefers_gram or not self._contracts_in(out.dtype):
+        if (
+            self._dropped is not None
+            or not self.prefers_gram
+            or not self._contracts_in(out.dtype)
+        ):
             self._add_formed(c, out)
         elif self._formed is None:
             self._contract(c, out)
@@ -314,21 +335,36 @@ def without(gradients: Tensor, examples: Tensor) -> Tensor:
 def upper_square_norms(gradients: Tensor) -> Tensor:
     """For each row of (n, ...) at least the sum of its squares, and at most (1 + (BLOCK + 2) u) of
     it; float64."""
-    flat = gradients.reshape(len(gradients), -1)
+    flat = gradients.reshape(gradients.shape[0], -1)
     numbers = flat.shape[1]
     whole = numbers // BLOCK * BLOCK
-    squares = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
-    if whole:
-        blocks = flat[:, :whole].view(len(flat), -1, BLOCK)
-        squares = torch.linalg.vector_norm(blocks, dim=2).double().square_().sum(1)
+    if whole == 0:
+        return _raised(torch.linalg.vector_norm(flat, dim=1), numbers)
+    blocks = flat[:, :whole].view(flat.shape[0], -1, BLOCK)
+    squares = _raised(torch.linalg.vector_norm(blocks, dim=2), BLOCK).sum(1)
     if whole < numbers:
-        squares += (
-            torch.linalg.vector_norm(flat[:, whole:], dim=1).double().square_()
-        )
-    limits = torch.finfo(flat.dtype)
-    terms = min(numbers, BLOCK) + 4
-    # What underflows when it is squared is below the smallest normal number each.
-    return squares.mul_(1 + terms * limits.eps).add_(numbers * limits.tiny)
+        rest = flat[:, whole:]
+        squares += _raised(torch.linalg.vector_norm(rest, dim=1), numbers - whole)
+    return squares.mul_(1 + numbers * torch.finfo(torch.float64).eps)
+
+
+def _raised(norms: Tensor, numbers: int) -> Tensor:
+    """Norms of at most ``BLOCK`` numbers each, squared and made larger by what they may have
+    lost."""
+    factor, least = _allowance(norms.dtype, numbers, norms.device)
+    wide = norms.double()
+    return torch.addcmul(least, wide, wide, value=factor)
+
+
+@lru_cache(maxsize=1024)
+def _allowance(
+    dtype: torch.dtype, numbers: int, device: torch.device
+) -> tuple[float, Tensor]:
+    """The loss of a sum of squares to rounding, as a factor, and to underflow: squares below the
+    smallest normal number."""
+    limits = torch.finfo(dtype)
+    least = torch.tensor(numbers * limits.tiny, dtype=torch.float64, device=device)
+    return 1 + (numbers + 4) * limits.eps, least
 
 
 def _roundoff(dtype: torch.dtype) -> float:

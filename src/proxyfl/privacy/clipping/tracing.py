@@ -1,37 +1,36 @@
 """A model's forward pass as a graph of ATen operations, for any number of examples.
 
-The model is run twice on made-up inputs, three and four examples, and each operation is recorded
-(torch.fx, before autograd). Where a number differs between the two recordings it must be a multiple
-of the number of examples, and the graph says so (``Times``); anything else is not a function of
-the examples alone, and tracing fails with the reason.
+The model is recorded twice (``recording``), on three and on four made-up examples. Where a number
+differs between the two recordings it must be a multiple of the number of examples, and the graph
+says so (``Times``); anything else is not a function of the examples alone, and tracing fails with
+the reason. No example of the one recording is in the other: a constant that was taken from them
+differs.
 
 What trains is the graph and not the Python that it was recorded from: no branch, counter or cache
 of the model's code has a part in a private step. Control flow that looks at the data cannot be
 recorded. A custom ``autograd.Function`` can, but its backward pass cannot, so the caller looks for
-those (``validation``)."""
+those (``ways.own_backward``)."""
 
-import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._decomp import decomposition_table
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from proxyfl.privacy.clipping.recording import (
+    Layout,
+    Recording,
+    Untraceable,
+    record,
+)
 from proxyfl.privacy.rowwise.axes import Times
 
 FEW, MORE = 3, 4
 """The two numbers of examples. A constant with as many rows fits one of them at most."""
 
 aten = torch.ops.aten
-
-
-class Untraceable(Exception):
-    """Why there is no graph."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,7 @@ class Trace:
     @property
     def output(self) -> fx.Node:
         """The node of the logits."""
-        node = next(
-            node for node in reversed(self.graph.nodes) if node.op == "output"
-        )
-        value = node.args[0]
-        if isinstance(value, list | tuple) and len(value) == 1:
-            value = value[0]
+        value = next(iter(reversed(self.graph.nodes))).args[0]
         if not isinstance(value, fx.Node):
             raise Untraceable("its output is not one tensor")
         return value
@@ -71,8 +65,9 @@ class Trace:
 
 def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
     """The graph of ``model`` in its present mode; ``made_up(n)`` gives n examples."""
-    few = record(model, made_up(FEW))
-    more = record(model, made_up(MORE))
+    examples = made_up(FEW + MORE)
+    few = record(model, examples[:FEW].clone())
+    more = record(model, examples[FEW:].clone())
     steps: dict[fx.Node, Traced] = {}
     weights: dict[fx.Node, str] = {}
     constants: dict[str, Tensor] = {}
@@ -106,65 +101,17 @@ def sizes(node: fx.Node, other: fx.Node) -> Any:
 
 
 def _shape(few: Any, more: Any) -> tuple[int | Times | None, ...] | None:
-    if not isinstance(few, Tensor) or few.dim() != more.dim():
+    if not isinstance(few, Layout) or len(few.shape) != len(more.shape):
         return None
     return tuple(_number(a, b) for a, b in zip(few.shape, more.shape, strict=True))
 
 
-def record(model: nn.Module, x: Tensor) -> fx.GraphModule:
-    """One recording, a function of (parameters and buffers by name, examples). Buffers are copied
-    first: a model that writes to them leaves no trace."""
-    parameters = dict(model.named_parameters())
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-    def forward(state: dict[str, Tensor], x: Tensor) -> Any:
-        return torch.func.functional_call(model, state, (x,))
-
-    state = {**parameters, **buffers}
-    tracer = make_fx(
-        forward,
-        tracing_mode="real",
-        pre_dispatch=True,
-        decomposition_table=_recurrent(),
-    )
-    try:
-        with torch.random.fork_rng(devices=[]), _without_onednn():
-            return tracer(state, x)
-    except Exception as problem:
-        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        raise Untraceable(
-            f"its forward pass cannot be recorded ({first})"
-        ) from problem
-
-
-def _recurrent() -> dict[Any, Callable[..., Any]]:
-    """Recurrent layers unrolled into operations that can be looked into."""
-    layers = (
-        aten.lstm.input,
-        aten.gru.input,
-        aten.rnn_tanh.input,
-        aten.rnn_relu.input,
-    )
-    return {layer: decomposition_table[layer] for layer in layers}
-
-
-@contextmanager
-def _without_onednn() -> Iterator[None]:
-    """Its recurrent kernels are one operation each, which says nothing of what is inside."""
-    enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(enabled)
-
-
-def _constant(few: fx.GraphModule, more: fx.GraphModule, name: str) -> Tensor:
-    one: Tensor = operator.attrgetter(name)(few)
-    other: Tensor = operator.attrgetter(name)(more)
+def _constant(few: Recording, more: Recording, name: str) -> Tensor:
+    one = few.constants[name]
+    other = more.constants[name]
     if one.shape != other.shape or not torch.equal(one, other):
         raise Untraceable(
-            "a constant in its code depends on the number of examples"
+            "a constant in its code depends on the examples or on their number"
         )
     return one
 

@@ -12,6 +12,7 @@ A model that lets one record into the gradients of others bounds nothing by clip
 
 import random
 import warnings
+from collections.abc import Hashable
 
 import numpy as np
 import torch
@@ -21,9 +22,16 @@ from proxyfl import params
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.madeup import made_up
-from proxyfl.privacy.clipping.probe import disagreement, mixing_layer, outputs
+from proxyfl.privacy.clipping.probe import (
+    MadeUp,
+    disagreement,
+    mixing_layer,
+    output,
+    outputs,
+)
 from proxyfl.privacy.clipping.state import State
 from proxyfl.privacy.clipping.ways import OnePass, Way, alone
+from proxyfl.privacy.draws import same_draws
 
 _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
 
@@ -78,14 +86,21 @@ class _Check:
 
     def way(self) -> Way:
         """Find the way, try it, and say so if it is a slow one."""
+        with same_draws():  # which one thread has at a time
+            way = self._way()
+        if way.reason is not None:
+            _warn(self.model, way)
+        return way
+
+    def _way(self) -> Way:
         was_training = self.model.training
         before = State(self.model)
         try:
             self.model.train()
-            self._refuse_memory()
+            draws = self._refuse_memory()
             way = self.clipper.prepare(self._shape, self._dtype)
             if isinstance(way, OnePass):
-                way = self._tried(way)
+                way = self._tried(way, draws=draws)
             if not isinstance(way, OnePass):
                 self._refuse_what_only_one_pass_allows(way)
         except ModelError:
@@ -98,20 +113,20 @@ class _Check:
         finally:
             before.restore_buffers()
             self.model.train(was_training)
-        if way.reason is not None:
-            _warn(self.model, way)
         return way
 
     def _made_up(self, n: int, scale: float = 1.0) -> Tensor:
         return made_up(self.model, self._shape, n, salt=scale, dtype=self._dtype)
 
-    def _refuse_memory(self) -> None:
-        """Two equal calls must leave the same model behind and give the same result."""
+    def _refuse_memory(self) -> bool:
+        """Two equal calls must leave the same model behind and give the same result. Tells whether
+        the model draws random numbers."""
         before = State(self.model)
         others = _other_generators()
         results = []
         for _ in range(2):
-            results.append(outputs(self.model, self._made_up(2)))
+            result, draws = output(self.model, self._made_up(2))
+            results.append(result)
             before.check(self.name, buffers=False)
             before.restore_buffers()
         if _other_generators() != others:
@@ -119,27 +134,28 @@ class _Check:
                 f"The {self.name} model {type(self.model).__name__} draws from Python's or numpy's "
                 "random numbers, whose seed is no secret. Draw with torch's random numbers."
             )
-        kind = type(self.model).__name__
-        first, second = (result.get(("", kind), [None])[0] for result in results)
+        first, second = results
         if (
             first is None
             or second is None
             or not torch.equal(first.nan_to_num(), second.nan_to_num())
         ):
             raise ModelError(
-                f"The {self.name} model {kind} gives another result when it is called again with "
-                "the same input and the same random draws, or not one row per example. It must "
-                "depend on nothing but its input, its weights and torch's random numbers."
+                f"The {self.name} model {type(self.model).__name__} gives another result when it "
+                "is called again with the same input and the same random draws, or not one row per "
+                "example. It must depend on nothing but its input, its weights and torch's random "
+                "numbers."
             )
+        return draws
 
-    def _tried(self, way: OnePass) -> Way:
+    def _tried(self, way: OnePass, *, draws: bool) -> Way:
         """``way``, or a slow one if the model alone does not bear it out."""
         state = State(self.model)
-        if self._draws():
+        if draws:
             self.model.eval()  # dropout draws anew in every call, which would look like an error
-            self.clipper.prepare(self._shape, self._dtype)
+        tried = self.clipper.prepare(self._shape, self._dtype)
         try:
-            found = disagreement(self.clipper, self._made_up)
+            found = _disagreement(self.model, tried, self._made_up)
         except ModelError as problem:
             found = str(problem)
         finally:
@@ -150,18 +166,6 @@ class _Check:
         slow = alone(self.model, self._made_up, found)
         self.clipper.take(slow)
         return slow
-
-    def _draws(self) -> bool:
-        """True if the model draws random numbers in training."""
-        kind = ("", type(self.model).__name__)
-        x = self._made_up(2)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(1)
-            drawn = torch.default_generator.get_state()
-            self.model(x)
-            return not torch.equal(drawn, torch.default_generator.get_state()) or (
-                kind not in outputs(self.model, x)
-            )
 
     def _refuse_what_only_one_pass_allows(self, way: Way) -> None:
         state = State(self.model, deep=True)
@@ -175,6 +179,29 @@ class _Check:
                 "example changes when only the others do, so no per-example privacy guarantee is "
                 f"possible ({way.reason}). Use layers that treat each example by itself."
             )
+
+
+_tried: set[Hashable] = set()
+"""The proxies that the trial has borne out in this process. Clients with the same proxy pay for one
+trial; each of them is recorded and proven by itself."""
+
+
+def _disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
+    if not isinstance(way, OnePass):
+        return disagreement(model, way, made_up)
+    weights = [*model.parameters(), *model.buffers()]
+    key = (
+        way.program.text,
+        tuple(type(module) for module in model.modules()),
+        tuple((each.shape, each.dtype, each.device) for each in weights),
+        made_up(1, 1.0).shape,
+    )
+    if key in _tried:
+        return None
+    found = disagreement(model, way, made_up)
+    if found is None:
+        _tried.add(key)
+    return found
 
 
 def _other_generators() -> tuple[object, str]:

@@ -21,9 +21,11 @@ from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.grouped import Groups
 from proxyfl.privacy.clipping.layers import quiet_vmap
 from proxyfl.privacy.clipping.program import Program
+from proxyfl.privacy.clipping.recording import Untraceable, record
 from proxyfl.privacy.clipping.state import State
 from proxyfl.privacy.clipping.terms import KEPT_AT_MOST, Materialised, Term
-from proxyfl.privacy.clipping.tracing import Untraceable, record, trace
+from proxyfl.privacy.clipping.tracing import trace
+from proxyfl.privacy.draws import same_draws
 from proxyfl.privacy.rowwise.proof import prove
 from proxyfl.privacy.rowwise.step import Unproven
 
@@ -84,7 +86,7 @@ class OnePass:
         groups: Groups | None = None,
     ) -> tuple[Tensor, list[Term]]:
         logits, recorded = self.program.run(x)
-        losses = checked(loss(logits, targets), len(x))
+        losses = checked(loss(logits, targets), x.shape[0])
         if groups is None:
             return losses.detach(), self.program.terms(losses, recorded)
         losses = groups.added_up(losses)
@@ -136,10 +138,8 @@ class Vmapped:
         def alone(
             weights: dict[str, Tensor], x_i: Tensor, target: Tensor
         ) -> tuple[Tensor, Tensor]:
-            state = {
-                name: weights.get(name, rest.get(name)) for name in self._state
-            }
-            logits = self._alone(state, x_i.unsqueeze(0))
+            state = [weights.get(name, rest.get(name)) for name in self._state]
+            logits = self._alone(*state, x_i.unsqueeze(0))
             losses = checked(loss(logits, target.unsqueeze(0)), 1)
             return losses.sum(), losses.detach().sum()
 
@@ -227,7 +227,7 @@ def choose(model: nn.Module, made_up: Callable[[int], Tensor]) -> Way:
 def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Way:
     """The way to gradients by themselves: vmapped if that works, one by one otherwise."""
     try:
-        way = Vmapped(model, record(model, made_up(1)), reason)
+        way = Vmapped(model, record(model, made_up(1)).compiled(), reason)
         way.terms(
             made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows
         )
@@ -248,7 +248,7 @@ def own_backward(model: nn.Module, x: Tensor) -> str | None:
     )
     if hooked is not None:
         return f"parameter '{hooked}'"
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _Hooks() as hooks:
+    with same_draws(), torch.enable_grad(), _Hooks() as hooks:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         out = torch.func.functional_call(model, buffers, (x,))
     if hooks:

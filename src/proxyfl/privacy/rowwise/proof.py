@@ -21,6 +21,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from proxyfl.privacy.clipping.recording import Layout
 from proxyfl.privacy.clipping.tracing import Trace
 from proxyfl.privacy.rowwise.axes import Rows, Times
 from proxyfl.privacy.rowwise.movement import UNINITIALISED, overwritten
@@ -80,8 +81,8 @@ def _after(step: Step) -> Axes:
 
 def _share_memory(step: Step, rows: Rows) -> bool:
     """True if all rows of what is written to are one piece of memory, as ``expand`` makes it."""
-    target: torch.Tensor = step.inputs[step.first].meta["val"]
-    return target.stride(rows.axis) == 0
+    target: Layout = step.inputs[step.first].meta["val"]
+    return target.stride[rows.axis] == 0
 
 
 def _verified(step: Step, result: Axes) -> Axes:
