@@ -120,6 +120,15 @@ def test_solving_for_noise(document: Any) -> None:
     assert 0.98 < by_rdp["rdp"] <= 1
 
 
+def test_a_target_of_almost_nothing(document: Any) -> None:
+    """A tiny target is met with much noise; nothing overflows on the way."""
+    found = document(
+        "--examples 1000 --batch 100 --steps 10 --target-epsilon 1e-12"
+    )
+    assert 100 < found["noise"] < 1000
+    assert 0 <= found["pld"] <= 1e-12
+
+
 def test_solving_for_steps(
     document: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +206,10 @@ def test_large_delta_is_warned_about(document: Any) -> None:
             "Expected 0 < delta < 1, got delta=3",
         ),
         ("--examples 10 --batch 5 --steps 1 --noise 0", "noise_multiplier=0"),
+        (
+            "--examples 10 --batch 5 --steps 1 --noise 1e300",
+            "noise_multiplier <= 1e+100, got noise_multiplier=1e+300",
+        ),
         ("--examples 10 --batch 5 --steps -1 --noise 1", "steps=-1"),
         ("--examples 10 --batch 5 --epochs -1 --noise 1", "epochs=-1"),
         ("--examples 10 --batch 5 --steps 1 --noise 1 --beta 2", "beta=2"),

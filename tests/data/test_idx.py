@@ -98,7 +98,9 @@ def test_every_truncation_is_found(tmp_path_factory, data):
         ("a.gz", b"not gzip", "not a complete gzip file"),
         (
             "a.gz",
-            gzip.compress(idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)))[:-9],
+            gzip.compress(idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)), mtime=0)[
+                :-9
+            ],
             "not a complete gzip file",
         ),
     ],
