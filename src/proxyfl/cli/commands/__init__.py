@@ -26,6 +26,7 @@ COMMANDS = {
     "topology": "who sends to whom in each round, and how fast news spreads",
     "data": "the datasets found here, or what is in one",
     "images": "bring folders of images to one shape, in a store",
+    "slides": "cut labelled patches out of whole slides, in a store",
     "embed": "features of images, from public networks or fixed wavelets, in a store",
     "node": "run one site of a real federation",
     "federation": "found a federation, change its manifest, or try one out",
@@ -39,7 +40,7 @@ ROOMS = {
     "reading": ("table", "report", "predict"),
     "budget": ("epsilon", "certificate", "audit", "plan"),
     "parts": ("methods", "models", "topology", "data"),
-    "images": ("images", "embed"),
+    "images": ("images", "slides", "embed"),
     "sites": ("node", "federation", "preflight"),
 }
 """The room of each command's module; ``schema`` and ``ledger`` are rooms by themselves."""

@@ -3,6 +3,7 @@
 Nothing is left out in silence. A fault is refused, unless the user chose to skip its kind.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Collection, Mapping
 
@@ -31,7 +32,8 @@ SHOWN = 3
 
 
 class Faults:
-    """Counts faults of the kinds in ``skip``, and raises DataError at any other."""
+    """Counts faults of the kinds in ``skip``, and raises DataError at any other. Threads may share
+    it."""
 
     def __init__(self, skip: Collection[str] = ()) -> None:
         for kind in skip:
@@ -39,6 +41,7 @@ class Faults:
         self.skip = frozenset(skip)
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = {}
+        self._lock = threading.Lock()
 
     def found(self, kind: str, what: str) -> None:
         """Count a fault of ``kind``, or refuse it; ``what`` names the file and what was found."""
@@ -46,10 +49,11 @@ class Faults:
             raise DataError(
                 f"{what} ({kind}: {KINDS[kind]}). Mend it, or leave such out with --skip {kind}."
             )
-        self.counts[kind] += 1
-        shown = self.examples.setdefault(kind, [])
-        if len(shown) < SHOWN:
-            shown.append(what)
+        with self._lock:
+            self.counts[kind] += 1
+            shown = self.examples.setdefault(kind, [])
+            if len(shown) < SHOWN:
+                shown.append(what)
 
     def lines(self) -> list[str]:
         """One line for each kind that was skipped: the count, the kind, examples."""

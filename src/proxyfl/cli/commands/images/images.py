@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,13 +164,17 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def listed(
-    args: argparse.Namespace, faults: "Faults", *, label: str | None
+    args: argparse.Namespace,
+    faults: "Faults",
+    *,
+    label: str | None,
+    suffixes: Sequence[str] = (),
 ) -> list["Entry"]:
     """The files that the options name."""
     from proxyfl.data.images.listing import from_folders, from_index
 
     if args.index is None:
-        return from_folders(args.folder, args.layout, faults)
+        return from_folders(args.folder, args.layout, faults, suffixes=suffixes)
     columns = {"file": args.file}
     for name in ("site", "person", "part"):
         if getattr(args, name) is not None:

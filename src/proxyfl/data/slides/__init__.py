@@ -1,0 +1,1 @@
+"""Whole-slide images: tissue, contours, patches, and a store of them."""

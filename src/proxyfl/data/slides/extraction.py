@@ -1,0 +1,133 @@
+"""Slides with contours to a store of labelled patches."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from proxyfl.data.images.listing import persons_apart
+from proxyfl.data.images.sheet import contact_sheet
+from proxyfl.data.slides import contours
+from proxyfl.data.slides.planning import CLASSES, Patches, Source
+from proxyfl.data.slides.slide import Damaged, Slide
+from proxyfl.data.stores.faults import Faults
+from proxyfl.data.stores.index import Content, Entry, Head
+from proxyfl.data.stores.writing import Array, Fault, write_store
+from proxyfl.errors import DataError
+
+
+def with_contours(
+    root: Path,
+    entries: Sequence[Entry],
+    folder: Path | None,
+    faults: Faults,
+    *,
+    without: str = "refuse",
+) -> list[Source]:
+    """Each slide with the contour file of its name, beside it or in ``folder``.
+
+    ``without="normal"`` takes a slide that has none as free of tumour; otherwise it is a fault."""
+    kept = persons_apart(entries, faults)
+    drawn = _contour_files(folder or root)
+    sources = []
+    for entry in kept:
+        path = root / entry.file
+        if not entry.person:
+            raise DataError(
+                f"{path}: whose slide is it? Name the person with the layout, the index, or "
+                "--person-from; a test part is drawn by person."
+            )
+        found = drawn.pop(path.stem, None)
+        if found is None and without != "normal":
+            faults.found(
+                "no-contours",
+                f"{path}: no contour file of this name in {folder or root}; --without-contours "
+                "normal takes such slides as free of tumour",
+            )
+            continue
+        sources.append(Source(path, found, entry))
+    slides = {Path(entry.file).stem for entry in entries}
+    for stem, path in drawn.items():
+        if stem not in slides:
+            faults.found("orphan", f"{path}: no slide of this name")
+    return sources
+
+
+def _contour_files(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in contours.SUFFIXES and path.is_file():
+            if path.stem in found:
+                raise DataError(
+                    f"{path} and {found[path.stem]}: two contour files for one slide. Remove one."
+                )
+            found[path.stem] = path
+    return found
+
+
+def named_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
+    """The entries with the part of each file's name that ``pattern`` finds as its person."""
+    try:
+        finder = re.compile(pattern)
+    except re.error as problem:
+        raise DataError(
+            f"--person-from {pattern!r} is no pattern: {problem}."
+        ) from problem
+    named = []
+    for entry in entries:
+        found = finder.search(Path(entry.file).name)
+        if found is None:
+            raise DataError(
+                f"{entry.file}: --person-from {pattern!r} finds nobody in it."
+            )
+        named.append(replace(entry, person=found[0]))
+    return named
+
+
+def extract(
+    root: Path,
+    entries: Sequence[Entry],
+    folder: Path,
+    patches: Patches,
+    faults: Faults,
+    *,
+    workers: int = 1,
+    advance: Callable[[int], None] = lambda count: None,
+) -> Head:
+    """Write the planned patches (``entries``) of the slides below ``root`` to a store.
+
+    Memory does not depend on the slides' sizes: each thread has one slide open, and one shard."""
+    made = {"source": root.resolve().name, "patches": asdict(patches)}
+    content = Content((3, patches.size, patches.size), "uint8", CLASSES, made)
+
+    def read(_start: int, some: Sequence[Entry]) -> Iterator[Array | Fault]:
+        slide: Slide | None = None
+        try:
+            for entry in some:
+                path = root / entry.file
+                if slide is None or slide.path != path:
+                    if slide is not None:
+                        slide.close()
+                    slide = Slide(path)
+                yield _patch(slide, entry, patches)
+        finally:
+            if slide is not None:
+                slide.close()
+
+    head = write_store(
+        folder, content, entries, read, faults, workers=workers, advance=advance
+    )
+    contact_sheet(folder)
+    return head
+
+
+def _patch(slide: Slide, entry: Entry, patches: Patches) -> Array | Fault:
+    downsample = patches.downsample(slide)
+    if downsample is None:
+        return ("no-scale", f"{slide.path}: no microns per pixel")
+    x, y = int(entry.x), int(entry.y)
+    try:
+        pixels = slide.region(x, y, patches.size, patches.size, downsample)
+    except Damaged as problem:
+        return ("damaged", str(problem))
+    return pixels.transpose(2, 0, 1)

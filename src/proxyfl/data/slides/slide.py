@@ -1,0 +1,152 @@
+"""One slide, opened with OpenSlide: its levels, its scale, and regions of it.
+
+OpenSlide's handle fails for good once one tile was damaged. A slide here opens itself again, so
+that the regions beside a damaged one can still be read.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from proxyfl.errors import DataError
+
+SUFFIXES = (
+    ".tif",
+    ".tiff",
+    ".svs",
+    ".ndpi",
+    ".mrxs",
+    ".scn",
+    ".vms",
+    ".bif",
+    ".dcm",
+)
+CACHE_BYTES = 2**25
+SAME_SCALE = 0.02
+"""A level whose scale differs by less than this part of it is taken as it is."""
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class Damaged(DataError):
+    """A region of a slide cannot be read."""
+
+
+class Slide:
+    """A slide that is open. Not for use by two threads at once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.reopened = 0
+        self._open()
+
+    def _open(self) -> None:
+        library = _openslide(self.path)
+        try:
+            self._handle = library.OpenSlide(str(self.path))
+        except (library.OpenSlideError, OSError) as problem:
+            raise DataError(
+                f"{self.path}: not a readable slide ({problem})."
+            ) from problem
+        self._handle.set_cache(library.OpenSlideCache(CACHE_BYTES))
+
+    def close(self) -> None:
+        """Let go of the file and of the cache."""
+        self._handle.close()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height at the finest level."""
+        width, height = self._handle.dimensions
+        return int(width), int(height)
+
+    @property
+    def microns(self) -> float | None:
+        """Microns a pixel at the finest level, or None if the file does not say."""
+        found = self._handle.properties.get("openslide.mpp-x")
+        try:
+            value = float(found)
+        except (TypeError, ValueError):
+            return None
+        return value if 0 < value < 1000 else None
+
+    def downsample_of(self, level: int) -> float:
+        """How many pixels of the finest level a pixel of ``level`` spans, a side."""
+        steps = self._handle.level_downsamples
+        if level >= len(steps):
+            raise DataError(
+                f"{self.path}: no level {level}; its levels are 0 to {len(steps) - 1}. Say the "
+                "scale in microns instead."
+            )
+        return float(steps[level])
+
+    def region(
+        self, x: int, y: int, width: int, height: int, downsample: float
+    ) -> Pixels:
+        """``width`` x ``height`` pixels at ``downsample`` from (x, y) of the finest level, as
+        (H, W, 3). What lies outside of the slide, or was never scanned, is white.
+
+        Read from a level of that scale if there is one, else from the next finer one and reduced.
+        Damaged if it cannot be read."""
+        level, step = self._level_for(downsample)
+        factor = downsample / step
+        if abs(factor - 1) < SAME_SCALE:
+            return self._read(x, y, level, width, height)
+        wide, high = round(width * factor), round(height * factor)
+        return _resized(self._read(x, y, level, wide, high), width, height)
+
+    def reduction(self, downsample: float) -> float:
+        """How many pixels of the level that is read make one pixel at ``downsample``, a side."""
+        return downsample / self._level_for(downsample)[1]
+
+    def _level_for(self, downsample: float) -> tuple[int, float]:
+        steps = self._handle.level_downsamples
+        found = 0
+        for level, step in enumerate(steps):
+            if step <= downsample * (1 + SAME_SCALE):
+                found = level
+        return found, float(steps[found])
+
+    def _read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
+        library = _openslide(self.path)
+        try:
+            image = self._handle.read_region((x, y), level, (width, height))
+        except library.OpenSlideError as problem:
+            self._handle.close()
+            self._open()
+            self.reopened += 1
+            raise Damaged(
+                f"{self.path}: the region at ({x}, {y}), level {level}, is damaged ({problem})"
+            ) from problem
+        values = np.asarray(image)
+        return _on_white(values)
+
+
+def _on_white(values: npt.NDArray[np.uint8]) -> Pixels:
+    """RGBA as RGB; transparent pixels, which were never scanned, become white."""
+    alpha = values[:, :, 3]
+    colours = values[:, :, :3]
+    if alpha.min() == 255:
+        return colours
+    return np.where(alpha[:, :, None] < 255, np.uint8(255), colours)
+
+
+def _resized(values: Pixels, width: int, height: int) -> Pixels:
+    from PIL import Image
+
+    image = Image.fromarray(values)
+    box = Image.Resampling.BOX
+    found: Pixels = np.asarray(image.resize((width, height), box))
+    return found
+
+
+def _openslide(path: Path) -> Any:
+    try:
+        import openslide
+    except ImportError as problem:
+        raise DataError(
+            f"{path}: reading slides needs OpenSlide: pip install 'proxyfl[slides]'."
+        ) from problem
+    return openslide
