@@ -9,9 +9,12 @@ import pytest
 
 from proxyfl.privacy.accounting import pld_epsilon
 from proxyfl.sweeps import file as sweep
+from reproduction import records
 from reproduction.__main__ import main
 from reproduction.catalogue import EXPERIMENTS, FOLDER
+from reproduction.records import Record
 from reproduction.series import Results
+from tests.reproduction.conftest import recorded
 
 ALL = sorted(EXPERIMENTS)
 
@@ -52,15 +55,26 @@ def test_quick_variants_need_no_data(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_quick_variants_run_and_are_recorded(name: str, quick: Results) -> None:
     """Every method of every run has scores of every client at every evaluation."""
-    record = quick.record(name)
-    assert record.rounds == 10
+    assert_scored(quick.record(name), [1, 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_quick_variants_run_to_their_end(name: str, tmp_path: Path) -> None:
+    """The same with all rounds of the quick variant."""
+    assert_scored(records.read(recorded(name, tmp_path)), [5, 10])
+
+
+def assert_scored(record: Record, rounds: list[int]) -> None:
+    """All clients have scores after each of ``rounds``, the last of which is the end."""
+    assert record.rounds == rounds[-1]
     for group in record.groups:
-        assert list(group.rounds) == [5, 10]
+        assert list(group.rounds) == rounds
         clients = 1 if group.method == "joint" else 8
         assert all(
             len(scores) == clients for seed in group.accuracy for scores in seed
         )
-        assert all(0 <= score <= 1 for score in group.at(10).values())
+        assert all(0 <= score <= 1 for score in group.at(rounds[-1]).values())
 
 
 def test_the_papers_settings(tmp_path: Path) -> None:
