@@ -48,6 +48,15 @@ def whole(path: Path) -> Iterator[Path]:
         scratch.unlink(missing_ok=True)
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the folder's list of files last: a new name is durable only once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; make its folder if need be."""
     with writing(path):

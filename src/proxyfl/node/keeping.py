@@ -4,11 +4,11 @@ The file is whole and on the disk before the store's transaction names it; the o
 only afterwards. So whatever the store names is there.
 """
 
-import os
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+from proxyfl._files import sync_folder, whole
 from proxyfl.errors import RunError
 from proxyfl.federation.learners import Learner
 
@@ -20,18 +20,10 @@ def save(folder: Path, learner: Learner, round: int) -> str:
     kept = folder / FOLDER
     kept.mkdir(exist_ok=True)
     name = f"round-{round:06d}.safetensors"
-    scratch = kept / f".{name}"
-    save_file(
-        {key: value.contiguous() for key, value in learner.state().items()}, scratch
-    )
-    with scratch.open("rb") as written:
-        os.fsync(written.fileno())
-    scratch.replace(kept / name)
-    descriptor = os.open(kept, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    state = {key: value.contiguous() for key, value in learner.state().items()}
+    with whole(kept / name) as scratch:
+        save_file(state, scratch)
+    sync_folder(kept)
     return name
 
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proxyfl._files import sync_folder
 from proxyfl.errors import PrivacyError, RunError
 
 Entry = dict[str, Any]
@@ -53,7 +54,7 @@ def create(path: Path, header: Entry, *, durable: bool) -> End:
         finally:
             scratch.unlink(missing_ok=True)
         if durable:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except FileExistsError:
         raise PrivacyError(
             f"The ledger {path} exists already, and a new one would forget what was spent. "
@@ -240,12 +241,3 @@ def _write(descriptor: int, data: bytes, durable: bool) -> None:
         data = data[os.write(descriptor, data) :]
     if durable:
         os.fsync(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    # A new file's name is durable only once its folder is.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -31,7 +31,6 @@ from proxyfl.errors import DataError
 ROWS = 10_000
 """Rows in a part."""
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".data", ".parquet", ".npz")
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 DECIMALS = {"point": ".", "comma": ","}
 _SAMPLE = 1000

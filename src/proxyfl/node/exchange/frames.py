@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Collection
 from pathlib import Path
 
+from proxyfl._files import sync_folder
 from proxyfl.errors import RunError
 
 FOLDER = "frames"
@@ -36,7 +37,7 @@ class Frames:
                 while rest:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
-            _sync(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             raise RunError(
                 f"Cannot write a frame of {len(frame)} bytes to {self._folder}: {error.strerror}. "
@@ -70,12 +71,3 @@ class Frames:
         for path in self._folder.iterdir():
             if path.name not in named:
                 path.unlink()
-
-
-def _sync(folder: Path) -> None:
-    """Make the folder's list of files last."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
