@@ -42,7 +42,7 @@ from proxyfl.seeds import Seeded, numpy_stream
 
 EPSILON, DELTA = 3.0, 1e-5
 RATE, STEPS = 0.05, 400
-RATES = (0.1, 0.3, 1.0, 3.0)
+RATES = (0.01, 0.03, 0.1, 0.3)
 TRIED = 3
 
 

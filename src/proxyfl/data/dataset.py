@@ -76,7 +76,6 @@ class Dataset:
         schema: str = "",
         prevalence: Sequence[float] = (),
         notes: Sequence[str] = (),
-        person_names: Sequence[str] = (),
     ) -> None:
         fields = {
             "name": name,
@@ -91,7 +90,7 @@ class Dataset:
             "schema": schema,
             "prevalence": tuple(prevalence),
             "notes": tuple(notes),
-            "person_names": tuple(person_names),
+            "person_names": (),
         }
         for field, value in fields.items():
             object.__setattr__(self, field, value)
@@ -152,6 +151,12 @@ class Dataset:
         numbers = sorted(set(groups.tolist()))
         names = self.person_names
         return "persons", tuple(names[i] if names else str(i) for i in numbers)
+
+    def naming(self, persons: Sequence[str]) -> Self:
+        """The same dataset with a name for each group; none where persons have no names."""
+        other = copy.copy(self)
+        object.__setattr__(other, "person_names", tuple(persons))
+        return other
 
     def described(self, *, feature_names: Sequence[str]) -> Self:
         """The same dataset with a name for each feature."""

@@ -38,7 +38,7 @@ class Privacy:
     accountant: str = "pld"
     """The accountant that keeps the budget: `pld` or `rdp`."""
     account: str | None = None
-    """The folder of an account (`proxyfl ledger open`): what real releases have spent on the same
+    """The folder of an account (see `proxyfl ledger`): what real releases have spent on the same
     records counts towards every budget. A run of a simulation is entered as one, and counts for
     nobody else."""
 

@@ -135,6 +135,9 @@ def load_store(
     examples = Stored(
         path.absolute(), head.content, shards, labels, _numbers(entries, "person")
     )
+    persons = sorted({entry.person for entry in entries})
+    if persons == [""]:
+        persons = []
     name = path.resolve().name
     sites = _numbers(entries, "site")
     site_names = (
@@ -153,7 +156,7 @@ def load_store(
             site=sites,
             site_names=site_names,
             notes=notes,
-        )
+        ).naming(persons)
     train, test = (_rows_of(path, entries, part) for part in PARTS)
     return Dataset(
         name,
@@ -165,7 +168,7 @@ def load_store(
         site_names=site_names,
         test_site=None if sites is None else sites[test],
         notes=notes,
-    )
+    ).naming(persons)
 
 
 def _sound(

@@ -272,8 +272,7 @@ def _dataset(
         schema=to_toml(schema),
         prevalence=schema.label.prevalence,
         notes=tuple(notes),
-        person_names=rows.person_names,
-    )
+    ).naming(rows.person_names)
 
 
 def _check_test(name: str, schema: Schema, y: Codes) -> None:

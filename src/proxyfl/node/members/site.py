@@ -103,7 +103,7 @@ class Privacy:
     """The epsilon that this site's records may cost in all. It can be lowered, never raised."""
     accountant: str = "pld"
     account: str | None = None
-    """The folder of this institution's account (`proxyfl ledger open`): what other studies have
+    """The folder of this institution's account (see `proxyfl ledger`): what other studies have
     spent on the same records counts towards the budget, and this site's spending is entered."""
 
     def __post_init__(self) -> None:
