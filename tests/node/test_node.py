@@ -76,7 +76,7 @@ def test_a_dead_peer_does_not_stop_the_others(tmp_path: Path) -> None:
     with running(layout, only=["north", "south"]) as made:
         made.join()
     assert made.ended == {"north": "finished", "south": "finished"}
-    assert "went on without" in events(layout.sites[0])
+    assert "continued without" in events(layout.sites[0])
     heard = [(row["heard"], row["asked"]) for row in status.rows(layout.sites[1])]
     assert (0, 1) in heard
 

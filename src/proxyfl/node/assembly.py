@@ -38,9 +38,9 @@ class SiteData:
     train: Examples
     test: Examples
     notes: tuple[str, ...] = ()
-    """What a user should know of how they were read."""
+    """Remarks for the user on how they were read."""
     account: Kept | None = None
-    """Where the site's spending is kept beside that of other studies."""
+    """The account in which the site's spending stands beside that of other studies."""
 
 
 @dataclass(frozen=True)

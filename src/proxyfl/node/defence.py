@@ -1,4 +1,4 @@
-"""What a site does with a proxy that a member may have poisoned.
+"""A site's defence against a member that sends poisoned proxies.
 
 ``clip`` pulls each received proxy towards the site's own until it is no farther than ``radius``
 times the way that the site's own proxy goes in a round (the median of the last rounds), and counts
@@ -41,7 +41,7 @@ class Guard:
     clipped: int = 0
 
     def added(self, mixer: Mixer, kept: Mass, parts: Sequence[Part]) -> Mass | None:
-        """What was kept and what has arrived, added up by the rule."""
+        """The sum, by the rule, of the mass that was kept and the parts that have arrived."""
         if self.rule == "none" or not kept.w > 0:
             return mixer.added(kept, parts)
         own = [kept]

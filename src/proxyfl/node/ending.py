@@ -1,4 +1,4 @@
-"""How a site takes its leave: at the end of all rounds, or before.
+"""A site's end: after all rounds, or before.
 
 Guarantees:
     * a site does not go while it owes a reachable peer a share, up to ``patience`` seconds; what
@@ -88,7 +88,7 @@ class Ending:
         return found
 
     def _hand_on_again(self) -> None:
-        """What a peer refused comes back, and goes to another."""
+        """Give to another peer what one has refused."""
         parts = self.books.parts(every=True)
         if not parts:
             return

@@ -27,7 +27,7 @@ LARGEST_VALUE = 1e4
 
 @dataclass(frozen=True)
 class Proxy:
-    """What every frame must fit: the proxy's fingerprint and number of parameters."""
+    """The proxy that every frame must fit: its fingerprint and number of parameters."""
 
     model: str
     size: int
@@ -163,7 +163,7 @@ class Mixer:
         return shares
 
     def senders(self, round: int, *, left: Collection[str]) -> set[str]:
-        """Whose shares this site may expect in ``round``."""
+        """The members whose shares this site may expect in ``round``."""
         plan, names = self.routes(round, left=left)
         own = self.roster.current.position(self.me)
         return {names[position] for position in plan.senders(own)}

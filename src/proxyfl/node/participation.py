@@ -26,10 +26,10 @@ from proxyfl.node.mixing import Mixer
 from proxyfl.node.observe.auditlog import AuditLog
 
 ASK_SECONDS = 0.5
-"""How often a round that waits asks the missing peers how far they are."""
+"""The seconds after which a waiting round asks the missing peers again."""
 
 SETTLE_SECONDS = 10.0
-"""How long a round waits for the verdicts on the shares of the round before."""
+"""The longest wait of a round for the verdicts on the shares before."""
 
 SPEAKS_SECONDS = 5.0
 """A peer that was heard from within this time is there."""
@@ -190,7 +190,7 @@ class Participant:
             self.exchange.wait(0.1)
         if missing:
             self.log.add(
-                "went on without",
+                "continued without",
                 round=round,
                 peers=sorted(missing),
                 heard=self.heard_of,

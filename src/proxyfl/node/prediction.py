@@ -1,4 +1,4 @@
-"""What the sites of a federation will get, found in one process: simulate first, then deploy.
+"""A federation's outcome, predicted in one process: simulate first, then deploy.
 
 The same manifest and site files, the same client, the same round loop; masses go through memory,
 and noise is seeded. In test mode (`proxyfl node run --simulated-seed N`) a real federation's
@@ -33,7 +33,7 @@ from proxyfl.transport.memory import MemoryTransport
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one site gets, in the manifest's measure."""
+    """One site's scores, in the manifest's measure."""
 
     name: str
     architecture: str
@@ -44,7 +44,7 @@ class Outcome:
     proxy: torch.Tensor | None = None
 
     def gain(self, measure: str) -> float | None:
-        """How much better joining is; None where the measure is not defined."""
+        """The gain from joining; None where the measure is not defined."""
         if self.alone is None or self.joined is None:
             return None
         return MEASURES[measure].gain(self.joined, self.alone)
@@ -129,7 +129,7 @@ def simulate(
 def alone(
     agreed: Manifest, settings: Site, own: SiteData, seed: int | None
 ) -> Score:
-    """What the site's private model reaches by itself, in as many steps."""
+    """The score of the site's private model trained by itself for as many steps."""
     client = assembly.client(
         agreed, settings, own.train, ledger=None, seed=seed, method="alone"
     )

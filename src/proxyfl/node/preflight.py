@@ -38,7 +38,7 @@ from proxyfl.privacy.dpsgd import DPSGD
 
 CLOCK_SECONDS = 30.0
 STATES_KEPT = 8
-"""How many copies of all models a site's folder may hold at its fullest."""
+"""The copies of all models that a site's folder holds at its fullest."""
 
 _CALL_SECONDS = 5.0
 

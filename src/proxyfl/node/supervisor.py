@@ -156,7 +156,7 @@ class Node:
             self._round(self.books.position().round)
 
     def status(self) -> dict[str, Any]:
-        """What the status page shows."""
+        """The status that the page shows."""
         return status.of_folder(
             self.site, self.folder, service=self.service, running=True
         )
@@ -311,7 +311,7 @@ class Node:
             self.client.take(mixed)
 
     def _catch_up(self) -> None:
-        """Go on at the others' round if all who can be reached have gone on without this site."""
+        """Continue at the others' round if all who can be reached are ahead of this site."""
         here = self.books.position()
         rounds = []
         for card in self.roster.others():

@@ -38,7 +38,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the sites of a trial lie."""
+    """The folders of a trial's sites."""
 
     folder: Path
     manifest: Manifest
@@ -160,7 +160,7 @@ def run(layout: Layout, *arguments: str) -> list[int]:
 
 
 def outcomes(layout: Layout) -> list[Outcome]:
-    """What each site of a finished trial got, beside what it has alone."""
+    """Each site's score in a finished trial, beside its score alone."""
     found = []
     for place in layout.sites:
         settings, _ = site.read(place)

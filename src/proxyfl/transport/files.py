@@ -36,7 +36,7 @@ class Folder:
         return self._path(receiver, slot).exists()
 
     def waiting(self, receiver: str) -> Iterator[tuple[Path, bytes]]:
-        """What lies there for ``receiver``, oldest first; remove each file when done with it."""
+        """The files for ``receiver``, oldest first; remove each file when done with it."""
         inbox = self._inbox(receiver)
         if not inbox.is_dir():
             return

@@ -37,7 +37,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Peer:
-    """What is known of a peer: ``round`` is the first that it has not been seen to release,
+    """A peer as this site knows it: ``round`` is the first that it has not been seen to release,
     ``before`` the same for its earlier epochs."""
 
     name: str
@@ -51,7 +51,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a site stands. In phase "ready" it holds its whole mass, in "released" what it kept."""
+    """A site's progress. In phase "ready" it holds all of its mass, in "released" what it kept."""
 
     round: int
     phase: str
@@ -114,7 +114,7 @@ class Books:
         return Stamp(*row)
 
     def position(self) -> Position:
-        """Where this site stands."""
+        """This site's progress."""
         with self.store.reading() as run:
             row = run.execute(
                 "select round, phase, state, weight, learner, since from site"
@@ -129,7 +129,7 @@ class Books:
             return self.store.frames.read(held)
 
     def peer(self, name: str) -> Peer:
-        """What is known of ``name``."""
+        """The peer ``name``, as this site knows it."""
         with self.store.reading() as run:
             row = run.execute(
                 "select epoch, boot, tag, clock, round, state, accepted, version, before"
@@ -210,7 +210,7 @@ class Books:
                 run.execute("insert into charges (entry) values (?)", (entry,))
 
     def heard(self, round: int) -> set[str]:
-        """Whose share for ``round`` has arrived."""
+        """The peers whose share for ``round`` has arrived."""
         with self.store.reading() as run:
             rows = run.execute(
                 "select sender from verdicts where round = ?", (round,)
@@ -218,7 +218,7 @@ class Books:
         return {name for (name,) in rows}
 
     def parts(self, *, every: bool = False) -> list[Part]:
-        """What has arrived for the present round and those before; with ``every``, all of it."""
+        """The parts that have arrived for rounds up to the present; with ``every``, all."""
         last = self.rounds if every else self.position().round
         with self.store.reading() as run:
             rows = run.execute(
@@ -260,7 +260,7 @@ class Books:
             self.store.forget()
 
     def skip_to(self, round: int) -> None:
-        """Go on at ``round``, without having taken part in those before it."""
+        """Continue at ``round`` without the rounds before it."""
         with self.store.transaction() as run:
             run.execute(
                 "update site set round = ?, clock = clock + 1 where round < ? and phase = 'ready'",

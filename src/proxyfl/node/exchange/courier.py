@@ -38,7 +38,7 @@ class Client(Protocol):
         ...
 
     def follow(self) -> Iterator[bytes]:
-        """What the peer has for this site."""
+        """The peer's messages for this site."""
         ...
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class Client(Protocol):
 
 @dataclass
 class Turn:
-    """When a peer is due, and what came of the last time."""
+    """One peer's schedule: its next turn, and the result of the last."""
 
     busy: bool = False
     due: float = 0.0

@@ -26,7 +26,7 @@ class Frames:
         self._folder = folder
 
     def put(self, frame: bytes | memoryview) -> bytes | memoryview:
-        """What the row should hold for ``frame``. Call it within the transaction of that row."""
+        """The value of the row for ``frame``. Call it within the transaction of that row."""
         if self._folder is None or len(frame) <= LARGEST_IN_A_ROW:
             return frame
         name = secrets.token_hex(16)

@@ -64,7 +64,7 @@ class Verifier(Protocol):
 
 @dataclass(frozen=True)
 class Stamp:
-    """Where a site's history stands. A site that shows less than it showed before lost something.
+    """A site's place in its own history. A site that shows less than before has lost something.
 
     ``epoch`` counts deliberate new beginnings (`proxyfl node rejoin`), ``boot`` the starts of the
     program, ``clock`` the changes of the store; ``tag`` is drawn anew at each start.
@@ -92,7 +92,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Header:
-    """What every message begins with."""
+    """The fields of every message."""
 
     federation: str
     version: int
@@ -148,7 +148,7 @@ class Share(Header):
 
 @dataclass(frozen=True)
 class Verdict(Header):
-    """What the receiver of a share did with it. ``again`` asks to try later: nothing is decided."""
+    """The receiver's decision on a share. ``again`` asks to try later: nothing is decided."""
 
     round: int
     sha256: str

@@ -297,7 +297,7 @@ class Exchange:
             raise RestoredError(
                 f"{answer.sender!r} has seen this site further (round {answer.seen_round}) than "
                 "its store knows: the store is an old backup, or another copy of this site runs. "
-                "Going on would send the same mass twice. Bring the newer store back, or run "
+                "To continue would send the same mass twice. Bring the newer store back, or run "
                 f"`proxyfl node rejoin --round {answer.seen_round}`: the site then continues "
                 "without mass, and charges the rounds it does not remember to its ledger."
             )

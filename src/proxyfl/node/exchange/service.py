@@ -1,4 +1,4 @@
-"""What a site does with the bytes that reach it: who may speak, for whom, and what is answered.
+"""A site's answers to the bytes that reach it: who may speak, and for whom.
 
 Guarantees:
     * a message is heard only if a member signed it, it is for this site and this federation, and,
@@ -122,7 +122,7 @@ class Service:
     def follow(
         self, certificate: bytes, listens: Callable[[], bool]
     ) -> Iterator[bytes]:
-        """What there is for a member that dialled in, as it comes."""
+        """The messages for a member that dialled in, as they come."""
         peer = self.member(certificate)
         waiting: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
         with self._lock:

@@ -1,4 +1,4 @@
-"""What a site must not forget, in one SQLite file: mass, charges, outbox, inbox, peers.
+"""A site's durable state in one SQLite file: mass, charges, outbox, inbox, peers.
 
 SQLite runs in WAL mode with ``synchronous=FULL``: when ``transaction`` ends without an error, its
 changes are on the disk together; when the program or the machine stops before, none of them are.

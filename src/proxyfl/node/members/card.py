@@ -39,7 +39,7 @@ class IdentityError(ConfigError):
 
 @dataclass(frozen=True)
 class Card:
-    """What a site tells the others about itself.
+    """A site's public description of itself.
 
     ``certificate`` (DER, base64) is what the site's TLS certificates are signed with: its own
     identity certificate, or its institution's authority. ``public_key`` is the site's own key,
@@ -177,13 +177,13 @@ def decoded_key(text: str) -> ec.EllipticCurvePublicKey:
 
 
 def encoded_key(key: ec.EllipticCurvePublicKey) -> str:
-    """How a card spells a P-256 key."""
+    """A P-256 key as a card spells it."""
     point = serialization.PublicFormat.CompressedPoint
     return key.public_bytes(serialization.Encoding.X962, point).hex()
 
 
 def encoded_certificate(pem: bytes) -> str:
-    """How a card spells a certificate: DER in base64, on one line."""
+    """A certificate as a card spells it: DER in base64, on one line."""
     certificate = x509.load_pem_x509_certificate(pem)
     der = certificate.public_bytes(serialization.Encoding.DER)
     return base64.b64encode(der).decode()

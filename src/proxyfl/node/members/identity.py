@@ -97,7 +97,7 @@ class Identity:
         return fingerprint(self._key.public_key())
 
     def card(self, address: str) -> Card:
-        """What the others need to know of this site."""
+        """The card that the others need."""
         return Card(
             name=self.name,
             address=address,
@@ -114,7 +114,7 @@ class Identity:
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
     def open_sealed(self, sealed: bytes, purpose: bytes) -> bytes:
-        """What was sealed to this site for ``purpose``."""
+        """The content that was sealed to this site for ``purpose``."""
         if len(sealed) < SEALING_KEY_BYTES + _TAG_BYTES:
             raise IdentityError(
                 f"Expected a sealed message, got {len(sealed)} bytes."
@@ -195,7 +195,7 @@ class Identity:
         write_bytes(self.folder / IDENTITY_FILE, authority)
 
     def expires(self) -> datetime.datetime:
-        """When the TLS certificate ends."""
+        """The end of the TLS certificate."""
         found = x509.load_pem_x509_certificate(
             (self.folder / TLS_FILE).read_bytes()
         )

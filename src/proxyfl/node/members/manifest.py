@@ -43,7 +43,7 @@ MOST_ROUNDS = 100_000
 
 @dataclass(frozen=True)
 class Input:
-    """What an example looks like at every site."""
+    """The form of an example at every site."""
 
     shape: tuple[int, ...] = ()
     """The shape of one example: channels, height, width; or the number of columns of a table."""
@@ -71,14 +71,14 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Graph:
-    """Who sends which share to whom."""
+    """The graph: each site's receivers and shares."""
 
     topology: str = "exponential"
     """One of `proxyfl topology`."""
     self_weight: float = 0.5
     """The share that a site keeps. Above 0, so that a site never depends on one message."""
     degree: int | None = None
-    """How many others a site sends to, for the topology "random"."""
+    """The number of receivers of a site, for the topology "random"."""
 
     def __post_init__(self) -> None:
         choice(
@@ -102,14 +102,14 @@ class Manifest:
     protocol: int = PROTOCOL
     rounds: int = 60
     ends: str = ""
-    """When the last round may begin, such as 2027-03-31T18:00:00+00:00; empty: after ``rounds``."""
+    """No round begins after this, such as 2027-03-31T18:00:00+00:00. Empty: no date."""
     measure: str = "accuracy"
     """The measure in which sites report what joining gained them."""
     input: Input = field(default_factory=lambda: Input((1,), ("0", "1")))
     proxy: Proxy = field(default_factory=Proxy)
     graph: Graph = field(default_factory=Graph)
     schema: Schema | None = None
-    """What the columns of a table mean and how they become numbers, if examples are rows."""
+    """The meaning of a table's columns and their encoding, if examples are rows of tables."""
     members: tuple[Card, ...] = ()
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class Manifest:
 
     @property
     def federation(self) -> str:
-        """What tells this federation from all others: its name and its first version's hash."""
+        """This federation's identity: its name and its first version's hash."""
         return f"{self.name}/{(self.founded or self.digest)[:16]}"
 
     def is_over(self, now: float) -> bool:
@@ -170,7 +170,7 @@ class Manifest:
         return tuple(card.name for card in self.members)
 
     def acceptance(self) -> bytes:
-        """What a member signs to accept this version."""
+        """The bytes that a member signs to accept this version."""
         return b"proxyfl accepts manifest\0" + bytes.fromhex(self.digest)
 
     def mixing(self) -> topology.Topology:
@@ -257,7 +257,7 @@ def check_successor(old: Manifest, new: Manifest) -> None:
 
 
 def input_of(schema: Schema) -> Input:
-    """What an example looks like under a schema."""
+    """The form of an example under a schema."""
     return Input((len(feature_names(schema)),), schema.label.classes)
 
 

@@ -20,7 +20,7 @@ FILE = "site.toml"
 
 @dataclass(frozen=True)
 class Data:
-    """Where this site's examples are."""
+    """This site's examples."""
 
     source: str = "data.npz"
     """A file, a folder, or one of the datasets that `proxyfl data` lists."""
@@ -30,17 +30,17 @@ class Data:
     """A table's own test part, a file of the same name in another folder; empty: some persons are
     held out."""
     separator: str = "auto"
-    """What separates the columns of a CSV file: `comma`, `semicolon`, `tab`, `bar`, or `auto`."""
+    """The separator of a CSV file's columns: `comma`, `semicolon`, `tab`, `bar`, or `auto`."""
     decimal: str = "auto"
     """The decimal sign of a CSV file: `point`, `comma`, or `auto`."""
     encoding: str = "auto"
     """The encoding of a CSV file, such as `utf-8` or `latin-1`, or `auto`."""
     faults: str = "refuse"
-    """What becomes of rows with faults: `refuse` the file, or `skip` them and say how many."""
+    """Rows with faults: `refuse` the file, or `skip` them and say how many."""
     test_fraction: float = 0.2
     """The part of the examples that is kept for judging, if the source has no test part."""
     seed: int = 0
-    """Which examples those are."""
+    """The seed that draws those examples."""
 
     def __post_init__(self) -> None:
         number("data.test_fraction", self.test_fraction, above=0, below=1)
@@ -59,14 +59,14 @@ class Model:
 
 @dataclass(frozen=True)
 class Learning:
-    """How the two models teach each other, and how long a round is."""
+    """The learning of both models, and the length of a round."""
 
     alpha: float = 0.6
     """The weight of the proxy's advice to the private model."""
     beta: float = 0.0
     """The weight of the private model's advice to the proxy; above 0, epsilon is conditional."""
     teacher: str = "received"
-    """Which proxy teaches: the one received, or the current one."""
+    """The proxy that teaches: the one received, or the current one."""
     batch_size: int = 60
     """The expected number of examples (persons, with `privacy.unit = "group"`) in a batch."""
     steps_per_round: int | None = None
@@ -83,7 +83,7 @@ class Learning:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What the proxy may reveal about this site's records."""
+    """The protection of this site's records."""
 
     unit: str = "record"
     """The unit that is protected: one `record`, or a `group`: a person with all of their records.
@@ -130,10 +130,10 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Network:
-    """How this site meets the others."""
+    """The connections to the other sites."""
 
     listen: str = "0.0.0.0:7443"
-    """Where to wait for peers; empty for a site that can only dial out."""
+    """The address to listen on; empty for a site that can only dial out."""
     patience: float = 600.0
     """Seconds that a round waits for a peer before it continues without it."""
     heartbeat: float = 10.0
@@ -153,15 +153,15 @@ class Network:
 
 @dataclass(frozen=True)
 class Defence:
-    """What is done against a member that sends poison."""
+    """The defence against a member that sends poisoned proxies."""
 
     rule: str = "none"
     """"none"; "clip": pull what is received towards one's own proxy; "median": clip, then take the
     middle value of each parameter, where two or more proxies are received in a round."""
     radius: float = 3.5
-    """How far a received proxy may be, in multiples of the way one's own goes in a round."""
+    """The largest distance of a received proxy, in multiples of one's own way in a round."""
     most_weight: float = 4.0
-    """How many times one's own weight a single share may have."""
+    """The largest weight of a share, in multiples of one's own."""
 
     def __post_init__(self) -> None:
         choice("defence.rule", self.rule, ("none", "clip", "median"))
@@ -171,7 +171,7 @@ class Defence:
 
 @dataclass(frozen=True)
 class Resources:
-    """What of this machine is used."""
+    """The parts of this machine that are used."""
 
     threads: int = 1
     device: str = "cpu"

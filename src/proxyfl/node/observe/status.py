@@ -1,4 +1,4 @@
-"""How far a site is: read from its folder, served on loopback as a page, as JSON, for Prometheus.
+"""A site's progress: read from its folder, served on loopback as a page, as JSON, for Prometheus.
 
 Reading changes nothing and needs none of the site's keys. The server listens on this
 machine alone and answers GET; it has no way to change anything.

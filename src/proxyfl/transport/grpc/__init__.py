@@ -23,7 +23,7 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 
 @dataclass(frozen=True)
 class Credentials:
-    """What one end shows and trusts, all in PEM form."""
+    """One end's key, certificate and trusted certificates, in PEM form."""
 
     key: bytes
     certificate: bytes
@@ -31,7 +31,7 @@ class Credentials:
 
 
 def options(largest: int) -> list[tuple[str, int]]:
-    """What both ends agree on: bounded sizes, and a dead peer noticed within half a minute."""
+    """Both ends' settings: bounded sizes, and a dead peer noticed within half a minute."""
     return [
         ("grpc.max_send_message_length", largest),
         ("grpc.max_receive_message_length", largest),

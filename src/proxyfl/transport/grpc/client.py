@@ -51,7 +51,7 @@ class Client:
         return answer
 
     def follow(self) -> Iterator[bytes]:
-        """What the peer has for this end, as it comes, for as long as both live."""
+        """The peer's messages for this end, as they come, for as long as both live."""
         ask = self._open().unary_stream(FOLLOW)
         try:
             yield from ask(b"")

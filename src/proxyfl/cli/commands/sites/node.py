@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 examples:
-  proxyfl node init north --name north --address north.example.org:7443
+  proxyfl node init north --address north.example.org:7443 --data patients.csv
   proxyfl node card north > north.card.toml        for whoever keeps the manifest
   proxyfl node accept north manifest.toml          sign the manifest for this site
   proxyfl preflight north                          is everything in order?
@@ -57,6 +57,19 @@ def add(commands: "Commands") -> None:
         default="",
         metavar="HOST:PORT",
         help="where peers reach this site; without it, the site can only dial out",
+    )
+    init.add_argument(
+        "--data",
+        default="data.npz",
+        metavar="SOURCE",
+        help="this site's examples: a file in its folder, or a dataset of `proxyfl data`",
+    )
+    init.add_argument(
+        "--status-port",
+        type=int,
+        default=7480,
+        metavar="PORT",
+        help="of the status page, on this machine only (default: 7480)",
     )
     _verb(verbs, "card", "print the card that the others need", _card)
     certificate = _verb(
@@ -127,10 +140,14 @@ def _init(args: argparse.Namespace) -> int:
     check_address(name, args.address)
     identity = Identity.create(args.folder, name)
     port = args.address.rpartition(":")[2]
-    network = site.Network(listen=f"0.0.0.0:{port}" if port else "")
-    write_text(
-        args.folder / site.FILE, site.to_toml(site.Site(name, network=network))
+    settings = site.Site(
+        name,
+        data=site.Data(args.data),
+        network=site.Network(
+            listen=f"0.0.0.0:{port}" if port else "", status_port=args.status_port
+        ),
     )
+    write_text(args.folder / site.FILE, site.to_toml(settings))
     card_file = args.folder / f"{name}.card.toml"
     _write_card(card_file, identity, args.address)
     console = Console(highlight=False)
