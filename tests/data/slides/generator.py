@@ -119,11 +119,11 @@ def _tiles(
     encoded = [_jpeg(kind) for kind in reduced]
     for top in range(0, height, TILE):
         for left in range(0, width, TILE):
-            kind = _kinds(left, top, step, tissue, tumour)
-            first = int(kind.flat[0])
-            if (kind == first).all():
-                yield encoded[first]
+            alone = _one_kind(left * step, top * step, TILE * step, tissue, tumour)
+            if alone is not None:
+                yield encoded[alone]
             else:
+                kind = _kinds(left, top, step, tissue, tumour)
                 yield _jpeg(np.choose(kind[:, :, None], reduced).astype(np.uint8))
 
 
@@ -132,6 +132,29 @@ def _repeated(kind: Pixels, step: int) -> Pixels:
     side = max(1, TILE // step)
     small = Image.fromarray(kind).resize((side, side), Image.Resampling.BOX)
     return np.tile(np.asarray(small), (TILE // side, TILE // side, 1))
+
+
+def _one_kind(
+    x: float, y: float, side: float, tissue: Disc, tumour: Disc | None
+) -> int | None:
+    """What a square shows, if it shows one thing alone."""
+    for kind, disc in ((TUMOUR, tumour), (NORMAL, tissue)):
+        if disc is None:
+            continue
+        across = (x - disc.x, x + side - disc.x)
+        down = (y - disc.y, y + side - disc.y)
+        farthest = math.hypot(max(map(abs, across)), max(map(abs, down)))
+        nearest = math.hypot(_from_zero(*across), _from_zero(*down))
+        if farthest < disc.radius:
+            return kind
+        if nearest < disc.radius:
+            return None
+    return GLASS
+
+
+def _from_zero(low: float, high: float) -> float:
+    """How far the interval is from 0."""
+    return max(low, -high, 0.0)
 
 
 def _kinds(

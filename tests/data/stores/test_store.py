@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from proxyfl.cli.main import main
 from proxyfl.data import load
 from proxyfl.data.dataset import hold_out
 from proxyfl.data.examples import InMemory, pixels
@@ -163,6 +164,25 @@ def test_a_wrong_checksum_is_named(tmp_path: Path) -> None:
     shard.unlink()
     with pytest.raises(DataError, match=r"000002\.npy: cannot be read"):
         load(str(store))
+
+
+def test_a_run_says_what_was_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`proxyfl run` over a store with a damaged shard that is skipped says so."""
+    write(tmp_path / "store")
+    (tmp_path / "store" / "000002.npy").unlink()
+    settings = [f"data.source={tmp_path / 'store'}", "data.faults=skip", "rounds=1"]
+    settings += [
+        "partition.kind=site",
+        "learning.batch_size=8",
+        'methods=["alone"]',
+    ]
+    words = ["run", "--out", str(tmp_path / "run")]
+    for setting in settings:
+        words += ["--set", setting]
+    assert main(words) == 0
+    assert "skipped 7 examples of" in capsys.readouterr().err
 
 
 def test_a_changed_index_is_named(tmp_path: Path) -> None:

