@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from proxyfl import params
+from proxyfl.privacy.clipping import terms
 from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.terms import Lookup, Product, upper_square_norms
 
@@ -114,6 +115,33 @@ def test_no_record_exceeds_c_in_float32(
     params.load_flat(model, params.flatten(model) * weights)
     y = torch.arange(N) % 3
     assert contribution(model, adversarial(kind, shape, seed), y) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("weights", [1.0, 1e-3, 1e3])
+@pytest.mark.parametrize(
+    "kind", ["plain", "huge", "constant", "offset", "cancelling"]
+)
+def test_gradients_that_are_not_kept_stay_within_c(
+    kind: str, weights: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A convolution's gradients that are formed for their norms and added up by the backend's own
+    kernel are at most C as well, each alone and whatever the others are."""
+    monkeypatch.setattr(terms, "KEPT_AT_MOST", 0)
+    monkeypatch.setattr(terms, "TRAFFIC", 0)
+    factory, shape = MODELS["convolution"]
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = factory()
+        params.load_flat(model, params.flatten(model) * weights)
+        x, y = adversarial(kind, shape, seed), torch.arange(N) % 3
+        assert contribution(model, x, y) <= 1 + 1e-6
+        found = Clipper(model).clip(x, y, loss, C).total.double()
+        alone = [
+            Clipper(model).clip(x[i : i + 1], y[i : i + 1], loss, C).total
+            for i in range(N)
+        ]
+        apart = float((found - torch.stack(alone).double().sum(0)).norm())
+        assert apart <= 1e-5 * C * N
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -69,6 +69,7 @@ OTHER = {
     "privacy.budget": "3,4.5",
     "privacy.accountant": "rdp",
     "privacy.unit": "group",
+    "privacy.max_physical_batch_size": "16",
     "privacy.account": "some/accounts",
     "precision": "bfloat16",
     "learning.balance": "prior",

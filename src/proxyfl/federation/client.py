@@ -96,13 +96,15 @@ class DP:
     following from the data; which of them is given decides the ledger's relation
     (``privacy.sampling``). ``unit`` is what is protected; with ``Unit.GROUP`` every number of
     examples, also the batch size, counts persons, of whom a step takes at most ``max_per_group``
-    records (``privacy.units``). With ``account``, what other studies have spent on the same records
+    records (``privacy.units``). ``max_physical_batch_size`` bounds how many records' gradients are
+    in memory at a time. With ``account``, what other studies have spent on the same records
     counts."""
 
     clip_norm: float
     noise_multiplier: float
     unit: Unit = Unit.RECORD
     max_per_group: int | None = None
+    max_physical_batch_size: int | None = None
     sampling_rate: float | None = None
     declared_examples: int | None = None
     delta: float | None = None
@@ -286,6 +288,7 @@ class _Workshop:
             declared_examples=self.dp.declared_examples,
             unit=self.dp.unit,
             max_per_group=self.dp.max_per_group,
+            max_physical_batch_size=self.dp.max_physical_batch_size,
         )
 
 

@@ -141,6 +141,7 @@ def client(
     dp = DP(
         unit=Unit(site.privacy.unit),
         max_per_group=site.privacy.max_per_group,
+        max_physical_batch_size=site.privacy.max_physical_batch_size,
         clip_norm=site.privacy.clip_norm,
         noise_multiplier=site.privacy.noise_multiplier,
         sampling_rate=site.privacy.sampling_rate,

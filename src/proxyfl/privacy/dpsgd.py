@@ -20,6 +20,8 @@ ledger's relation:
     * a step is on the ledger before its batch is drawn, with the sampling rate and the noise that
       it then has; an empty batch is a step, noise and all;
     * the divisor is ``batch_size``, never the size of the batch drawn;
+    * with ``max_physical_batch_size`` the gradients of so many records are computed at a time, and
+      added up before the one noise: neither the mechanism nor its cost changes;
     * a rate that follows from a number of examples is refused with a ledger that claims
       add-or-remove.
 """
@@ -105,6 +107,7 @@ class DPSGD:
         declared_examples: int | None = None,
         unit: Unit = Unit.RECORD,
         max_per_group: int | None = None,
+        max_physical_batch_size: int | None = None,
     ) -> None:
         self._units = Units(examples, unit, max_per_group)
         sampling = sampling_for(
@@ -172,7 +175,11 @@ class DPSGD:
         self._noise = noise
         nobody = examples.take(torch.empty(0, dtype=torch.int64))
         self._clipper = checked_clipper(
-            model, examples.shape, dtype=nobody.dtype, wide=not noise.simulated
+            model,
+            examples.shape,
+            dtype=nobody.dtype,
+            wide=not noise.simulated,
+            at_once=max_physical_batch_size,
         )
         self._device = params.trainable(model)[0].device
         self._clip_to = clip_norm_for(

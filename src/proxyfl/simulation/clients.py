@@ -116,6 +116,7 @@ class Assembly:
         return DP(
             unit=Unit(settings.unit),
             max_per_group=settings.max_per_group,
+            max_physical_batch_size=settings.max_physical_batch_size,
             sampling_rate=self._setting("privacy.sampling_rate", rate, i),
             declared_examples=self._setting("privacy.examples", declared, i),
             clip_norm=self._setting("privacy.clip_norm", settings.clip_norm, i),

@@ -26,6 +26,9 @@ class Privacy:
     With `group`, batch_size, examples and sampling_rate count persons, whom the data must name."""
     max_per_group: int | None = None
     """With `group`: records of a person in one step, drawn anew each time; absent: all of them."""
+    max_physical_batch_size: int | None = None
+    """Records whose gradients are computed at a time, which bounds memory; a larger batch is worked
+    through in slices and gets its noise once. Absent: the whole batch at a time."""
     delta: PerClientFloat | None = None
     """The guarantee's delta, per client; absent: 1 / examples."""
     sampling_rate: PerClientFloat | None = None
@@ -52,6 +55,8 @@ class Privacy:
                     f"privacy.max_per_group={self.max_per_group} is for privacy.unit = 'group', "
                     f"got {self.unit!r}. Set the unit, or leave max_per_group out."
                 )
+        if self.max_physical_batch_size is not None:
+            whole("privacy.max_physical_batch_size", self.max_physical_batch_size)
         for value in values(self.budget):
             number("privacy.budget", value, above=0)
         for value in values(self.noise_multiplier):

@@ -90,6 +90,9 @@ class Privacy:
     With `group`, batch_size, examples and sampling_rate count persons, whom the data must name."""
     max_per_group: int | None = None
     """With `group`: records of a person in one step, drawn anew each time; absent: all of them."""
+    max_physical_batch_size: int | None = None
+    """Records whose gradients are computed at a time, which bounds memory; a larger batch is worked
+    through in slices and gets its noise once. Absent: the whole batch at a time."""
     noise_multiplier: float = 4.0
     clip_norm: float = 1.0
     delta: float | None = None
@@ -113,6 +116,8 @@ class Privacy:
         choice("privacy.unit", self.unit, tuple(Unit))
         if self.max_per_group is not None:
             whole("privacy.max_per_group", self.max_per_group)
+        if self.max_physical_batch_size is not None:
+            whole("privacy.max_physical_batch_size", self.max_physical_batch_size)
         if self.delta is not None:
             number("privacy.delta", self.delta, above=0, below=1)
         if self.sampling_rate is not None:

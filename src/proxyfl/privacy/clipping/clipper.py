@@ -13,6 +13,8 @@ Guarantees:
     * an example whose gradient is not finite contributes nothing, and changes nothing for the
       others: their random draws and the model's buffers are those of one run, as without it;
     * an empty batch gives zeros, and moves the model's buffers on as any other batch does;
+    * with ``at_once``, a larger batch is computed in slices of at most so many examples: the same
+      sum up to rounding, and the buffers move on once, as in one pass;
     * where records come in groups, all of this holds of groups in place of examples (``grouped``).
 """
 
@@ -39,8 +41,11 @@ class Clipper:
     The way to the gradients is found once per mode (training, evaluation), at ``prepare`` or at the
     first call, on made-up inputs of the same shape."""
 
-    def __init__(self, model: nn.Module, *, wide: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, *, wide: bool = False, at_once: int | None = None
+    ) -> None:
         self.model = model
+        self._at_once = at_once
         flat = params.flatten(model)
         self._dtype = flat.dtype
         self._flat = torch.zeros_like(
@@ -89,17 +94,22 @@ class Clipper:
         records of one group, and so on. A group's gradient is the mean over its records."""
         shape = tuple(x.shape[1:])
         way = self.prepare(shape, x.dtype)
-        if len(x) == 0:
+        if x.shape[0] == 0:
             way.advance(made_up(self.model, shape, 1, dtype=x.dtype))
             self._flat.zero_()
             return Clipped(self._flat, 0.0, self._flat.new_empty(0))
-        parts = list(pieces(len(x), sizes, way.at_once, one_pass=way.changes_state))
+        limits = [each for each in (self._at_once, way.at_once) if each is not None]
+        parts = list(pieces(x.shape[0], sizes, min(limits, default=None)))
         if len(parts) == 1:
             return self._clip(way, parts[0], x, targets, loss, clip_norm)
         total = torch.zeros_like(self._flat)
         total_loss = 0.0
         norms = []
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         for piece in parts:
+            # Each starts from the same buffers: how often they move on must tell nothing.
+            for buffer, value in buffers:
+                buffer.copy_(value)
             part = self._clip(way, piece, x, targets, loss, clip_norm)
             total += part.total
             total_loss += part.loss

@@ -8,9 +8,7 @@ backward pass, and nothing runs person by person.
 
 All groups of a pass need the same number of rows. Groups are taken together with others of about
 their size (up to the next power of two), and the rows that a group lacks are filled with copies of
-its first record, of weight zero: less than half of the rows are such copies. A model whose buffers
-change in a pass (spectral norm) takes all groups in one, however many copies that needs: how often
-its buffers change must not depend on who is in the batch.
+its first record, of weight zero: less than half of the rows are such copies.
 
 Guarantees:
     * group j's gradient depends on its own records alone, since that of a row does
@@ -61,14 +59,9 @@ class Piece:
 
 
 def pieces(
-    records: int,
-    sizes: Tensor | None,
-    at_once: int | None,
-    *,
-    one_pass: bool = False,
+    records: int, sizes: Tensor | None, at_once: int | None
 ) -> Iterator[Piece]:
-    """A batch of ``records`` rows in pieces of at most ``at_once`` rows, but one group at least;
-    all in one piece with ``one_pass``.
+    """A batch of ``records`` rows in pieces of at most ``at_once`` rows, but one group at least.
 
     ``sizes`` says how many consecutive rows each group has; for None every row is by itself."""
     if sizes is None or bool((sizes == 1).all()):
@@ -78,8 +71,6 @@ def pieces(
         return
     starts = sizes.cumsum(0) - sizes
     widths = _next_power_of_two(sizes)
-    if one_pass:
-        widths = widths.max().expand_as(widths)
     for width in sorted(set(widths.tolist())):
         chosen = (widths == width).nonzero().view(-1)
         step = max(1, (at_once or records * width) // width)

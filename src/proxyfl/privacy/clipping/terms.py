@@ -22,8 +22,9 @@ A ``Term`` is one use of one weight. Guarantees, with u the unit roundoff of the
       included. A sum of m squares in any order is wrong by at most m u of itself (Higham 2002,
       section 3.1): sums are taken in blocks, blocks in float64, and the bound is added. Gram
       matrices are float64, and what the sum of t products in the weight's own type can lose,
-      (t + 3) u sum_t |g_it| |a_it|, is added. Where that is not small, because the products cancel,
-      G_i is formed instead.
+      (t + 3) u sum_t |g_it| |a_it|, is added; twice that where G_i is formed for its norm and added
+      up in another order. Where that is not small, because the products cancel, what is added up is
+      the G_i whose norm was taken.
 """
 
 from collections.abc import Callable, Iterator
@@ -197,12 +198,41 @@ class Product:
     def square_norms(self) -> Tensor:
         if self.prefers_gram:
             return self._gram_or_formed()
+        if self._is_contracted:
+            return self._contracted_or_formed()
         return self._formed_square_norms()
 
     def _formed_square_norms(self) -> Tensor:
         if self._kept is not None:
             return upper_square_norms(self._kept)
         return torch.cat([upper_square_norms(piece) for piece in self._pieces()])
+
+    @property
+    def _is_contracted(self) -> bool:
+        """True if the gradients are too many to keep, and the backend can add them up."""
+        return self._kept is None and self.contract is not None
+
+    def _contracted_or_formed(self) -> Tensor:
+        """Gradients are formed for their norms, and added up by the backend in another order: two
+        sums of t products differ by at most twice what one can lose. Each example decides for
+        itself whether that is small."""
+        squares = []
+        lengths = []
+        d, p = self._shape
+        for i, j in self._ranges(max(d * self.positions, d * p)):
+            a = self._inputs(i, j)
+            g = self._output_gradients(i, j)
+            squares.append(upper_square_norms(torch.bmm(g, a.transpose(1, 2))))
+            norms_a = torch.linalg.vector_norm(a, dim=1).double()
+            norms_g = torch.linalg.vector_norm(g, dim=1).double()
+            lengths.append((norms_a * norms_g).sum(1))
+        square = torch.cat(squares)
+        # a tenth more for the rounding of the lengths themselves, enough up to d = 10^5
+        longest = 1.1 * torch.cat(lengths)
+        bound = 2 * (self.positions + 4) * _roundoff(self.parameter.dtype) * longest
+        formed = ~(bound <= SMALL * square.sqrt())
+        self._formed = formed if bool(formed.any()) else None
+        return torch.where(formed, square, (square.sqrt() + bound).square_())
 
     def _gram_or_formed(self) -> Tensor:
         """Each example decides for itself: what another one is must not change its norm."""
@@ -242,11 +272,7 @@ class Product:
         return ((squares + double).sqrt() + bound).square(), close
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        if (
-            self._dropped is not None
-            or not self.prefers_gram
-            or not self._contracts_in(out.dtype)
-        ):
+        if self._dropped is not None or not self._contracts_in(out.dtype):
             self._add_formed(c, out)
         elif self._formed is None:
             self._contract(c, out)
@@ -257,7 +283,10 @@ class Product:
             out.add_(rest)
 
     def _contracts_in(self, dtype: torch.dtype) -> bool:
-        return self.contract is None or dtype == self.g.dtype
+        if self.contract is None:
+            return self.prefers_gram
+        allowed = self.prefers_gram or self._is_contracted
+        return allowed and dtype == self.g.dtype
 
     def _add_formed(self, c: Tensor, out: Tensor) -> None:
         if self._kept is not None and self._kept.dtype == out.dtype:

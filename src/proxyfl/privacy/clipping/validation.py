@@ -51,10 +51,12 @@ def checked_clipper(
     name: str = "proxy",
     dtype: torch.dtype | None = None,
     wide: bool = False,
+    at_once: int | None = None,
 ) -> Clipper:
     """A ``Clipper`` for a model that may be trained privately, on examples of ``shape`` and
-    ``dtype``; with ``wide`` its sums are float64."""
-    check = _Check(model, shape, name, dtype, wide=wide)
+    ``dtype``; with ``wide`` its sums are float64, with ``at_once`` it computes so many examples at
+    a time."""
+    check = _Check(model, shape, name, dtype, wide=wide, at_once=at_once)
     check.way()
     return check.clipper
 
@@ -70,6 +72,7 @@ class _Check:
         dtype: torch.dtype | None,
         *,
         wide: bool = False,
+        at_once: int | None = None,
     ) -> None:
         self.model = model
         self.name = name
@@ -82,7 +85,7 @@ class _Check:
             )
         for path, module in model.named_modules():
             _refuse_by_type(path, module, name)
-        self.clipper = Clipper(model, wide=wide)
+        self.clipper = Clipper(model, wide=wide, at_once=at_once)
 
     def way(self) -> Way:
         """Find the way, try it, and say so if it is a slow one."""

@@ -49,7 +49,6 @@ class Way(Protocol):
     name: str
     reason: str | None
     at_once: int | None
-    changes_state: bool
 
     def terms(
         self,
@@ -76,7 +75,6 @@ class OnePass:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.changes_state = program.changes_state
 
     def terms(
         self,
@@ -103,7 +101,6 @@ class Vmapped:
     """The graph of one example, run for each example by itself."""
 
     name = "vmapped"
-    changes_state = False
 
     def __init__(
         self, model: nn.Module, alone: Callable[..., Any], reason: str
@@ -162,7 +159,6 @@ class OneByOne:
     """The model itself, called on one example after the other."""
 
     name = "one by one"
-    changes_state = False
 
     def __init__(self, model: nn.Module, reason: str) -> None:
         self.reason: str | None = reason
