@@ -168,6 +168,8 @@ def test_text_says_what_it_means(capsys: pytest.CaptureFixture[str]) -> None:
         "a factor of 8.8",
         "covers everything that was released",
         "zero-out",
+        "per record",
+        "the unit is one record",
     ):
         assert part in out
 
@@ -256,3 +258,20 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "how much noise?" in out
     assert "how many steps?" in out
+
+
+def test_the_person_as_the_unit(
+    document: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --unit group the numbers are the same for as many persons, and the promise is theirs;
+    records per person are then no question."""
+    asked = "--examples 1000 --batch 50 --epochs 3 --noise 2 --delta 1e-4"
+    by_record, by_person = document(asked), document(f"{asked} --unit group")
+    assert by_person["pld"] == by_record["pld"]
+    assert (by_record["unit"], by_person["unit"]) == ("record", "group")
+    call(f"{asked} --unit group")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "epsilon per group" in out
+    assert "Whether or not any one group had an effect" in out
+    with pytest.raises(ConfigError, match="leave --records-per-person out"):
+        call(f"{asked} --unit group --records-per-person 2")

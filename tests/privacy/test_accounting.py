@@ -391,10 +391,10 @@ class TestStatement:
         assert str(kind) in str(epsilon([Segment(0.1, 2.0, 5)], 1e-5, kind))
 
     def test_text(self) -> None:
-        """The text gives the smaller epsilon, delta, the kind and the relation."""
+        """The text gives the smaller epsilon, delta, the kind, the relation and the unit."""
         assert (
             str(Epsilon(2.377, 2.174, 1e-5, Kind.CONDITIONAL))
-            == "epsilon 2.174 at delta 1e-05 (conditional, zero-out)"
+            == "epsilon 2.174 at delta 1e-05 (conditional, zero-out, per record)"
         )
 
     def test_without_dp_epsilon_is_infinite(self) -> None:

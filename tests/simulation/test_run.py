@@ -131,7 +131,7 @@ def test_a_released_models_file_says_what_it_cost(tmp_path: Path) -> None:
     )
     models = tmp_path / "run" / "models" / "proxyfl"
     assert (
-        "(conditional, zero-out)"
+        "(conditional, zero-out, per record)"
         in about_model(models / "000-proxy.safetensors")["epsilon"]
     )
     assert (
