@@ -163,7 +163,10 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
             if spent is not None:
                 row["round"] = run.progress[method] if after is None else after
                 row |= {"epsilon": spent.best, "delta": spent.delta}
-                yield row | {"epsilon_kind": str(spent.kind)}
+                yield row | {
+                    "epsilon_kind": str(spent.kind),
+                    "epsilon_unit": str(spent.unit),
+                }
 
 
 def _ledger_rows(runs: Iterable[Run]) -> Iterator[Row]:

@@ -100,11 +100,17 @@ def told(group: Group) -> list[Document]:
 def cost(epsilon: Epsilon) -> Document:
     """An epsilon as plain data: never without its kind."""
     if epsilon.kind is Kind.NONE:
-        return {"epsilon": None, "delta": epsilon.delta, "epsilon_kind": "none"}
+        return {
+            "epsilon": None,
+            "delta": epsilon.delta,
+            "epsilon_kind": "none",
+            "epsilon_unit": str(epsilon.unit),
+        }
     return {
         "epsilon": epsilon.best,
         "delta": epsilon.delta,
         "epsilon_kind": str(epsilon.kind),
+        "epsilon_unit": str(epsilon.unit),
     }
 
 

@@ -62,13 +62,10 @@ def epsilons(group: Group, method: str) -> dict[str, Any]:
                         getattr(epsilon, accountant)
                     )
     named = sorted(kinds - {Kind.NONE})
-    found: dict[str, Any] = {
-        "kind": " or ".join(named) or "none",
-        "unit": " or ".join(sorted(units)),
-        "rounds": [],
-    }
+    found: dict[str, Any] = {"kind": " or ".join(named) or "none", "rounds": []}
     if not named:
         return found
+    found["unit"] = " or ".join(sorted(units))
     found["rounds"] = [number + 1 for number in sorted(paid)]
     for accountant in ACCOUNTANTS:
         found[accountant] = _range(paid, accountant)
