@@ -11,16 +11,16 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "proxyfl"
 
 LEVELS = (
-    ("errors",),
-    ("_files", "_validate", "curves"),
+    ("errors", "curves"),
+    ("_files", "_validate", "measures"),
     (
         "_entrypoint",
         "_examples",
         "_machine",
         "_settings",
         "losses",
-        "measures",
         "params",
+        "resampling",
         "seeds",
     ),
     ("privacy", "gossip", "transport", "data", "models"),

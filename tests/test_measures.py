@@ -171,47 +171,6 @@ def test_uneven_classes_have_a_measure_of_their_own(shares, measure):
     assert measures.default_measure(labels, len(shares)) == measure
 
 
-def test_resampling_is_paired():
-    """Two models are judged on the same samples: a model minus itself is zero, always."""
-    found = predictions(2)
-    persons = np.arange(400) // 2
-    one = measures.resampled(MEASURES["auroc"], found, persons, times=20, seed=3)
-    two = measures.resampled(MEASURES["auroc"], found, persons, times=20, seed=3)
-    other = measures.resampled(MEASURES["auroc"], found, persons, times=20, seed=4)
-    assert one == two
-    assert one != other
-
-
-def test_persons_are_drawn_whole():
-    """With every person's rows alike, resampling rows would be too sure of itself by sqrt(rows)."""
-    base = predictions(2, count=50)
-    rows = np.repeat(np.arange(50), 20)
-    found = base.taken(rows)
-    by_person = measures.resampled(
-        MEASURES["accuracy"], found, rows, times=200, seed=0
-    )
-    by_row = measures.resampled(
-        MEASURES["accuracy"], found, None, times=200, seed=0
-    )
-    assert np.std(by_person) / np.std(by_row) == pytest.approx(np.sqrt(20), rel=0.3)
-
-
-def test_intervals_cover_what_they_say():
-    """The 95 % interval of the accuracy of 400 coin tosses covers the truth 19 times in 20."""
-    generator = np.random.default_rng(0)
-    covered = 0
-    for seed in range(100):
-        labels = (generator.random(400) < 0.7).astype(np.int64)
-        found = Predictions(np.tile([0.0, 1.0], (400, 1)), labels)
-        values = measures.resampled(
-            MEASURES["accuracy"], found, None, times=200, seed=seed
-        )
-        low, high = measures.interval(values)
-        covered += low <= 0.7 <= high
-    assert 88 <= covered <= 99
-    assert measures.interval([None, None]) is None
-
-
 def test_reading_the_list_needs_no_numpy():
     """Importing the list of measures imports neither NumPy nor torch nor scikit-learn."""
     import subprocess

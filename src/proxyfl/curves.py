@@ -21,21 +21,33 @@ _ROUNDING = 1e-12
 @dataclass(frozen=True)
 class Curve:
     """The positives and the negatives that score at least as high as each threshold, from the
-    highest score to the lowest, along the last axis. There are some of both."""
+    highest score to the lowest, along the last axis. Where there are not some of both, values mean
+    nothing."""
 
     positives: "Array"
     negatives: "Array"
 
     @classmethod
-    def of(cls, scores: "NDArray[Any]", positive: "NDArray[np.bool_]") -> "Curve":
+    def of(
+        cls,
+        scores: "NDArray[Any]",
+        positive: "NDArray[np.bool_]",
+        weights: "Array | None" = None,
+    ) -> "Curve":
         """The curve of some scores, of which ``positive`` belong to positives; equal scores share a
-        threshold."""
+        threshold. With ``weights`` (samples, scores), a curve for each sample, in which a score
+        counts as often as its weight says."""
         import numpy as np
 
         order = np.argsort(-scores, kind="stable")
         ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
-        positives = np.cumsum(positive[order], dtype=float)[ends]
-        return cls(positives, ends + 1 - positives)
+        if weights is None:
+            positives = np.cumsum(positive[order], dtype=float)[ends]
+            return cls(positives, ends + 1 - positives)
+        drawn = weights[:, order]
+        everyone = np.cumsum(drawn, axis=-1)[:, ends]
+        positives = np.cumsum(drawn * positive[order], axis=-1)[:, ends]
+        return cls(positives, everyone - positives)
 
     def auroc(self) -> "Array":
         """The area under true against false positives, by trapezoids."""
@@ -50,7 +62,10 @@ class Curve:
         """The precision at each threshold, weighted by the positives that the threshold adds."""
         import numpy as np
 
-        precision = self.positives / (self.positives + self.negatives)
+        said = self.positives + self.negatives
+        precision = np.divide(
+            self.positives, said, out=np.zeros_like(said), where=said > 0
+        )
         steps = np.diff(self.positives, prepend=0)
         found: Array = (steps * precision).sum(-1) / self.positives[..., -1]
         return found

@@ -10,8 +10,8 @@ With two classes, class 1 is the positive one. With more, AUROC and average prec
 classes, each against the rest; classes that the test set lacks are left out.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,28 @@ class Predictions:
     @cached_property
     def _curves(self) -> dict[int, Curve]:
         return {}
+
+    @cached_property
+    def squares(self) -> "NDArray[np.float64]":
+        """Each example's squared error: of class 1's probability with two classes, else summed
+        over the classes."""
+        import numpy as np
+
+        right = np.eye(self.classes)[self.labels]
+        squares: NDArray[np.float64] = (self.probabilities - right) ** 2
+        return squares[:, 1] if self.classes == 2 else squares.sum(1)
+
+    @cached_property
+    def losses(self) -> "NDArray[np.float64]":
+        """Minus the logarithm of each example's true class's probability."""
+        from scipy.special import logsumexp
+
+        logits = self.logits.astype(float)
+        rows = range(len(self.labels))
+        found: NDArray[np.float64] = (
+            logsumexp(logits, axis=1) - logits[rows, self.labels]
+        )
+        return found
 
     @cached_property
     def confusion(self) -> "NDArray[np.int64]":
@@ -156,28 +178,16 @@ def specificity_at(predictions: Predictions, sensitivity: float) -> float | None
 def brier(predictions: Predictions) -> float | None:
     """The mean squared error of the probabilities: of class 1 with two classes, else summed over
     the classes."""
-    import numpy as np
-
     if not predictions.finite:
         return None
-    right = np.eye(predictions.classes)[predictions.labels]
-    squares = (predictions.probabilities - right) ** 2
-    if predictions.classes == 2:
-        return float(squares[:, 1].mean())
-    return float(squares.sum(1).mean())
+    return float(predictions.squares.mean())
 
 
 def log_loss(predictions: Predictions) -> float | None:
     """Minus the mean logarithm of the true class's probability."""
-    from scipy.special import logsumexp
-
     if not predictions.finite:
         return None
-    logits = predictions.logits.astype(float)
-    rows = range(len(predictions.labels))
-    return float(
-        (logsumexp(logits, axis=1) - logits[rows, predictions.labels]).mean()
-    )
+    return float(predictions.losses.mean())
 
 
 def calibration(
@@ -186,9 +196,11 @@ def calibration(
     """The calibration curve of class 1, or of the predicted class if there are more than two.
 
     For each tenth of [0, 1] that has examples: the mean probability, the share that came true, and
-    the number of examples."""
+    the number of examples. Nothing of a model that has diverged."""
     import numpy as np
 
+    if not predictions.finite:
+        return []
     probabilities = predictions.probabilities
     if predictions.classes == 2:
         said = probabilities[:, 1]
@@ -228,55 +240,6 @@ def default_measure(labels: "NDArray[np.int64]", classes: int) -> str:
     return "auroc" if classes == 2 else "macro_accuracy"
 
 
-def resampled(
-    measure: Measure,
-    predictions: Predictions,
-    persons: "NDArray[np.int64] | None",
-    *,
-    times: int,
-    seed: int,
-) -> list[float | None]:
-    """The measure on ``times`` bootstrap samples of persons (of examples, where nobody knows who is
-    who).
-
-    Equal persons, ``times`` and ``seed`` give the same samples for every model. So the difference
-    of two models' lists, entry by entry, is a sample of their difference."""
-    import numpy as np
-
-    if persons is None:
-        persons = np.arange(len(predictions.labels))
-    order = np.argsort(persons, kind="stable")
-    _, starts = np.unique(persons[order], return_index=True)
-    rows_of = np.split(order, starts[1:])
-    # a row each: no lists of rows to put together
-    alone = len(rows_of) == len(order)
-    generator = np.random.default_rng(seed)
-    found = []
-    for _ in range(times if len(order) else 0):
-        drawn = generator.integers(len(rows_of), size=len(rows_of))
-        rows = (
-            order[drawn]
-            if alone
-            else np.concatenate([rows_of[person] for person in drawn])
-        )
-        found.append(measure.compute(predictions.taken(rows)))
-    return found
-
-
-def interval(
-    values: "Iterable[float | None]", level: float = 0.95
-) -> tuple[float, float] | None:
-    """The middle ``level`` of bootstrap values; None where there are none."""
-    import numpy as np
-
-    defined = [value for value in values if value is not None]
-    if not defined:
-        return None
-    tail = (1 - level) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return float(low), float(high)
-
-
 MEASURES = {
     measure.name: measure
     for measure in (
@@ -299,3 +262,25 @@ MEASURES = {
     )
 }
 """Every measure that is recorded, in the order in which tables show them."""
+
+OWN = "own_"
+"""Before a measure's name: the same measure on the test part of a client's own site."""
+
+
+def names() -> list[str]:
+    """Every name of a score: the measures, and each of them on a client's own test part."""
+    return [*MEASURES, *(f"{OWN}{name}" for name in MEASURES)]
+
+
+def named(name: str) -> Measure | None:
+    """The measure of this name; None for one that this release does not know."""
+    found = MEASURES.get(name.removeprefix(OWN))
+    if found is None or not name.startswith(OWN):
+        return found
+    return replace(found, name=name, title=f"{found.title}, own test part")
+
+
+def title_of(name: str) -> str:
+    """A measure as readers see it; the name of one that this release does not know."""
+    found = named(name)
+    return name if found is None else found.title

@@ -12,6 +12,8 @@ from proxyfl.records import reading as loading
 
 FIGURES = (
     "gains",
+    "scores",
+    "calibration",
     "curves",
     "epsilon",
     "graph",

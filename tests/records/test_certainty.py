@@ -1,6 +1,8 @@
 """How sure a gain is: intervals, noise, the majority rate, and models that say one class only."""
 
 from proxyfl.records import certainty
+from proxyfl.records.answers import Question, answer
+from proxyfl.records.groups import groups
 from proxyfl.records.run import Run
 
 
@@ -77,7 +79,9 @@ def test_no_resampled_scores_no_interval():
     for row in found.rows:
         del row["private_resampled"]
     assert certainty.gain_interval(found, "proxyfl") is None
-    assert certainty.score_interval(found, "proxyfl", 0) is None
+    (group,) = groups([found])
+    joined = answer(group, "proxyfl", Question("auroc"))
+    assert certainty.answer_interval(joined) is None
 
 
 def test_the_majority_rate_and_one_class_only():
@@ -88,3 +92,27 @@ def test_the_majority_rate_and_one_class_only():
     assert len(certainty.one_class_only(found)) == 4
     fair = run([[0.5], [0.5]], [[0.5], [0.5]], counts=[[90, 3], [7, 0]])
     assert not certainty.one_class_only(fair)
+
+
+def test_an_answer_has_the_interval_of_its_run():
+    """The interval of an answer over one run is that of the run, for all clients and for each."""
+    found = run([[0.5, 0.6], [0.5, 0.4]], [[0.7, 0.7], [0.6, 0.5]])
+    (group,) = groups([found])
+    joined = answer(group, "proxyfl", Question("auroc"))
+    assert certainty.answer_interval(joined) == certainty.gain_interval(
+        found, "proxyfl"
+    )
+    for client in (0, 1):
+        one = certainty.gain_interval(found, "proxyfl", [client])
+        assert certainty.answer_interval(joined, client) == one
+
+
+def test_only_the_runs_measure_has_intervals_of_gains():
+    """A gain in another measure has no interval rather than that of the run's measure."""
+    found = run([[0.5], [0.5]], [[0.7], [0.7]])
+    assert certainty.gain_interval(found, "proxyfl", measure="brier") is None
+    assert certainty.gain_interval(found, "proxyfl", measure="own_auroc") is None
+    for row in found.rows:
+        row["private_own_resampled"] = row["private_resampled"]
+    own = certainty.gain_interval(found, "proxyfl", measure="own_auroc")
+    assert own == certainty.gain_interval(found, "proxyfl")

@@ -258,7 +258,7 @@ def watched_run(
         shares=True,
         transport=MemoryTransport(),
         presence=lambda round: presences[round],
-        evaluate=evaluator(config, prepared.dataset),
+        evaluate=evaluator(config, prepared.dataset, assembly.method),
         evaluate_now=lambda _round: False,
         timeout=config.exchange.timeout,
     )

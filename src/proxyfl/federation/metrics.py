@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from proxyfl._examples import Examples
 from proxyfl.data.examples import chunks
-from proxyfl.measures import MEASURES, Predictions, calibration, resampled
+from proxyfl.measures import MEASURES, Predictions, calibration
+from proxyfl.resampling import Interval, interval, resampled
 
 CHUNK = 1000
 """Examples evaluated at a time: keeps a convolution's activations small."""
@@ -21,14 +24,16 @@ RESAMPLED = 200
 class Score:
     """A model's score: each measure's value (None where it is not defined), and the counts.
 
-    ``confusion[i, j]`` counts the examples of class i that were taken for class j. ``own`` has the
-    measures on the client's own test part, where there is one. A last score also has a calibration
-    curve, and the run's measure on bootstrap samples of persons (``measures.resampled``)."""
+    ``confusion[i, j]`` counts the examples of class i that were taken for class j. ``own`` is the
+    score on the client's own test part, where there is one. A last score also has a calibration
+    curve, each measure's 95 % interval over persons, and the run's measure on every bootstrap
+    sample (``proxyfl.resampling``)."""
 
     confusion: Tensor
     values: Mapping[str, float | None]
-    own: Mapping[str, float | None] = field(default_factory=dict)
+    own: "Score | None" = None
     calibration: Sequence[tuple[float, float, int]] = ()
+    intervals: Mapping[str, Interval | None] = field(default_factory=dict)
     resampled: Sequence[float | None] = ()
 
     @property
@@ -91,18 +96,29 @@ class Judge:
     ) -> Score:
         """The score of ``model`` of ``client``; ``last`` if the client's last."""
         predictions = predict(model, self.examples, self.device)
-        score = judge(predictions)
-        if self.site is not None:
-            mine = predictions.taken((self.site == client).numpy())
-            score = replace(score, own=all_measures(mine))
-        if not last:
-            return score
         groups = self.examples.groups
         persons = None if groups is None else groups.numpy()
-        chosen = MEASURES[self.measure]
-        values = resampled(
-            chosen, predictions, persons, times=RESAMPLED, seed=self.seed
-        )
+        score = self._score(predictions, persons, last)
+        if self.site is None:
+            return score
+        mine = (self.site == client).numpy()
+        of_mine = None if persons is None else persons[mine]
+        own = self._score(predictions.taken(mine), of_mine, last)
+        return replace(score, own=own)
+
+    def _score(
+        self,
+        predictions: Predictions,
+        persons: NDArray[np.int64] | None,
+        last: bool,
+    ) -> Score:
+        score = judge(predictions)
+        if not last:
+            return score
+        values = resampled(predictions, persons, times=RESAMPLED, seed=self.seed)
         return replace(
-            score, calibration=calibration(predictions), resampled=values
+            score,
+            calibration=calibration(predictions),
+            intervals={name: interval(found) for name, found in values.items()},
+            resampled=values.get(self.measure, ()),
         )

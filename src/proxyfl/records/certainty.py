@@ -8,48 +8,51 @@ Definitions:
     * a kept model **says one class only** if it gives every test example the same class.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from proxyfl.measures import MEASURES, interval
-from proxyfl.records.row import Row, roles
-from proxyfl.records.run import Run, compared_after
-
-Interval = tuple[float, float]
+from proxyfl.measures import OWN
+from proxyfl.records.answers import Answer
+from proxyfl.records.row import own_of
+from proxyfl.records.run import Run, better_by, compared_after
+from proxyfl.resampling import Interval, interval
 
 
 def gain_interval(
     run: Run,
     name: str,
-    clients: Sequence[int] | None = None,
+    clients: Iterable[int] | None = None,
     *,
     over: str = "alone",
+    measure: str | None = None,
 ) -> Interval | None:
-    """The interval of the mean gain of ``clients`` (all of them for None) in the run's measure.
+    """The interval of the mean gain of ``clients`` (all of them for None) in the run's measure, or
+    in that measure on the clients' own test parts.
 
     None where it is not known: without resampled scores of both methods at their ends."""
-    if over not in run.methods or compared_after(run, name, run, over) is not None:
-        return None
+    chosen = run.clients if clients is None else clients
+    return _interval_of_mean(
+        [_differences(run, name, client, over, measure) for client in chosen]
+    )
+
+
+def answer_interval(found: Answer, client: int | None = None) -> Interval | None:
+    """The interval of an answer's mean gain, or of the mean gain of one client over runs.
+
+    None where some gain has no resampled scores, or was compared with another run's."""
+    asked = found.asked
     differences = []
-    for client in run.clients if clients is None else clients:
-        joined = _resampled(run, name, client)
-        alone = _resampled(run, over, client)
-        if joined is None or alone is None or len(joined) != len(alone):
-            return None
-        differences.append(_gains(run.measure, joined, alone))
-    if not differences:
-        return None
-    means = []
-    for sample in zip(*differences, strict=True):
-        defined = [value for value in sample if value is not None]
-        means.append(sum(defined) / len(defined) if defined else None)
-    return interval(means)
-
-
-def score_interval(run: Run, name: str, client: int) -> Interval | None:
-    """The interval of the score of the model that a client keeps."""
-    values = _resampled(run, name, client)
-    return None if values is None else interval(values)
+    for number, who in found.gains:
+        if client is None or who == client:
+            run = found.group.runs[number]
+            differences.append(
+                None
+                if asked.role is not None or asked.after is not None
+                else _differences(
+                    run, found.method, who, asked.against, asked.measure
+                )
+            )
+    return _interval_of_mean(differences)
 
 
 def is_within_noise(found: Interval | None) -> bool:
@@ -82,6 +85,22 @@ def one_class_only(run: Run) -> list[tuple[str, int, str]]:
     return found
 
 
+def warnings(run: Run) -> list[str]:
+    """What would make a good score worthless, in sentences."""
+    found = []
+    rate = majority_rate(run)
+    if rate is not None:
+        found.append(
+            f"Always saying the commonest class would have accuracy {rate:.3f}."
+        )
+    for name, client, label in one_class_only(run):
+        who = run.clients.get(client, f"client {client}")
+        found.append(
+            f"{name}, {who}: the model kept says {label!r} for every test example."
+        )
+    return found
+
+
 def _kept_counts(run: Run) -> Iterator[tuple[str, int, list[list[int]]]]:
     """(method, client, confusion counts) of every kept model, as the summary has them."""
     for name, about in (run.summary or {}).get("methods", {}).items():
@@ -91,32 +110,53 @@ def _kept_counts(run: Run) -> Iterator[tuple[str, int, list[list[int]]]]:
                 yield name, client["client"], counts
 
 
-def _resampled(run: Run, name: str, client: int) -> list[float | None] | None:
-    row = _final(run, name, client)
-    if row is None:
+def _differences(
+    run: Run, name: str, client: int, over: str, measure: str | None
+) -> list[float | None] | None:
+    """A client's gain on each bootstrap sample; None where it is not known."""
+    measure = run.measure if measure is None else measure
+    if over not in run.methods or compared_after(run, name, run, over) is not None:
         return None
-    keeps = run.method(name).keeps
-    if keeps == "received" and keeps not in roles(row):
-        keeps = "proxy"  # it left before the exchange
-    values: Any = row.get(f"{keeps}_resampled")
+    joined = _resampled(run, name, client, measure)
+    alone = _resampled(run, over, client, measure)
+    if joined is None or alone is None or len(joined) != len(alone):
+        return None
+    return _gains(measure, joined, alone)
+
+
+def _resampled(
+    run: Run, name: str, client: int, measure: str
+) -> list[float | None] | None:
+    """The score of the model kept on each sample, which only the run's own measure has."""
+    if measure.removeprefix(OWN) != run.measure:
+        return None
+    found = run.kept_row(name, client)
+    if found is None:
+        return None
+    row, role = found
+    where = own_of(role) if measure.startswith(OWN) else role
+    values: Any = row.get(f"{where}_resampled")
     return values or None
 
 
-def _final(run: Run, name: str, client: int) -> Row | None:
-    recorded = run.clients_of(name)
-    if run.method(name).pooled and recorded:
-        client = recorded[0]
-    return run.final(name, client)
+def _interval_of_mean(
+    differences: Sequence[Sequence[float | None] | None],
+) -> Interval | None:
+    """The interval of the mean over clients, sample by sample."""
+    known = [values for values in differences if values is not None]
+    if not known or len(known) < len(differences):
+        return None
+    means = []
+    for sample in zip(*known, strict=True):
+        defined = [value for value in sample if value is not None]
+        means.append(sum(defined) / len(defined) if defined else None)
+    return interval(means)
 
 
 def _gains(
     measure: str, joined: Sequence[float | None], alone: Sequence[float | None]
 ) -> list[float | None]:
-    known = MEASURES[measure]
-    found: list[float | None] = []
-    for ours, theirs in zip(joined, alone, strict=True):
-        gain = None
-        if ours is not None and theirs is not None:
-            gain = known.gain(ours, theirs)
-        found.append(gain)
-    return found
+    return [
+        better_by(measure, ours, theirs)
+        for ours, theirs in zip(joined, alone, strict=True)
+    ]

@@ -1,7 +1,7 @@
 """A run's folder: what was asked, on what, what came out. Plain files that outlive this program.
 
     config.toml          the resolved settings; `proxyfl run RUN/config.toml` runs them again
-    environment.json     versions, commit, machine
+    environment.json     versions, commit, machine, and notes on how the data were read
     metrics.jsonl        one line per method, client and round
     ledger/METHOD/       one append-only file per client: what its data has paid
     models/METHOD/       the final models as safetensors, with what is needed to load them again
@@ -52,15 +52,18 @@ def create(
     *,
     identity: str,
     data: int,
+    notes: Sequence[str] = (),
 ) -> Path:
     """Make the folder with its config (TOML) and environment; it must be new or empty.
 
     ``identity`` of the settings and checksum of the ``data`` are noted for ``resume`` to compare.
+    ``notes`` say how the data were read: what was clipped, left out or taken for something else.
     """
     about = environment() | {
         "format": FORMAT,
         "identity": identity,
         "data": data,
+        "notes": list(notes),
     }
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):

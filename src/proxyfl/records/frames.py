@@ -21,14 +21,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxyfl import measures
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, InputError
-from proxyfl.measures import MEASURES
 from proxyfl.records import folder
 from proxyfl.records.answers import Question, answer
 from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.reading import find, read
-from proxyfl.records.row import Row
+from proxyfl.records.row import ROLES, Row
 from proxyfl.records.run import Run
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Runs:
         ``epsilon`` over rounds."""
         choice("plot", what, ("accuracy", "gain", "epsilon"))
         measure = self.runs[0].measure if measure is None else measure
-        choice("measure", measure, MEASURES)
+        choice("measure", measure, measures.names())
         try:
             from proxyfl.records import plots
         except ImportError as error:
@@ -131,7 +131,7 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
             method,
             Question(measure),
         )
-        for measure in MEASURES
+        for measure in _scored(group, method)
     }
     for number, run in enumerate(group.runs):
         if method not in run.methods:
@@ -167,6 +167,19 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
                     "epsilon_kind": str(spent.kind),
                     "epsilon_unit": str(spent.unit),
                 }
+
+
+def _scored(group: Group, method: str) -> list[str]:
+    """The measures, and those on a client's own test part where there is one."""
+    keys: set[str] = set()
+    for run in group.runs:
+        for row in run.finals(method) if method in run.methods else ():
+            keys.update(row)
+    found = list(measures.MEASURES)
+    for name in measures.names():
+        if name not in found and any(f"{role}_{name}" in keys for role in ROLES):
+            found.append(name)
+    return found
 
 
 def _ledger_rows(runs: Iterable[Run]) -> Iterator[Row]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.graph_objects import Figure as Figure
 
-from proxyfl.measures import MEASURES
+from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import shown
 from proxyfl.records.palette import DASHES, looks
 
@@ -34,7 +34,7 @@ def accuracy(runs: "Runs", measure: str) -> go.Figure:
                 )
                 _line(figure, by_round.mean(), f"{method}, {role}", colour, dash)
     title = "Mean over clients and seeds; bands: one standard deviation"
-    return _titled(figure, title, "round", MEASURES[measure].title)
+    return _titled(figure, title, "round", title_of(measure))
 
 
 def gain(runs: "Runs", measure: str) -> go.Figure:
@@ -64,7 +64,7 @@ def gain(runs: "Runs", measure: str) -> go.Figure:
         )
     figure.add_vline(x=0, annotation_text="alone")
     title = "What each client gains over training alone"
-    return _titled(figure, title, f"points of {MEASURES[measure].title}", "client")
+    return _titled(figure, title, f"points of {title_of(measure)}", "client")
 
 
 def epsilon(runs: "Runs", _measure: str) -> go.Figure:

@@ -1,10 +1,12 @@
 """One client's round as one flat record: the only home of its keys.
 
     private_accuracy     ROLE_MEASURE: a score; the measures are those of ``proxyfl.measures``
-    private_own_auroc    ROLE_own_MEASURE: the score on the test part of the client's own site
-    private_resampled    ROLE_resampled: the run's measure on bootstrap samples of persons, in the
-                         last row; equal places are equal samples, for every client and method
+    private_intervals    ROLE_intervals: measure -> [low, high], the middle 95 % over bootstrap
+                         samples of persons; in the last row only, like the next two
+    private_resampled    ROLE_resampled: the run's measure on each sample; equal places are equal
+                         samples, for every client and method
     private_calibration  ROLE_calibration: [mean probability, share that came true, examples]
+    private_own_...      ROLE_own_...: all of these on the client's own test part
     epsilon_pld          what the client had spent by then, per accountant; null where unbounded
     seconds_training     how long the round's parts took
     confusion            role -> counts; only in a whole record, as summaries and workers need it
@@ -21,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from proxyfl._files import finite
 from proxyfl.federation.methods import Role
-from proxyfl.measures import MEASURES
+from proxyfl.measures import MEASURES, OWN
 from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
 
 if TYPE_CHECKING:
+    from proxyfl.federation.metrics import Score
     from proxyfl.federation.rounds import ClientRound
 
 Row = dict[str, Any]
@@ -50,17 +53,9 @@ def row_of(
     row["private_loss"] = record.losses.private
     row["proxy_loss"] = record.losses.proxy
     for role, found in record.scores.items():
-        for measure, value in found.values.items():
-            row[f"{role}_{measure}"] = value
-        for measure, value in found.own.items():
-            row[f"{role}_own_{measure}"] = value
-        if found.resampled:
-            row[f"{role}_resampled"] = [
-                _rounded(value) for value in found.resampled
-            ]
-            row[f"{role}_calibration"] = [
-                list(point) for point in found.calibration
-            ]
+        row |= _score_keys(role, found)
+        if found.own is not None:
+            row |= _score_keys(own_of(role), found.own)
     row["epsilon_rdp"] = record.epsilon.rdp
     row["epsilon_pld"] = record.epsilon.pld
     row["delta"] = record.epsilon.delta
@@ -79,29 +74,46 @@ def row_of(
     return plain
 
 
+def own_of(role: str) -> str:
+    """What stands for the role in keys of scores on the client's own test part."""
+    return f"{role}_{OWN}".rstrip("_")
+
+
+def _score_keys(prefix: str, found: "Score") -> Row:
+    """A score as entries of a row."""
+    row: Row = {}
+    for measure, value in found.values.items():
+        row[f"{prefix}_{measure}"] = value
+    if found.resampled:
+        bounds = {}
+        for measure, interval in found.intervals.items():
+            bounds[measure] = interval and [_rounded(end) for end in interval]
+        row[f"{prefix}_intervals"] = bounds
+        row[f"{prefix}_resampled"] = [_rounded(value) for value in found.resampled]
+        row[f"{prefix}_calibration"] = [list(point) for point in found.calibration]
+    return row
+
+
 def confusion_of(record: "ClientRound") -> dict[str, list[list[int]]]:
-    """Per role, the counts of a client's round."""
-    return {role: found.confusion.tolist() for role, found in record.scores.items()}
+    """Per role, the counts of a client's round; ROLE_own has those of its own test part."""
+    found = {}
+    for role, score in record.scores.items():
+        found[str(role)] = score.confusion.tolist()
+        if score.own is not None:
+            found[own_of(role)] = score.own.confusion.tolist()
+    return found
 
 
 def record_of(row: Mapping[str, Any]) -> "ClientRound":
     """The client's round that ``row_of(..., whole=True)`` wrote down."""
-    import torch
-
     from proxyfl.federation.exchange import Traffic
     from proxyfl.federation.learners import Losses
-    from proxyfl.federation.metrics import Score
     from proxyfl.federation.rounds import ClientRound
 
     scores: dict[Role, Score] = {}
-    for role, counts in row["confusion"].items():
-        values = {measure: row.get(f"{role}_{measure}") for measure in MEASURES}
-        own = {
-            m: row[f"{role}_own_{m}"] for m in MEASURES if f"{role}_own_{m}" in row
-        }
-        curve = [tuple(point) for point in row.get(f"{role}_calibration", ())]
-        resampled = row.get(f"{role}_resampled", ())
-        scores[role] = Score(torch.tensor(counts), values, own, curve, resampled)
+    for role in ROLES:
+        if role in row["confusion"]:
+            scores[role] = _score_of(row, role)
     return ClientRound(
         **{key: row[key] for key in _PLAIN},
         losses=Losses(row["private_loss"], row["proxy_loss"]),
@@ -115,6 +127,27 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
             if f"seconds_{part}" in row
         },
         left=row["left"],
+    )
+
+
+def _score_of(row: Mapping[str, Any], prefix: str) -> "Score":
+    """The score that ``_score_keys`` wrote down."""
+    import torch
+
+    from proxyfl.federation.metrics import Score
+
+    values = {measure: row.get(f"{prefix}_{measure}") for measure in MEASURES}
+    bounds = {}
+    for measure, found in row.get(f"{prefix}_intervals", {}).items():
+        bounds[measure] = None if found is None else (found[0], found[1])
+    own = own_of(prefix)
+    return Score(
+        torch.tensor(row["confusion"][prefix]),
+        values,
+        _score_of(row, own) if own in row["confusion"] else None,
+        [tuple(point) for point in row.get(f"{prefix}_calibration", ())],
+        bounds,
+        row.get(f"{prefix}_resampled", ()),
     )
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError
 from proxyfl.federation.methods import METHODS, Method, Role
-from proxyfl.measures import MEASURES
+from proxyfl.measures import named
 from proxyfl.privacy import journal
 from proxyfl.privacy.guarantee import Epsilon, largest
 from proxyfl.records.row import Row, epsilon, roles, score
@@ -135,18 +135,10 @@ class Run:
         after: int | None = None,
     ) -> Row | None:
         """A client's last row in which its models were scored, likewise."""
-        return next(
-            (
-                row
-                for row in self._backwards(
-                    name,
-                    client,
-                    after,
-                )
-                if roles(row)
-            ),
-            None,
-        )
+        for row in self._backwards(name, client, after):
+            if roles(row):
+                return row
+        return None
 
     def finals(self, name: str) -> list[Row]:
         """Every client's last row in which its models were scored."""
@@ -170,18 +162,24 @@ class Run:
     ) -> float | None:
         """The score of the model that a client keeps, or of the one in ``role``; None if there is
         none."""
-        row = self.final(
-            name,
-            self._holder(name, client),
-            after=after,
-        )
+        found = self.kept_row(name, client, after=after)
+        if found is None:
+            return None
+        row, kept = found
+        measure = self.measure if measure is None else measure
+        return score(row, role or kept, measure)
+
+    def kept_row(
+        self, name: str, client: int, *, after: int | None = None
+    ) -> tuple[Row, Role] | None:
+        """The row in which the model that a client keeps was last scored, and its role there."""
+        row = self.final(name, self._holder(name, client), after=after)
         if row is None:
             return None
-        measure = self.measure if measure is None else measure
-        wanted = role or self.method(name).keeps
-        if role is None and wanted == "received" and wanted not in roles(row):
-            wanted = "proxy"  # it left before the exchange
-        return score(row, wanted, measure)
+        keeps = self.method(name).keeps
+        if keeps == "received" and keeps not in roles(row):
+            keeps = "proxy"  # it left before the exchange
+        return row, keeps
 
     def accuracy(self, name: str, client: int) -> float | None:
         """The test accuracy of the model that a client keeps under a method."""
@@ -356,9 +354,8 @@ def better_by(
     is better."""
     if joined is None or alone is None:
         return None
-    if measure in MEASURES:
-        return MEASURES[measure].gain(joined, alone)
-    return joined - alone
+    known = named(measure)
+    return joined - alone if known is None else known.gain(joined, alone)
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

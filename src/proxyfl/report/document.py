@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxyfl._files import finite
-from proxyfl.measures import MEASURES
+from proxyfl.measures import named, names, title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, Unit, shown
 from proxyfl.records.answers import Answer, Question, answers
+from proxyfl.records.certainty import (
+    answer_interval,
+    is_within_noise,
+    warnings,
+)
 from proxyfl.records.groups import Group, distinct, groups
+from proxyfl.records.judged import judged, shares
 from proxyfl.records.palette import looks
 from proxyfl.records.row import ROLES
 from proxyfl.records.run import Run, flat
@@ -32,7 +38,7 @@ def document(
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "live": live,
         "looks": looks(methods),
-        "measures": {name: MEASURES[name].title for name in recorded},
+        "measures": {name: title_of(name) for name in recorded},
         "kinds": {str(kind): kind.sentence for kind in Kind},
         "units": {str(unit): unit.sentence for unit in Unit},
         "groups": [
@@ -60,13 +66,18 @@ def about(run: Run) -> Document:
         "finished": run.finished,
         "ended": run.summary is not None,
         "settings": run.flat,
-        "environment": flat(run.environment),
+        "environment": flat(
+            {key: run.environment[key] for key in run.environment if key != "notes"}
+        ),
         "simulation": bool(run.environment.get("simulation", False)),
         "methods": {name: _method(run, name) for name in run.methods},
         "names": run.clients,
         "classes": summary.get("classes", []),
         "clients": summary.get("clients", []),
         "confusion": _confusion(run),
+        "judged": judgements(run),
+        "warnings": warnings(run),
+        "notes": run.environment.get("notes", []),
         "by_class": _by_class(run),
         "additions": run.additions,
         "graph": graph(run),
@@ -76,6 +87,7 @@ def about(run: Run) -> Document:
 def verdict(found: Answer) -> Document:
     """An answer as plain data."""
     gain = found.gain
+    interval = answer_interval(found)
     return {
         "method": found.method,
         "measure": found.asked.measure,
@@ -85,6 +97,8 @@ def verdict(found: Answer) -> Document:
         "mean_gain": gain.mean if gain else None,
         "lowest_gain": gain.low if gain else None,
         "highest_gain": gain.high if gain else None,
+        "interval": interval,
+        "within_noise": is_within_noise(interval),
         "after": found.after,
         **cost(found.epsilon),
     }
@@ -116,13 +130,13 @@ def cost(epsilon: Epsilon) -> Document:
 
 def _recorded(runs: Sequence[Run]) -> list[str]:
     """The runs' own measures, then the others that some run has a score in."""
-    own = [run.measure for run in runs if run.measure in MEASURES]
+    own = [run.measure for run in runs if named(run.measure) is not None]
     keys: set[str] = set()
     for run in runs:
         for name in run.methods:
             keys.update(*run.finals(name))
     scored = [
-        name for name in MEASURES if any(f"{role}_{name}" in keys for role in ROLES)
+        name for name in names() if any(f"{role}_{name}" in keys for role in ROLES)
     ]
     return list(dict.fromkeys([*own, *scored]))
 
@@ -165,6 +179,7 @@ def _answer(found: Answer) -> Document:
                 "low": gain.low,
                 "high": gain.high,
                 "n": gain.n,
+                "interval": answer_interval(found, client),
             }
         )
     weak = found.epsilon.kind is not Kind.NONE and found.epsilon.weak
@@ -205,29 +220,67 @@ def _budget(run: Run) -> Document | None:
 
 
 def _confusion(run: Run) -> Document:
-    """Method -> client -> role -> counts, as the summary has them."""
+    """Method -> client -> role -> counts and their shares of each true class; ROLE_own is the
+    client's own test part."""
     found: Document = {}
     for name, method in (run.summary or {}).get("methods", {}).items():
-        clients = method.get("clients", [])
-        found[name] = {row["client"]: row.get("confusion", {}) for row in clients}
+        found[name] = {}
+        for row in method.get("clients", []):
+            found[name][row["client"]] = {
+                role: {"counts": counts, "shares": shares(counts)}
+                for role, counts in row.get("confusion", {}).items()
+            }
     return found
+
+
+def judgements(run: Run) -> list[Document]:
+    """Every kept model on every test set that it was judged on: measure -> [value, low, high] and
+    the calibration curve."""
+    found = []
+    for one in judged(run):
+        for where, on in (("common", one.common), ("own", one.own)):
+            if on is None:
+                continue
+            scores = {}
+            for measure, value in on.measures.items():
+                low, high = on.intervals.get(measure) or (None, None)
+                scores[measure] = [_short(value), _short(low), _short(high)]
+            curve = [
+                [_short(said), _short(true), n] for said, true, n in on.calibration
+            ]
+            found.append(
+                {
+                    "method": one.method,
+                    "client": one.client,
+                    "name": one.name,
+                    "on": where,
+                    "scores": scores,
+                    "calibration": curve,
+                    "confusion": on.confusion,
+                }
+            )
+    return found
+
+
+def _short(value: float | None) -> float | None:
+    """To four digits: all that a test set can tell."""
+    return None if value is None else round(value, 4)
 
 
 def _by_class(run: Run) -> Document:
     """Method -> client -> the accuracy of the kept model within each class, and how much better
     that is than ``alone``."""
-    confusion = _confusion(run)
+    kept = {}
+    for one in judged(run):
+        if one.common.shares is not None:
+            kept[one.method, one.client] = _diagonal(one.common.shares)
     found: Document = {}
-    for name in confusion:
+    for name in run.methods:
         pooled = run.method(name).pooled
         for client in run.clients:
-            holder = next(iter(confusion[name]), client) if pooled else client
-            own = _classwise(
-                confusion[name].get(holder, {}), run.method(name).keeps
-            )
-            alone = _classwise(
-                confusion.get("alone", {}).get(client, {}), "private"
-            )
+            holder = next(iter(run.clients_of(name)), client) if pooled else client
+            own = kept.get((name, holder))
+            alone = kept.get(("alone", client))
             if own is not None:
                 entry: Document = {"accuracy": own, "gain": None}
                 if alone is not None:
@@ -236,15 +289,8 @@ def _by_class(run: Run) -> Document:
     return found
 
 
-def _classwise(counts: Mapping[str, Any], keeps: str) -> list[float | None] | None:
-    """Accuracy within each true class; None for a class without test examples."""
-    role = keeps if keeps in counts else "proxy"  # it left before the exchange
-    if role not in counts:
-        return None
-    found: list[float | None] = []
-    for number, row in enumerate(counts[role]):
-        found.append(row[number] / sum(row) if sum(row) else None)
-    return found
+def _diagonal(shares: Sequence[Sequence[float | None]]) -> list[float | None]:
+    return [row[number] for number, row in enumerate(shares)]
 
 
 def _difference(one: float | None, other: float | None) -> float | None:

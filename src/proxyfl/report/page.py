@@ -23,6 +23,7 @@ SCRIPTS = (
     "elements",
     "figure",
     "answer",
+    "measures",
     "curves",
     "privacy",
     "graph",

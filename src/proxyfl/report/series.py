@@ -1,6 +1,7 @@
 """The curves of the page's charts over rounds, for one group of runs: scores, epsilons, costs.
 
-A series is a list with one entry per round that the chart shows. Scores are rounded to 1e-4 and
+A series is a list with one entry per round that the chart shows; ``below`` and ``above`` are one
+standard deviation from the mean. Scores are rounded to 1e-4 and
 epsilons up to four digits: all that a chart can show, and a large comparison stays small.
 """
 
@@ -8,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from proxyfl.measures import MEASURES
+from proxyfl.measures import names
 from proxyfl.privacy.guarantee import Kind, upward
 from proxyfl.records import row as rows
 from proxyfl.records.answers import spread
@@ -93,7 +94,7 @@ def _rows(group: Group, method: str) -> Iterable[Row]:
 
 def _scores(row: Row) -> Iterable[tuple[str, float]]:
     for role in ROLES:
-        for measure in MEASURES:
+        for measure in names():
             value = rows.score(row, role, measure)
             if value is not None:
                 yield f"{role}_{measure}", value
@@ -106,6 +107,8 @@ def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
             "rounds",
             "mean",
             "std",
+            "below",
+            "above",
             "low",
             "high",
             "n",
@@ -117,7 +120,10 @@ def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
         found["n"].append(seen.n)
         for key in ("mean", "low", "high"):
             found[key].append(round(getattr(seen, key), 4))
-        found["std"].append(None if seen.std is None else round(seen.std, 4))
+        deviation = seen.std or 0.0
+        found["std"].append(None if seen.std is None else round(deviation, 4))
+        found["below"].append(round(seen.mean - deviation, 4))
+        found["above"].append(round(seen.mean + deviation, 4))
     if max(found["n"]) == 1:
         return {"rounds": found["rounds"], "mean": found["mean"]}
     return found

@@ -30,9 +30,11 @@ from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.perclient import per_client
 
 
-def evaluator(config: Config, dataset: Dataset) -> Judge:
-    """Judges models on the common test set, and where clients are sites on their own."""
-    site = dataset.test_site if config.partition.kind == "site" else None
+def evaluator(config: Config, dataset: Dataset, method: Method) -> Judge:
+    """Judges models on the common test set, and where clients are sites on their own. A model for
+    everybody has no site of its own."""
+    of_sites = config.partition.kind == "site" and not method.pooled
+    site = dataset.test_site if of_sites else None
     test = on_device(dataset.test, config.device)
     return Judge(test, config.measure, config.seed, site, config.device)
 

@@ -94,6 +94,7 @@ def execute(
             to_toml(config),
             identity=identity(config),
             data=fingerprint(prepared),
+            notes=prepared.dataset.notes,
         )
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
@@ -250,7 +251,10 @@ class _Recorder:
 
     def run(self) -> Run:
         """The run as recorded: the same that ``proxyfl.load`` reads from its folder."""
-        environment = {"simulation": True}
+        environment = {
+            "simulation": True,
+            "notes": list(self.prepared.dataset.notes),
+        }
         if self.path is not None:
             environment = read_json(self.path / "environment.json")
         settings = tomllib.loads(to_toml(self.prepared.config))

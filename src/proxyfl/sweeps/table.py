@@ -15,6 +15,7 @@ from typing import Any
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.records.answers import Answer, Question, Spread, answer
+from proxyfl.records.certainty import answer_interval
 from proxyfl.records.groups import (
     Group,
     check_once,
@@ -27,6 +28,7 @@ from proxyfl.records.groups import (
 from proxyfl.records.reading import find, read
 from proxyfl.records.row import roles
 from proxyfl.records.run import Run
+from proxyfl.resampling import Interval
 from proxyfl.sweeps.statistics import Comparison, compare
 
 
@@ -44,6 +46,8 @@ class Row:
     delta: float
     kind: str
     comparison: Comparison | None
+    interval: Interval | None = None
+    """The 95 % interval of the mean difference, over bootstrap samples of test persons."""
 
 
 @dataclass(frozen=True)
@@ -261,4 +265,5 @@ def _row(found: Answer) -> Row:
         delta=epsilon.delta,
         kind=str(epsilon.kind),
         comparison=compare(found.by_seed()) if found.gains else None,
+        interval=answer_interval(found) if found.gains else None,
     )

@@ -7,28 +7,32 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from proxyfl.cli.terminal import kept
 from proxyfl.cli.terminal.layouts import (
     airy,
     first_that_fits,
     framed,
     natural_width,
 )
-from proxyfl.measures import MEASURES
+from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread
 from proxyfl.records.certainty import (
     gain_interval,
     is_within_noise,
-    majority_rate,
-    one_class_only,
+    warnings,
 )
 from proxyfl.records.groups import groups
+from proxyfl.records.judged import judged
 from proxyfl.records.row import ROLES
 from proxyfl.records.run import Run
 
 _WIDE = ("method", "model", "score", "others", "epsilon", "delta", "kind")
 _NARROW = ("method", "model", "score", "epsilon", "kind")
 """The columns. The delta is also said below the table; an epsilon is never without its kind."""
+
+_NOTES = 30
+"""Notes that are printed; a run's folder has them all."""
 
 _SHORT = {"macro_accuracy": "macro", "accuracy": "acc."}
 
@@ -52,16 +56,34 @@ def show_result(run: Run, console: Console | None = None) -> None:
         console.print(
             "Not compared with training alone: add `alone` to methods to see what joining is worth."
         )
+    for table in _clinical(run):
+        console.print()
+        console.print(table)
     for line in _explanations(run):
         console.print(line, style="dim", highlight=False)
     if run.path is not None:
         lines = (
             f"Recorded in {run.path}",
             f"Next: proxyfl report {run.path}        a page about this run",
+            f"      proxyfl table {run.path} --show confusion    or calibration, sites, measures",
             f"      proxyfl predict {run.path} --client 0 FILE    use a client's model",
         )
         for line in lines:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_notes(notes: Sequence[str], console: Console | None = None) -> None:
+    """Print how the data were read: what was clipped, left out or taken for something else."""
+    console = console or Console()
+    for note in notes[:_NOTES]:
+        console.print(
+            f"note: {note}", highlight=False, markup=False, soft_wrap=True
+        )
+    if len(notes) > _NOTES:
+        console.print(
+            f"and {len(notes) - _NOTES} more notes; the run's environment.json has them all",
+            highlight=False,
+        )
 
 
 def verdicts(run: Run) -> list[str]:
@@ -94,22 +116,6 @@ def _verdict(
     return f"{sentence} 95 % interval of the average: {low * 100:+.1f} to {high * 100:+.1f}."
 
 
-def warnings(run: Run) -> list[str]:
-    """Warnings of what would make a good score worthless."""
-    found = []
-    rate = majority_rate(run)
-    if rate is not None:
-        found.append(
-            f"Always saying the commonest class would have accuracy {rate:.3f}."
-        )
-    for name, client, label in one_class_only(run):
-        who = run.clients.get(client, f"client {client}")
-        found.append(
-            f"{name}, {who}: the model kept says {label!r} for every test example."
-        )
-    return found
-
-
 def _on_average(gain: float) -> str:
     points = f"{abs(gain) * 100:.1f} points"
     if points == "0.0 points":
@@ -118,7 +124,7 @@ def _on_average(gain: float) -> str:
 
 
 def _comparison(run: Run, console: Console) -> Table:
-    title = f"Test {_title(run)}, mean over clients (standard deviation)"
+    title = f"Test {title_of(run.measure)}, mean over clients (standard deviation)"
     wide = _compared(run, framed(title), _WIDE)
     return first_that_fits(console, (wide, _compared(run, airy(title), _NARROW)))
 
@@ -136,7 +142,7 @@ def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
             continue
         numeric = column in ("score", "epsilon")
         table.add_column(
-            _title(run) if column == "score" else column,
+            title_of(run.measure) if column == "score" else column,
             justify="right" if numeric else "left",
             no_wrap=column != "method",
             overflow="fold",
@@ -196,7 +202,7 @@ def _cost(spent: Epsilon | None, *, shared: bool) -> dict[str, str]:
 
 def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
     """The gain of each client: one table where it fits, else several with some methods each."""
-    title = f"What each client gains over training alone ({_title(run)} points)"
+    title = f"What each client gains over training alone ({title_of(run.measure)} points)"
     others = [name for name in scored if name != "alone"]
     whole = _gained(run, framed(title), ["examples", "alone", *others], console)
     if natural_width(console, whole) <= console.width:
@@ -247,6 +253,15 @@ def _legend(run: Run) -> Iterable[str]:
         )
 
 
+def _clinical(run: Run) -> Iterable[Table]:
+    """What a clinician or a bank reads beside the gain: with two classes every measure, and where
+    clients are sites each of them on its own test part."""
+    if len((run.summary or {}).get("classes", [])) == 2:
+        yield kept.measures(run)
+    if any(one.own is not None for one in judged(run)):
+        yield kept.sites(run)
+
+
 def _explanations(run: Run) -> Iterable[str]:
     spent = _epsilons(run)
     kinds = {one.kind for one in spent}
@@ -276,11 +291,6 @@ def _epsilons(run: Run) -> list[Epsilon]:
             if spent is not None and spent.kind is not Kind.NONE:
                 found.append(spent)
     return found
-
-
-def _title(run: Run) -> str:
-    known = MEASURES.get(run.measure)
-    return run.measure if known is None else known.title
 
 
 def _shown(values: Spread) -> str:

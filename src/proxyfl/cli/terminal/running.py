@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.console import Console
+
 from proxyfl._machine import physical_cores
 from proxyfl.cli.terminal.progress import Progress
-from proxyfl.cli.terminal.result import show_result
+from proxyfl.cli.terminal.result import show_notes, show_result
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.data import SOURCES
 from proxyfl.errors import WorkerDied
@@ -30,8 +32,7 @@ def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> in
     quiet = args.json or _will_download(config)
     with spinner("Loading the data and building the models", quiet=quiet):
         prepared = runner.prepare(config)
-    for note in prepared.dataset.notes:
-        print(f"proxyfl: {config.data.name}: {note}", file=sys.stderr)
+    show_notes(prepared.dataset.notes, Console(stderr=True))
 
     def action(callbacks: Sequence[runner.Callback]) -> Run:
         return runner.execute(
@@ -100,7 +101,10 @@ def _carry_out(
         )
         return 1
     if as_json:
-        print(json.dumps({**(result.summary or {}), "out": str(out)}))
+        notes = result.environment.get("notes", [])
+        print(
+            json.dumps({**(result.summary or {}), "notes": notes, "out": str(out)})
+        )
     else:
         show_result(result)
     return 0

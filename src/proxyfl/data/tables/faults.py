@@ -96,6 +96,13 @@ class Tally:
                 found.append(f"{column}: {count} of {self.rows} values {verb}")
         return found
 
+    def counts(self) -> list[str]:
+        """How many faults of each kind and column there are, without a value of any row."""
+        return [
+            f"{count} x {kind} in {column!r}"
+            for (kind, column), count in self.faults.items()
+        ]
+
     def refuse(self, where: str) -> None:
         """Raise DataError if there is a fault."""
         if not self.faults:

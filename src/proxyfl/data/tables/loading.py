@@ -52,12 +52,13 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user about how the file was read."""
+        """Notes for the user about how the file was read. A run keeps them, so they have counts and no
+        value of any row."""
         found = [f"{self.path.name}: {note}" for note in self.tally.notes()]
         if self.tally.skipped:
             found.append(
                 f"{self.path.name}: {self.tally.skipped} of {self.tally.rows} rows left out: "
-                f"{'; '.join(self.tally.lines())}"
+                f"{'; '.join(self.tally.counts())}"
             )
         return found
 
@@ -223,14 +224,13 @@ def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
     for kind, found in (("two sites", elsewhere), ("two parts", tested)):
         if not found.any():
             continue
-        places = [rows.place(i) for i in np.flatnonzero(found)[:SHOWN].tolist()]
-        what = (
-            f"{int(found.sum())} x {kind} ({KINDS[kind]}): {', '.join(places)}, ..."
-        )
+        what = f"{int(found.sum())} x {kind} ({KINDS[kind]})"
         if faults == "refuse":
+            first = np.flatnonzero(found)[:SHOWN].tolist()
+            places = ", ".join(rows.place(i) for i in first)
             raise DataError(
-                f"{schema.name}: {what} Decide to whom such a person belongs, or leave these rows "
-                'out with data.faults = "skip".'
+                f"{schema.name}: {what}: {places}, ... Decide to "
+                'whom such a person belongs, or leave these rows out with data.faults = "skip".'
             )
         notes.append(f"left out: {what}")
     return _Skipped(elsewhere | tested, notes)

@@ -55,8 +55,14 @@ function unfinished(run) {
 function card(group, answer) {
   const average = answer.mean_gain;
   const size = (100 * Math.abs(average)).toFixed(1);
-  const [word, kind] = average > 0 ? ["gains", "gains"] : ["loses", "loses"];
-  const said = size === "0.0" ? "neither gains nor loses" : `${word} ${size} points`;
+  const kind = average > 0 ? "gains" : "loses";
+  const unsure = answer.within_noise || size === "0.0";
+  const said = answer.within_noise
+    ? `makes no difference beyond noise (${points(average)} points)`
+    : size === "0.0"
+      ? "neither gains nor loses"
+      : `${kind} ${size} points`;
+  const interval = answer.interval && ` 95 % interval of the average: ${between(...answer.interval)}.`;
   const seeds = group.runs.length > 1 ? " (clients times seeds)" : "";
   const above = `${answer.gaining} of ${plural(answer.clients, "client")}${seeds} end above training alone`;
   const range = between(answer.lowest_gain, answer.highest_gain);
@@ -66,12 +72,12 @@ function card(group, answer) {
     { "data-method": answer.method, "data-gain": average, "data-epsilon": answer.epsilon },
     element(
       "p",
-      { class: size === "0.0" ? "verdict" : `verdict ${kind}` },
+      { class: unsure ? "verdict" : `verdict ${kind}` },
       swatch(answer.method),
       ` ${answer.method}: joining ${said}`,
       element("span", { class: "quiet" }, ` on average${when}`),
     ),
-    element("p", {}, `${above} (${range} points of ${measureName()}).`),
+    element("p", {}, `${above} (${range} points of ${measureName()}).${interval ?? ""}`),
     element(
       "p",
       {},
@@ -103,6 +109,7 @@ function answerCards(holder) {
         ? element("ul", { class: "cards" }, ...ready.map((answer) => card(group, answer)))
         : quiet("No shown method that shares a model has been scored yet."),
     );
+    for (const run of runs) for (const warning of run.warnings) holder.append(quiet(warning));
     if (runs.length === 1 && ready.length)
       holder.append(quiet("One seed only: a difference of a few points may be chance."));
   }
@@ -115,6 +122,12 @@ function answerCards(holder) {
     holder.append(quiet(`${told}a real run would cost.`));
   }
 }
+
+// From [value, low, high] to the lengths that plotly wants, in points.
+const whiskers = (values) => ({
+  array: values.map(([value, , high]) => 100 * (high - value)),
+  arrayminus: values.map(([value, low]) => 100 * (value - low)),
+});
 
 function gainTrace(group, answer, rows) {
   const { colour, symbol, size } = look(answer.method);
@@ -129,13 +142,16 @@ function gainTrace(group, answer, rows) {
       one.low,
       one.high,
       one.n,
+      one.interval?.[0] ?? null,
+      one.interval?.[1] ?? null,
       answer.epsilon ?? "infinite",
       answer.epsilon_kind,
       answer.delta,
     ]);
   const hover = (one) =>
     `${answer.method}, ${one.name}: ${points(one.gain)} points of ${measureName()}<br>${costWords(answer)}` +
-    (one.n > 1 ? `<br>${one.n} seeds, ${between(one.low, one.high)}` : "");
+    (one.n > 1 ? `<br>${one.n} seeds, ${between(one.low, one.high)}` : "") +
+    (one.interval ? `<br>95 % interval ${between(...one.interval)}` : "");
   return {
     type: "scatter",
     mode: "markers",
@@ -152,9 +168,8 @@ function gainTrace(group, answer, rows) {
     },
     error_x: {
       type: "data",
-      array: clients.map((one) => 100 * (one.high - one.gain)),
-      arrayminus: clients.map((one) => 100 * (one.gain - one.low)),
-      visible: group.runs.length > 1,
+      ...whiskers(clients.map((one) => [one.gain, ...(one.interval ?? [one.low, one.high])])),
+      visible: group.runs.length > 1 || clients.some((one) => one.interval),
       color: faint(colour, 0.5),
       thickness: 1.5,
       width: 3,
@@ -203,6 +218,8 @@ function drawGains() {
       "lowest",
       "highest",
       "seeds",
+      "95 % from",
+      "to",
       "epsilon (largest over clients)",
       "kind",
       "delta",
@@ -210,7 +227,7 @@ function drawGains() {
     note:
       "Each mark is the model that a client keeps; the line at 0 is the same client training alone, without DP. " +
       "Left of it, joining loses." +
-      (page.runs.length > page.groups.length ? " Whiskers: lowest to highest over seeds." : ""),
+      " Whiskers: the 95 % interval over test persons where it is known, else lowest to highest over seeds.",
   };
 }
 

@@ -192,27 +192,24 @@ function confusionFigure() {
     () =>
       Object.keys(run().confusion[names.value]?.[clients.value] ?? {})
         .sort((a, b) => (b === run().methods[names.value].keeps) - (a === run().methods[names.value].keeps))
-        .map((role) => [role, role]),
+        .map((role) => [role, role.replace(/_own$/, ", own test part")]),
     again,
   );
 
   function draw() {
     const one = run(),
-      counts = one.confusion[names.value]?.[clients.value]?.[roles.value];
+      found = one.confusion[names.value]?.[clients.value]?.[roles.value];
     const columns = ["true class", "taken for", "test examples", "share of the true class"];
-    if (!counts)
+    if (!found)
       return { panels: [], rows: [], columns, note: one.ended ? "The last round recorded was not scored." : LATER };
-    const share = counts.map((row) => {
-      const all = row.reduce((a, b) => a + b, 0);
-      return row.map((count) => (all ? count / all : 0));
-    });
+    const { counts, shares } = found;
     const rows = counts.flatMap((row, i) =>
-      row.map((count, j) => [one.classes[i], one.classes[j], count, share[i][j]]),
+      row.map((count, j) => [one.classes[i], one.classes[j], count, shares[i][j]]),
     );
     const traces = [
       {
         type: "heatmap",
-        z: share,
+        z: shares,
         x: one.classes,
         y: one.classes,
         text: counts,
@@ -243,7 +240,9 @@ function confusionFigure() {
       ],
       rows,
       columns,
-      note: "Counts of the common test set; the diagonal is right.",
+      note: roles.value.endsWith("_own")
+        ? "Counts of the client's own test part; the diagonal is right."
+        : "Counts of the common test set; the diagonal is right.",
     };
   }
   const made = figure({

@@ -1,10 +1,7 @@
 // Scores over rounds: a line per method and model, with a band over clients and seeds.
 
 const BANDS = {
-  deviation: [
-    "one standard deviation",
-    (found, i) => [found.mean[i] - (found.std[i] ?? 0), found.mean[i] + (found.std[i] ?? 0)],
-  ],
+  deviation: ["one standard deviation", (found, i) => [found.below[i], found.above[i]]],
   range: ["lowest to highest", (found, i) => [found.low[i], found.high[i]]],
   none: ["none", null],
 };

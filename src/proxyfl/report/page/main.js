@@ -95,6 +95,7 @@ function charts() {
 
 toolbar();
 answerUpdate = answerSection();
+measuresSection();
 curvesSection();
 privacySection();
 graphSection();

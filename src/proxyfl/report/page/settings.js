@@ -30,6 +30,8 @@ function settingsSection() {
   });
   const about = table("Methods", ["method", "what it is", "what is kept", "how models mix"], rows);
   const tables = [about, ...comparison("Settings", "settings"), ...comparison("Environment", "environment")];
+  const notes = page.runs.flatMap((run) => run.notes.map((note) => [run.name, note]));
+  if (notes.length) tables.unshift(table("How the data were read", ["run", "note"], notes));
   // At the end of the page nothing has to make room for what comes after.
   for (const one of tables) one.classList.add("whole");
   section("settings", "Settings and environment", ...tables);

@@ -146,7 +146,7 @@ def _records(
         shares=method.exchange != "none",
         transport=transport,
         presence=lambda round: presences[round],
-        evaluate=evaluator(config, prepared.dataset),
+        evaluate=evaluator(config, prepared.dataset, method),
         evaluate_now=evaluate_now(config),
         start=task.first_round,
         timeout=config.exchange.timeout,

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.terminal.result import show_notes
 from proxyfl.data import SOURCES, Dataset, load
 from proxyfl.data.examples import chunks
 from proxyfl.data.fetch import data_folder
@@ -29,6 +30,7 @@ examples:
   proxyfl data digits                                 shapes, classes, counts, range of values
   proxyfl data fashion-mnist --data-dir datasets      from that folder, or fetched into it
   proxyfl data patients.csv --label diagnosis --site hospital --json
+  proxyfl data 'sites/*.csv' --schema stroke.toml     and what was clipped or left out
 """
 
 
@@ -60,6 +62,18 @@ def add(commands: "Commands") -> None:
         help="site column of a table, or site array of an .npz",
     )
     parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="the schema.toml of a table; SOURCE is then a file, or a quoted pattern such as "
+        "'sites/*.csv'",
+    )
+    parser.add_argument(
+        "--faults",
+        choices=("refuse", "skip"),
+        default="refuse",
+        help="what becomes of rows that the schema finds at fault (default refuse)",
+    )
+    parser.add_argument(
         "--offline",
         action="store_true",
         help="fetch nothing; say what is missing instead",
@@ -78,6 +92,8 @@ def execute(args: argparse.Namespace) -> int:
             directory=args.data_dir,
             label=args.label,
             site=args.site,
+            schema=args.schema,
+            faults=args.faults,
             download=not args.offline,
         )
         found = _contents(dataset)
@@ -164,5 +180,4 @@ def _show_contents(found: dict[str, Any], console: Console) -> None:
                 str(row["site"]), escape(row["name"]), f"{row['train']:,}"
             )
         console.print(table)
-    for note in found["notes"]:
-        console.print(f"Note: {escape(note)}", soft_wrap=True)
+    show_notes(found["notes"], console)

@@ -9,12 +9,14 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from proxyfl._files import finite
 from proxyfl.cli.terminal.spinner import spinner
+from proxyfl.records.certainty import warnings
 from proxyfl.records.groups import groups
 from proxyfl.records.reading import find, read
 from proxyfl.records.run import Run
 from proxyfl.report import page
-from proxyfl.report.document import told
+from proxyfl.report.document import judgements, told
 
 _EPILOG = """\
 examples:
@@ -70,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     runs, size = _made(arguments.runs, out, quiet=arguments.json)
     if arguments.json:
-        print(json.dumps(_told(runs, out, size)))
+        print(json.dumps(finite(_told(runs, out, size))))
         return 0
     console = Console(highlight=False)
     unfinished = [one.name for one in runs if not one.finished]
@@ -99,6 +101,9 @@ def _told(
                 "name": one.name,
                 "finished": one.finished,
                 "methods": told(groups([one])[0]),
+                "judged": judgements(one),
+                "warnings": warnings(one),
+                "notes": one.environment.get("notes", []),
             }
         )
     pooled = []

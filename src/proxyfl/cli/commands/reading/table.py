@@ -14,10 +14,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from proxyfl._files import finite
 from proxyfl._validate import whole
+from proxyfl.cli.terminal import kept
 from proxyfl.errors import ConfigError
-from proxyfl.measures import MEASURES
+from proxyfl.measures import names, title_of
 from proxyfl.privacy.guarantee import shown
+from proxyfl.records.reading import find, read
+from proxyfl.report.document import judgements
+from proxyfl.resampling import Interval
 from proxyfl.sweeps.statistics import FEWEST_SEEDS, PairedTest, smallest_wilcoxon
 from proxyfl.sweeps.table import Overview, Row, overview
 
@@ -26,6 +31,7 @@ examples:
   proxyfl table runs/noise                               a sweep; a column per varied setting
   proxyfl table runs/a runs/b --against fedavg           two runs, each method compared with fedavg
   proxyfl table runs/noise --role proxy --metric macro_accuracy --round 50
+  proxyfl table runs/a --show sites                      client by client, with intervals
   proxyfl table runs/noise --by privacy.noise_multiplier --format csv > noise.csv
 
 Scores are means over clients and seeds, with the standard deviation of all of them. Differences
@@ -60,8 +66,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument(
         "--metric",
-        choices=tuple(MEASURES),
-        help="the measure (default: the runs' own)",
+        choices=names(),
+        metavar="MEASURE",
+        help="the measure (default: the runs' own); own_auroc is AUROC on each site's own test "
+        "part, and so on (docs/measures.md)",
     )
     parser.add_argument(
         "--role",
@@ -80,6 +88,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--against",
         metavar="METHOD",
         help="compare with this method (default: alone, if it is there)",
+    )
+    parser.add_argument(
+        "--show",
+        choices=tuple(kept.SHOWN),
+        help="instead of comparing, show the models kept in each run: every measure, client by "
+        "client with intervals, confusion counts, or calibration",
     )
     parser.add_argument(
         "--format",
@@ -103,6 +117,8 @@ def start(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"Expected --round last or a number of rounds, got --round {args.round}."
         )
+    if args.show is not None:
+        return _show_kept(args)
     after = None if args.round == "last" else whole("--round", int(args.round))
     found = overview(
         args.paths,
@@ -113,6 +129,28 @@ def start(args: argparse.Namespace) -> int:
         against=args.against,
     )
     _FORMATS[args.format](found)
+    return 0
+
+
+def _show_kept(args: argparse.Namespace) -> int:
+    """The models kept in each run: a table, or all that is known of them as JSON."""
+    if args.format not in ("text", "json"):
+        raise ConfigError(
+            f"--show is for text or JSON, got --format {args.format}. `proxyfl report` has each "
+            "table as CSV."
+        )
+    runs = [read(path) for path in find(args.paths)]
+    if args.format == "json":
+        found = [{"name": run.name, "judged": judgements(run)} for run in runs]
+        print(json.dumps(finite({"runs": found})))
+        return 0
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=240)
+    for run in runs:
+        if len(runs) > 1:
+            console.print(f"[bold]{escape(run.name)}[/bold]")
+        console.print(kept.SHOWN[args.show](run))
     return 0
 
 
@@ -152,23 +190,25 @@ def _header(found: Overview) -> list[str]:
     header = [
         "method",
         *found.by,
-        _title(found),
+        title_of(found.measure),
         "clients x seeds",
         "epsilon",
     ]
     if compared:
-        header += [f"against {found.against}", "p t-test", "p signed-rank"]
+        header.append(f"against {found.against}")
+        if _has_intervals(found):
+            header.append("95 % of it")
+        header += ["p t-test", "p signed-rank"]
     if any(comparison.over_seeds is not None for comparison in compared):
         header += ["p t-test, seeds", "p signed-rank, seeds"]
     return header
 
 
-def _title(found: Overview) -> str:
-    known = MEASURES.get(found.measure)
-    return found.measure if known is None else known.title
+def _has_intervals(found: Overview) -> bool:
+    return any(row.interval is not None for row in found.rows)
 
 
-def _cells(row: Row, width: int) -> list[str]:
+def _cells(row: Row, width: int, *, intervals: bool) -> list[str]:
     """A row as text, as wide as the header is."""
     count = (
         f"{row.clients} x {row.seeds}"
@@ -184,14 +224,10 @@ def _cells(row: Row, width: int) -> list[str]:
     if row.comparison is not None:
         over = row.comparison.over_clients
         deviation = None if over.std is None else over.std * 100
-        cells += [
-            _spread(
-                over.difference * 100,
-                deviation,
-                "+.1f",
-            ),
-            *_p(over),
-        ]
+        cells.append(_spread(over.difference * 100, deviation, "+.1f"))
+        if intervals:
+            cells.append(_between(row.interval))
+        cells += _p(over)
         if row.comparison.over_seeds is not None:
             cells += _p(row.comparison.over_seeds)
     return cells + [""] * (width - len(cells))
@@ -211,6 +247,13 @@ def _spread(
     if std is None:
         return f"{mean:{form}}"
     return f"{mean:{form}} ± {std:{form.lstrip('+')}}"
+
+
+def _between(interval: Interval | None) -> str:
+    if interval is None:
+        return ""
+    low, high = interval
+    return f"{low * 100:+.1f} to {high * 100:+.1f}"
 
 
 def _epsilon(row: Row) -> str:
@@ -236,7 +279,8 @@ def _print_text(found: Overview) -> None:
         if last is not None and row.group != last:
             table.add_section()
         last = row.group
-        table.add_row(*map(escape, _cells(row, len(header))))
+        cells = _cells(row, len(header), intervals=_has_intervals(found))
+        table.add_row(*map(escape, cells))
     console.print(table)
     console.print(_legend(found), highlight=False)
     for remark in remarks(found):
@@ -252,14 +296,18 @@ def _legend(found: Overview) -> str:
             span += f" to {deltas[-1]:.1e}"
         words += f" epsilon: the largest, at delta {span}, and its kind (docs/privacy.md)."
     if found.against:
-        words += f" against {found.against}: points, hundredths of {_title(found)}; + is better."
+        points = f"points, hundredths of {title_of(found.measure)}; + is better"
+        words += f" against {found.against}: {points}."
+    if _has_intervals(found):
+        words += " 95 % of it: interval of the mean over bootstrap samples of test persons."
     return words
 
 
 def _print_markdown(found: Overview) -> None:
     header = _header(found)
     lines = [header, ["---"] * len(header)]
-    lines += [_cells(row, len(header)) for row in found.rows]
+    for row in found.rows:
+        lines.append(_cells(row, len(header), intervals=_has_intervals(found)))
     for line in lines:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |")
     print(f"\n{_legend(found)}")
@@ -307,6 +355,8 @@ def _flat(row: Row, found: Overview) -> dict[str, Any]:
         "against": found.against,
         "difference": clients.difference if clients else None,
     }
+    low, high = row.interval or (None, None)
+    flat |= {"difference_low": low, "difference_high": high}
     for over, test in (("clients", clients), ("seeds", seeds)):
         flat[f"p_t_test_over_{over}"] = test.t_test if test else None
         flat[f"p_wilcoxon_over_{over}"] = test.wilcoxon if test else None

@@ -1,0 +1,153 @@
+// Every measure of the model that is kept: site by site, on the common test set and on the site's own; calibration.
+
+const SETS = { common: "the common test set", own: "its own test part" };
+
+// The chosen measure's name without the mark of the own test part, and which test set that is.
+const plainMeasure = () => chosen.measure.replace(/^own_/, "");
+const chosenSet = () => (chosen.measure.startsWith("own_") ? "own" : "common");
+
+function scoreTrace(run, method) {
+  const { colour, symbol, size } = look(method);
+  const found = run.judged.filter((one) => one.method === method && one.on === chosenSet());
+  const scored = found.filter((one) => isNumber(one.scores[plainMeasure()]?.[0]));
+  if (!scored.length) return null;
+  const values = scored.map((one) => one.scores[plainMeasure()]);
+  const words = ([value, low, high]) =>
+    `${value.toFixed(3)}${isNumber(low) ? ` (95 %: ${low.toFixed(3)} to ${high.toFixed(3)})` : ""}`;
+  return {
+    type: "scatter",
+    mode: "markers",
+    name: method,
+    x: values.map(([value]) => value),
+    y: scored.map((one) => one.name),
+    text: scored.map((one, i) => `${method}, ${one.name}: ${words(values[i])}`),
+    hoverinfo: "text",
+    marker: { color: colour, symbol, size: size(10) },
+    error_x: {
+      type: "data",
+      array: values.map(([value, , high]) => (isNumber(high) ? high - value : 0)),
+      arrayminus: values.map(([value, low]) => (isNumber(low) ? value - low : 0)),
+      color: faint(colour, 0.5),
+      thickness: 1.5,
+      width: 3,
+    },
+  };
+}
+
+function scoresFigure() {
+  const runs = select("Run", runOptions, () => made.update());
+  const run = () => page.runs[runs.value || 0];
+
+  function draw() {
+    const traces = shown()
+      .map((method) => scoreTrace(run(), method))
+      .filter(Boolean);
+    const rows = run().judged.flatMap((one) =>
+      Object.entries(one.scores).map(([measure, values]) => [
+        one.method,
+        one.name,
+        SETS[one.on],
+        page.measures[measure] ?? measure,
+        ...values,
+      ]),
+    );
+    const names = unique(traces.flatMap((trace) => trace.y));
+    return {
+      panels: traces.length
+        ? [
+            {
+              traces,
+              height: 100 + 30 * names.length,
+              layout: {
+                xaxis: { title: `${measureName()}` },
+                yaxis: { autorange: "reversed", type: "category", showgrid: true },
+                ...legend(),
+              },
+            },
+          ]
+        : [],
+      rows,
+      columns: ["method", "client", "test set", "measure", "value", "95 % from", "to"],
+      note:
+        `The model that each client keeps, judged on ${SETS[chosenSet()]}; choose the measure above. Whiskers: the ` +
+        "middle 95 % over bootstrap samples of test persons. The table has every measure on both test sets.",
+    };
+  }
+  const made = figure({ id: "scores", title: "What the kept models reach", controls: [runs], draw });
+  return made;
+}
+
+function calibrationFigure() {
+  const again = () => made.update();
+  const runs = select("Run", runOptions, again);
+  const run = () => page.runs[runs.value || 0];
+  const clients = select("Client", () => [...clientsOf(run())], again);
+  const sets = select(
+    "Test set",
+    () => Object.entries(SETS).filter(([set]) => run().judged.some((one) => one.on === set)),
+    again,
+  );
+
+  function draw() {
+    const wanted = run().judged.filter(
+      (one) => one.on === sets.value && (isPooledIn(run(), one.method) || String(one.client) === clients.value),
+    );
+    const drawn = wanted.filter((one) => one.calibration.length && shown().includes(one.method));
+    const traces = drawn.map((one) => {
+      const { colour, symbol, size } = look(one.method);
+      return {
+        type: "scatter",
+        mode: "lines+markers",
+        name: one.method,
+        x: one.calibration.map(([said]) => said),
+        y: one.calibration.map(([, came]) => came),
+        customdata: one.calibration.map(([, , n]) => n),
+        line: { color: colour, width: 2 },
+        marker: { color: colour, symbol, size: size(8) },
+        hovertemplate: `${one.method}: said %{x:.2f}, came true %{y:.2f}<br>%{customdata} examples<extra></extra>`,
+      };
+    });
+    if (traces.length)
+      traces.unshift({
+        type: "scatter",
+        mode: "lines",
+        name: "as said",
+        x: [0, 1],
+        y: [0, 1],
+        line: { color: style("--quiet"), width: 1, dash: "dot" },
+        hoverinfo: "skip",
+      });
+    const positive = run().classes.length === 2 ? `of ${run().classes[1]}` : "of the predicted class";
+    return {
+      panels: traces.length
+        ? [
+            {
+              traces,
+              height: 420,
+              layout: {
+                xaxis: { title: `probability ${positive} that the model says`, range: [-0.02, 1.02] },
+                yaxis: { title: "share that came true", range: [-0.02, 1.02] },
+                ...legend(),
+              },
+            },
+          ]
+        : [],
+      rows: drawn.flatMap((one) => one.calibration.map((point) => [one.method, one.name, SETS[one.on], ...point])),
+      columns: ["method", "client", "test set", "said", "came true", "examples"],
+      note:
+        "For each tenth of the probabilities that has examples. On the dotted line a model is calibrated; below it, it " +
+        "says more than comes true. Written when a client's last round is scored.",
+    };
+  }
+  const made = figure({
+    id: "calibration",
+    title: "Calibration: does it happen as often as the model says?",
+    controls: [runs, clients, sets],
+    draw,
+  });
+  return made;
+}
+
+function measuresSection() {
+  section("measures", "Every measure, site by site", scoresFigure().node, calibrationFigure().node);
+}
