@@ -1,6 +1,7 @@
 """The command `proxyfl schema`: draft, check and ranges."""
 
 import json
+import random
 import re
 import tomllib
 
@@ -106,6 +107,68 @@ def test_check_names_every_violation(tmp_path, agreed, capsys):
     assert re.search(r"north.csv: label: row 31, column 'died'", out)
     assert re.search(r"south.csv: two sites: row 2, column 'patient'", out)
     assert "30 rows, 3 faults" in out
+
+
+SPOILT = {
+    "number": ("age", "old"),
+    "unit": ("height", "1.75"),
+    "category": ("stage", "IV"),
+    "yes/no": ("smoker", "perhaps"),
+    "date": ("born", "15/15/1950"),
+    "future": ("born", "2190-01-01"),
+    "label": ("died", "7"),
+    "no label": ("died", ""),
+    "no person": ("patient", " "),
+    "two sites": ("patient", "p1"),
+    "fields": ("", "one field too many"),
+}
+"""Kind of fault -> the column that has it, and what is written there."""
+
+
+def spoil(table, generator, count):
+    """Put ``count`` faults into a table, several into some rows; (row, column, kind) of each."""
+    planted = set()
+    while len(planted) < count:
+        i = generator.randrange(10, len(table))
+        kind = generator.choice(list(SPOILT))
+        column, text = SPOILT[kind]
+        alone = {other for row, other, _ in planted if row == i + 2}
+        if column in alone or "" in alone or (alone and column == ""):
+            continue
+        if column:
+            table[i][making.HEADER.index(column)] = text
+        else:
+            table[i].append(text)
+        planted.add((i + 2, column, kind))
+    return planted
+
+
+def test_a_thousand_seeded_faults_are_all_found(tmp_path, agreed, capsys):
+    """`schema check` on two files with 1,000 faults names each with file, row, column and kind, and
+    nothing else; as text one line each."""
+    generator = random.Random(4)
+    clean = making.write(tmp_path / "first.csv", making.rows(20))
+    planted = {}
+    for number, separator in enumerate((",", ";")):
+        table = making.rows(1500, seed=number, first=10_000 * (number + 1))
+        faults = spoil(table, generator, 500)
+        path = tmp_path / f"site-{number}.csv"
+        planted[str(path)] = faults
+        making.write(path, table, separator=separator)
+    words = ["schema", "check", str(clean), *planted, "--schema", str(agreed)]
+    assert main([*words, "--json"]) == 1
+    first, *others = json.loads(capsys.readouterr().out)["files"]
+    assert first["faults"] == []
+    for file in others:
+        found = [(f["row"], f["column"], f["kind"]) for f in file["faults"]]
+        assert len(found) == 500
+        assert set(found) == planted[file["file"]]
+    assert main(words) == 1
+    lines = capsys.readouterr().out.splitlines()
+    for path, faults in planted.items():
+        for row, column, kind in faults:
+            start = f"{path}: {kind}: row {row}, column {column!r}: "
+            assert sum(line.startswith(start) for line in lines) == 1
 
 
 def test_check_as_json(tmp_path, agreed, capsys):

@@ -15,8 +15,8 @@ from proxyfl.data.examples import InMemory
 from proxyfl.data.files import load_table
 from proxyfl.data.folders import load_folder
 from proxyfl.data.stores.reading import is_store, load_store
-from proxyfl.data.tables import files as tables
 from proxyfl.data.tables import heart
+from proxyfl.data.tables import reading as tables
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect

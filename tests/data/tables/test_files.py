@@ -3,7 +3,8 @@
 import pytest
 
 from proxyfl.data import load
-from proxyfl.data.tables import files, schema
+from proxyfl.data.tables import reading as files
+from proxyfl.data.tables import schema
 from proxyfl.errors import DataError
 from tests.data.tables import making
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from proxyfl.data.tables import schema
-from proxyfl.data.tables.loading import load_tables, read_file
+from proxyfl.data.tables.loading import load_tables
 from proxyfl.errors import DataError
 from tests.data.tables import making
 
@@ -37,11 +37,12 @@ def test_columns_in_another_order_give_the_same_features(tmp_path):
     table = making.rows(20)
     order = [6, 3, 0, 5, 1, 4, 2]
     mixed = [[line[i] for i in order] for line in table]
-    one = read_file(making.write(tmp_path / "a.csv", table), making.SCHEMA)
     header = [making.HEADER[i] for i in order]
-    two = read_file(making.write(tmp_path / "b.csv", mixed, header), making.SCHEMA)
-    assert (one.x == two.x).all()
-    assert (one.y == two.y).all()
+    one = load_tables([making.write(tmp_path / "a.csv", table)], making.SCHEMA)
+    other = making.write(tmp_path / "b.csv", mixed, header)
+    two = load_tables([other], making.SCHEMA)
+    assert torch.equal(one.train_x, two.train_x)
+    assert torch.equal(one.train_y, two.train_y)
 
 
 def test_nobody_is_in_both_parts(tmp_path):
@@ -73,6 +74,30 @@ def test_a_site_may_lack_classes(tmp_path):
     found = load_tables(files, making.SCHEMA)
     assert set(found.train_y[found.site == 2].tolist()) == {1}
     assert found.classes == 2
+
+
+def test_a_column_that_is_skipped_over_is_noted(tmp_path):
+    """With faults skipped, a file without a column is read with a note that says so."""
+    files = sites(tmp_path)
+    table = [line[:4] + line[5:] for line in making.rows(20, seed=9, first=500)]
+    header = [name for name in making.HEADER if name != "smoker"]
+    files.append(making.write(tmp_path / "west.csv", table, header))
+    found = load_tables(files, making.SCHEMA, faults="skip")
+    (note,) = (note for note in found.notes if note.startswith("west.csv"))
+    assert "1 x absent column in 'smoker'" in note
+
+
+def test_notes_have_no_value_of_any_row(tmp_path):
+    """What a run keeps of skipped rows are counts: no cell of a patient is among them."""
+    table = making.rows(40)
+    table[3][2] = "1.7777"
+    table[4][3] = "a secret"
+    path = making.write(tmp_path / "a.csv", table)
+    found = load_tables([path], making.SCHEMA, faults="skip")
+    notes = " ".join(found.notes)
+    assert "1 x unit in 'height'" in notes
+    assert "1.7777" not in notes
+    assert "secret" not in notes
 
 
 def test_a_site_may_lack_a_column_by_choice(tmp_path):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxyfl.data.tables.encoding import Encoded, encode, header_faults
+from proxyfl.data.tables.encoding import encode, header_faults
 from proxyfl.data.tables.faults import Fault, Tally
 from proxyfl.data.tables.loading import empty_columns
-from proxyfl.data.tables.reading import Dialect, read
+from proxyfl.data.tables.reading import Dialect, Part, read
 from proxyfl.data.tables.schema import Schema
 
 
@@ -26,21 +26,23 @@ class _Persons:
 
     site: dict[str, str] = field(default_factory=dict)
 
-    def elsewhere(self, schema: Schema, path: Path, part: Encoded) -> list[Fault]:
-        """The rows of persons whom another site has too."""
+    def elsewhere(self, schema: Schema, path: Path, part: Part) -> list[Fault]:
+        """The rows of persons whom another site has too, whatever else is wrong with them."""
         found: list[Fault] = []
-        if not part.person:  # nobody is named
+        column = schema.person
+        if column is None or column not in part.columns:
             return found
-        sites = part.site or [path.stem] * len(part.person)
-        for person, site, row in zip(
-            part.person, sites, part.rows.tolist(), strict=True
+        sites = part.columns.get(schema.site or "") or [path.stem] * len(part.rows)
+        for text, place, row in zip(
+            part.columns[column], sites, part.rows.tolist(), strict=True
         ):
+            person, site = text.strip(), place.strip()
+            if not person or not site:
+                continue  # each a fault of its own
             first = self.site.setdefault(person, site)
             if first != site:
                 expected = f"a person of {site!r} alone, who is at {first!r} too"
-                found.append(
-                    Fault(row, schema.person or "", "two sites", person, expected)
-                )
+                found.append(Fault(row, column, "two sites", person, expected))
         return found
 
 
@@ -68,9 +70,10 @@ def _check(
     for number, part in enumerate(read(path, dialect)):
         if number == 0:
             in_header = header_faults(schema, part.header, labelled=labelled)
-        encoded, faults = encode(schema, part, found.tally, labelled=labelled)
+        _, faults = encode(schema, part, found.tally, labelled=labelled)
         found.faults += faults
-        found.faults += persons.elsewhere(schema, path, encoded)
+        if labelled:
+            found.faults += persons.elsewhere(schema, path, part)
     of_columns = [
         *in_header,
         *empty_columns(schema, found.tally, {f.column for f in in_header}),

@@ -7,8 +7,8 @@ Guarantees:
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +17,13 @@ import torch
 
 from proxyfl._validate import choice, number
 from proxyfl.data.dataset import Dataset
-from proxyfl.data.examples import InMemory
-from proxyfl.data.tables.encoding import Encoded, encode, header_faults
+from proxyfl.data.examples import Examples
+from proxyfl.data.tables.encoding import encode, header_faults
 from proxyfl.data.tables.faults import HEADER, KINDS, SHOWN, Fault, Tally
 from proxyfl.data.tables.features import feature_names
 from proxyfl.data.tables.reading import Dialect, read
 from proxyfl.data.tables.schema import Schema, to_toml
+from proxyfl.data.tables.scratch import Scratch
 from proxyfl.errors import DataError
 from proxyfl.seeds import numpy_stream
 
@@ -35,15 +36,36 @@ FAULTS = {
 """The treatments of faults."""
 
 
+class Numbers:
+    """Numbers names in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def of(self, names: Iterable[str]) -> Codes:
+        """The number of each name."""
+        known = self.known
+        found = [known.setdefault(name, len(known)) for name in names]
+        return np.array(found, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The numbers of sites and persons, over all files."""
+
+    sites: Numbers = field(default_factory=Numbers)
+    persons: Numbers = field(default_factory=Numbers)
+
+
 @dataclass(frozen=True)
 class Table:
-    """One file, encoded: features, labels, and the site, person and row of each example."""
+    """One file: labels, and the site, person and row of each example. Its features are in a
+    ``Scratch``."""
 
     path: Path
-    x: npt.NDArray[np.float32]
     y: Codes
-    site: Sequence[str]
-    person: Sequence[str]
+    site: Codes
+    person: Codes
     rows: Codes
     tally: Tally
 
@@ -52,13 +74,13 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the user about how the file was read. A run keeps them, so they have counts and no
-        value of any row."""
+        """Notes for the user about how the file was read. A run keeps them, so they have counts and
+        no value of any row."""
         found = [f"{self.path.name}: {note}" for note in self.tally.notes()]
-        if self.tally.skipped:
+        if self.tally.faults:
             found.append(
-                f"{self.path.name}: {self.tally.skipped} of {self.tally.rows} rows left out: "
-                f"{'; '.join(self.tally.counts())}"
+                f"{self.path.name}: {self.tally.skipped} of {self.tally.rows} rows left out; "
+                f"faults: {'; '.join(self.tally.counts())}"
             )
         return found
 
@@ -86,15 +108,25 @@ def load_tables(
     _check_files(files, tests)
     named = dict(zip([path.stem for path in files], site_names, strict=False))
 
+    scratch = Scratch(len(feature_names(schema)))
+    names = Names()
+
     def table(path: Path) -> Table:
         site = named.get(path.stem)
         return read_file(
-            path, schema, dialect, faults=faults, header=header, site=site
+            path,
+            schema,
+            scratch,
+            names,
+            dialect,
+            faults=faults,
+            header=header,
+            site=site,
         )
 
     train = [table(path) for path in files]
     held = [table(path) for path in tests]
-    rows = _gathered([*train, *held], sum(map(len, train)))
+    rows = _gathered([*train, *held], sum(map(len, train)), scratch, names)
     skip = _in_two_places(rows, schema, faults)
     notes = list(
         itertools.chain.from_iterable(table.notes for table in (*train, *held))
@@ -109,39 +141,39 @@ def load_tables(
 def read_file(
     path: Path,
     schema: Schema,
+    scratch: Scratch,
+    names: Names,
     dialect: Dialect | None = None,
     *,
     faults: str = "refuse",
     header: Sequence[str] = (),
     site: str | None = None,
-    labelled: bool = True,
 ) -> Table:
-    """One file, encoded part by part. Faults are refused, all named at once, or skipped."""
+    """One file, encoded part by part into ``scratch``. Faults are refused, all named at once, or
+    skipped."""
     tally = Tally()
-    parts: list[Encoded] = []
+    columns: list[tuple[Codes, ...]] = []
     found: list[Fault] = []
     for part in read(path, dialect, header=header):
-        if not parts:
-            found = header_faults(schema, part.header, labelled=labelled)
+        if not columns:
+            found = header_faults(schema, part.header)
             tally.add(found)
             _refuse_duplicates(path, found)
-        encoded, in_rows = encode(schema, part, tally, labelled=labelled)
+        encoded, in_rows = encode(schema, part, tally)
         tally.add(in_rows)
-        parts.append(encoded)
+        scratch.add(encoded.x)
+        sites = encoded.site or itertools.repeat(site or path.stem, len(encoded.y))
+        of_sites = names.sites.of(sites)
+        of_persons = names.persons.of(encoded.person)
+        columns.append((encoded.y, of_sites, of_persons, encoded.rows))
     tally.add(empty_columns(schema, tally, {fault.column for fault in found}))
     if faults == "refuse":
         tally.refuse(str(path))
-    x = np.concatenate([part.x for part in parts])
-    y = np.concatenate([part.y for part in parts])
+    y, of_site, person, rows = map(np.concatenate, zip(*columns, strict=True))
     if not len(y):
         left = f": all {tally.skipped} were left out" if tally.skipped else ""
         raise DataError(f"{path}: expected rows, got none{left}.")
-    sites = list(itertools.chain.from_iterable(part.site for part in parts))
-    person = list(itertools.chain.from_iterable(part.person for part in parts))
-    rows = np.concatenate([part.rows for part in parts])
-    return Table(
-        path, x, y, sites or [site or path.stem] * len(y), person, rows, tally
-    )
+    return Table(path, y, of_site, person, rows, tally)
 
 
 def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:
@@ -162,7 +194,7 @@ def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:
 class _Rows:
     """All files' rows, one after another."""
 
-    x: npt.NDArray[np.float32]
+    scratch: Scratch
     y: Codes
     site: Codes
     site_names: tuple[str, ...]
@@ -171,12 +203,11 @@ class _Rows:
     held: npt.NDArray[np.bool_]
     tables: Sequence[Table]
 
-    def examples(self, rows: Codes) -> InMemory:
+    def examples(self, rows: Codes) -> Examples:
         """The examples of these rows."""
-        x, y, person = (
-            torch.from_numpy(of[rows]) for of in (self.x, self.y, self.person)
-        )
-        return InMemory(x, y, person if self.person_names else None)
+        y, person = torch.from_numpy(self.y), torch.from_numpy(self.person)
+        known = person if self.person_names else None
+        return self.scratch.examples(rows, y, known)
 
     def place(self, i: int) -> str:
         """The place of row i."""
@@ -193,21 +224,17 @@ class _Skipped:
     notes: list[str]
 
 
-def _gathered(tables: Sequence[Table], training: int) -> _Rows:
-    x = np.concatenate([table.x for table in tables])
+def _gathered(
+    tables: Sequence[Table], training: int, scratch: Scratch, names: Names
+) -> _Rows:
     y = np.concatenate([table.y for table in tables])
-    names = list(itertools.chain.from_iterable(table.site for table in tables))
-    site_names = tuple(dict.fromkeys(names))
-    numbers = {name: i for i, name in enumerate(site_names)}
-    site = np.array([numbers[name] for name in names], dtype=np.int64)
-    persons = list(itertools.chain.from_iterable(table.person for table in tables))
-    # Without a column for them, each row is a person of its own.
-    known = {name: i for i, name in enumerate(dict.fromkeys(persons))}
-    person = np.array(
-        [known[name] for name in persons] or range(len(y)), dtype=np.int64
-    )
+    site = np.concatenate([table.site for table in tables])
+    person = np.concatenate([table.person for table in tables])
+    if not len(person):  # without a column for them, each row is a person
+        person = np.arange(len(y))
     held = np.arange(len(y)) >= training
-    return _Rows(x, y, site, site_names, person, tuple(known), held, tables)
+    site_names, person_names = tuple(names.sites.known), tuple(names.persons.known)
+    return _Rows(scratch, y, site, site_names, person, person_names, held, tables)
 
 
 def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
@@ -228,8 +255,9 @@ def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
         if faults == "refuse":
             first = np.flatnonzero(found)[:SHOWN].tolist()
             places = ", ".join(rows.place(i) for i in first)
+            more = ", ..." if found.sum() > SHOWN else ""
             raise DataError(
-                f"{schema.name}: {what}: {places}, ... Decide to "
+                f"{schema.name}: {what}: {places}{more}. Decide to "
                 'whom such a person belongs, or leave these rows out with data.faults = "skip".'
             )
         notes.append(f"left out: {what}")

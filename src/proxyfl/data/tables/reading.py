@@ -73,6 +73,26 @@ class Part:
     ragged: tuple[tuple[int, int], ...] = ()
 
 
+def find(source: str | Sequence[str]) -> list[Path]:
+    """The files that ``source`` names, in order: patterns such as sites/*.csv stand for the files
+    that match, sorted by name."""
+    found: list[Path] = []
+    for text in [source] if isinstance(source, str) else source:
+        path = Path(text).expanduser()
+        if not any(sign in text for sign in "*?["):
+            found.append(path)
+            continue
+        anchor = Path(path.anchor or ".")
+        pattern = str(path.relative_to(anchor)) if path.anchor else str(path)
+        matching = sorted(
+            match for match in anchor.glob(pattern) if match.is_file()
+        )
+        if not matching:
+            raise DataError(f"{text}: no file matches (looked from {Path.cwd()}).")
+        found += matching
+    return found
+
+
 def read(
     path: Path,
     dialect: Dialect | None = None,

@@ -149,5 +149,5 @@ function calibrationFigure() {
 }
 
 function measuresSection() {
-  section("measures", "Every measure, site by site", scoresFigure().node, calibrationFigure().node);
+  section("measures", "The models kept, client by client", scoresFigure().node, calibrationFigure().node);
 }

@@ -165,11 +165,18 @@ def model_file(run: Path, client: str, method: str | None, role: str) -> Path:
                 and path.name.split("-")[0] == f"{int(client):03d}"
             ):
                 return path
-    there = sorted(
-        str(p.relative_to(run)) for p in (run / "models").glob("*/*.safetensors")
-    )
     by = f" for {method}" if method else ""
     raise RunError(
         f"{run} holds no {role} model of client {client!r}{by}. It holds: "
-        f"{', '.join(there) or 'none; did the run finish?'}."
+        f"{_models(run) or 'none; did the run finish?'}."
     )
+
+
+def _models(run: Path) -> str:
+    """The models that a run holds, in words: method and role, and the clients that have one."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((run / "models").glob("*/*.safetensors")):
+        role = path.stem.partition("-")[2]
+        client = modelfile.about_model(path).get("client", path.stem)
+        found.setdefault(f"{path.parent.name} {role}", []).append(client)
+    return "; ".join(f"{kind}: {', '.join(who)}" for kind, who in found.items())
