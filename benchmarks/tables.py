@@ -159,14 +159,14 @@ def main() -> None:
             scratch.IN_MEMORY = 2**40
         print(json.dumps(measure(args.measure)))
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         write_table(folder / "north.csv", args.rows, 0)
         write_table(folder / "south.csv", args.rows // 2, 1)
         (folder / "schema.toml").write_text(SCHEMA)
         (folder / "config.toml").write_text(CONFIG.format(folder=folder))
         words = [sys.executable, "-m", "benchmarks.tables", str(args.rows)]
-        words += ["--measure", scratch]
+        words += ["--measure", temporary]
         if args.in_memory:
             words.append("--in-memory")
         found = json.loads(subprocess.run(words, check=True, stdout=-1).stdout)

@@ -49,11 +49,8 @@ class Scratch:
         rows = torch.from_numpy(kept)
         if self._file is None:
             x = np.concatenate(self._parts)
-            return InMemory(
-                torch.from_numpy(x[kept]),
-                labels[rows],
-                None if groups is None else groups[rows],
-            )
+            persons = None if groups is None else groups[rows]
+            return InMemory(torch.from_numpy(x[kept]), labels[rows], persons)
         self._file.seek(0)
         self._file.write(_header(self.rows, self.width))
         self._file.flush()
