@@ -309,6 +309,6 @@ def test_what_is_not_there(
         ["--client", "²"],
     ):
         assert main(["predict", str(finished), x, *wrong]) == 2
-        assert "proxyfl/000-private.safetensors" in capsys.readouterr().err
+        assert "proxyfl private: 7, [north], south" in capsys.readouterr().err
     assert main(["predict", str(tmp_path), x, "--client", "0"]) == 2
     assert "holds no run" in capsys.readouterr().err
