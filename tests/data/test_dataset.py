@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxyfl.data import Dataset
-from proxyfl.data.dataset import encoded, hold_out
+from proxyfl.data.dataset import hold_out
 from proxyfl.data.examples import InMemory, pixels
+from proxyfl.data.labels import encoded
 from proxyfl.errors import DataError
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Dataset, encoded, hold_out
+from proxyfl.data.dataset import Dataset, hold_out
 from proxyfl.data.examples import (
     Examples,
     InMemory,
@@ -25,6 +25,7 @@ from proxyfl.data.examples import (
     as_inputs,
     read_npy,
 )
+from proxyfl.data.labels import encoded
 from proxyfl.errors import DataError
 
 Array = npt.NDArray[Any]

@@ -3,10 +3,8 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -241,75 +239,6 @@ def _drawn(
     is_test[order[:tests]] = True
     chosen = is_test[unit_of]
     return (~chosen).nonzero().view(-1), chosen.nonzero().view(-1)
-
-
-def encoded(
-    name: str, values: npt.NDArray[Any], classes: Sequence[str] = ()
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as int64, and the name of each class.
-
-    With ``classes``, label i is the i-th of them, whatever labels there are, and a label that is
-    not among them is refused. Without, whole numbers stay as they are (classes 0 .. largest), and
-    anything else is numbered in the order of its sorted names: the classes then follow from the
-    data."""
-    values = np.asarray(values)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise DataError(
-            f"{name}: expected one value for each example, got an array of shape {values.shape}."
-        )
-    if len(values) == 0:
-        raise DataError(f"{name}: expected at least one example, got none.")
-    if (
-        values.dtype.kind == "f"
-        and np.isfinite(values).all()
-        and (values == np.floor(values)).all()
-    ):
-        values = values.astype(np.int64)
-    if values.dtype.kind == "f":
-        raise DataError(
-            f"{name}: expected whole numbers or names, got values such as {_strange(values)}."
-        )
-    if classes:
-        return _numbered(name, values, classes), tuple(classes)
-    if values.dtype.kind in "iu":
-        if values.min() < 0:
-            where = int(np.argmax(values < 0))
-            raise DataError(
-                f"{name}: expected numbers from 0, got {values[where]} at index {where}."
-            )
-        if values.max() >= 1_000_000:
-            raise DataError(
-                f"{name}: expected a class number, got {values.max()}: is this the right column?"
-            )
-        return torch.from_numpy(values.astype(np.int64)), tuple(
-            str(i) for i in range(int(values.max()) + 1)
-        )
-    names, ids = np.unique(values.astype(str), return_inverse=True)
-    return torch.from_numpy(ids.astype(np.int64)), tuple(map(str, names))
-
-
-def _numbered(
-    name: str, values: npt.NDArray[Any], classes: Sequence[str]
-) -> Tensor:
-    """For each label its place in ``classes``."""
-    numbers = {each: number for number, each in enumerate(classes)}
-    found, places = np.unique(values.astype(str), return_inverse=True)
-    unknown = [str(label) for label in found if str(label) not in numbers]
-    if unknown:
-        where = int(np.argmax(values.astype(str) == unknown[0]))
-        raise DataError(
-            f"{name}: label {unknown[0]!r} at index {where} is not among data.classes, which are "
-            f"{list(classes)}. Correct it, leave the example out, or agree on a longer list."
-        )
-    of_found = np.array([numbers[str(label)] for label in found], dtype=np.int64)
-    return torch.from_numpy(of_found[places])
-
-
-def _strange(values: npt.NDArray[np.floating[Any]]) -> str:
-    where = int(np.argmax(~np.isfinite(values) | (values != np.floor(values))))
-    return f"{values[where]} at index {where}"
 
 
 def _part(

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxyfl.data.dataset import Dataset, encoded, hold_out
+from proxyfl.data.dataset import Dataset, hold_out
 from proxyfl.data.examples import InMemory
+from proxyfl.data.labels import encoded
 from proxyfl.errors import DataError
 
 

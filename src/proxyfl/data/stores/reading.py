@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Dataset, encoded, hold_out
+from proxyfl.data.dataset import Dataset, hold_out
 from proxyfl.data.examples import Subset, pixels
+from proxyfl.data.labels import encoded
 from proxyfl.data.stores import index
 from proxyfl.data.stores.index import PARTS, Content, Entry, Head, Shard
 from proxyfl.errors import DataError
