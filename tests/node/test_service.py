@@ -134,6 +134,33 @@ def test_a_stranger_is_not_heard(corners: tuple[Corner, Corner, Corner]) -> None
             b.service.answer(c.certificate, message)
 
 
+def test_a_revoked_member_is_refused_at_once(tmp_path: Path) -> None:
+    """The operator accepts a version without b while a round is under way: b's messages and its
+    stream end before the round does."""
+    cards = [
+        Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")
+    ]
+    first = Manifest(
+        "f", rounds=9, input=Input((1,), ("0", "1")), members=tuple(cards)
+    )
+    a, b = Corner(tmp_path, "a", first), Corner(tmp_path, "b", first)
+    second = manifests.successor(first, remove=["b"])
+    asked: list[int] = []
+
+    def listens() -> bool:
+        asked.append(1)
+        if len(asked) == 2:
+            roster.accept(tmp_path / "a", a.identity, second)
+        return True
+
+    a.service.answer(b.certificate, b.hello(a))
+    with pytest.raises(TransportError, match="not a member's"):
+        next(a.service.follow(b.certificate, listens))
+    assert len(asked) == 2
+    with pytest.raises(TransportError, match="not a member's"):
+        a.service.answer(b.certificate, b.hello(a))
+
+
 def test_nobody_speaks_in_anothers_name(
     corners: tuple[Corner, Corner, Corner],
 ) -> None:

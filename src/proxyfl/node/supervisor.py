@@ -168,6 +168,12 @@ class Node:
         What was released since the backup cannot be taken back, so its cost is put on the ledger as
         if every round had been trained in full. A site that has begun again before charges from
         that round on: the peer that stops it now has seen more of the time before."""
+        last = self.roster.current.rounds
+        if not 0 <= round <= last:
+            raise ConfigError(
+                f"Expected a round from 0 to {last}, got {round}. Take the largest that a peer "
+                "named; the audit log says which peer that was."
+            )
         self.books.start()
         here = self.books.position()
         trainer = self.client.learner.trainer

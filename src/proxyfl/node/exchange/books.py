@@ -144,18 +144,19 @@ class Books:
         """Remember that the sender has released the share's round, whatever becomes of it."""
         with self.store.transaction() as run:
             known = self.peer(share.sender).stamp
+            seen = min(share.round + 1, self.rounds)
             if share.epoch == known.epoch:
                 # A start that has not said hello yet shows its clock when it does.
                 clock = share.clock if share.boot == known.boot else 0
                 run.execute(
                     "update peers set round = max(round, ?), clock = max(clock, ?)"
                     " where name = ?",
-                    (share.round + 1, clock, share.sender),
+                    (seen, clock, share.sender),
                 )
             elif share.epoch < known.epoch:
                 run.execute(
                     "update peers set before = max(before, ?) where name = ?",
-                    (share.round + 1, share.sender),
+                    (seen, share.sender),
                 )
 
     def blocked(self) -> set[str]:

@@ -129,7 +129,7 @@ class Service:
             self._queues[peer] = waiting
         self.log.add("dialled in", peer=peer)
         try:
-            while listens():
+            while listens() and self.member(certificate) == peer:
                 try:
                     yield waiting.get(timeout=0.5)
                 except queue.Empty:

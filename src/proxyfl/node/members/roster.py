@@ -1,8 +1,9 @@
 """The manifests that a site's operator has accepted, and the members of the one in force.
 
 They lie in the site's folder: ``manifests/0001.toml`` with ``0001.signature``, the operator's
-acceptance. The newest is in force. A running site reads the folder again before each round, so
-accepting a new version needs no restart.
+acceptance. The newest is in force. A running site takes it in before each round, so accepting a
+new version needs no restart. Guarantee: a key that the newest version lacks is refused from the
+moment of its acceptance, also in the middle of a round.
 """
 
 from pathlib import Path
@@ -24,6 +25,7 @@ class Roster:
         self.folder = folder / FOLDER
         self.identity = identity
         self.versions: dict[int, Manifest] = {}
+        self._waiting: Manifest | None = None
         self.reload()
         if not self.versions:
             raise ConfigError(
@@ -54,8 +56,19 @@ class Roster:
         """The member with this key, if there is one."""
         for card in self.current.members:
             if card.fingerprint == fingerprint:
-                return card.name
+                return None if self._is_revoked(card) else card.name
         return None
+
+    def _is_revoked(self, card: Card) -> bool:
+        """Whether a version that waits for the next round no longer lists the card's key."""
+        newest = max(self.folder.glob("*.toml"))
+        version = int(newest.stem)
+        if version in self.versions:
+            return False
+        if self._waiting is None or self._waiting.version != version:
+            self._waiting = self._accepted(newest)
+        keys = {member.public_key for member in self._waiting.members}
+        return card.public_key not in keys
 
     def others(self) -> list[Card]:
         """All members but this site."""
