@@ -32,13 +32,15 @@ def part(name: str, seed: int = 0) -> Part:
 
 def made(method: str = "proxyfl", *, streams=None, **changes: Any) -> Client:
     """A client of a method, seeded unless told otherwise."""
-    single = METHODS[method].learner == "single"
+    row = METHODS[method]
+    only_private = row.learner == "single" and row.keeps == "private"
+    only_proxy = row.learner == "single" and not only_private
     given = {
         "classes": 10,
         "batch_size": 20,
         "dp": DP(clip_norm=1.0, noise_multiplier=2.0),
-        "private": None if single and method != "alone" else part("mlp", 1),
-        "proxy": None if method == "alone" else part("linear"),
+        "private": None if only_proxy else part("mlp", 1),
+        "proxy": None if only_private else part("linear"),
         "alpha": 0.5,
     } | changes
     return assemble(

@@ -9,8 +9,8 @@ from proxyfl.gossip import topology
 
 
 def test_the_table() -> None:
-    """The paper's seven methods and ours, with learner, exchange, DP and pooling as DESIGN's table
-    has them."""
+    """The paper's seven methods and our two, with learner, exchange, DP and pooling as in
+    the design."""
     found = {
         name: (m.learner, m.exchange, m.dp, m.pooled) for name, m in METHODS.items()
     }
@@ -23,15 +23,16 @@ def test_the_table() -> None:
         "avgpush": ("single", "pushsum", True, False),
         "fml": ("mutual", "mean", True, False),
         "proxyfl": ("mutual", "pushsum", True, False),
+        "pooled": ("single", "none", False, True),
     }
 
 
 def test_what_is_kept() -> None:
-    """Where there is a private model it is what an institution keeps; only ``alone`` may do without
-    DP."""
+    """Where there is a private model it is what an institution keeps; ``alone`` and ``pooled`` do
+    without DP."""
     for name, row in METHODS.items():
         assert (row.keeps == "private") == (
-            row.learner == "mutual" or name == "alone"
+            row.learner == "mutual" or name in ("alone", "pooled")
         )
         assert row.dp or row.exchange == "none", f"{name} shares a model without DP"
 

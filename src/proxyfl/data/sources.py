@@ -1,5 +1,6 @@
 """A dataset by name, by path, or from the user's own ``package.module:factory``."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from proxyfl.data.tables import reading as tables
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
+from proxyfl.data.tables.schema import Column, Schema
 from proxyfl.errors import DataError, InputError
 
 Directory = str | Path | None
@@ -138,7 +140,7 @@ def load(
     if schema is not None:
         table = load_tables(
             tables.find(source),
-            schemas.read(Path(schema)),
+            _by_site(schemas.read(Path(schema)), site),
             tests=tables.find(tests) if tests else (),
             dialect=dialect,
             faults=faults,
@@ -199,6 +201,16 @@ def load(
         f"Unknown source {source!r}: no such folder here, and none of {', '.join(SOURCES)}. "
         f"Expected one of those or {'; '.join(FORMS)}."
     )
+
+
+def _by_site(schema: Schema, site: str | None) -> Schema:
+    """The schema with ``site`` in the place of its own site column, which is then ignored."""
+    if site is None or site == schema.site:
+        return schema
+    columns = {name: c for name, c in schema.columns.items() if name != site}
+    if schema.site is not None:
+        columns[schema.site] = Column("ignored")
+    return dataclasses.replace(schema, site=site, columns=columns)
 
 
 def _of_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:

@@ -24,9 +24,12 @@ from proxyfl import params
 from proxyfl._examples import Examples
 from proxyfl.data.examples import on_device
 from proxyfl.errors import ConfigError
+from proxyfl.federation.averaging import Tail
+from proxyfl.federation.home.fitted import Fitted
 from proxyfl.federation.learners import Learner, Mutual, Single, Teacher, Trainer
 from proxyfl.federation.methods import Method, Role
 from proxyfl.federation.precision import computing_in
+from proxyfl.federation.state import State
 from proxyfl.federation.trainers import Optimizer, PlainSGD
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.losses import NO_BALANCE, Balance
@@ -53,6 +56,7 @@ class Client:
     steps: int
     global_seed: Callable[[int], int]
     weight: float = 1.0
+    tail: Tail | None = None
 
     def mass(self) -> Mass:
         """The client's share of the network's total."""
@@ -62,6 +66,23 @@ class Client:
         """Continue with ``mass``."""
         self.weight = mass.w
         self.learner.adopt(mass.theta)
+
+    def settle(self, round: int) -> None:
+        """Continue with the mean of the last proxies, if ``round`` is the one to do so."""
+        mean = None if self.tail is None else self.tail.mean(round)
+        if mean is not None:
+            self.learner.adopt(mean)
+
+    def state(self) -> State:
+        """Everything that the next round depends on."""
+        tail = {} if self.tail is None else self.tail.state()
+        return self.learner.state() | tail
+
+    def restore(self, state: State) -> None:
+        """Continue from ``state``."""
+        self.learner.restore(state)
+        if self.tail is not None:
+            self.tail.restore(state)
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,15 @@ class Kept:
         """Give ``ledger`` its page in the account."""
         account = Account(self.folder)
         ledger.page = account.page(self.ids, ledger, study=self.study)
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """A private model that is fitted on the client's examples (``models.estimators``)."""
+
+    spec: str
+    balance: Balance = NO_BALANCE
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -162,7 +192,7 @@ def assemble(
     batch_size: int,
     dp: DP,
     streams: Streams,
-    private: Part | None = None,
+    private: Part | Estimator | None = None,
     proxy: Part | None = None,
     steps: int | None = None,
     alpha: float = 0.0,
@@ -171,13 +201,15 @@ def assemble(
     residual: bool = False,
     device: str = "cpu",
     precision: str = "float32",
+    tail: Tail | None = None,
 ) -> Client:
     """The client ``id``, ready for its first round.
 
     ``method`` says which models there are: a mutual learner needs ``private`` and ``proxy``, a
     single one needs the one that its institution keeps. Without ``steps`` a round is one pass over
     the examples. ``alpha``, ``beta``, ``teacher`` and ``residual`` are about mutual learning
-    (``federation.learners``); ``precision`` is that of models trained without DP.
+    (``federation.learners``); ``precision`` is that of models trained without DP; ``tail`` averages
+    the proxies of the last training rounds.
     """
     mutual = method.learner == "mutual"
     teacher_weight = beta if mutual else 0.0
@@ -195,7 +227,14 @@ def assemble(
         precision=precision,
     )
     learner: Learner
-    if mutual:
+    steps = steps or sampling.steps_per_pass
+    if isinstance(private, Estimator):
+        learner = workshop.fitted(
+            private,
+            _needed(proxy, "proxy", name, method) if mutual else None,
+            teacher_weight,
+        )
+    elif mutual:
         own = workshop.without_dp(_needed(private, "private", name, method))
         shared = workshop.placed(_needed(proxy, "proxy", name, method))
         learner = Mutual(
@@ -208,6 +247,7 @@ def assemble(
             teacher=teacher,
             residual=residual,
             balance=own.balance,
+            usual_steps=steps,
         )
     else:
         role: Role = "private" if method.keeps == "private" else "proxy"
@@ -219,8 +259,9 @@ def assemble(
         name=name,
         learner=learner,
         ledger=ledger,
-        steps=steps or sampling.steps_per_pass,
+        steps=steps,
         global_seed=streams.layers,
+        tail=tail,
     )
 
 
@@ -251,6 +292,26 @@ class _Workshop:
         layout: Any = {"memory_format": torch.channels_last}
         model = part.model.to(self.device).to(**layout)
         return replace(part, model=computing_in(self.precision, model))
+
+    def fitted(
+        self, private: Estimator, proxy: Part | None, teacher_weight: float
+    ) -> Fitted:
+        """The learner of a client whose private model is an estimator."""
+        if teacher_weight:
+            raise ConfigError(
+                f"A private model that is fitted ({private.spec}) teaches no proxy; got "
+                f"beta={teacher_weight:g}. Set it to 0."
+            )
+        placed = None if proxy is None else self.placed(proxy)
+        return Fitted(
+            private.spec,
+            self.examples,
+            classes=self.classes,
+            seed=private.seed,
+            proxy=None if placed is None else placed.model,
+            trainer=None if placed is None else self.trainer(placed, 0.0),
+            balance=private.balance,
+        )
 
     def trainer(self, part: Part, teacher_weight: float) -> Trainer:
         """DP-SGD of the part's model, or plain training where the ledger promises nothing."""

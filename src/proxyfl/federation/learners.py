@@ -7,6 +7,9 @@ the private model steps, learning from its teacher:
     private: (1 - alpha) CE + alpha KL(teacher || private)   teacher: the current or received proxy
     proxy:   (1 - beta)  CE + beta  KL(private || proxy)     by DP-SGD
 
+In a round of no steps the proxies settle: they only mix. The private model learns on, from batches
+that DP-SGD does not see.
+
 Two options go beyond the paper; both use only what the proxies have released, so they cost no
 privacy:
     * ``teacher="received"``: the private model learns from the proxy as it came out of the
@@ -89,7 +92,7 @@ class Single:
 
     def train(self, round: int, steps: int) -> Losses:
         self.trainer.begin_round(round, steps)
-        mean = _mean(self.trainer.step(self.trainer.draw()) for _ in range(steps))
+        mean = mean_of(self.trainer.step(self.trainer.draw()) for _ in range(steps))
         return (
             Losses(private=mean) if self.role == "private" else Losses(proxy=mean)
         )
@@ -155,9 +158,11 @@ class Mutual:
         teacher: Teacher = "current",
         residual: bool = False,
         balance: Balance = NO_BALANCE,
+        usual_steps: int = 0,
     ) -> None:
+        self.usual_steps = usual_steps
         self._balance = balance
-        self.received = _frozen_copy(proxy)
+        self.received = frozen_copy(proxy)
         self.own = private
         self.private = Residual(private, self.received) if residual else private
         self.private_optimizer = private_optimizer
@@ -178,11 +183,24 @@ class Mutual:
         # proxy that it was trained on.
         self.received.load_state_dict(self.proxy.state_dict())
         self.trainer.begin_round(round, steps)
+        if not steps:
+            return Losses(private=self._settle())
         losses = [self._step(self.trainer.draw()) for _ in range(steps)]
         return Losses(
-            _mean(private for private, _ in losses),
-            _mean(proxy for _, proxy in losses),
+            mean_of(private for private, _ in losses),
+            mean_of(proxy for _, proxy in losses),
         )
+
+    def _settle(self) -> float | None:
+        """The private model learns for a round while the proxy takes no step: its batches serve a
+        model that is never released, and DP-SGD refuses them."""
+        self.private.train()
+        losses = []
+        for _ in range(self.usual_steps):
+            batch = self.trainer.sample()
+            if len(batch) >= self._smallest_batch:
+                losses.append(self._private_step(batch, self.private(batch.x)))
+        return mean_of(losses)
 
     def _step(self, batch: Batch) -> tuple[float | None, float | None]:
         learns = len(batch) >= self._smallest_batch
@@ -242,11 +260,12 @@ class Mutual:
         }
 
 
-def _frozen_copy(model: nn.Module) -> nn.Module:
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """A copy that does not learn."""
     return copy.deepcopy(model).requires_grad_(False).eval()
 
 
-def _mean(losses: Iterable[float | None]) -> float | None:
+def mean_of(losses: Iterable[float | None]) -> float | None:
     """The mean over the batches that have a loss: an empty one has none."""
     values = [loss for loss in losses if loss is not None]
     return sum(values) / len(values) if values else None

@@ -89,9 +89,10 @@ def plan(
     absence: float = 0.0,
     seed: int = 0,
     allowances: Mapping[int, Allowance] | None = None,
+    settling: int = 0,
 ) -> list[Presence]:
     """The presence in each of ``rounds`` rounds. After the last client has left, nobody is
-    present."""
+    present. In the last ``settling`` rounds everyone takes no step."""
     stays = _checked(schedule, clients, rounds)
     spent = dict.fromkeys(range(clients), 0)
     gone: set[int] = set()
@@ -115,8 +116,9 @@ def plan(
             for c in present
             if c in last
         }
-        fewer: dict[int, int] = {}
-        for c in present:
+        settles = round >= rounds - settling
+        fewer: dict[int, int] = dict.fromkeys(present, 0) if settles else {}
+        for c in () if settles else present:
             allowance = (allowances or {}).get(c)
             if allowance is None or allowance.in_all is None:
                 continue

@@ -81,9 +81,18 @@ METHODS: dict[str, Method] = {
         "pushsum",
         keeps="private",
     ),
+    "pooled": Method(
+        "the private model on everybody's data in one place, no DP: what pooling would give",
+        "single",
+        "none",
+        dp=False,
+        pooled=True,
+        keeps="private",
+        architecture="private",
+    ),
 }
-"""The paper's methods, and ``alone``, which the paper lacks: a model that is never shared needs no
-DP."""
+"""The paper's methods, and two that the paper lacks: ``alone``, a model that is never shared and
+needs no DP, and ``pooled``, which shows how much there is to win."""
 
 
 def method(name: str) -> Method:

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from proxyfl import models
 from proxyfl._files import write_bytes
 from proxyfl.errors import ModelError
+from proxyfl.federation.home.model import Home, rebuilt
 from proxyfl.federation.learners import Residual
 
 
@@ -27,7 +28,9 @@ def save_model(path: Path, model: nn.Module, about: Mapping[str, str]) -> None:
     tensors = {}
     for name, tensor in model.state_dict().items():
         tensors[name] = tensor.detach().cpu().clone().contiguous()
-    write_bytes(path, _sorted(save(tensors, metadata=dict(about))))
+    made_of = {"home": json.dumps(model.about())} if isinstance(model, Home) else {}
+    metadata = {**about, **made_of}
+    write_bytes(path, _sorted(save(tensors, metadata=metadata)))
 
 
 def _sorted(content: bytes) -> bytes:
@@ -41,15 +44,23 @@ def _sorted(content: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
-def load_model(path: Path) -> tuple[nn.Module, dict[str, str]]:
-    """A model from its file, ready to predict, and what the file says about it."""
+def load_model(
+    path: Path, *, unpickle: bool = False
+) -> tuple[nn.Module, dict[str, str]]:
+    """A model from its file, ready to predict, and what the file says about it.
+
+    An estimator that is no table of numbers is kept as a pickle, which runs code when it is opened;
+    ``unpickle`` says that the file is trusted."""
     try:
         with _opened(path) as file:
             about: dict[str, str] = file.metadata() or {}
             names = file.keys()  # not a mapping, although it has keys
             tensors = {name: file.get_tensor(name) for name in names}
-        model = _built(about)
-        model.load_state_dict(tensors)
+        if "home" in about:
+            model = _home(about, tensors, unpickle=unpickle)
+        else:
+            model = _built(about)
+            model.load_state_dict(tensors)
     except ModelError:
         raise  # says already what cannot be read or built
     except (KeyError, ValueError, RuntimeError) as error:
@@ -66,13 +77,23 @@ def about_model(path: Path) -> dict[str, str]:
     return about
 
 
-def _built(about: Mapping[str, str]) -> nn.Module:
+def _home(
+    about: Mapping[str, str], tensors: Mapping[str, Tensor], *, unpickle: bool
+) -> Home:
+    """What an institution kept: its estimator, the received proxy, or both."""
+    proxy = None
+    if "residual_on" in about:
+        proxy = _built({**about, "architecture": about["residual_on"]}, plain=True)
+    return rebuilt(json.loads(about["home"]), tensors, proxy, unpickle=unpickle)
+
+
+def _built(about: Mapping[str, str], *, plain: bool = False) -> nn.Module:
     shape = tuple(int(n) for n in json.loads(about["shape"]))
     classes = int(about["classes"])
     model = models.build(
         about["architecture"], shape=shape, classes=classes, seed=0
     )
-    if "residual_on" not in about:
+    if plain or "residual_on" not in about:
         return model
     proxy = models.build(about["residual_on"], shape=shape, classes=classes, seed=0)
     return Residual(model, proxy)

@@ -19,6 +19,7 @@ import torch
 from proxyfl import params
 from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import Exchange, MassChannel, Traffic
+from proxyfl.federation.home.model import Home
 from proxyfl.federation.learners import Losses
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
@@ -38,7 +39,8 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class ClientRound:
-    """One client's round: scores, losses, costs."""
+    """One client's round: scores, losses, costs. ``keeps`` names what was chosen as the private
+    model, where there was a choice (``federation.home``)."""
 
     round: int
     client: int
@@ -53,6 +55,7 @@ class ClientRound:
     weight: float
     seconds: Mapping[str, float]
     left: str | None = None
+    keeps: str | None = None
 
 
 @dataclass
@@ -61,6 +64,7 @@ class _Work:
 
     losses: Losses = field(default_factory=Losses)
     scores: dict[Role, Score] = field(default_factory=dict)
+    keeps: str | None = None
     steps: int = 0
     training: float = 0.0
     evaluation: float = 0.0
@@ -125,6 +129,7 @@ def _train(client: Client, round: int, steps: int) -> _Work:
     # dropout draws from the global generator
     seed_global(client.global_seed(round))
     started = time.perf_counter()
+    client.settle(round)
     losses = client.learner.train(round, steps)
     return _Work(losses=losses, steps=steps, training=time.perf_counter() - started)
 
@@ -139,6 +144,8 @@ def _score(
     started = time.perf_counter()
     for role, model in models.items():
         work.scores[role] = evaluate(model, client, last=last)
+        if isinstance(model, Home):
+            work.keeps = model.name
     work.evaluation += time.perf_counter() - started
 
 
@@ -167,6 +174,8 @@ def _exchange(
     for client in here:
         if client.id in mixed:
             client.take(mixed[client.id])
+            if client.tail is not None:
+                client.tail.add(round, mixed[client.id].theta)
         else:
             client.weight = 0.0
     return channel.traffic
@@ -198,4 +207,5 @@ def _record(
             "exchange": exchanging,
         },
         left=who.leaving.get(client.id),
+        keeps=work.keeps,
     )

@@ -115,6 +115,10 @@ class PlainSGD:
             self._units, chosen, self._batches, self._device, self._drawn
         )
 
+    def sample(self) -> Batch:
+        """A Poisson sample, as ``DPSGD.sample`` gives."""
+        return self.draw()
+
     def step(
         self, batch: Batch, teacher_logits: Tensor | None = None
     ) -> float | None:

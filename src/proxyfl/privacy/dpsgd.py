@@ -216,6 +216,12 @@ class DPSGD:
         )
         return self._unused
 
+    def sample(self) -> Batch:
+        """A Poisson sample for a model that is never released. It pays for no step, and ``step``
+        refuses it."""
+        chosen = poisson(len(self._units), self.sampling_rate, self._batches)
+        return Batch.of(self._units, chosen, self._batches, self._device, 0)
+
     def step(
         self, batch: Batch, teacher_logits: Tensor | None = None
     ) -> float | None:

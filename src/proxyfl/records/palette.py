@@ -21,6 +21,7 @@ COLOURS = {
     "cwt": PURPLE,
     "regular": BLUE,
     "joint": GREY,
+    "pooled": "#5C5C5C",
 }
 
 SYMBOLS = {
@@ -32,6 +33,7 @@ SYMBOLS = {
     "cwt": "x",
     "regular": "square",
     "joint": "diamond",
+    "pooled": "diamond-open",
 }
 """By plotly's names."""
 

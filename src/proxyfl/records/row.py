@@ -68,6 +68,8 @@ def row_of(
     for part, seconds in record.seconds.items():
         row[f"seconds_{part}"] = seconds
     row["left"] = record.left
+    if record.keeps is not None:
+        row["keeps"] = record.keeps
     if whole:
         row["confusion"] = confusion_of(record)
     plain: Row = finite(row)
@@ -127,6 +129,7 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
             if f"seconds_{part}" in row
         },
         left=row["left"],
+        keeps=row.get("keeps"),
     )
 
 

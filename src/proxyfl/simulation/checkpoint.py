@@ -56,7 +56,7 @@ class Checkpoint:
                     names = file.keys()  # of an object that is no mapping
                     state = {key: file.get_tensor(key) for key in names}
                 client.ledger.demand(about["receipt"])
-                client.learner.restore(state)
+                client.restore(state)
                 client.weight = float.fromhex(about["weight"])
             except (
                 OSError,
@@ -80,7 +80,7 @@ def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
         "weight": float(client.weight).hex(),
         "receipt": client.ledger.receipt(),
     }
-    content = save(client.learner.state(), metadata=about)
+    content = save(client.state(), metadata=about)
     with writing(below / name):
         below.mkdir(parents=True, exist_ok=True)
         scratch = below / f".{name}.new"

@@ -4,6 +4,7 @@ What a client gets depends on the config and its id alone, so any process can as
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +17,20 @@ from proxyfl.data import Dataset
 from proxyfl.data.examples import on_device
 from proxyfl.errors import ConfigError
 from proxyfl.federation import trainers
-from proxyfl.federation.client import DP, Client, Kept, Part, assemble, seeded
+from proxyfl.federation.averaging import Tail
+from proxyfl.federation.client import (
+    DP,
+    Client,
+    Estimator,
+    Kept,
+    Part,
+    assemble,
+    seeded,
+)
 from proxyfl.federation.methods import Method
 from proxyfl.federation.metrics import Judge
-from proxyfl.losses import balance_for, class_shares
+from proxyfl.losses import Balance, balance_for, class_shares
+from proxyfl.models.estimators import is_estimator
 from proxyfl.privacy.clipping.validation import checked_clipper
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Budget
@@ -72,6 +83,7 @@ class Assembly:
             residual=config.models.residual,
             device=config.device,
             precision=config.precision,
+            tail=self._tail(),
         )
 
     @property
@@ -82,6 +94,31 @@ class Assembly:
             if self.config.privacy.enabled
             else replace(self.method, dp=False)
         )
+
+    @property
+    def settling(self) -> int:
+        """The number of last rounds in which proxies only mix."""
+        if self.method.exchange == "none":
+            return 0
+        wanted = self.config.exchange.settle
+        if wanted == "auto":
+            # what spreads by doubling has reached everyone; one more for the private models
+            return min(
+                math.ceil(math.log2(len(self.clients))) + 1, self.config.rounds - 1
+            )
+        return int(wanted)
+
+    @property
+    def training_rounds(self) -> int:
+        """The number of rounds in which proxies take steps."""
+        return self.config.rounds - self.settling
+
+    def _tail(self) -> Tail | None:
+        share = self.config.exchange.average
+        if not share or self.method.exchange == "none":
+            return None
+        end = self.training_rounds
+        return Tail(end - max(1, math.floor(share * end)), end)
 
     def batch_size(self, i: int) -> int:
         """The expected number of units (records or persons) in a batch of client ``i``."""
@@ -146,10 +183,10 @@ class Assembly:
         for i in self._one_per_architecture():
             private, proxy = self._models(i)
             for part in (private, proxy):
-                if part is not None:
+                if isinstance(part, Part):
                     part.optimizer.over(part.model)
             shared = proxy if proxy is not None else private
-            if shared is not None and self.row.dp:
+            if isinstance(shared, Part) and self.row.dp:
                 checked_clipper(shared.model, self.dataset.shape)
 
     def about_model(self, client: Client, role: str) -> dict[str, str]:
@@ -173,7 +210,8 @@ class Assembly:
             about["not_features"] = json.dumps([name for name in named if name])
         if self.dataset.schema:
             about["schema"] = self.dataset.schema
-        if mutual and private and self.config.models.residual:
+        fitted = is_estimator(self.private_spec(client.id))
+        if mutual and private and (fitted or self.config.models.residual):
             about["residual_on"] = self.config.models.proxy
         return about
 
@@ -205,12 +243,17 @@ class Assembly:
                 seen.add(spec)
                 yield i
 
-    def _models(self, i: int) -> tuple[Part | None, Part | None]:
+    def _models(self, i: int) -> tuple[Part | Estimator | None, Part | None]:
         """The private model and the proxy; a single learner has but one of them."""
+        fitted = is_estimator(self.private_spec(i))
         if self.method.learner == "mutual":
             proxy = self._balanced(i, self._proxy(), shared=True)
+            if fitted:
+                return self._estimator(i), proxy
             return self._balanced(i, self._private(i)), proxy
         if self.method.keeps == "private":
+            if fitted:
+                return self._estimator(i), None
             return self._balanced(i, self._single(i)), None
         return None, self._balanced(i, self._single(i), shared=True)
 
@@ -225,11 +268,22 @@ class Assembly:
         if shared and self.row.dp:
             balance = balance_for(way, self._public_shares(), public=True)
         else:
-            shares = class_shares(
-                self.clients[i].examples.labels, self.dataset.classes
-            )
-            balance = balance_for(way, shares, public=False)
+            balance = self._own_balance(i)
         return replace(part, balance=balance)
+
+    def _own_balance(self, i: int) -> Balance:
+        labels = self.clients[i].examples.labels
+        shares = class_shares(labels, self.dataset.classes)
+        return balance_for(self.config.learning.balance, shares, public=False)
+
+    def _estimator(self, i: int) -> Estimator:
+        if self.config.learning.beta and self.method.learner == "mutual":
+            raise ConfigError(
+                f"A private model that is fitted ({self.private_spec(i)}) teaches no proxy; got "
+                f"learning.beta={self.config.learning.beta:g}. Set it to 0."
+            )
+        seed = derive(self.config.seed, "init", 1, i)
+        return Estimator(self.private_spec(i), self._own_balance(i), seed)
 
     def _public_shares(self) -> Sequence[float]:
         shares = self.config.learning.prevalence or self.dataset.prevalence

@@ -16,9 +16,10 @@ from typing import Any
 from proxyfl import _settings
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
-from proxyfl.federation.membership import Attendance
 from proxyfl.measures import MEASURES
 from proxyfl.records import folder
+from proxyfl.simulation.exchanging import Exchange as Exchange
+from proxyfl.simulation.exchanging import Membership as Membership
 from proxyfl.simulation.perclient import PerClientInt, PerClientStr, values
 from proxyfl.simulation.privacy import Privacy as Privacy
 
@@ -43,7 +44,8 @@ class Data:
     label: str = "label"
     """The label column of a table."""
     site: str | None = None
-    """The column of a table, or the array of an .npz file, that names each example's site."""
+    """The column of a table, or the array of an .npz file, that names each example's site. With a
+    schema: a column in the place of the schema's own."""
     classes: tuple[str | int, ...] = ()
     """The classes, in the order of the models' outputs. The list is public. Absent: the classes
     that the labels show, which then shape the proxy."""
@@ -190,47 +192,6 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """The graph of the PushSum methods (see ``proxyfl topology``)."""
-
-    topology: str = "exponential"
-    """A name, a .json or .npy file of matrices, or your own `package.module:function`."""
-    self_weight: float | None = 0.5
-    """Share of its mass that a client keeps; the default holds where the topology takes one."""
-    degree: int | None = None
-    """Receivers per client and round of the topology `random`; absent: 1."""
-    timeout: float = 600.0
-    """Seconds to wait for a peer."""
-
-    def __post_init__(self) -> None:
-        if self.self_weight is not None:
-            number("exchange.self_weight", self.self_weight, at_least=0, below=1)
-        if self.degree is not None:
-            whole("exchange.degree", self.degree)
-        number("exchange.timeout", self.timeout, above=0)
-
-    def weight_if(self, taken: bool) -> float | None:
-        """The self weight; none if it is the default and the topology takes none."""
-        if not taken and self.self_weight == Exchange.self_weight:
-            return None
-        return self.self_weight
-
-
-@dataclass(frozen=True)
-class Membership:
-    """Attendance: who takes part in which round."""
-
-    absence: float = 0.0
-    """Probability that a client misses a round."""
-    schedule: tuple[Attendance, ...] = ()
-    """Clients that join late, are away or leave: one table per client, for example
-    `{client = 3, joins = 20, leaves = 80, away = [30, 35]}`."""
-
-    def __post_init__(self) -> None:
-        number("membership.absence", self.absence, at_least=0, below=1)
-
-
-@dataclass(frozen=True)
 class Config:
     """Everything that determines a run's results."""
 
@@ -279,6 +240,14 @@ class Config:
         if not self.methods:
             expected = "Expected at least one method in methods, got none."
             raise ConfigError(f"{expected} See `proxyfl methods`.")
+        if (
+            isinstance(self.exchange.settle, int)
+            and self.exchange.settle >= self.rounds
+        ):
+            raise ConfigError(
+                f"exchange.settle={self.exchange.settle} leaves none of {self.rounds} rounds to "
+                "train in. Settle for fewer rounds, or raise rounds."
+            )
         repeated = [
             name for name, count in Counter(self.methods).items() if count > 1
         ]

@@ -176,6 +176,7 @@ def _plan(assembly: Assembly) -> list[Presence]:
         absence=config.membership.absence,
         seed=config.seed,
         allowances=allowances,
+        settling=assembly.settling,
     )
 
 
@@ -206,7 +207,7 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
         case = (rate, steps, dp, ledger.delta)
         if case not in known:
             known[case] = _steps_in_all(
-                ledger, rate, dp.noise_multiplier, assembly.config.rounds * steps
+                ledger, rate, dp.noise_multiplier, assembly.training_rounds * steps
             )
         if known[case] == 0:
             raise ConfigError(

@@ -74,6 +74,11 @@ def add(commands: "Commands") -> None:
         action="store_true",
         help="print id, class and all probabilities as CSV",
     )
+    parser.add_argument(
+        "--unpickle",
+        action="store_true",
+        help="open a private model that is kept as a pickle: it runs the code in the file",
+    )
     add_json(parser)
 
 
@@ -83,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
     path = model_file(
         folder.existing(args.run_folder), args.client, args.method, args.model
     )
-    model, about = modelfile.load_model(path)
+    model, about = modelfile.load_model(path, unpickle=args.unpickle)
     given = _inputs(args, about)
     probabilities = model(given.x).softmax(1)
     names: list[str] = json.loads(about["class_names"])

@@ -1,0 +1,45 @@
+"""The mean of a client's proxies over the last training rounds (Polyak and Juditsky 1992).
+
+Each proxy in the mean was already released or received, so the mean is post-processing: it costs no
+privacy. It takes the place of the proxy when the proxies settle.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Tail:
+    """The proxies after the exchanges of rounds ``first`` to ``end`` - 1: their sum in float64."""
+
+    first: int
+    end: int
+    total: Tensor | None = None
+    count: int = 0
+
+    def add(self, round: int, theta: Tensor) -> None:
+        """Take in the proxy as the exchange of ``round`` left it."""
+        if not self.first <= round < self.end:
+            return
+        value = theta.detach().double()
+        self.total = value if self.total is None else self.total + value
+        self.count += 1
+
+    def mean(self, round: int) -> Tensor | None:
+        """The mean, in the round in which it takes the proxy's place; None in any other."""
+        if round != self.end or self.total is None:
+            return None
+        return (self.total / self.count).float()
+
+    def state(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        if self.total is None:
+            return {}
+        return {"tail/total": self.total, "tail/count": torch.tensor(self.count)}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from a checkpoint's ``state``."""
+        self.total = state.get("tail/total")
+        self.count = int(state.get("tail/count", 0))

@@ -1,0 +1,256 @@
+r"""The choice of what an institution keeps, made at home by a rule that was fixed beforehand.
+
+Every candidate (``home.model``) is judged by its log-loss on the client's own examples, out of fold
+and after a fit of scale and shift, so that a site's own prevalence does not decide. Of the
+candidates that listen to the proxy the best is taken; ``alone`` only if it is better than that by
+more than ``SURE`` standard errors of the difference. A site's own examples cannot show what the
+others' are like, so in doubt the proxy has a say.
+
+Guarantees:
+    * all of this uses the client's own examples and the proxy it received, and nothing of it is
+      released: it costs no privacy;
+    * persons are never split between fitting and judging;
+    * the choice depends on the examples, the proxy and the seed alone.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from proxyfl._examples import Examples
+from proxyfl.federation.home.model import Home, combined
+from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.models.estimators import (
+    Array,
+    Candidate,
+    Labels,
+    candidates,
+    softmax_fit,
+)
+
+SHARES = (0.5, 0.75)
+"""The proxy's shares in a sum."""
+
+SURE = 2.0
+"""Standard errors by which ``alone`` must be better to be kept."""
+
+FOLDS = 5
+
+RESIDUAL_PENALTIES = (100.0, 10.0)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A candidate's name, weights and how it is fitted, with its loss on each own example."""
+
+    name: str
+    fit: Candidate | float | None
+    weights: tuple[float, float]
+    losses: Array
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.mean())
+
+
+def choose(
+    spec: str,
+    examples: Examples,
+    classes: int,
+    *,
+    received: nn.Module | None = None,
+    balance: Balance = NO_BALANCE,
+    seed: int = 0,
+) -> Home:
+    """The model to keep: ``alone`` without a proxy, otherwise by the rule of the module."""
+    at_hand = _Local.of(examples, classes, received, balance, seed)
+    tried = candidates(spec)
+    judged = [_alone(candidate, at_hand) for candidate in tried]
+    place = min(range(len(judged)), key=lambda i: judged[i].loss)
+    alone = judged[place]
+    if received is None:
+        return at_hand.fitted(alone, None)
+    listening = [*_sums(tried[place], at_hand), *_residuals(at_hand)]
+    best = min(listening, key=lambda found: found.loss)
+    difference = best.losses - alone.losses
+    error = float(difference.std()) / math.sqrt(len(difference))
+    kept = alone if difference.mean() > SURE * error else best
+    return at_hand.fitted(kept, received)
+
+
+@dataclass(frozen=True)
+class _Local:
+    """The client's own examples as arrays, the proxy's logits for them (zeros without one), and the
+    folds."""
+
+    x: Array
+    y: Labels
+    classes: int
+    proxy: Array
+    balance: Balance
+    folds: Sequence[tuple[Labels, Labels]]
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        examples: Examples,
+        classes: int,
+        received: nn.Module | None,
+        balance: Balance,
+        seed: int,
+    ) -> "_Local":
+        inputs = examples.take(torch.arange(len(examples))).cpu()
+        y = examples.labels.cpu().numpy()
+        groups = examples.groups
+        persons = None if groups is None else groups.cpu().numpy()
+        proxy = np.zeros((len(y), classes))
+        if received is not None:
+            with torch.no_grad():
+                proxy = received.cpu().eval()(inputs).double().numpy()
+        return cls(
+            inputs.flatten(1).double().numpy(),
+            y,
+            classes,
+            proxy,
+            balance,
+            list(_folds(y, persons, seed)),
+            seed,
+        )
+
+    @property
+    def shift(self) -> Array:
+        """What is taken off the estimator's logits: the log shares under ``prior``."""
+        offsets = self.balance.offsets
+        return np.array(offsets) if offsets else np.zeros(self.classes)
+
+    def sample_weights(self, rows: Labels) -> Array | None:
+        if not self.balance.weights:
+            return None
+        return np.array(self.balance.weights)[self.y[rows]]
+
+    def own(self, candidate: Candidate, rows: Labels) -> nn.Module:
+        """The candidate, fitted on some of the examples."""
+        return candidate.fit(
+            self.x[rows],
+            self.y[rows],
+            self.classes,
+            self.sample_weights(rows),
+            self.seed,
+        )
+
+    def residual(self, penalty: float, rows: Labels) -> nn.Module:
+        return softmax_fit(
+            self.x[rows],
+            self.y[rows],
+            self.classes,
+            penalty,
+            offset=self.proxy[rows] + self.shift,
+            weights=self.sample_weights(rows),
+        )
+
+    def out_of_fold(self, fit: Candidate | float) -> Array:
+        """Logits for every example, by models that have not seen it or its person."""
+        logits = np.zeros((len(self.y), self.classes))
+        for fitting, judging in self.folds:
+            model = self._fit(fit, fitting)
+            with torch.no_grad():
+                part = model(torch.from_numpy(self.x[judging]).float())
+            logits[judging] = part.double().numpy()
+        return logits
+
+    def _fit(self, fit: Candidate | float, rows: Labels) -> nn.Module:
+        if isinstance(fit, Candidate):
+            return self.own(fit, rows)
+        return self.residual(fit, rows)
+
+    def fitted(self, found: _Judged, received: nn.Module | None) -> Home:
+        """The model that is kept, fitted on all of the client's examples."""
+        own = None
+        if found.fit is not None:
+            own = self._fit(found.fit, np.arange(len(self.y)))
+        is_own = isinstance(found.fit, Candidate)
+        shift = torch.from_numpy(self.shift if is_own else self.shift * 0).float()
+        listens = received if found.weights[1] else None
+        return Home(found.name, own, listens, found.weights, shift)
+
+
+def _alone(candidate: Candidate, at_hand: _Local) -> _Judged:
+    losses = _losses(at_hand.out_of_fold(candidate), at_hand.y)
+    return _Judged(f"alone ({candidate.name})", candidate, (1.0, 0.0), losses)
+
+
+def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
+    """The proxy, and its sums with the best estimator of the client's own."""
+    losses = _losses(at_hand.proxy, at_hand.y)
+    yield _Judged("proxy", None, (0.0, 1.0), losses)
+    logits = torch.from_numpy(at_hand.out_of_fold(own) - at_hand.shift)
+    received = torch.from_numpy(at_hand.proxy)
+    for share in SHARES:
+        weights = (1 - share, share)
+        losses = _losses(combined(logits, received, *weights).numpy(), at_hand.y)
+        name = f"sum, {share:g} proxy ({own.name})"
+        yield _Judged(name, own, weights, losses)
+
+
+def _residuals(at_hand: _Local) -> Iterator[_Judged]:
+    for penalty in RESIDUAL_PENALTIES:
+        logits = at_hand.out_of_fold(penalty) + at_hand.proxy
+        losses = _losses(logits, at_hand.y)
+        yield _Judged(f"residual, penalty {penalty:g}", penalty, (1.0, 1.0), losses)
+
+
+def _losses(logits: Array, y: Labels) -> Array:
+    """The log-loss of each example after a fit of one scale and of each class's shift."""
+    from scipy import optimize
+
+    seen = np.unique(y)
+    z = logits[:, seen]
+    # a common scale keeps the search well-conditioned whatever the logits' size
+    centred = z - z.mean(1, keepdims=True)
+    z = centred / max(float(centred.std()), 1e-9)
+    target = np.searchsorted(seen, y)
+    rows = np.arange(len(y))
+
+    def losses(theta: Array) -> Array:
+        fitted = theta[0] * z + theta[1:]
+        top = fitted.max(1)
+        total = top + np.log(np.exp(fitted - top[:, None]).sum(1))
+        each: Array = total - fitted[rows, target]
+        return each
+
+    def mean(theta: Array) -> float:
+        # a scale below zero would turn a model's opinion around
+        return float(losses(theta).mean()) + 1e-4 * float((theta[1:] ** 2).sum())
+
+    start = np.zeros(1 + len(seen))
+    start[0] = 1.0
+    limits = [(0.0, None), *[(None, None)] * len(seen)]
+    found = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
+    return losses(found.x)
+
+
+def _folds(
+    y: Labels, persons: npt.NDArray[np.int64] | None, seed: int
+) -> Iterator[tuple[Labels, Labels]]:
+    """Persons in folds, drawn class by class so that rare classes are in as many as they can."""
+    generator = np.random.default_rng(seed)
+    own = np.arange(len(y)) if persons is None else persons
+    _, first, person = np.unique(own, return_index=True, return_inverse=True)
+    fold = np.empty(len(first), dtype=np.int64)
+    begin = 0
+    for label in np.unique(y):
+        members = generator.permutation(np.flatnonzero(y[first] == label))
+        fold[members] = (begin + np.arange(len(members))) % FOLDS
+        begin += len(members)
+    of_example = fold[person.ravel()]
+    for number in range(FOLDS):
+        judging = np.flatnonzero(of_example == number)
+        fitting = np.flatnonzero(of_example != number)
+        if len(judging) and len(fitting):
+            yield fitting, judging

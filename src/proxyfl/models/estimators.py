@@ -1,0 +1,333 @@
+"""Private models that are fitted, not trained: logistic regression, boosted trees, or any other
+classifier of scikit-learn's kind.
+
+An estimator is named ``logistic``, ``trees``, or ``package.module:Class`` for a class with ``fit``
+and ``predict_proba``. ``a|b`` names several, of which a client takes the best by its own validation
+(``federation.home.choosing``). Each is tried with the few settings that ``candidates`` lists.
+
+Guarantees:
+    * what ``fit`` returns is a module that maps a batch to logits over all classes, also where the
+      client's own examples lack some: a class never seen gets the logit ``UNSEEN``;
+    * fitting depends on the examples and the seed alone;
+    * logistic regression and scikit-learn's histogram trees become tensors, and their file holds
+      no code. Any other estimator is kept as a pickle in a tensor of bytes; ``rebuilt`` opens it
+      only if told to.
+"""
+
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from proxyfl._entrypoint import resolve
+from proxyfl.errors import ModelError
+
+Array = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+UNSEEN = -20.0
+"""The logit of a class of which the client has no example."""
+
+PENALTIES = (100.0, 10.0, 1.0)
+"""Ridge penalties of logistic regression that are tried, on the sum of losses."""
+
+TREES = "sklearn.ensemble:HistGradientBoostingClassifier"
+SHORT = {"trees": TREES}
+LOGISTIC = "logistic"
+
+_SMALL_TREES = {
+    "max_iter": 60,
+    "max_leaf_nodes": 8,
+    "min_samples_leaf": 15,
+    "l2_regularization": 1.0,
+    "early_stopping": False,
+}
+"""Trees for hundreds of examples: shallow and few, where the library's defaults are for many."""
+
+_MANY = 2000
+"""Examples from which on trees take the library's defaults."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One estimator with its settings: (inputs, labels, sample weights, seed) -> a module."""
+
+    name: str
+    fit: Callable[[Array, Labels, int, Array | None, int], nn.Module]
+
+
+def is_estimator(spec: str) -> bool:
+    """Whether ``spec`` names something that is fitted, as opposed to a torch model."""
+    first = spec.split("|")[0].strip()
+    if first in (LOGISTIC, *SHORT) or "|" in spec:
+        return True
+    return ":" in first and hasattr(
+        resolve(first, error=ModelError), "predict_proba"
+    )
+
+
+def candidates(spec: str) -> list[Candidate]:
+    """What ``spec`` stands for, each with the settings that are tried."""
+    found: list[Candidate] = []
+    for part in spec.split("|"):
+        name = part.strip()
+        if name == LOGISTIC:
+            found.extend(_logistic(penalty) for penalty in PENALTIES)
+        else:
+            found.extend(_foreign(name))
+    return found
+
+
+def rebuilt(
+    form: str, tensors: Mapping[str, Tensor], *, unpickle: bool
+) -> nn.Module:
+    """The module of this form that had these tensors as its state."""
+    if form == "Linear":
+        weight = tensors["weight"]
+        model: nn.Module = nn.Linear(weight.shape[1], weight.shape[0])
+        model.load_state_dict(dict(tensors))
+        return model
+    if form == "Trees":
+        return Trees(**tensors)
+    if form == "Pickled":
+        if not unpickle:
+            raise ModelError(
+                "This private model is an estimator that is kept as a pickle, and opening a pickle "
+                "runs the code in it. If the file is your own, say so with --unpickle."
+            )
+        return Pickled(tensors["content"], tensors["column"])
+    raise ModelError(f"Unknown form {form!r} of a fitted model.")
+
+
+def softmax_fit(
+    x: Array,
+    y: Labels,
+    classes: int,
+    penalty: float,
+    *,
+    offset: Array | None = None,
+    weights: Array | None = None,
+) -> nn.Linear:
+    """Multinomial logistic regression with a ridge penalty, on top of fixed logits ``offset``.
+
+    Minimises sum_i w_i CE(x_i W + b + offset_i, y_i) + penalty / 2 |W|^2. A class without examples
+    gets no weights and the bias UNSEEN, unless an offset speaks for it."""
+    from scipy import optimize
+
+    seen = np.unique(y) if offset is None else np.arange(classes)
+    hot = (y[:, None] == seen[None, :]).astype(np.float64)
+    base = np.zeros((len(y), len(seen))) if offset is None else offset
+    counts = np.ones(len(y)) if weights is None else weights
+    width = x.shape[1]
+
+    def loss(theta: Array) -> tuple[float, Array]:
+        table = theta.reshape(len(seen), width + 1)
+        z = x @ table[:, :-1].T + table[:, -1] + base
+        z -= z.max(1, keepdims=True)
+        log_total = np.log(np.exp(z).sum(1, keepdims=True))
+        error = (np.exp(z - log_total) - hot) * counts[:, None]
+        value = -(counts[:, None] * hot * (z - log_total)).sum()
+        gradient = np.empty_like(table)
+        gradient[:, :-1] = error.T @ x + penalty * table[:, :-1]
+        # a trace of a penalty: biases are determined up to a common constant
+        gradient[:, -1] = error.sum(0) + 1e-3 * table[:, -1]
+        value += penalty / 2 * (table[:, :-1] ** 2).sum()
+        value += 1e-3 / 2 * (table[:, -1] ** 2).sum()
+        # per example, so that the search stops at the same accuracy whatever their number
+        return float(value) / len(y), gradient.ravel() / len(y)
+
+    start = np.zeros(len(seen) * (width + 1))
+    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B")
+    table = found.x.reshape(len(seen), width + 1)
+    weight = np.zeros((classes, width))
+    bias = np.full(classes, UNSEEN)
+    weight[seen] = table[:, :-1]
+    bias[seen] = table[:, -1]
+    model = nn.Linear(width, classes)
+    with torch.no_grad():
+        model.weight.copy_(torch.from_numpy(weight))
+        model.bias.copy_(torch.from_numpy(bias))
+    return model.requires_grad_(False)
+
+
+class Trees(nn.Module):
+    """Boosted trees as tables: every tree's nodes in one list, a leaf being its own child.
+
+    ``root``: the first node of each tree. ``output``: the class whose logit a tree adds to."""
+
+    def __init__(
+        self,
+        feature: Tensor,
+        threshold: Tensor,
+        left: Tensor,
+        right: Tensor,
+        value: Tensor,
+        root: Tensor,
+        output: Tensor,
+        depth: Tensor,
+        baseline: Tensor,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("feature", feature)
+        self.register_buffer("threshold", threshold)
+        self.register_buffer("left", left)
+        self.register_buffer("right", right)
+        self.register_buffer("value", value)
+        self.register_buffer("root", root)
+        self.register_buffer("output", output)
+        self.register_buffer("depth", depth)
+        self.register_buffer("baseline", baseline)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tables = cast(dict[str, Tensor], dict(self.named_buffers()))
+        inputs = x.flatten(1).double()
+        node = tables["root"].expand(len(inputs), -1)
+        for _ in range(int(tables["depth"])):
+            goes_left = (
+                inputs.gather(1, tables["feature"][node])
+                <= tables["threshold"][node]
+            )
+            node = torch.where(
+                goes_left, tables["left"][node], tables["right"][node]
+            )
+        logits = tables["baseline"].repeat(len(inputs), 1)
+        logits.index_add_(1, tables["output"], tables["value"][node])
+        return logits.float()
+
+
+class Pickled(nn.Module):
+    """An estimator of any kind, kept as the bytes of its pickle. ``column`` names the class of each
+    of its probabilities; the logits have one entry per class up to ``column``'s last entry."""
+
+    def __init__(
+        self, content: Tensor, column: Tensor, estimator: Any = None
+    ) -> None:
+        super().__init__()
+        self.register_buffer("content", content)
+        self.register_buffer("column", column)
+        if estimator is None:
+            estimator = pickle.loads(content.numpy().tobytes())
+        self.estimator = estimator
+
+    def forward(self, x: Tensor) -> Tensor:
+        column = cast(Tensor, self.column)
+        inputs = x.flatten(1).double().numpy()
+        found = np.clip(self.estimator.predict_proba(inputs), 1e-6, 1.0)
+        logits = torch.full((len(x), int(column[-1])), UNSEEN)
+        logits[:, column[:-1]] = torch.from_numpy(np.log(found)).float()
+        return logits
+
+
+def _logistic(penalty: float) -> Candidate:
+    def fit(
+        x: Array, y: Labels, classes: int, weights: Array | None, seed: int
+    ) -> nn.Module:
+        return softmax_fit(x, y, classes, penalty, weights=weights)
+
+    return Candidate(f"{LOGISTIC}, penalty {penalty:g}", fit)
+
+
+def _foreign(name: str) -> list[Candidate]:
+    """A class of scikit-learn's kind, with its defaults; small trees for few examples."""
+    spec = SHORT.get(name, name)
+    make = resolve(spec, error=ModelError)
+    if not hasattr(make, "predict_proba") or not hasattr(make, "fit"):
+        raise ModelError(
+            f"{name!r} is no classifier: expected a class with fit and predict_proba, such as "
+            f"{TREES}, or {LOGISTIC}."
+        )
+
+    def fit(
+        x: Array, y: Labels, classes: int, weights: Array | None, seed: int
+    ) -> nn.Module:
+        if len(np.unique(y)) < 2:
+            return softmax_fit(x, y, classes, 1.0)  # one class: nothing to tell
+        small = spec == TREES and len(y) < _MANY
+        estimator = _seeded(make(**_SMALL_TREES) if small else make(), seed)
+        return _as_module(_fitted(name, estimator, x, y, weights), classes)
+
+    return [Candidate(name, fit)]
+
+
+def _seeded(estimator: Any, seed: int) -> Any:
+    if "random_state" in getattr(estimator, "get_params", dict)():
+        estimator.set_params(random_state=seed % 2**32)
+    return estimator
+
+
+def _fitted(
+    name: str, estimator: Any, x: Array, y: Labels, weights: Array | None
+) -> Any:
+    try:
+        if weights is None:
+            return estimator.fit(x, y)
+        return estimator.fit(x, y, sample_weight=weights)
+    except Exception as problem:
+        raise ModelError(
+            f"The private model {name!r} could not be fitted on {len(y)} examples: it raised "
+            f"{type(problem).__name__}: {problem}"
+        ) from problem
+
+
+def _as_module(estimator: Any, classes: int) -> nn.Module:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    if type(estimator) is HistGradientBoostingClassifier:
+        return _tables(estimator, classes)
+    buffer = io.BytesIO()
+    pickle.dump(estimator, buffer)
+    content = torch.from_numpy(np.frombuffer(buffer.getvalue(), np.uint8).copy())
+    column = torch.tensor([*map(int, estimator.classes_), classes])
+    return Pickled(content, column, estimator)
+
+
+def _tables(estimator: Any, classes: int) -> Trees:
+    """scikit-learn's histogram trees, node by node. The inputs have no missing values and no
+    categories, so that a threshold decides everywhere."""
+    seen = [int(number) for number in estimator.classes_]
+    columns: dict[str, list[npt.NDArray[Any]]] = {}
+    roots: list[int] = []
+    outputs: list[int] = []
+    size = 0
+    deepest = 1
+    for iteration in estimator._predictors:
+        for k, tree in enumerate(iteration):
+            nodes = tree.nodes
+            own = np.arange(len(nodes))
+            leaf = nodes["is_leaf"].astype(bool)
+            parts = {
+                "feature": np.where(leaf, 0, nodes["feature_idx"]),
+                "threshold": np.where(leaf, 0.0, nodes["num_threshold"]),
+                "left": np.where(leaf, own, nodes["left"]) + size,
+                "right": np.where(leaf, own, nodes["right"]) + size,
+                "value": np.where(leaf, nodes["value"], 0.0),
+            }
+            for key, part in parts.items():
+                columns.setdefault(key, []).append(part)
+            roots.append(size)
+            # with two classes there is one tree, for the logit of the second
+            outputs.append(seen[1] if len(seen) == 2 else seen[k])
+            size += len(nodes)
+            deepest = max(deepest, int(nodes["depth"].max()))
+    baseline = np.full(classes, UNSEEN)
+    given = np.ravel(estimator._baseline_prediction)
+    baseline[seen] = [0.0, given[0]] if len(seen) == 2 else given
+    tables = {key: np.concatenate(parts) for key, parts in columns.items()}
+    whole = {
+        key: tables[key].astype(np.int64) for key in ("feature", "left", "right")
+    }
+    return Trees(
+        **{key: torch.from_numpy(part) for key, part in whole.items()},
+        threshold=torch.from_numpy(tables["threshold"].astype(np.float64)),
+        value=torch.from_numpy(tables["value"].astype(np.float64)),
+        root=torch.tensor(roots),
+        output=torch.tensor(outputs),
+        depth=torch.tensor(deepest),
+        baseline=torch.from_numpy(baseline),
+    )
