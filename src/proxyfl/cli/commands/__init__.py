@@ -21,6 +21,7 @@ COMMANDS = {
     "audit": "test a claimed epsilon: how much do peers really learn from the proxies",
     "ledger": "what all studies on the same data cost together, and what is left of a budget",
     "plan": "which batch, noise and rounds fit a budget, and which proxies it rules out",
+    "worth": "whether joining can be expected to pay, and with which settings",
     "methods": "list the methods and what distinguishes them",
     "models": "the model architectures, their sizes, and which may be a proxy",
     "topology": "who sends to whom in each round, and how fast news spreads",
@@ -38,7 +39,7 @@ COMMANDS = {
 ROOMS = {
     "runs": ("run", "resume", "sweep", "watch"),
     "reading": ("table", "report", "predict"),
-    "budget": ("epsilon", "certificate", "audit", "plan"),
+    "budget": ("epsilon", "certificate", "audit", "plan", "worth"),
     "parts": ("methods", "models", "topology", "data"),
     "images": ("images", "slides", "embed"),
     "sites": ("node", "federation", "preflight"),

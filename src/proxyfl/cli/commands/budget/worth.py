@@ -1,0 +1,247 @@
+"""``proxyfl worth``: whether joining can be expected to pay, and with which settings."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.terminal.spinner import spinner
+from proxyfl.errors import ConfigError
+from proxyfl.privacy.statements.worth import (
+    WORTH,
+    Facts,
+    Worth,
+    settings_for,
+    worth,
+)
+
+if TYPE_CHECKING:
+    from proxyfl.cli.commands import Commands
+    from proxyfl.simulation.config import Config
+
+DESCRIPTION = """\
+Say how much joining can be expected to gain, whether to join at all, and which proxy, batch, noise
+and rounds to take: from public facts alone, no record is read. A rule of thumb, checked against
+recorded studies (docs/joining.md). With --rehearsal, a public or synthetic dataset is divided among
+K clients and the gain is measured on it, with these settings. Exit code 1 if joining is not
+expected to be worth a point of AUROC.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl worth --clients 4 --examples 184 --parameters 50 --epsilon 1
+  proxyfl worth --clients 8 --examples 1000 --parameters 7850 --classes 10 --epsilon 3 --json
+  proxyfl worth --clients 8 --examples 150 --parameters 650 --classes 10 --epsilon 3 \\
+                --rehearsal digits
+"""
+
+
+def add(commands: "Commands") -> None:
+    """Add the command to the program."""
+    parser = opening(
+        commands, "worth", execute, description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument(
+        "--clients", type=int, required=True, metavar="K", help="sites that join"
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        required=True,
+        metavar="N",
+        help="training examples of a site, on average",
+    )
+    parser.add_argument(
+        "--parameters",
+        type=int,
+        required=True,
+        metavar="P",
+        help="the proxy's parameters (proxyfl models)",
+    )
+    parser.add_argument(
+        "--epsilon",
+        type=float,
+        required=True,
+        metavar="E",
+        help="what may be spent",
+    )
+    parser.add_argument(
+        "--delta", type=float, metavar="D", help="default: 1/(10 N)"
+    )
+    parser.add_argument(
+        "--classes", type=int, default=2, metavar="C", help="default: 2"
+    )
+    parser.add_argument(
+        "--rehearsal",
+        metavar="SOURCE",
+        help="a public or synthetic dataset on which to measure (proxyfl data)",
+    )
+    add_json(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print what is expected, and what a rehearsal measured; 1 if it is not worth it."""
+    delta = args.delta or 1 / (10 * max(1, args.examples))
+    facts = Facts(
+        args.clients,
+        args.examples,
+        args.parameters,
+        args.epsilon,
+        delta,
+        args.classes,
+    )
+    with spinner("Expecting", quiet=args.json):
+        expected = worth(facts)
+    measured = None
+    if args.rehearsal:
+        with spinner("Rehearsing", quiet=args.json):
+            measured = _rehearsed(args.rehearsal, facts)
+    if args.json:
+        print(json.dumps(_document(facts, expected, measured), indent=2))
+    else:
+        _show(facts, expected, measured, Console(highlight=False))
+    gain = expected.gain if measured is None else measured["gain"]
+    return 0 if gain >= WORTH else 1
+
+
+def _document(
+    facts: Facts, expected: Worth, measured: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "facts": asdict(facts),
+        "expected": asdict(expected) | {"join": expected.join},
+        "largest_proxy": expected.largest_proxy(facts),
+        "rehearsal": measured,
+    }
+
+
+def _show(
+    facts: Facts,
+    expected: Worth,
+    measured: dict[str, Any] | None,
+    console: Console,
+) -> None:
+    verdict = "Join." if expected.join else "Do not join at this budget."
+    settings = expected.settings
+    console.print(f"[bold]{verdict}[/bold]")
+    console.print(
+        f"Expected gain over a model of one's own: about {expected.gain:.1f} points of AUROC, of "
+        f"{expected.most:.1f} that pooling without privacy would give "
+        f"({max(expected.share, 0):.0%})."
+    )
+    console.print(
+        f"Joining counts like {expected.counts_as:,.0f} examples; a site has "
+        f"{facts.examples:,}, all together {facts.clients * facts.examples:,}."
+    )
+    console.print(
+        f"Half of what pooling gives is expected up to {expected.largest_proxy(facts):,} "
+        "parameters."
+    )
+    console.print("\nSettings (a linear proxy on public features, full batches):")
+    for line in _settings(facts, expected):
+        console.print(f"  {line}", soft_wrap=True)
+    if measured is not None:
+        console.print(
+            f"\nRehearsal on {measured['source']}, {measured['measure']}: alone "
+            f"{measured['alone']:.3f}, joined {measured['joined']:.3f}, "
+            f"gain {measured['gain']:+.1f} points; {measured['worse']} of {facts.clients} clients "
+            f"more than a point below alone. Epsilon {measured['epsilon']:.3g}."
+        )
+    console.print(
+        f"\nA rule of thumb for {settings.rounds} steps; it does not know how hard the task is or "
+        "how much the sites differ. A rehearsal on public data knows more."
+    )
+
+
+def _settings(facts: Facts, expected: Worth) -> list[str]:
+    """The settings as ``--set`` takes them."""
+    settings = expected.settings
+    return [
+        f"rounds={settings.rounds + settings.settle}",
+        "models.proxy=linear",
+        f"learning.batch_size={settings.batch}",
+        "learning.steps_per_round=1",
+        "privacy.sampling_rate=1.0",
+        f"privacy.delta={facts.delta:.3g}",
+        f"privacy.noise_multiplier={settings.noise_multiplier:g}",
+        "proxy_optimizer.name=sgd",
+        f"proxy_optimizer.momentum={settings.momentum:g}",
+        f"proxy_optimizer.learning_rate={settings.learning_rate:g}",
+        "exchange.settle=auto",
+        "exchange.average=0.5",
+    ]
+
+
+def _rehearsed(source: str, facts: Facts) -> dict[str, Any]:
+    """The gain on a public dataset that is divided among as many clients."""
+    from proxyfl.simulation import run
+
+    result = run.run(_config(source, facts))
+    clients = range(facts.clients)
+    alone = [result.kept("alone", client) or 0.0 for client in clients]
+    joined = [result.kept("proxyfl", client) or 0.0 for client in clients]
+    gains = [result.gain("proxyfl", client) or 0.0 for client in clients]
+    spent = result.epsilon("proxyfl")
+    return {
+        "source": source,
+        "measure": result.measure,
+        "alone": sum(alone) / len(alone),
+        "joined": sum(joined) / len(joined),
+        "gain": 100 * sum(gains) / len(gains),
+        "worse": sum(gain < -0.01 for gain in gains),
+        "epsilon": None if spent is None else spent.pld,
+    }
+
+
+def _config(source: str, facts: Facts) -> "Config":
+    """A run of ``alone`` and ``proxyfl`` on ``source``, with the settings for its own proxy."""
+    from proxyfl import data, models
+    from proxyfl.simulation.config import from_tree
+
+    found = data.load(source)
+    if found.classes != facts.classes:
+        raise ConfigError(
+            f"The rehearsal {source!r} has {found.classes} classes, expected "
+            f"{facts.classes}. Give its number with --classes."
+        )
+    proxy = models.build("linear", shape=found.shape, classes=found.classes, seed=0)
+    own = Facts(
+        facts.clients,
+        facts.examples,
+        models.parameter_count(proxy),
+        facts.epsilon,
+        facts.delta,
+        facts.classes,
+    )
+    settings = settings_for(own)
+    rounds = settings.rounds + settings.settle
+    return from_tree(
+        {
+            "methods": ["alone", "proxyfl"],
+            "rounds": rounds,
+            "evaluate_every": rounds,
+            "data": {"source": source},
+            "partition": {
+                "kind": "iid",
+                "clients": facts.clients,
+                "examples": facts.examples,
+            },
+            "models": {"private": "logistic", "proxy": "linear"},
+            "learning": {"batch_size": settings.batch, "steps_per_round": 1},
+            "proxy_optimizer": {
+                "name": "sgd",
+                "momentum": settings.momentum,
+                "learning_rate": settings.learning_rate,
+                "weight_decay": 0.0,
+            },
+            "privacy": {
+                "sampling_rate": 1.0,
+                "delta": facts.delta,
+                "noise_multiplier": settings.noise_multiplier,
+            },
+            "exchange": {"settle": "auto", "average": 0.5},
+        }
+    )
