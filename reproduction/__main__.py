@@ -11,8 +11,8 @@ from proxyfl.cli.terminal.spinner import duration as in_words
 from proxyfl.errors import ProxyFLError
 from proxyfl.simulation import division
 from proxyfl.sweeps import file as sweep
-from reproduction import catalogue, duration, figures, page, records
-from reproduction.catalogue import EXPERIMENTS, Experiment
+from reproduction import catalogue, duration, figures, joining, page, records
+from reproduction.catalogue import EXPERIMENTS, JOINING, Experiment
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     listed = "\n".join(
-        f"  {e.name:14} {e.title} ({e.place})" for e in EXPERIMENTS.values()
+        f"  {e.name:14} {e.title} ({e.place})"
+        for e in (*EXPERIMENTS.values(), *JOINING.values())
     )
     parser = argparse.ArgumentParser(
         prog="python -m reproduction",
@@ -47,9 +48,8 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument(
             "experiment",
-            choices=EXPERIMENTS,
             metavar="EXPERIMENT",
-            help=", ".join(EXPERIMENTS),
+            help="one of those listed by python -m reproduction --help",
         )
         command.add_argument(
             "--quick",
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     draw.set_defaults(do=_figures)
     write = commands.add_parser(
         "page",
-        help="write the tables of docs/reproduction.md from the recorded results",
+        help="write the tables of docs/reproduction.md and docs/joining.md from the records",
     )
     write.set_defaults(do=_page)
     return parser
@@ -155,12 +155,16 @@ def _record(args: argparse.Namespace) -> int:
 def _figures(args: argparse.Namespace) -> int:
     for path in figures.draw_all(args.results, args.to):
         print(_short(path))
+    for path in joining.draw(args.results, args.to):
+        print(_short(path))
     return 0
 
 
 def _page(_args: argparse.Namespace) -> int:
     page.write()
     print(_short(page.PAGE))
+    joining.write()
+    print(_short(joining.PAGE))
     return 0
 
 

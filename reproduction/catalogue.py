@@ -52,6 +52,20 @@ EXPERIMENTS = {
 }
 
 
+JOINING = {
+    name: Experiment(f"joining/{name}", title, "beyond")
+    for name, title in (
+        ("heart", "heart disease, 4 hospitals"),
+        ("gusto", "heart attacks (GUSTO-I), 121 groups of hospitals"),
+        ("ist", "strokes (IST), 24 countries"),
+        ("impact", "brain injuries (IMPACT), 15 studies"),
+        ("loans", "business loans, 16 banks"),
+    )
+}
+"""What joining is worth to true sites (docs/joining.md)."""
+
+
 def experiment(name: str) -> Experiment:
     """The experiment called ``name``."""
-    return EXPERIMENTS[choice("experiment", name, EXPERIMENTS)]
+    known = EXPERIMENTS | {study.name: study for study in JOINING.values()}
+    return known[choice("experiment", name, known)]

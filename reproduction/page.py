@@ -43,15 +43,20 @@ def write() -> None:
     )
 
 
-def filled(text: str, results: Results) -> str:
-    """``text`` with every block between markers made from ``results``."""
+Tables = Mapping[str, Callable[[Results], str]]
+
+
+def filled(text: str, results: Results, tables: Tables | None = None) -> str:
+    """``text`` with every block between markers made from ``results``, by one of ``tables`` (those
+    of this page)."""
+    known = TABLES if tables is None else tables
 
     def table(match: re.Match[str]) -> str:
-        if match[2] not in TABLES:
+        if match[2] not in known:
             raise RunError(
-                f"There is no table {match[2]!r}. Known: {', '.join(TABLES)}."
+                f"There is no table {match[2]!r}. Known: {', '.join(known)}."
             )
-        return f"{match[1]}\n{TABLES[match[2]](results)}\n\n{match[3]}"
+        return f"{match[1]}\n{known[match[2]](results)}\n\n{match[3]}"
 
     return _BLOCK.sub(table, text)
 

@@ -4,6 +4,7 @@ A file has one JSON object per line: a heading, then one group per setting, meth
 are in the order seed, round, client."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from proxyfl.records import reading as loading
 from proxyfl.records.row import ROLES
 from proxyfl.sweeps import file as sweep
 
-MEASURES = ("accuracy", "macro_accuracy")
+MEASURES = ("accuracy", "macro_accuracy", "auroc")
 FORMAT = 1
 
 _LOCAL = (
@@ -37,7 +38,8 @@ class Group:
 
     ``rounds`` are the numbers of rounds done at which it was scored, ``epsilon`` what they had cost
     by then: the largest over clients and seeds, by the PLD accountant, None for a model that was
-    trained without DP."""
+    trained without DP. ``keeps`` names, seed by seed and client by client, what was chosen at home
+    (``federation.home``). Records of before AUROC have none."""
 
     settings: Mapping[str, Any]
     method: str
@@ -48,6 +50,8 @@ class Group:
     macro_accuracy: Sequence[Sequence[Sequence[float]]]
     epsilon: Sequence[float | None]
     kind: str
+    auroc: Sequence[Sequence[Sequence[float]]] = ()
+    keeps: Sequence[Sequence[str | None]] = ()
 
     def at(self, round: int, measure: str = "accuracy") -> Scores:
         """The scores after so many rounds."""
@@ -217,7 +221,7 @@ def _group(
         for measure, into in scores.items():
             into.append(
                 [
-                    [round(row[f"{role}_{measure}"], 4) for row in by_round[done]]
+                    [_score(row, role, measure) for row in by_round[done]]
                     for done in common
                 ]
             )
@@ -233,7 +237,23 @@ def _group(
             None if done not in cost else round(cost[done], 4) for done in common
         ],
         kind=found[0][1][0]["epsilon_kind"],
+        auroc=scores["auroc"],
+        keeps=[_keeps(rows) for _, rows in found] if role == "private" else [],
     )
+
+
+def _score(row: Mapping[str, Any], role: str, measure: str) -> float:
+    """A score to four digits; NaN where the measure is not defined."""
+    value = row.get(f"{role}_{measure}")
+    return math.nan if value is None else round(value, 4)
+
+
+def _keeps(rows: Iterable[Mapping[str, Any]]) -> list[str | None]:
+    """What each client kept in the end."""
+    last: dict[int, str | None] = {}
+    for row in rows:
+        last[row["client"]] = row.get("keeps")
+    return [last[client] for client in sorted(last)]
 
 
 def _seconds_per_round(rows: Iterable[Mapping[str, Any]]) -> list[float]:
