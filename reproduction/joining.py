@@ -147,10 +147,9 @@ def gains_table(results: Results) -> str:
         ]
         cells.append(f"{spread(study.pooled.values()).mean:.3f}")
         for epsilon in EPSILONS:
-            low, high = seed_interval(study.gains(epsilon))
             cells.append(
-                f"{_mean(study.joined(epsilon)):.3f}: {100 * low:+.1f} to {100 * high:+.1f} "
-                f"points, {study.share(epsilon):.0%} of what pooling gives"
+                f"{_mean(study.joined(epsilon)):.3f}: {_points(study.gains(epsilon))}, "
+                f"{study.share(epsilon):.0%} of what pooling gives"
             )
         cells.append(" and ".join(_losing(study, epsilon) for epsilon in EPSILONS))
         lines.append("| " + " | ".join(cells) + " |")
@@ -277,7 +276,7 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
             axes.errorbar(
                 joined,
                 place,
-                xerr=[[joined - alone - low], [high - (joined - alone)]],
+                xerr=[[(high - low) / 2], [(high - low) / 2]],
                 fmt=marker,
                 color=COLOURS["proxyfl"],
                 markersize=9,
@@ -341,6 +340,15 @@ def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
     axes.set_ylim(0, most * 1.25)
     axes.set_xlabel("expected gain (proxyfl worth), points of AUROC")
     axes.set_ylabel("measured gain, points of AUROC")
+
+
+def _points(gains: Scores) -> str:
+    """The mean gain in points, with its interval where there are seeds enough for one."""
+    low, high = seed_interval(gains)
+    mean = f"{100 * _mean(gains):+.1f} points"
+    if low == high:
+        return f"{mean} (one seed)"
+    return f"{mean} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _losing(study: Study, epsilon: int) -> str:
