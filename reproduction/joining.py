@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
 
 from benchmarks.communication.plots import save
 from proxyfl.privacy.statements.worth import Facts, worth
@@ -288,8 +289,8 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
     axes.set_ylim(-0.6, len(found) - 0.4)
     axes.set_xlabel("AUROC on the merged test set, mean over sites and seeds")
     handles = [
-        plt.Line2D([], [], marker="o", color=COLOURS["alone"], linestyle=""),
-        plt.Line2D(
+        Line2D([], [], marker="o", color=COLOURS["alone"], linestyle=""),
+        Line2D(
             [],
             [],
             marker="v",
@@ -297,8 +298,8 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
             linestyle="",
             markerfacecolor="white",
         ),
-        plt.Line2D([], [], marker="^", color=COLOURS["proxyfl"], linestyle=""),
-        plt.Line2D([], [], marker="D", color=COLOURS["pooled"], linestyle=""),
+        Line2D([], [], marker="^", color=COLOURS["proxyfl"], linestyle=""),
+        Line2D([], [], marker="D", color=COLOURS["pooled"], linestyle=""),
     ]
     names = [
         "alone",

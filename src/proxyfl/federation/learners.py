@@ -48,7 +48,10 @@ class Losses:
 class Learner(Protocol):
     """One client's models and how they train."""
 
-    trainer: Trainer
+    @property
+    def trainer(self) -> Trainer:
+        """What trains the model that is shared."""
+        ...
 
     @property
     def shared(self) -> nn.Module:

@@ -56,6 +56,7 @@ def load_model(
             about: dict[str, str] = file.metadata() or {}
             names = file.keys()  # not a mapping, although it has keys
             tensors = {name: file.get_tensor(name) for name in names}
+        model: nn.Module
         if "home" in about:
             model = _home(about, tensors, unpickle=unpickle)
         else:

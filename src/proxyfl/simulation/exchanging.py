@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from proxyfl._validate import number, whole
+from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.membership import Attendance
 
@@ -27,7 +27,9 @@ class Exchange:
     """Seconds to wait for a peer."""
 
     def __post_init__(self) -> None:
-        if self.settle != "auto":
+        if isinstance(self.settle, str):
+            choice("exchange.settle", self.settle, ("auto",))
+        else:
             whole("exchange.settle", self.settle, at_least=0)
         number("exchange.average", self.average, at_least=0, at_most=1)
         if self.average and not self.settle:

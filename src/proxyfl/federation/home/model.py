@@ -47,7 +47,7 @@ class Home(nn.Module):
         own_weight, proxy_weight = self.weights
         if self.own is None:
             return self._received(x)
-        own = self.own(x.flatten(1)) - self.shift
+        own: Tensor = self.own(x.flatten(1)) - self.shift
         if self.received is None:
             return own * own_weight
         return combined(own, self._received(x), own_weight, proxy_weight)
