@@ -10,7 +10,6 @@ arms promise every *lesion* the same epsilon:
     per record, times k    all images are records; the noise is that of a lesion with k = 5 of them
     at most K per lesion   the same, after all but K images of each lesion were left out
     person                 privacy.unit = "group": lesions are drawn, their mean gradient is clipped
-    person, M at a time    the same with max_per_group = M, chosen anew in each step
 
 Each arm has its own learning rate, the one of ``RATES`` with the best AUROC on validation lesions
 over three seeds. A seed draws the parts (by lesion), batches and noise. What is reported is the
@@ -42,7 +41,7 @@ from proxyfl.seeds import Seeded, numpy_stream
 
 EPSILON, DELTA = 3.0, 1e-5
 RATE, STEPS = 0.05, 400
-RATES = (0.01, 0.03, 0.1, 0.3)
+RATES = (0.1, 0.3, 1.0, 3.0)
 TRIED = 3
 
 
@@ -53,7 +52,6 @@ class Arm:
     name: str
     unit: Unit
     kept: int
-    max_per_group: int | None = None
 
 
 ARMS = (
@@ -61,7 +59,6 @@ ARMS = (
     Arm("at most 2 per lesion", Unit.RECORD, 2),
     Arm("at most 1 per lesion", Unit.RECORD, 1),
     Arm("person", Unit.GROUP, 5),
-    Arm("person, 1 at a time", Unit.GROUP, 5, 1),
 )
 
 
@@ -153,7 +150,6 @@ def trained(
         noise=Seeded(seed, "noise"),
         sampling_rate=RATE,
         unit=arm.unit,
-        max_per_group=arm.max_per_group,
     )
     private.begin_round(0, STEPS)
     for _ in range(STEPS):

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
-An institution takes part in more than one study. Each study has a ledger of its own; what the same
-people are told about by all of them is the cost of all charges together, composed by the
-accountants, which is less than their epsilons added and more than any one of them.
+An institution takes part in more than one study. Each study has a ledger of its own. Together they
+reveal more about the same people than any one of them: the cost is that of all charges composed by
+the accountants, which is less than their epsilons added.
 
 An account is a folder in which an institution keeps this, one account for all of its datasets:
   1. open it once, with the epsilon that any dataset may cost in all;

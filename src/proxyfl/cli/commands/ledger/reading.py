@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def _show_list(account: Account, found: list[Standing], console: Console) -> Non
     table = Table("dataset", "ids", "releases", title, "left")
     for one in found:
         size = "" if one.size is None else f"{one.size} "
-        left = "no budget" if one.left is None else shown(one.left)
+        left = "no budget" if one.left is None else _rounded_down(one.left)
         table.add_row(
             one.dataset,
             f"{size}{one.ids}",
@@ -178,6 +179,11 @@ def _show_one(one: Standing, steps: int | None, console: Console) -> None:
         console.print("More than the budget is spent. Release nothing more.")
     elif steps is not None:
         console.print(f"{steps} more steps of the last setting fit the budget.")
+
+
+def _rounded_down(left: float) -> str:
+    """The rest of a budget to a thousandth, never more than there is."""
+    return f"{math.floor(1000 * left) / 1000:.3f}"
 
 
 def _row(release: Release) -> list[str]:
