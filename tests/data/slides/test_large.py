@@ -59,6 +59,7 @@ def peak(words: list[str], limit: int | None = None) -> tuple[float, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
     """Forty patches of a slide of 10 gigapixels take as much memory as of one of 100 megapixels."""
     found = {}
@@ -77,10 +78,11 @@ def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_patches_come_as_fast_as_openslide_reads_them(tmp_path: Path) -> None:
-    """Processor time of an extraction, with checksums and files, against plain reading of the same
-    regions."""
-    root = large_slide(tmp_path, 16_384)
+@pytest.mark.timeout(1800)
+def test_an_extraction_costs_little_more_than_reading(tmp_path: Path) -> None:
+    """An extraction, with checksums, files and a contact sheet, takes at most two and a half times
+    the processor time of plain reading of the same regions."""
+    root = large_slide(tmp_path, 10_000)
     faults = Faults()
     entries = from_folders(root, "site/person", faults, suffixes=[".tif"])
     patches = Patches(size=512)
@@ -100,10 +102,11 @@ def test_patches_come_as_fast_as_openslide_reads_them(tmp_path: Path) -> None:
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     each = 1000 * plain / len(planned)
     print(f"{len(planned)} patches, {each:.1f} ms each to read; ratios {shown}")
-    assert float(np.median(ratios)) > 0.7
+    assert float(np.median(ratios)) > 0.4
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_run_over_a_store_larger_than_its_memory(tmp_path: Path) -> None:
     """A process that may allocate 1 GB trains on a store of 1.5 GB."""
     side, count = 512, 2000
