@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         table = rows(90, seed=number, first=1000 * number)
         for line in table:
             line[-1] = str(int(int(line[1]) > 60 + 5 * number))
+        table[0][1] = "103"  # clipped, and noted
         write(place / f"{name}.csv", table)
     (place / "schema.toml").write_text(to_toml(SCHEMA))
     tree = {
@@ -92,6 +93,20 @@ def alike(said: list[dict[str, Any]], folder: Path) -> None:
             one["calibration"], true["calibration"], strict=True
         ):
             assert point == pytest.approx(other, abs=1e-4)
+
+
+NOTES = [
+    "north.csv: age: 1 of 90 values clipped to its range",
+    "south.csv: age: 1 of 90 values clipped to its range",
+]
+
+
+def test_notes_are_kept(folder: Path) -> None:
+    """How the files were read stays in the run's folder."""
+    kept = json.loads((folder / "environment.json").read_text())["notes"]
+    assert kept == NOTES
+    (run,) = proxyfl.load(folder)
+    assert run.environment["notes"] == NOTES
 
 
 def test_intervals_hold_their_values(folder: Path) -> None:
@@ -199,6 +214,7 @@ def test_report_json(
     assert main(["report", str(folder), "--json", "--out", str(page)]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
     alike(run["judged"], folder)
+    assert run["notes"] == NOTES
 
 
 def test_the_page(browser: Any, folder: Path, tmp_path: Path) -> None:
@@ -228,6 +244,8 @@ def test_the_page(browser: Any, folder: Path, tmp_path: Path) -> None:
             for line in mine
         ]
         assert shown == [pytest.approx(point, abs=1e-4) for point in curve]
+        for note in NOTES:
+            assert note in tab.page.locator("#settings").inner_text()
         tab.chart("confusion")
         shares = [
             float(line["share of the true class"])

@@ -7,7 +7,9 @@ import pytest
 
 from proxyfl.cli.commands.parts import data
 from proxyfl.data import SOURCES
+from proxyfl.data.tables.schema import to_toml
 from proxyfl.errors import DataError
+from tests.data.tables import making
 
 
 def run(*arguments):
@@ -81,4 +83,24 @@ def test_help_teaches(capsys):
     assert (
         "proxyfl data patients.csv --label diagnosis --site hospital"
         in capsys.readouterr().out
+    )
+
+
+def test_a_table_says_what_was_left_out(tmp_path, capsys):
+    """With a schema, what was clipped or left out is counted, for people and as JSON."""
+    table = making.rows(60)
+    table[3][1] = "104"
+    table[5][3] = "IV"
+    making.write(tmp_path / "north.csv", table)
+    (tmp_path / "schema.toml").write_text(to_toml(making.SCHEMA))
+    words = [str(tmp_path / "*.csv"), "--schema", str(tmp_path / "schema.toml")]
+    with pytest.raises(DataError, match="1 x category"):
+        run(*words)
+    assert run(*words, "--faults", "skip") == 0
+    text = capsys.readouterr().out
+    assert "note: north.csv: age: 1 of 60 values clipped to its range" in text
+    assert run(*words, "--faults", "skip", "--json") == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert notes[1] == (
+        "north.csv: 1 of 60 rows left out; faults: 1 x category in 'stage'"
     )
