@@ -10,6 +10,7 @@ import pytest
 from proxyfl.cli.main import main
 from proxyfl.data.tables import schema
 from proxyfl.errors import ConfigError
+from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
 from tests.data.tables import making
 
@@ -190,7 +191,8 @@ def test_check_as_json(tmp_path, agreed, capsys):
 
 
 def test_ranges_are_estimated_and_charged(tmp_path, capsys):
-    """The estimates lie in the bounds, and the ledger has the charge with its epsilon."""
+    """The estimates lie in the bounds, and the ledger has the charge with its epsilon: per person
+    where persons are named, and then it takes no questions per record."""
     path = making.write(tmp_path / "north.csv", making.rows(3000))
     ledger = tmp_path / "north.jsonl"
     arguments = [
@@ -212,6 +214,11 @@ def test_ranges_are_estimated_and_charged(tmp_path, capsys):
     assert not account.simulated
     assert 0.9 < account.epsilon().pld <= 1
     assert main(arguments) == 0
+    assert len(Ledger.read(ledger).charges) == 2
+    assert account.unit is Unit.GROUP
+    per_record = [each for each in arguments if each not in ("--person", "patient")]
+    assert main(per_record) == 2
+    assert "is per group" in capsys.readouterr().err
     assert len(Ledger.read(ledger).charges) == 2
 
 

@@ -12,7 +12,7 @@ from proxyfl.data.tables.measured import first_of_each, numbers
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import quantiles
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.guarantee import Kind, Unit
 from proxyfl.privacy.ledger import Ledger
 
 
@@ -87,15 +87,24 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _ledger(args: argparse.Namespace) -> Ledger:
-    if args.ledger.exists():
-        return Ledger.read(args.ledger)
-    return Ledger(
-        args.file.stem,
-        delta=args.delta,
-        kind=Kind.END_TO_END,
-        simulated=False,
-        path=args.ledger,
-    )
+    """The ledger to charge: per person where one row of each person is counted."""
+    unit = Unit.RECORD if args.person is None else Unit.GROUP
+    if not args.ledger.exists():
+        return Ledger(
+            args.file.stem,
+            delta=args.delta,
+            kind=Kind.END_TO_END,
+            simulated=False,
+            unit=unit,
+            path=args.ledger,
+        )
+    found = Ledger.read(args.ledger)
+    if found.unit is not unit:
+        raise ConfigError(
+            f"The ledger {args.ledger} is per {found.unit}, and these questions are per {unit}. "
+            "Give another ledger, or --person where each person has one row that counts."
+        )
+    return found
 
 
 def _columns(
