@@ -74,6 +74,7 @@ class Dataset:
         schema: str = "",
         prevalence: Sequence[float] = (),
         notes: Sequence[str] = (),
+        person_names: Sequence[str] = (),
     ) -> None:
         fields = {
             "name": name,
@@ -88,7 +89,7 @@ class Dataset:
             "schema": schema,
             "prevalence": tuple(prevalence),
             "notes": tuple(notes),
-            "person_names": (),
+            "person_names": tuple(person_names),
         }
         for field, value in fields.items():
             object.__setattr__(self, field, value)
