@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench
+from benchmarks import bench, slices
 
 
 @pytest.mark.slow
@@ -30,3 +30,11 @@ def test_the_bench_writes_what_it_prints(
         "bfloat16",
     }
     assert "A step without DP" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_slices_take_less_memory() -> None:
+    """A step two records at a time peaks well below one with all eight."""
+    whole, _ = slices.measured(8, batch=8, pixels=160, repeats=1)
+    cut, _ = slices.measured(2, batch=8, pixels=160, repeats=1)
+    assert cut < 0.7 * whole

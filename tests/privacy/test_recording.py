@@ -76,6 +76,32 @@ def test_code_may_look_at_its_own_constants() -> None:
     assert torch.equal(run_graph(model, torch.ones(2, 6), x), model(x))
 
 
+def test_code_may_ask_for_types() -> None:
+    """A question about types is answered and leaves nothing in the graph."""
+
+    def forward(m: Fn, x: Tensor) -> Tensor:
+        dtype = torch.result_type(x, 1.0)
+        return m.a(x.to(dtype)) if torch.can_cast(dtype, torch.float64) else x
+
+    model = Fn(forward, a=lin())
+    x = torch.randn(4, 6)
+    assert torch.equal(run_graph(model, torch.ones(2, 6), x), model(x))
+
+
+def test_operations_that_only_write_are_kept() -> None:
+    """An operation without a result is done again in every run of the graph."""
+
+    def forward(m: Fn, x: Tensor) -> Tensor:
+        hidden = [m.a(x), m.b(x)]
+        torch._foreach_mul_(hidden, 2.0)
+        return hidden[0] + hidden[1]
+
+    model = Fn(forward, a=lin(), b=lin())
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        assert torch.equal(run_graph(model, torch.ones(2, 6), x), model(x))
+
+
 def counted(m: Fn, x: Tensor) -> Tensor:
     return m.a(x) * int(x.sum())
 

@@ -189,6 +189,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if isinstance(output, Tensor):
             self._bind(output, node)
             several = [output]
+        elif not isinstance(output, list | tuple):
+            # A type or a flag, which the Python goes by; an operation that writes gives None.
+            if output is not None:
+                self._graph.erase_node(node)
+            return
         else:
             several = list(output)
             node.meta["val"] = [_layout(each) for each in several]
