@@ -163,7 +163,7 @@ class Product:
         d, p = self._shape
         if self.examples * d * p > KEPT_AT_MOST:
             return None
-        return torch.cat(list(self._pieces()))
+        return _joined(list(self._pieces()))
 
     def _inputs(self, i: int, j: int) -> Tensor:
         """The inputs of examples i to j as (j - i, d, t)."""
@@ -394,6 +394,11 @@ def _allowance(
     limits = torch.finfo(dtype)
     least = torch.tensor(numbers * limits.tiny, dtype=torch.float64, device=device)
     return 1 + (numbers + 4) * limits.eps, least
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    """``pieces`` as one; a single one is not copied."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
 
 def _roundoff(dtype: torch.dtype) -> float:
