@@ -7,7 +7,6 @@ index is a CSV file with a row for each file. Either way a person is at one site
 import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from proxyfl._validate import choice
@@ -115,14 +114,3 @@ def persons_apart(entries: Sequence[Entry], faults: Faults) -> list[Entry]:
                 f"{entry.file}: expected the part train or test, got {entry.part!r}."
             )
     return kept
-
-
-def persons_of_sites(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with each person's name preceded by that of the site, for sites that number
-    their own persons."""
-    return [
-        replace(entry, person=f"{entry.site}/{entry.person}")
-        if entry.person
-        else entry
-        for entry in entries
-    ]

@@ -1,7 +1,6 @@
 """``proxyfl images``: folders of images, brought to one shape, in a store."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from proxyfl._machine import physical_cores
 from proxyfl.cli.commands import opening
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import DataError
@@ -188,7 +188,7 @@ def workers(args: argparse.Namespace) -> int:
     """The number of threads: what was asked for, or one for each core that there is."""
     if args.workers is not None and args.workers < 1:
         raise DataError(f"Expected --workers of at least 1, got {args.workers}.")
-    return args.workers or len(os.sched_getaffinity(0))
+    return args.workers or physical_cores()
 
 
 def show(out: Path, head: "Head", faults: "Faults") -> None:
