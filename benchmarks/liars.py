@@ -36,9 +36,11 @@ from proxyfl.transport.memory import MemoryTransport
 
 SITES = 8
 LIAR = 3
-RADII = (1.5, 2.5, 3.5, 5.0)
-CHOOSING = (11, 12)
-FRESH = (21, 22, 23)
+RADII = (1.5, 2.5, 3.5)
+CHOOSING = (11,)
+FRESH = (21, 22)
+
+RECORDED = Path("experiments/results/node/liars.jsonl")
 
 Attack = Callable[[Tensor, int], Tensor]
 
@@ -211,13 +213,13 @@ def wanted_runs(choose: bool, radius: float) -> list[Key]:
 
 
 def main() -> None:
-    """Run, and print means and standard deviations over the seeds."""
+    """Run, and print the mean and each value over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--choose", action="store_true", help="all radii, old seeds"
     )
     parser.add_argument("--radius", type=float, default=Guard().radius)
-    parser.add_argument("--out", type=Path, default=Path("build/liars.jsonl"))
+    parser.add_argument("--out", type=Path, default=RECORDED)
     args = parser.parse_args()
     torch.set_num_threads(1)
     wanted = wanted_runs(args.choose, args.radius)
@@ -226,10 +228,9 @@ def main() -> None:
     for key in wanted:
         groups.setdefault(key[:4], []).append(found[key])
     for (graph, case, rule, radius), values in sorted(groups.items()):
-        mean, spread = statistics.mean(values), statistics.stdev(values)
-        print(
-            f"{graph:12} {case:15} {rule:7} {radius:4g}  {mean:.3f} +- {spread:.3f}"
-        )
+        each = ", ".join(f"{value:.3f}" for value in values)
+        mean = statistics.mean(values)
+        print(f"{graph:12} {case:15} {rule:7} {radius:4g}  {mean:.3f}  ({each})")
 
 
 if __name__ == "__main__":
