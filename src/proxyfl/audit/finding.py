@@ -35,10 +35,13 @@ class Finding:
     estimate: float
     one_run: OneRun
     confidence: float
+    recorded: float | None = None
 
     @property
     def epsilon(self) -> float:
-        """The claim: the smaller of the ledger's two epsilons."""
+        """The claim: what a run recorded, or else the smaller of the two in the audit's ledger."""
+        if self.recorded is not None:
+            return self.recorded
         return self.observation.claimed.best
 
     @property
@@ -66,6 +69,7 @@ class Finding:
         guesses = self.one_run.guesses
         return {
             "epsilon": self.epsilon,
+            "claim": "settings" if self.recorded is None else "recorded by the run",
             "delta": self.observation.claimed.delta,
             "kind": str(self.observation.claimed.kind),
             "lower_bound": self.lower_bound,
@@ -105,9 +109,13 @@ def audit(
     client: int = 0,
     canaries: int | None = None,
     confidence: float = 0.95,
+    recorded: float | None = None,
     progress: Callable[[int], None] = lambda _rounds: None,
 ) -> Finding:
-    """Audit one client of ``config``. ``progress`` hears of each round twice: run and examined."""
+    """Audit one client of ``config``, against the epsilon that a run ``recorded`` if there is one.
+
+    ``progress`` hears of each round twice: run and examined.
+    """
     number("confidence", confidence, above=0.5, below=1)
     name = method_of(config, method)
     observation = observe(
@@ -122,4 +130,5 @@ def audit(
         estimate=steps.epsilon(measured.noise_estimate, observation),
         one_run=onerun.guess(evidence, observation, confidence=confidence),
         confidence=confidence,
+        recorded=recorded,
     )

@@ -19,17 +19,16 @@ Guarantees:
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from proxyfl import models, params
-from proxyfl._files import read_text, writing
+from proxyfl._files import read_text, write_text, writing
 from proxyfl.audit.observe import Watch, check_client, watched_run, with_records
 from proxyfl.data.examples import InMemory, gathered
 from proxyfl.errors import ConfigError, RunError
@@ -68,7 +67,11 @@ def train(
     prepared = prepare(replace(config, methods=(METHOD,)))
     check_client(prepared, client)
     identity = _identity(config, client)
-    found = [] if record is None else list(_recorded(record, identity))[:count]
+    found = []
+    if record is not None:
+        found = list(_recorded(record, identity))
+        _rewrite(record, identity, found)
+        found = found[:count]
     progress(len(found))
     for number in range(len(found), count):
         shadow = _shadow(prepared, client, number)
@@ -126,8 +129,8 @@ def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:
     model.train(was_training)
     own = torch.nn.functional.one_hot(records.labels, logits.shape[1]).bool()
     others = logits.masked_fill(own, -torch.inf).logsumexp(dim=1)
-    found: list[float] = (logits[own] - others).tolist()
-    return tuple(found)
+    margins = (logits[own] - others).tolist()
+    return tuple(round(margin, 5) for margin in margins)
 
 
 def _identity(config: Config, client: int) -> str:
@@ -154,17 +157,22 @@ def _recorded(path: Path, identity: str) -> Iterator[Shadow]:
         yield Shadow(row["number"], tuple(row["members"]), answers)
 
 
+def _rewrite(path: Path, identity: str, shadows: Sequence[Shadow]) -> None:
+    """Leave only whole lines, so that the next one begins a line."""
+    lines = [_line(identity, shadow) for shadow in shadows]
+    write_text(path, "".join(lines))
+
+
 def _append(path: Path, identity: str, shadow: Shadow) -> None:
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(_line(identity, shadow))
+
+
+def _line(identity: str, shadow: Shadow) -> str:
     row = {
         "settings": identity,
         "number": shadow.number,
         "members": shadow.members,
-        "answers": {
-            name: np.round(values, 5).tolist()
-            for name, values in shadow.answers.items()
-        },
+        "answers": shadow.answers,
     }
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+    return json.dumps(row) + "\n"

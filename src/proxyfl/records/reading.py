@@ -13,7 +13,11 @@ from proxyfl.records.run import Run
 
 State = Literal["new", "resumable", "finished"]
 
-ADDITIONS = {"certificate": "privacy_certificate.json", "audit": "audit.json"}
+ADDITIONS = {
+    "certificate": "privacy_certificate.json",
+    "audit": "audit.json",
+    "membership": "membership.json",
+}
 """Files that other commands may have added to a run's folder."""
 
 

@@ -25,6 +25,7 @@ SCRIPTS = (
     "answer",
     "measures",
     "curves",
+    "audit",
     "privacy",
     "graph",
     "costs",

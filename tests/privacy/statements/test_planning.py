@@ -1,11 +1,11 @@
 """Plans: every option respects the budget, and what cannot be had is refused."""
 
+import numpy as np
 import pytest
 
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import pld_epsilon
 from proxyfl.privacy.statements.planning import (
-    HOPELESS,
     Option,
     most_parameters,
     options,
@@ -35,12 +35,25 @@ def test_the_noise_of_the_demo() -> None:
 
 
 def test_the_largest_proxy_is_the_last_that_is_not_hopeless() -> None:
-    """One parameter more than the largest proxy exceeds the ratio, under every option."""
+    """One parameter more than the largest proxy has more noise than sum, under every option."""
     few = Option(batch=40, rounds=2, steps=20, noise_multiplier=2.0)
-    many = Option(batch=40, rounds=9, steps=90, noise_multiplier=4.0)
+    many = Option(batch=40, rounds=3, steps=30, noise_multiplier=4.0)
     largest = most_parameters([few, many], 8)
-    assert few.ratio(largest, 8) <= HOPELESS < few.ratio(largest + 1, 8)
-    assert many.ratio(largest, 8) > HOPELESS
+    assert few.in_all(largest, 8) <= 1 < few.in_all(largest + 1, 8)
+    assert many.in_all(largest, 8) > 1
+
+
+def test_hopeless_noise_is_longer_than_gradients_that_all_agree() -> None:
+    """Summed over steps and clients, drawn noise is as long as the longest sum at the limit."""
+    option = Option(batch=3, rounds=1, steps=5, noise_multiplier=1.0)
+    clients = 2
+    size = option.largest_proxy(clients)
+    generator = np.random.default_rng(0)
+    shape = (2000, clients * option.steps, size)
+    noise = option.noise_multiplier * generator.standard_normal(shape)
+    lengths = np.linalg.norm(noise.sum(axis=1), axis=1)
+    longest = clients * option.steps * option.batch
+    assert float(np.sqrt((lengths**2).mean())) == pytest.approx(longest, rel=0.02)
 
 
 @pytest.mark.parametrize(

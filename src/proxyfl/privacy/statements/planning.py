@@ -8,10 +8,15 @@ most B C. The ratio
     averaged     sigma sqrt(P) / (B sqrt(K))     over the proxies of K clients, whose noise is
                                                  independent
 
-does not depend on C or on the data. Above one the noise is longer than the longest sum that is
-possible; the demo runs at 1.7 alone and 0.6 averaged over its eight clients. Above ``HOPELESS``,
-averaged, we call a proxy hopeless. That is a rule of thumb, not a theorem: it says nothing of how
-easy the task is.
+does not depend on C or on the data; the demo runs at 1.7 alone and 0.6 averaged over its eight
+clients. A step may well be louder than its sum, since noise adds up more slowly than what steps
+agree on. Over T steps of all clients
+
+    in all       sigma sqrt(P) / (B sqrt(K T))
+
+relates the noise to the longest sum that is possible at all: every clipped gradient of full length
+and in the same direction. Above one, the noise moves the proxy farther than any data could. We call
+such a proxy hopeless. Real gradients disagree, so a proxy below one may still learn nothing.
 
 Guarantees: every option respects the budget by the PLD accountant (noise is rounded up); what
 cannot be had is refused with ConfigError.
@@ -24,9 +29,6 @@ from dataclasses import dataclass
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.calibration import noise_for
-
-HOPELESS = 3.0
-"""The averaged ratio beyond which no proxy is worth its noise."""
 
 ROUNDS = (10, 30, 100)
 FRACTIONS = (0.01, 0.03, 0.1, 0.3)
@@ -49,11 +51,14 @@ class Option:
         """A step's noise relative to the longest clipped sum, averaged over ``clients``."""
         return self.noise_multiplier * math.sqrt(parameters / clients) / self.batch
 
+    def in_all(self, parameters: int, clients: int = 1) -> float:
+        """The whole training's noise relative to the longest sum of all its clipped gradients."""
+        return self.ratio(parameters, clients) / math.sqrt(self.steps)
+
     def largest_proxy(self, clients: int = 1) -> int:
         """The most parameters that are not hopeless here."""
-        return math.floor(
-            clients * (HOPELESS * self.batch / self.noise_multiplier) ** 2
-        )
+        longest = self.batch / self.noise_multiplier
+        return math.floor(clients * self.steps * longest**2)
 
 
 def options(

@@ -111,19 +111,24 @@ function privacySection() {
     };
   }
   const made = figure({ id: "epsilon", title: "Epsilon over rounds", controls: [clients, accountants], draw });
-  section("privacy", "What it costs in privacy", made.node, ...additions());
+  section("privacy", "What it costs in privacy", made.node, ...auditFigures(), ...additions());
 }
 
-// The certificate and the audit, if other commands put them into the run's folder.
+// The certificate and the audits, if other commands put them into the run's folder.
 function additions() {
-  const titles = { certificate: "Privacy certificate", audit: "Privacy audit" };
+  const titles = {
+    certificate: "Privacy certificate",
+    audit: "Privacy audit",
+    membership: "Membership inference",
+  };
   return page.runs.flatMap((run) =>
     Object.entries(run.additions).map(([key, content]) =>
       element(
         "div",
         { class: "addition", "data-addition": key },
         element("h3", {}, `${titles[key] ?? key}: ${run.name}`),
-        ...documentTables(content, titles[key] ?? key),
+        // The figure has the curve and its table.
+        ...documentTables({ ...content, roc: undefined }, titles[key] ?? key),
       ),
     ),
   );
@@ -149,7 +154,7 @@ function documentTables(content, caption) {
       );
     } else if (value && typeof value === "object" && !Array.isArray(value)) {
       for (const [key, inner] of Object.entries(value)) walk(inner, path ? `${path}.${key}` : key);
-    } else lines.push([path || caption, word(value)]);
+    } else if (value !== undefined) lines.push([path || caption, word(value)]);
   };
   walk(content, "");
   return [...(lines.length ? [table(caption, ["name", "value"], lines)] : []), ...tables];

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from proxyfl._files import write_json
 from proxyfl.audit import finding
 from proxyfl.audit.finding import VERDICTS, Finding
+from proxyfl.audit.observe import method_of
 from proxyfl.cli.commands import add_config, add_json, opening
+from proxyfl.cli.commands.budget import membership
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import shown
-from proxyfl.records import folder
+from proxyfl.records import folder as folders
+from proxyfl.records import reading
+from proxyfl.records.reading import ADDITIONS
 from proxyfl.simulation import config as configs
 from proxyfl.simulation.config import Config
 
@@ -23,7 +28,13 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Test a claimed epsilon. The federation of a config, or of a run's folder, trains again, with one
 client's records replaced by canaries: records made to leave the clearest trace, each planted by
-coin. From the released proxies alone the audit works out a lower bound on epsilon.
+coin. From the released proxies alone the audit works out a lower bound on epsilon. For a run's
+folder the claim is the epsilon that the run recorded, and the result is kept there (audit.json),
+where the report and the certificate find it. The run's own proxies are not looked at.
+
+With --membership: train shadow federations on random halves of the client's records and tell
+members from others by likelihood ratio, against the proxy with DP, the proxy without, and the
+private model.
 
 A bound below the claim does not prove the claim; it says how much of it an attack can show. A bound
 above the claim proves, at the stated confidence, that something is wrong.
@@ -34,6 +45,8 @@ examples:
   proxyfl audit                                  the demo's settings
   proxyfl audit experiments/base/images.toml     a config
   proxyfl audit runs/a --client 3 --json         the settings of a run, its client 3
+  proxyfl audit runs/a --membership              federations are kept in runs/a; repeat to continue
+  proxyfl audit --membership --shadows 16 --out shadows
   proxyfl audit --set proxy_optimizer.name=sgd --set learning.steps_per_round=1
 
 exit codes: 0 the claim is not contradicted; 1 the bound exceeds it, or the noise is irregular.
@@ -72,12 +85,16 @@ def add(commands: "Commands") -> None:
         metavar="P",
         help="of the bound (default: 0.95)",
     )
+    membership.add(parser)
     add_json(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Audit and print; exit code 1 if the claim is contradicted."""
     config = _config(args)
+    folder = _folder(args)
+    if args.membership:
+        return membership.execute(args, config, folder)
     with spinner("Auditing", total=2 * config.rounds, quiet=args.json) as progress:
         found = finding.audit(
             config,
@@ -85,8 +102,11 @@ def execute(args: argparse.Namespace) -> int:
             client=args.client,
             canaries=args.canaries,
             confidence=args.confidence,
+            recorded=_recorded(args, config, folder),
             progress=progress,
         )
+    if folder is not None:
+        write_json(folder / ADDITIONS["audit"], found.as_dict())
     if args.json:
         print(json.dumps(found.as_dict(), indent=2))
     else:
@@ -97,8 +117,32 @@ def execute(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> Config:
     path: Path | None = args.config
     if path is not None and path.is_dir():
-        path = folder.existing(path) / "config.toml"
+        path = folders.existing(path) / "config.toml"
     return configs.load(path, args.overrides)
+
+
+def _folder(args: argparse.Namespace) -> Path | None:
+    """The run's folder, if its own settings are audited and not changed ones."""
+    path: Path | None = args.config
+    if path is None or not path.is_dir() or args.overrides:
+        return None
+    return path
+
+
+def _recorded(
+    args: argparse.Namespace, config: Config, folder: Path | None
+) -> float | None:
+    """The epsilon that the run recorded for the client, if the method went to its end."""
+    if folder is None:
+        return None
+    run = reading.read(folder)
+    name = method_of(config, args.method)
+    if name not in run.methods or not run.over(name):
+        return None
+    if args.client not in run.clients_of(name):
+        return None
+    spent = run.spent(name, args.client)
+    return None if spent is None else spent.best
 
 
 def _show(found: Finding, console: Console) -> None:
@@ -107,7 +151,7 @@ def _show(found: Finding, console: Console) -> None:
     claimed = observation.claimed
     table = Table("", "epsilon", "at")
     table.add_row(
-        "claimed",
+        "claimed" if found.recorded is None else "recorded by the run",
         shown(found.epsilon),
         f"delta {claimed.delta:.3g}, {claimed.kind}",
     )
@@ -123,6 +167,9 @@ def _show(found: Finding, console: Console) -> None:
     )
     canaries = f"{len(observation.canaries)} canaries"
     table.add_row("an ideal attacker in one run", f"{one_run.ideal:.3f}", canaries)
+    table.add_row(
+        "only right guesses (ceiling)", f"{one_run.ceiling:.3f}", canaries
+    )
     console.print(table)
     mechanism = observation.mechanism
     console.print(

@@ -33,7 +33,15 @@ examples:
 
 _SITE_LEDGER = "ledger.jsonl"
 _TITLE = "# Privacy certificate: "
-_AUDIT = ("epsilon", "lower_bound", "ceiling", "confidence", "verdict")
+_AUDIT = (
+    "client",
+    "epsilon",
+    "lower_bound",
+    "ceiling",
+    "confidence",
+    "method",
+    "verdict",
+)
 
 
 def add(commands: "Commands") -> None:

@@ -14,7 +14,6 @@ from proxyfl.cli.commands import add_json, opening
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import WEAK, Unit
 from proxyfl.privacy.statements.planning import (
-    HOPELESS,
     ROUNDS,
     SIZES,
     Option,
@@ -120,8 +119,9 @@ def _notes(args: argparse.Namespace, largest: int, hopeless: bool) -> list[str]:
     notes = [Unit(args.unit).sentence]
     notes += [
         f"At this budget a proxy of more than {largest:,} parameters is hopeless whichever option "
-        f"is taken: even averaged over {args.clients} clients a step's noise is more than "
-        f"{HOPELESS:g} times the longest possible sum. A rule of thumb."
+        f"is taken: over all steps of {args.clients} clients the noise is longer than all "
+        "clipped gradients together could be if they agreed. A smaller one may fail, too: real "
+        "gradients disagree."
     ]
     if hopeless:
         notes.append(
@@ -145,6 +145,7 @@ def _document(
         if args.parameters is not None:
             row["noise_alone"] = option.ratio(args.parameters)
             row["noise_averaged"] = option.ratio(args.parameters, args.clients)
+            row["noise_in_all"] = option.in_all(args.parameters, args.clients)
         rows.append(row)
     return {
         "examples": args.examples,
@@ -193,8 +194,11 @@ def _show(
             ]
         table.add_row(*row)
     console.print(table)
+    console.print(
+        "Noise of the whole training beside the longest sum (full bar), best option:"
+    )
     for size in SIZES:
-        ratio = min(option.ratio(size, args.clients) for option in found)
+        ratio = min(option.in_all(size, args.clients) for option in found)
         verdict = "hopeless" if size > largest else ""
         console.print(
             f"{size:>12,} parameters  {bar(ratio)}  {ratio:8.2f}  {verdict}".rstrip()
