@@ -70,9 +70,10 @@ class Canaries:
         return len(self) // 2 + ANCHOR_COPIES * self.anchors
 
     def examples(self) -> InMemory:
-        """The audited client's data."""
+        """The audited client's data; each record is a person of its own."""
         x = self.x.repeat_interleave(self.copies, dim=0)
-        return InMemory(x, self.labels.repeat_interleave(self.copies))
+        labels = self.labels.repeat_interleave(self.copies)
+        return InMemory(x, labels, torch.arange(len(labels)))
 
     def larger(self, factor: float) -> "Canaries":
         """The same with inputs ``factor`` times as large."""

@@ -32,6 +32,7 @@ from proxyfl._files import read_text, write_text, writing
 from proxyfl.audit.observe import Watch, check_client, watched_run, with_records
 from proxyfl.data.examples import InMemory, gathered
 from proxyfl.errors import ConfigError, RunError
+from proxyfl.privacy.guarantee import Unit
 from proxyfl.seeds import derive, stream
 from proxyfl.simulation.config import Config, to_toml
 from proxyfl.simulation.prepare import Prepared, prepare
@@ -63,6 +64,11 @@ def train(
     if not config.privacy.enabled:
         raise ConfigError(
             "privacy.enabled is false: there is no proxy with DP to attack. Set it to true."
+        )
+    if Unit(config.privacy.unit) is Unit.GROUP:
+        raise ConfigError(
+            "Shadow federations flip a coin for each record, and privacy.unit is 'group'. Attack "
+            "the same config with privacy.unit=record."
         )
     prepared = prepare(replace(config, methods=(METHOD,)))
     check_client(prepared, client)

@@ -98,8 +98,8 @@ function membershipFigure() {
         height: 400,
         traces,
         layout: {
-          xaxis: { title: "false-positive rate", type: "log" },
-          yaxis: { title: "true-positive rate", type: "log" },
+          xaxis: { title: "false-positive rate", type: "log", dtick: 1 },
+          yaxis: { title: "true-positive rate", type: "log", dtick: 1 },
           ...legend(),
         },
       });
