@@ -1,11 +1,15 @@
 """What joining is worth: the studies' files follow the rule, the page follows the records."""
 
+import dataclasses
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from proxyfl.privacy.statements.worth import Facts, settings_for
+from proxyfl.simulation.config import load
+from proxyfl.sweeps import file as sweep
 from reproduction import joining
 from reproduction.catalogue import FOLDER, JOINING, RESULTS
 from reproduction.records import Group, Record
@@ -89,6 +93,19 @@ def test_the_studies_take_what_worth_gives(name: str) -> None:
         rate = variant["proxy_optimizer"]["learning_rate"]
         assert rate == settings.learning_rate
         assert fixed["rounds"] == settings.rounds + settings.settle
+
+
+def test_the_hospitals_run_as_in_their_study(tmp_path: Path) -> None:
+    """`make hospitals` is the study's first run at epsilon 1, with what it is compared with."""
+    shown = load(FOLDER / "hospitals.toml")
+    points = sweep.plan(JOINING["heart"].file, tmp_path)
+    (studied,) = [p.config for p in points if p.name == "epsilon-1,seed=0"]
+    same = dataclasses.replace(
+        studied,
+        methods=shown.methods,
+        data=dataclasses.replace(studied.data, directory=None),
+    )
+    assert shown == same
 
 
 TOTALS = {
