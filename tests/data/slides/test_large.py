@@ -136,7 +136,7 @@ def test_a_run_over_a_store_larger_than_its_memory(tmp_path: Path) -> None:
         "rounds": 1,
         "learning.batch_size": 8,
         "learning.steps_per_round": 2,
-        "models.private": "cnn1",
+        "models.private": "linear",
         "methods": '["alone"]',
     }
     words = ["run", "--workers", "1", "--out", str(tmp_path / "run")]
