@@ -1,5 +1,6 @@
 """A model's predictions on a test set, judged by every measure of ``proxyfl.measures``."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,8 @@ from proxyfl.resampling import Interval, interval, resampled
 
 CHUNK = 1000
 """Examples evaluated at a time: keeps a convolution's activations small."""
+CHUNK_BYTES = 2**27
+"""Inputs that are in memory at once, where that is fewer: a test part need not fit into it."""
 
 RESAMPLED = 200
 """Bootstrap samples behind an interval."""
@@ -71,8 +74,10 @@ def predict(
     """The logits of ``model`` for all examples; it is left in the mode it was in."""
     was_training = model.training
     model.eval()
+    most = CHUNK_BYTES // (4 * math.prod(examples.shape))
+    size = max(1, min(CHUNK, most))
     logits = [
-        model(part.to(device)).float().cpu() for part in chunks(examples, CHUNK)
+        model(part.to(device)).float().cpu() for part in chunks(examples, size)
     ]
     model.train(was_training)
     return Predictions(torch.cat(logits).numpy(), examples.labels.numpy())
