@@ -7,12 +7,12 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo hospitals test test-all check browser bench reproduce figures settings clean
 
 demo: .venv/installed
-	$(BIN)/proxyfl run experiments/demo.toml
+	$(BIN)/proxyfl run experiments/examples/demo.toml
 	@echo 'The command `proxyfl` is in $(BIN): type `source $(BIN)/activate` once to have it found.'
 
 # Four real hospitals; the data are fetched from their publisher.
 hospitals: .venv/installed
-	$(BIN)/proxyfl run experiments/hospitals.toml
+	$(BIN)/proxyfl run experiments/examples/hospitals.toml
 
 test: .venv/tests-installed check browser
 	$(BIN)/python -m pytest -m "not slow"

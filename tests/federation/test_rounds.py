@@ -74,7 +74,8 @@ def test_every_method_runs_and_repeats(name: str, enabled: bool) -> None:
         assert row["steps"] == (6 if method.pooled else 2)
         assert (row["messages_sent"] > 0) == (method.exchange != "none")
         assert (row["private_loss"] is not None) == (method.keeps == "private")
-        assert (row["proxy_loss"] is not None) == (name != "alone")
+        shares = method.learner == "mutual" or method.keeps != "private"
+        assert (row["proxy_loss"] is not None) == shares
         assert 0 <= row[f"{method.keeps}_accuracy"] <= 1
         assert 0 <= row[f"{method.keeps}_macro_accuracy"] <= 1
         assert row["weight"] == 1.0

@@ -97,7 +97,7 @@ def test_the_studies_take_what_worth_gives(name: str) -> None:
 
 def test_the_hospitals_run_as_in_their_study(tmp_path: Path) -> None:
     """`make hospitals` is the study's first run at epsilon 1, with what it is compared with."""
-    shown = load(FOLDER / "hospitals.toml")
+    shown = load(FOLDER / "examples" / "hospitals.toml")
     points = sweep.plan(JOINING["heart"].file, tmp_path)
     (studied,) = [p.config for p in points if p.name == "epsilon-1,seed=0"]
     same = dataclasses.replace(

@@ -87,6 +87,7 @@ OTHER = {
     "exchange.self_weight": "none",
     "exchange.degree": "3",
     "exchange.timeout": "5",
+    "exchange.settle": "2",
     **{
         f"{which}_optimizer.{name}": value
         for which in ("private", "proxy")
@@ -109,14 +110,18 @@ def test_no_setting_is_forgotten() -> None:
         for which in ("private", "proxy")
         for name in ("name", "momentum")
     }
-    # which need a delta, and groups
-    together = {"privacy.sampling_rate", "privacy.max_per_group"}
+    # which need a delta, groups, and rounds that settle
+    together = {
+        "privacy.sampling_rate",
+        "privacy.max_per_group",
+        "exchange.average",
+    }
     assert set(keys()) - optimizers - together == set(OTHER)
 
 
 def test_settings_that_go_together_round_trip() -> None:
-    """The sampling rate, which needs a delta, and the most records of a group, which needs groups,
-    survive being written and read."""
+    """The sampling rate, which needs a delta, the most records of a group, which needs groups, and
+    averaging, which needs rounds that settle, survive being written and read."""
     config = load(
         None,
         [
@@ -124,10 +129,13 @@ def test_settings_that_go_together_round_trip() -> None:
             "privacy.delta=1e-4",
             "privacy.unit=group",
             "privacy.max_per_group=3",
+            "exchange.settle=auto",
+            "exchange.average=0.5",
         ],
     )
     assert value_of(config, "privacy.sampling_rate") == 0.1
     assert value_of(config, "privacy.max_per_group") == 3
+    assert value_of(config, "exchange.average") == 0.5
     assert from_tree(tomllib.loads(to_toml(config))) == config
 
 
