@@ -384,7 +384,7 @@ def test_help_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
-    text = capsys.readouterr().out
+    text = re.sub(r"\\\n\s+", "", capsys.readouterr().out)
     assert "examples:" in text
     examples = [
         line.strip()

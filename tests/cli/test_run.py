@@ -157,7 +157,7 @@ def test_a_live_table_on_a_terminal() -> None:
     config = load(None, TINY)
     with Progress(console=console) as progress:
         run_config(config, callbacks=[progress])
-        view = progress._view()
+        view = progress.view()
     screen = Console(width=120, record=True, file=io.StringIO())
     screen.print(view)
     text = screen.export_text()

@@ -43,13 +43,9 @@ def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRou
     """One round of a method, with every model that it could have and the widest of all
     guarantees."""
     method = METHODS[name]
-    roles = (
-        ["private"]
-        if name == "alone"
-        else ["private", "proxy"]
-        if method.learner == "mutual"
-        else ["proxy"]
-    )
+    both = method.learner == "mutual"
+    only = "private" if method.keeps == "private" else "proxy"
+    roles = ["private", "proxy"] if both else [only]
     roles += ["received"] if method.exchange != "none" else []
     kind = Kind.CONDITIONAL if method.dp else Kind.NONE
     cost = 86.84 if method.dp else float("inf")
@@ -150,9 +146,8 @@ def test_the_live_table_keeps_its_form(
         words = row(text, name)
         assert any(re.fullmatch(r"10(/\d+)?", word) for word in words), "the round"
         assert any(re.fullmatch(r"0\.\d{3}", word) for word in words), "an accuracy"
-        assert ("no DP" if name == "alone" else "86.84 conditional") in " ".join(
-            words
-        )
+        guarantee = "86.84 conditional" if METHODS[name].dp else "no DP"
+        assert guarantee in " ".join(words)
     assert "left" not in text, "one round says nothing of the time remaining"
 
 

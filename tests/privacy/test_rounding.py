@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl.privacy.clipping import terms
 from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.terms import Lookup, Product, upper_square_norms
+from proxyfl.privacy.clipping.layers import Lookup
+from proxyfl.privacy.clipping.terms import Product, upper_square_norms
 
 C = 0.5
 N = 4

@@ -166,7 +166,8 @@ def _add_row(
         return
     cells = {"method": escape(name), "model": role}
     moved = run.method(name).exchange != "none"
-    shared = moved if run.method(name).learner == "single" else role != "private"
+    single = run.method(name).learner == "single"
+    shared = (moved or run.method(name).pooled) if single else role != "private"
     cells |= {"score": _shown(scores)} | _cost(run.epsilon(name), shared=shared)
     row = []
     for column in columns:

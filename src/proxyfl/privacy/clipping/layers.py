@@ -10,6 +10,7 @@ An operation without a rule is differentiated by itself, example by example (``v
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.clipping.terms import (
-    Lookup,
     Materialised,
     Outer,
     Product,
     Term,
     upper_square_norms,
+    without,
 )
 from proxyfl.privacy.rowwise.axes import Rows, Times
 
@@ -268,6 +269,42 @@ def _scale_and_shift(
     if use.learns("bias"):
         terms.append(Materialised(use.inputs["bias"], g.sum(over)))
     return terms
+
+
+@dataclass
+class Lookup:
+    """An embedding: ``ids`` (n, t) pick rows of the weight, ``g`` is (n, t, d).
+
+    Where an example picks a row more than once, the gradients of all its picks are added up at the
+    first one; so the norm is taken of what is summed."""
+
+    parameter: Tensor
+    ids: Tensor
+    g: Tensor
+
+    @cached_property
+    def _gathered(self) -> Tensor:
+        same = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
+        first = same.to(torch.uint8).argmax(2)
+        index = first.unsqueeze(2).expand_as(self.g)
+        return torch.zeros_like(self.g).scatter_add_(1, index, self.g)
+
+    def square_norms(self) -> Tensor:
+        return upper_square_norms(self._gathered)
+
+    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
+        rows = (self._gathered * c.view(-1, 1, 1)).flatten(0, 1)
+        out.zero_().index_add_(0, self.ids.flatten(), rows.to(out.dtype))
+
+    def per_example(self) -> Tensor:
+        n, t = self.ids.shape
+        gradients = self.g.new_zeros(n, *self.parameter.shape)
+        example = torch.arange(n, device=self.ids.device).unsqueeze(1).expand(n, t)
+        return gradients.index_put_((example, self.ids), self.g, accumulate=True)
+
+    def drop(self, examples: Tensor) -> None:
+        self.g = without(self.g, examples)
+        self.__dict__.pop("_gathered", None)
 
 
 def embedding(use: Use, g: Tensor) -> list[Term]:

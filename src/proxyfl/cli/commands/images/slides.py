@@ -38,6 +38,8 @@ def add(commands: "Commands") -> None:
         "slides",
         help="cut labelled patches out of whole slides, in a store",
         description="Whole-slide images, through OpenSlide.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(
         title="actions", metavar="ACTION", required=True
