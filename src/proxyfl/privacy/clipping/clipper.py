@@ -72,7 +72,9 @@ class Clipper:
         mode = self.model.training
         if mode not in self._ways:
             self._ways[mode] = choose(
-                self.model, lambda n: made_up(self.model, shape, n, dtype=dtype)
+                self.model,
+                lambda n: made_up(self.model, shape, n, dtype=dtype),
+                sliced=self._at_once is not None,
             )
         return self._ways[mode]
 

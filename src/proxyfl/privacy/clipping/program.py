@@ -99,6 +99,7 @@ class Program:
         self._sites = _sites(model, trace, axes)
         self._module = _compile(trace, self._sites)
         self.changes_state = any(axes[node] is None for node in _writing(trace))
+        self.shared_draw = _shared_draw(trace, axes)
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._weights = [named[name] for name in trace.weights.values()]
         self._run: Callable[..., tuple[Tensor, list[Recorded]]] = (
@@ -261,6 +262,21 @@ def _call(
 def _writing(trace: Trace) -> list[fx.Node]:
     """The operations that write to a tensor they were given."""
     return [node for node in trace.steps if base_name(node)[1]]
+
+
+def _shared_draw(trace: Trace, axes: dict[fx.Node, Axes]) -> str | None:
+    """An operation whose random numbers several examples share, in words; None if there is none."""
+    for node in trace.steps:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded not in tags:
+            continue
+        rows = axes[node]
+        first = rows[0] if isinstance(rows, list) else rows
+        # one draw for each entry of the first two dimensions
+        by_feature = base_name(node)[0].startswith("feature_")
+        if first is None or (by_feature and first.axis > 1):
+            return describe(node)
+    return None
 
 
 def _record(output: Tensor, inputs: list[Tensor]) -> Recorded:

@@ -2,9 +2,10 @@
 
 The model runs on made-up examples below autograd, where an operation arrives as the model's author
 called it (``linear``, ``conv2d``, ``softmax``) and is noted before it is carried out. A tensor that
-no recorded operation made is a constant, and the graph holds a copy of it. So the graph is a
-function of weights, buffers and examples; nothing that the model's Python does later has a part in
-it.
+no recorded operation made is a constant, and the graph holds a copy of it, which no run of the
+graph changes. So the graph is a function of weights, buffers and examples; nothing that the model's
+Python does later has a part in it. A model that writes to its own weights has no graph: how often a
+graph runs in a step, slice by slice, follows from the number of examples.
 
 torch has a recorder of its own (``make_fx``). This one needs neither its compiler, which takes
 seconds to import, nor its global state."""
@@ -77,7 +78,7 @@ def record(model: nn.Module, x: Tensor) -> Recording:
     leaves no trace. Raises ``Untraceable``."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     state = {**dict(model.named_parameters()), **buffers}
-    recorder = _Recorder([*state.values(), x])
+    recorder = _Recorder([*state.values(), x], model.parameters())
     try:
         with same_draws(), torch.enable_grad(), _below_autograd(), recorder:
             output = torch.func.functional_call(model, state, (x,))
@@ -100,7 +101,7 @@ def _below_autograd() -> AbstractContextManager[None]:
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Carries out each operation, and adds it to the graph."""
 
-    def __init__(self, inputs: Iterable[Tensor]) -> None:
+    def __init__(self, inputs: Iterable[Tensor], weights: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._graph = fx.Graph()
         self._constants: dict[str, Tensor] = {}
@@ -108,6 +109,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._known: set[int] = set()
         self._alive: list[Tensor] = []  # no address is given out twice
         self._learning = True
+        self._weights = {_memory(weight) for weight in weights}
         for number, tensor in enumerate(inputs):
             self._bind(tensor, self._graph.placeholder(f"input_{number}"))
 
@@ -120,6 +122,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        self._refuse_writing_to_weights(func, args, kwargs)
         if func in _RECURRENT:
             with self, _without_onednn():
                 return _unrolled(func)(*args, **kwargs)
@@ -143,7 +146,30 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             raise Untraceable("its output is not one tensor")
         self._set_grad(True)
         self._graph.output(self._argument(output))
+        self._protect_constants()
         return Recording(self._graph, self._constants)
+
+    def _protect_constants(self) -> None:
+        """Where the graph writes, it works on copies of its constants: what one run writes is not
+        there in the next."""
+        nodes = list(self._graph.nodes)
+        if not any(_written(node.target) for node in nodes):
+            return
+        for node in nodes:
+            if node.op != "get_attr":
+                continue
+            with self._graph.inserting_after(node):
+                copy = self._graph.call_function(aten.clone.default, (node,))
+            copy.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(copy)
+            copy.args = (node,)
+
+    def _refuse_writing_to_weights(self, func: Any, args: Any, kwargs: Any) -> None:
+        for position, name in _written(func):
+            given = args[position] if position < len(args) else kwargs.get(name)
+            for value in pytree.tree_leaves(given):
+                if isinstance(value, Tensor) and _memory(value) in self._weights:
+                    raise Untraceable(f"{func} writes to a weight")
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> fx.Node:
         self._set_grad(torch.is_grad_enabled())
@@ -223,6 +249,24 @@ def _layout(value: Any) -> Layout | None:
     if not isinstance(value, Tensor):
         return None
     return Layout(tuple(value.shape), tuple(value.stride()), value.dtype)
+
+
+def _memory(tensor: Tensor) -> int:
+    """A number for the memory that a tensor and all its views are in."""
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
+def _written(func: Any) -> list[tuple[int, str]]:
+    """The arguments that an operation writes to, by position and name."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    return [
+        (position, argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
 
 def _looks_at_data(func: Any) -> bool:

@@ -2,8 +2,8 @@
 
 Memory carries one record into the gradients of others, in the same batch or in later ones, past all
 clipping. Models that change anything of themselves in a forward pass are refused by the name of the
-layer: buffers, and attributes of its modules (numbers, tensors, lists and dictionaries of
-these)."""
+layer: weights, buffers, and attributes of its modules (numbers, tensors, lists and dictionaries of
+these). What their Python keeps elsewhere, in a global variable or a file, is not seen here."""
 
 from collections import deque
 from random import Random
@@ -32,8 +32,8 @@ themselves."""
 
 
 class State:
-    """A model as it was when this was made. ``deep`` looks into objects and generators as well,
-    which tools may fill at their first use."""
+    """A model as it was when this was made. ``deep`` looks at the weights, and into objects and
+    generators as well, which tools may fill at their first use."""
 
     def __init__(self, model: nn.Module, *, deep: bool = False) -> None:
         self._model = model
@@ -41,6 +41,8 @@ class State:
         self._buffers = {
             name: (b, b._version, b.clone()) for name, b in model.named_buffers()
         }
+        weights = model.named_parameters() if deep else ()
+        self._weights = {name: weight.detach().clone() for name, weight in weights}
         self._attributes = {
             path: _attributes(module, deep)
             for path, module in model.named_modules()
@@ -55,6 +57,14 @@ class State:
             if not _equal(now[name], value):
                 return name
             if now[name] is not buffer:
+                return name
+        return None
+
+    def changed_weight(self) -> str | None:
+        """The name of a weight that has been written to, if any was looked at."""
+        now = dict(self._model.named_parameters())
+        for name, value in self._weights.items():
+            if name not in now or not _equal(now[name], value):
                 return name
         return None
 
@@ -74,6 +84,13 @@ class State:
 
     def check(self, role: str, *, buffers: bool = True) -> None:
         """Raise ``ModelError`` if the model is no longer as it was."""
+        weight = self.changed_weight()
+        if weight is not None:
+            raise ModelError(
+                f"The {role} model changes its weight '{weight}' in a forward pass: it would carry "
+                "one record into the gradients of others. Compute what you need from the weight, "
+                "and leave the weight as it is."
+            )
         written = self.changed_buffer() if buffers else None
         if written is not None:
             path, _, name = written.rpartition(".")

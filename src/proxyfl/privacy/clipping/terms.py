@@ -223,9 +223,7 @@ class Product:
             a = self._inputs(i, j)
             g = self._output_gradients(i, j)
             squares.append(upper_square_norms(torch.bmm(g, a.transpose(1, 2))))
-            norms_a = torch.linalg.vector_norm(a, dim=1).double()
-            norms_g = torch.linalg.vector_norm(g, dim=1).double()
-            lengths.append((norms_a * norms_g).sum(1))
+            lengths.append((_lengths(a) * _lengths(g)).sum(1))
         square = torch.cat(squares)
         # a tenth more for the rounding of the lengths themselves, enough up to d = 10^5
         longest = 1.1 * torch.cat(lengths)
@@ -358,6 +356,14 @@ def _allowance(
     limits = torch.finfo(dtype)
     least = torch.tensor(numbers * limits.tiny, dtype=torch.float64, device=device)
     return 1 + (numbers + 4) * limits.eps, least
+
+
+def _lengths(columns: Tensor) -> Tensor:
+    """The length of each column of (n, d, t), with what squares lose to underflow; float64."""
+    least = columns.shape[1] * torch.finfo(columns.dtype).tiny
+    norms = torch.linalg.vector_norm(columns, dim=1).double()
+    lengths: Tensor = norms.square_().add_(least).sqrt_()
+    return lengths
 
 
 def _joined(pieces: list[Tensor]) -> Tensor:

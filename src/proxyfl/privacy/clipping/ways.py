@@ -4,7 +4,8 @@
       recorded graph is proven to treat the examples one by one (``rowwise.proof``);
     * ``Vmapped``: the graph that was recorded from a *single* example, run for each (torch.func);
     * ``OneByOne``: the model's own Python on a batch of one, example after example, for what cannot
-      be recorded. It fails if the model remembers anything from one call to the next.
+      be recorded. It fails if the model's modules remember anything from one call to the next;
+      a global variable of its code is beyond that.
 
 ``choose`` takes the first that can be had. For the others it says which operation stood in the
 way."""
@@ -205,8 +206,14 @@ def in_groups(
     return groups.added_up(losses), groups.terms(terms)
 
 
-def choose(model: nn.Module, made_up: Callable[[int], Tensor]) -> Way:
-    """The fastest way that is sound for ``model`` in its present mode."""
+def choose(
+    model: nn.Module, made_up: Callable[[int], Tensor], *, sliced: bool = False
+) -> Way:
+    """The fastest way that is sound for ``model`` in its present mode, for batches that are
+    ``sliced`` or whole.
+
+    Where all examples share a random draw, a slice would have its own: one example less moves
+    others to another slice, and with it to another draw."""
     custom = own_backward(model, made_up(2))
     if custom is not None:
         return OneByOne(
@@ -214,7 +221,13 @@ def choose(model: nn.Module, made_up: Callable[[int], Tensor]) -> Way:
         )
     try:
         recorded = trace(model, made_up)
-        return OnePass(Program(model, recorded, prove(recorded)))
+        program = Program(model, recorded, prove(recorded))
+        if sliced and program.shared_draw is not None:
+            raise Unproven(
+                f"{program.shared_draw}: it draws for all examples at once, and each slice of a "
+                "batch would draw anew"
+            )
+        return OnePass(program)
     except (Untraceable, Unproven) as problem:
         reason = str(problem)
     return alone(model, made_up, reason)

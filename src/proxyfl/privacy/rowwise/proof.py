@@ -26,7 +26,7 @@ from proxyfl.privacy.clipping.tracing import Trace
 from proxyfl.privacy.rowwise.axes import Rows, Times
 from proxyfl.privacy.rowwise.movement import UNINITIALISED, overwritten
 from proxyfl.privacy.rowwise.step import Axes, Step, Unproven, base_name, describe
-from proxyfl.privacy.rowwise.whitelist import OPERATIONS
+from proxyfl.privacy.rowwise.whitelist import OPERATIONS, SIZED
 
 
 def prove(trace: Trace) -> dict[fx.Node, Axes]:
@@ -69,6 +69,8 @@ def _after(step: Step) -> Axes:
         )
     if name not in OPERATIONS:
         step.fail("not known to treat the examples one by one")
+    if name not in SIZED:
+        step.no_batch_size()
     result = OPERATIONS[name](step)
     if in_place and result != step.rows(step.first):
         step.fail("it writes examples over a constant")

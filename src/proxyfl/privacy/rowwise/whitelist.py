@@ -85,3 +85,12 @@ OPERATIONS = _table(
         arithmetic.prelu: "prelu",
     }
 )
+
+_SIZED = """
+    view reshape flatten unflatten _unsafe_view view_as reshape_as expand expand_as repeat
+    repeat_interleave zeros ones full new_zeros new_ones new_full rand randn empty new_empty
+    empty_like slice narrow"""
+
+SIZED = frozenset(_SIZED.split())
+"""The operations that may be given a multiple of the number of examples: as a size, for which their
+functions answer. To all others it would be a value (``addmm(alpha=len(x))``)."""
