@@ -25,6 +25,7 @@ Guarantees:
 import dataclasses
 import hashlib
 import json
+import secrets
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,6 +53,10 @@ class Ledger:
     page: Page | None = None
     """Its place in an account, if the institution keeps one."""
 
+    number: str
+    """Drawn when a real ledger's file is made, so that a later file at the same path is another
+    ledger; empty for simulations, and for ledgers of earlier releases."""
+
     _path: Path | None
 
     def __init__(
@@ -70,7 +75,11 @@ class Ledger:
         self._open(client, delta, *about, budget)
         if path is not None:
             self._path = path
-            self._end = journal.create(path, self._header(), durable=not simulated)
+            header = self._header()
+            if not simulated:
+                self.number = secrets.token_hex(8)
+                header["number"] = self.number
+            self._end = journal.create(path, header, durable=not simulated)
 
     def _open(
         self,
@@ -89,6 +98,7 @@ class Ledger:
         self.relation = relation
         self.unit = unit
         self.budget = budget
+        self.number = ""
         self._charges: list[Charge] = []
         self._authorised: Charge | None = None
         self._left = 0
@@ -128,6 +138,7 @@ class Ledger:
             unit = Unit(header.get("unit", Unit.RECORD))
             about = (kind, simulated, relation, unit)
             ledger._open(header["client"], header["delta"], *about, budget)
+            ledger.number = header.get("number", "")
             ledger._charges = [Charge(**entry) for entry in entries]
         except (KeyError, TypeError, ValueError) as error:
             raise PrivacyError(

@@ -207,6 +207,19 @@ def test_a_ledger_from_before_is_caught_up(
         account.enter_all(simulated, study="three")
 
 
+def test_another_ledger_at_the_same_path_is_caught_up(
+    account: Account, tmp_path: Path
+) -> None:
+    """A study that is run again in its place, without the account, is a second release."""
+    path = tmp_path / "one.jsonl"
+    study(account, path).charge(1, 10, 0.1, 2.0)
+    path.unlink()
+    again = ledger(path)
+    again.charge(1, 10, 0.1, 2.0)
+    assert account.enter_all(Ledger.read(path), study="one") == 1
+    assert account.enter_all(Ledger.read(path), study="one") == 0
+
+
 def test_damage_is_refused(account: Account, tmp_path: Path) -> None:
     """An edited number, lost or changed ids, another unit and a missing account are refused; an
     account is not opened twice."""

@@ -206,8 +206,12 @@ class LedgerPage:
 
     @cached_property
     def _identity(self) -> str:
+        """The ledger's file and number: another run's ledger may stand at the same path."""
         path = self.ledger.path
-        return "" if path is None else str(path.resolve())
+        if path is None:
+            return ""
+        number = self.ledger.number
+        return f"{path.resolve()} {number}" if number else str(path.resolve())
 
     def spent(self, own: Sequence[Segment]) -> Spent:
         return self._spent(self.account.entries(), own)

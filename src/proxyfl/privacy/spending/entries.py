@@ -15,7 +15,7 @@ EVERY = "every"
 
 @dataclass(frozen=True)
 class Entry:
-    """One charge of one study. ``ledger`` is the file of the study's own ledger."""
+    """One charge of one study. ``ledger`` is the file of the study's own ledger, and its number."""
 
     date: str
     dataset: str
