@@ -55,7 +55,7 @@ settings: .venv/installed
 	touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[images,tables,report]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[images,tables,report,node]'
 	touch $@
 
 .venv/tests-installed: .venv/installed
