@@ -260,7 +260,7 @@ def test_the_readme_says_how_proxyfl_is_found() -> None:
     first = [line[0] for line in typed].index("proxyfl")
     assert typed.index(["make", "demo"]) < activated < first
     makefile = (ROOT / "Makefile").read_text()
-    assert "-e '.[images,tables,report]'" in makefile
+    assert "-e '.[images,tables,report,node]'" in makefile
     assert "source $(BIN)/activate" in makefile
 
 
