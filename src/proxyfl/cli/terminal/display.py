@@ -1,6 +1,7 @@
 """A view on standard error that is drawn again as things change; plain lines where that is no
 terminal."""
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
 
@@ -10,7 +11,7 @@ from rich.live import Live
 from proxyfl.cli.terminal.spinner import stderr_console
 
 
-class Display:
+class Display(ABC):
     """Draws ``view`` four times a second while its block lasts; nothing of it stays."""
 
     def __init__(
@@ -20,9 +21,9 @@ class Display:
         self.quiet = quiet
         self._live: Live | None = None
 
+    @abstractmethod
     def view(self) -> RenderableType:
         """The picture of the moment."""
-        raise NotImplementedError
 
     @property
     def is_drawn(self) -> bool:
