@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from proxyfl.errors import PeerTimeout, TransportError
@@ -226,12 +227,13 @@ def test_slow_senders_do_not_starve_the_others(pair: Pair) -> None:
     pair.trusted.append(pair.stranger.card("").pem)
     end = threading.Event()
     slow = []
+    calls = []  # gRPC cancels a call that nobody holds
     for _ in range(4):
         pair.stranger.renew()
         slow.append(pair.client(pair.stranger))
         ask = slow[-1]._open().stream_unary(SEND)
         for _ in range(4):
-            ask.future(silent(end))
+            calls.append(ask.future(silent(end)))
     time.sleep(0.5)
     client = pair.client(pair.friend)
     for _ in range(3):
@@ -240,6 +242,9 @@ def test_slow_senders_do_not_starve_the_others(pair: Pair) -> None:
     while "a call whose message did not arrive" not in pair.refused:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    assert not any(
+        call.done() and call.code() == grpc.StatusCode.OK for call in calls
+    )
     end.set()
     for each in (*slow, client):
         each.close()
