@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -54,7 +56,9 @@ def browser() -> Iterator[Any]:
     if found is None:
         missing("Chromium")
     with sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=found, args=FLAGS)
+        launched = driver.chromium.launch(
+            executable_path=found, args=FLAGS, timeout=1000 * PATIENCE
+        )
         yield launched
         launched.close()
 
@@ -95,6 +99,7 @@ class Tab:
 def new_tab(browser: Any, width: int, height: int) -> Iterator[Tab]:
     """A tab with nothing in it, that shares nothing with others."""
     context = browser.new_context(viewport={"width": width, "height": height})
+    context.set_default_timeout(1000 * PATIENCE)
     opened = Tab(context.new_page())
     opened.page.add_init_script(ANSWERED)
     opened.page.on(

@@ -1,3 +1,26 @@
-"""Fixtures that several rooms of tests share."""
+"""What holds for all tests: the same random numbers in any order, and time on a slow machine."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
 
 from tests.chromium import browser as browser
+
+settings.register_profile(
+    "suite",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    """Each test starts with global generators in one state, whichever tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -61,13 +63,10 @@ def run(
     ranks: int,
     arguments: Sequence[str],
     *,
-    timeout: float = 60.0,
     extra: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``python ARGUMENTS`` on ``ranks`` ranks; fail the test if it takes longer than
-    ``timeout`` seconds."""
-    process = start(ranks, arguments, extra=extra)
-    return finished(process, timeout)
+    """Run ``python ARGUMENTS`` on ``ranks`` ranks to its end."""
+    return finished(start(ranks, arguments, extra=extra))
 
 
 def start(
@@ -86,17 +85,14 @@ def start(
     )
 
 
-def finished(
-    process: "subprocess.Popen[str]", timeout: float
-) -> subprocess.CompletedProcess[str]:
-    """Wait for the end of a job; fail the test, and end the job, if it takes longer than
-    ``timeout`` seconds."""
+def finished(process: "subprocess.Popen[str]") -> subprocess.CompletedProcess[str]:
+    """Wait for the end of a job; fail the test, and end the job, if it hangs."""
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        pytest.fail(f"The job still ran after {timeout:g} s.\n{out}\n{err}")
+        pytest.fail(f"The job still ran after {PATIENCE:g} s.\n{out}\n{err}")
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn import metrics
 
@@ -84,7 +84,6 @@ def test_what_is_not_defined_is_none(labels):
         assert all(measure.compute(found) is None for measure in MEASURES.values())
 
 
-@settings(derandomize=True, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40)
 )

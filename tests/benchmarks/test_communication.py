@@ -2,7 +2,6 @@
 consensus."""
 
 import json
-import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from benchmarks.communication import measure, mixing, wiremodel
+from benchmarks.communication import link, measure, mixing, wiremodel
 from benchmarks.communication.command import parser
 from benchmarks.communication.link import Link, Paced
 from benchmarks.communication.measure import Case, Point
@@ -28,6 +27,7 @@ from benchmarks.communication.wiremodel import Processor, Wire
 from proxyfl.errors import ConfigError, TopologyError
 from proxyfl.gossip import reach, topology
 from proxyfl.transport.memory import MemoryTransport
+from tests.waiting import PATIENCE
 
 from .. import ranks
 
@@ -76,45 +76,65 @@ def test_the_exchange_is_measured_between_real_ranks(
             for method in ("proxyfl", "fml")
         ),
     ]
-    gossip, hub, slow_gossip, slow_hub = measure.measure(todo, timeout=60)
+    gossip, hub, slow_gossip, slow_hub = measure.measure(todo, timeout=PATIENCE)
     size = gossip.bytes_sent
     assert 4000 < size < 4400
     assert gossip.bytes_busiest == size
     assert hub.bytes_sent == pytest.approx(4 / 3 * size, rel=0.01)
     assert hub.bytes_busiest == pytest.approx(2 * size, rel=0.01)
-    assert 0 < gossip.seconds <= gossip.slowest < 0.05
-    assert slow_gossip.seconds == pytest.approx(0.05 + size / 1e6, abs=0.03)
+    assert 0 < gossip.seconds <= gossip.slowest
+    assert slow_gossip.seconds >= 0.05 + size / 1e6
     assert slow_hub.slowest > 0.1 + 3 * size / 1e6
 
 
-def test_an_emulated_link_carries_one_frame_at_a_time() -> None:
+class Clock:
+    """Time that passes only for those who sleep."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """The seconds slept so far."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of emulated links."""
+    made = Clock()
+    monkeypatch.setattr(link, "time", made)
+    return made
+
+
+def test_an_emulated_link_carries_one_frame_at_a_time(clock: Clock) -> None:
     """Three frames from one sender to one receiver arrive one after the other; sending does not
     wait for that."""
     below = MemoryTransport()
-    link = Link(latency=0.05, bandwidth=2e4)
-    sender, receiver = Paced(below, link), Paced(below, link)
-    began = time.monotonic()
+    slow = Link(latency=0.05, bandwidth=2e4)
+    sender, receiver = Paced(below, slow), Paced(below, slow)
     for round in range(3):
         sender.send(bytes(2000), sender=0, receiver=1, round=round)
-    assert time.monotonic() - began < 0.1
+    assert clock.now == 0
     for round in range(3):
         assert receiver.receive(
             sender=0, receiver=1, round=round, timeout=1
         ) == bytes(2000)
-        passed = time.monotonic() - began
-        assert 0.05 + 0.1 * (round + 1) <= passed < 0.05 + 0.1 * (round + 1) + 0.3
+        assert clock.now == pytest.approx(0.05 + 0.1 * (round + 1))
 
 
-def test_two_senders_share_the_receivers_link() -> None:
+def test_two_senders_share_the_receivers_link(clock: Clock) -> None:
     """Frames of two senders that leave together reach one receiver one after the other."""
-    below, link = MemoryTransport(), Link(latency=0.0, bandwidth=2e4)
-    began = time.monotonic()
+    below, slow = MemoryTransport(), Link(latency=0.0, bandwidth=2e4)
     for k in range(2):
-        Paced(below, link).send(bytes(2000), sender=k, receiver=2, round=0)
-    receiver = Paced(below, link)
+        Paced(below, slow).send(bytes(2000), sender=k, receiver=2, round=0)
+    receiver = Paced(below, slow)
     for k in range(2):
         receiver.receive(sender=k, receiver=2, round=0, timeout=1)
-    assert 0.2 <= time.monotonic() - began < 0.5
+    assert clock.now == pytest.approx(0.2)
 
 
 def test_the_fit_finds_the_constants() -> None:
@@ -188,7 +208,7 @@ def test_the_simulation_agrees_with_the_exact_error() -> None:
     assert [reading.error for reading in readings] == pytest.approx(exact, rel=0.25)
 
 
-@hypothesis_settings(derandomize=True, deadline=None, max_examples=30)
+@hypothesis_settings(max_examples=30)
 @given(
     graph=st.sampled_from(mixing.GRAPHS),
     clients=st.integers(2, 40),

@@ -11,11 +11,13 @@ import pytest
 
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.records import reading as loading
+from proxyfl.report import callback
 from proxyfl.report.callback import LivePage
 from proxyfl.report.live import LiveServer
 from proxyfl.simulation.config import from_tree
 from proxyfl.simulation.run import Callback
 from proxyfl.simulation.run import run as run_config
+from tests.waiting import PATIENCE
 
 ROUNDS = "[...checks.chart('curves').data.find(t => t.name === 'proxyfl, private')?.x ?? []]"
 """The rounds of the curve on the page."""
@@ -25,7 +27,7 @@ class Announced(LivePage):
     """A live page whose address can be waited for."""
 
     def __init__(self) -> None:
-        super().__init__(patience=10)
+        super().__init__(patience=2 * PATIENCE)
         self.urls: queue.Queue[str] = queue.Queue()
 
     def announce(self, url: str) -> None:
@@ -46,11 +48,14 @@ class Gate(Callback):
     ) -> None:
         """Wait, once."""
         if (name, round) == ("proxyfl", 5):
-            assert self.opened.wait(60)
+            assert self.opened.wait(PATIENCE)
 
 
 def test_the_page_follows_a_run_to_its_end(
-    tab: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tab: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Opened during the run, the page grows with it, shows its end, and has then what a report of
     it has."""
@@ -61,13 +66,14 @@ def test_the_page_follows_a_run_to_its_end(
         "partition": {"clients": 3},
     }
     config = from_tree(tree)
+    monkeypatch.setattr(callback, "HOLD_SECONDS", PATIENCE)
     out, live, gate = tmp_path / "run", Announced(), Gate()
     going = threading.Thread(
         target=lambda: run_config(config, out=out, callbacks=[live, gate]),
         daemon=True,
     )
     going.start()
-    url = live.urls.get(timeout=60)
+    url = live.urls.get(timeout=PATIENCE)
     assert f"Live page: {url}" in capsys.readouterr().err
     page = tab.open(url)
     tab.chart("curves")
@@ -76,10 +82,8 @@ def test_the_page_follows_a_run_to_its_end(
     page.wait_for_function(f"() => {half}")
     page.wait_for_function(f"() => {ROUNDS}.length === 6")
     gate.opened.set()
-    page.wait_for_function(
-        "() => document.body.dataset.live === 'over'", timeout=60000
-    )
-    going.join(20)
+    page.wait_for_function("() => document.body.dataset.live === 'over'")
+    going.join(PATIENCE)
     assert not going.is_alive(), "the end was told, so the run need not wait"
     assert (
         page.locator("#status").inner_text() == "Finished: proxyfl, round 12 of 12."
@@ -133,9 +137,7 @@ def test_a_page_that_lost_its_server_goes_on_by_itself(
     )
     finish()
     with LiveServer(path, port=port):
-        page.wait_for_function(
-            "() => document.body.dataset.live === 'over'", timeout=20000
-        )
+        page.wait_for_function("() => document.body.dataset.live === 'over'")
     tab.chart("curves")
     assert page.evaluate(ROUNDS) == [2, 4]
     assert (
@@ -151,7 +153,9 @@ def test_a_paused_page_stands_still(
     with LiveServer(path) as server:
         page = tab.open(server.url)
         page.get_by_role("button", name="Pause updates").click()
-        page.wait_for_timeout(200)
+        page.wait_for_function(
+            "() => document.getElementById('status').textContent.startsWith('Paused')"
+        )
         asked = len(tab.requests)
         finish()
         page.wait_for_timeout(800)

@@ -19,6 +19,7 @@ from proxyfl.cli.main import COMMANDS, main
 from proxyfl.errors import PeerTimeout
 from proxyfl.records import folder
 from proxyfl.simulation import run as runner
+from tests.waiting import PATIENCE
 
 TINY = [
     "rounds=1",
@@ -433,7 +434,7 @@ def test_output_that_cannot_be_written(target: str, said: str) -> None:
     else:
         pytest.skip("no /dev/full on this system")
     done = subprocess.run(
-        command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=60
+        command, stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
     )
     os.close(write)
     assert done.returncode == 1
@@ -472,7 +473,7 @@ def test_an_interrupt_while_modules_load(number: signal.Signals) -> None:
             f"ended too soon: {said[-500:]}"
         )
     process.send_signal(number)
-    said += process.communicate(timeout=60)[1]
+    said += process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 130
     assert "proxyfl: interrupted; nothing was begun." in said
     assert "Traceback" not in said
@@ -489,7 +490,7 @@ def test_a_background_job_ignores_ctrl_c() -> None:
         [sys.executable, "-c", code],
         check=True,
         stdout=subprocess.DEVNULL,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -500,7 +501,7 @@ def test_python_m(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0
     assert '"proxyfl"' in done.stdout

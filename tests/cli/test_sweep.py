@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from proxyfl.errors import ConfigError
 from proxyfl.sweeps import pool as processes
 from proxyfl.sweeps.file import plan
 from proxyfl.sweeps.pool import Outcome, Status
+from tests.waiting import PATIENCE, wait_until
 
 STANDIN = (
     sys.executable,
@@ -161,7 +161,7 @@ def test_the_program_understands_what_its_runs_are_told(file: Path) -> None:
 def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that gets Ctrl-C says how to continue, and leaves neither processes nor a lock
     behind."""
-    monkeypatch.setenv("STANDIN_PACE", "30")
+    monkeypatch.setenv("STANDIN_PACE", "1000")
     out = file.parent / "out"
     code = (
         "import argparse, sys; from proxyfl.cli.commands.runs import sweep; "
@@ -176,14 +176,9 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         # Also when the tests run in the background, with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    deadline = time.monotonic() + 60
-    while (
-        not (out / "seed=0,beta=0.0" / "attempts").exists()
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
+    wait_until((out / "seed=0,beta=0.0" / "attempts").exists)
     program.send_signal(signal.SIGINT)
-    _, said = program.communicate(timeout=20)
+    _, said = program.communicate(timeout=PATIENCE)
     assert f"Stopped. To continue: proxyfl sweep {file} --out {out}" in said
     assert "interrupted" in (out / "seed=0,beta=0.0.log").read_text()
     monkeypatch.setenv("STANDIN_PACE", "0")

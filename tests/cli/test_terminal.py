@@ -31,6 +31,7 @@ from proxyfl.records.run import Run
 from proxyfl.simulation.config import Config, from_tree
 from proxyfl.simulation.division import ClientData
 from tests.scores import score_of
+from tests.waiting import PATIENCE, wait_until
 
 WIDTHS = (60, 80, 120, 200)
 CLIENTS = 8
@@ -321,8 +322,9 @@ def terminal() -> tuple[Console, io.StringIO]:
     return Console(width=60, force_terminal=True, file=out), out
 
 
-def test_what_is_quick_shows_nothing() -> None:
-    """Within two seconds nothing is shown."""
+def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before its time has come nothing is shown."""
+    monkeypatch.setattr(waits, "PATIENCE_SECONDS", PATIENCE)
     console, out = terminal()
     with spinner("Reading", total=2, console=console) as done:
         done(1)
@@ -335,14 +337,16 @@ def test_what_takes_long_has_a_bar_and_the_time_remaining(
     """Later there is a bar with the time remaining, which is gone when the work is done."""
     monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.05)
     console, out = terminal()
-    with spinner("Reading [8] runs", total=100, console=console) as done:
-        for _ in range(8):
-            time.sleep(0.06)
+    with spinner("Reading [8] runs", total=10**6, console=console) as done:
+
+        def has_a_time() -> bool:
             done(1)
+            return bool(re.search(r"\d\d:\d\d", plain(out.getvalue())))
+
+        wait_until(has_a_time)
     shown = plain(out.getvalue())
     assert "Reading [8] runs" in shown
     assert "━" in shown
-    assert re.search(r"\d\d:\d\d", shown)
     assert out.getvalue().rstrip("\r\n").endswith("\x1b[2K"), "the line is wiped"
 
 
@@ -351,10 +355,20 @@ def test_what_takes_long_in_a_pipe_says_so_once(
 ) -> None:
     """In a pipe there is one plain line; when quiet, none."""
     monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.02)
-    for quiet in (True, False):
-        with spinner("Solving", quiet=quiet):
-            time.sleep(0.1)
-    assert capsys.readouterr().err == "Solving ...\n"
+    with spinner("Solving", quiet=True):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+    said = ""
+
+    def spoken() -> str:
+        nonlocal said
+        said += capsys.readouterr().err
+        return said
+
+    with spinner("Solving"):
+        wait_until(spoken)
+        time.sleep(0.1)
+    assert spoken() == "Solving ...\n"
 
 
 def test_a_failure_passes_through_and_ends_the_bar(
@@ -366,12 +380,11 @@ def test_a_failure_passes_through_and_ends_the_bar(
 
     def work() -> None:
         with spinner("Reading", console=console):
-            time.sleep(0.1)
+            wait_until(lambda: "Reading" in out.getvalue())
             raise KeyError("x")
 
     with pytest.raises(KeyError):
         work()
-    assert "Reading" in out.getvalue()
     length = len(out.getvalue())
     time.sleep(0.25)
     assert len(out.getvalue()) == length

@@ -102,7 +102,7 @@ def test_what_unsound_data_gets(changed, message):
         Dataset(**parts(**changed))
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     n=st.integers(2, 60), fraction=st.floats(0.01, 0.99), seed=st.integers(0, 1000)
 )

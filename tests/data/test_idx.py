@@ -39,7 +39,7 @@ def write_dataset(folder, *, seed=0, suffix=".gz"):
     return arrays
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     array=hnp.arrays(
         np.uint8, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)
@@ -57,7 +57,7 @@ def test_round_trip(tmp_path_factory, array, packed):
     assert (found == array).all()
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_every_truncation_is_found(tmp_path_factory, data):
     """However many bytes are missing at the end, plain or compressed, the error names the file."""

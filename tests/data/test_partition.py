@@ -9,7 +9,7 @@ from proxyfl.data import by_site, class_counts, dirichlet, iid, majority
 from proxyfl.data.partition import _majority_classes
 from proxyfl.errors import DataError
 
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=80)
+PROPERTY = settings(max_examples=80)
 LABELS = st.lists(st.integers(0, 4), min_size=8, max_size=300).map(
     lambda values: np.array(values, dtype=np.int64)
 )

@@ -84,7 +84,7 @@ def test_exponential_with_half_by_hand() -> None:
     assert [float(held[i].m[0]) for i in range(4)] == [1.0, 2.0, 1.0, 2.0]
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     name=st.sampled_from(NAMES),
     clients=st.integers(1, 9),

@@ -76,7 +76,7 @@ def test_when_all_leave_nobody_hands_over() -> None:
     assert presences[2].present == ()
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 12), st.floats(0, 0.9), st.integers(0, 1000))
 def test_absences_are_random_and_agreed(
     clients: int, absence: float, seed: int

@@ -56,7 +56,7 @@ def total(masses: dict[int, Mass]) -> tuple[Tensor, float]:
     ), math.fsum(m.w for m in masses.values())
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 12))
 def test_gossip_equals_the_dense_matrix_product(
     seed: int, n: int, rounds: int
@@ -80,7 +80,7 @@ def test_gossip_equals_the_dense_matrix_product(
             )
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9))
 def test_total_mass_is_conserved(seed: int, n: int) -> None:
     """The sums of m and of w over all clients stay what they were, to float32 rounding, after
@@ -95,7 +95,7 @@ def test_total_mass_is_conserved(seed: int, n: int) -> None:
     assert weight_after == pytest.approx(weight, rel=1e-12)
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9))
 def test_consensus_is_a_fixed_point(seed: int, n: int) -> None:
     """Equal parameters stay equal under random column-stochastic, time-varying P, bit for bit."""
@@ -195,7 +195,7 @@ def test_a_permutation_moves_parameters_bit_for_bit(
             assert masses[k].w == 1.0
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_joining_and_leaving_account_for_all_mass(data: st.DataObject) -> None:
     """A joiner adds exactly its own mass with weight 1, and a leaver takes nothing with it."""

@@ -358,7 +358,7 @@ def test_a_leaving_client_whose_receiver_leaves_too_hands_on_to_the_next() -> No
     ).shares(4) == {5: 1.0}
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_leaving_keeps_columns_whole(data: st.DataObject) -> None:
     """Whoever leaves, every column still sums to 1, no leaver is a receiver, and nobody who stays

@@ -178,7 +178,7 @@ class TestRdp:
             rdp._log_excess(q, order, x), expected, rtol=0, atol=1e-9
         )
 
-    @settings(derandomize=True, deadline=None, max_examples=6)
+    @settings(max_examples=6)
     @given(q=st.floats(1e-4, 1.0), s=st.floats(0.3, 20.0))
     def test_between_nothing_and_no_sampling(self, q: float, s: float) -> None:
         """Sampling never costs privacy, and RDP grows with the order."""
@@ -334,7 +334,7 @@ class TestBoth:
         assert accountant([], 1e-5) == 0.0  # type: ignore[operator]
         assert accountant([Segment(0.1, 1.0, 0)], 1e-5) == 0.0  # type: ignore[operator]
 
-    @settings(derandomize=True, deadline=None, max_examples=6)
+    @settings(max_examples=6)
     @given(
         steps=st.lists(st.integers(1, 400), min_size=2, max_size=4, unique=True),
         setting=st.sampled_from([(0.25, 1.0), (0.02, 0.9), (1.0, 20.0)]),

@@ -28,7 +28,7 @@ def test_noise_is_the_smallest(
     )
 
 
-@settings(derandomize=True, deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(
     target=st.floats(0.5, 20.0),
     rate=st.floats(0.01, 1.0),
@@ -131,7 +131,6 @@ def test_bad_values_are_named(change: dict[str, object], found: str) -> None:
         noise_for(**setting)  # type: ignore[arg-type]
 
 
-@settings(derandomize=True, deadline=None)
 @given(threshold=st.floats(0.02, 500.0), error=st.floats(-0.01, 0.01))
 def test_rounding_ends_at_the_smallest(threshold: float, error: float) -> None:
     """From a start on either side, rounding finds the smallest four-digit number that fits."""
@@ -140,7 +139,6 @@ def test_rounding_ends_at_the_smallest(threshold: float, error: float) -> None:
     assert float(f"{found:.4g}") == found
 
 
-@settings(derandomize=True, deadline=None)
 @given(low=st.integers(0, 50), span=st.integers(0, 50), data=st.data())
 def test_most_finds_the_last_that_fits(
     low: int, span: int, data: st.DataObject

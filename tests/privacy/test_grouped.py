@@ -86,7 +86,7 @@ def test_groups_are_clipped_as_in_the_loop_over_persons(name: str) -> None:
         assert torch.equal(buffer, after[path])
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(MODELS)),
     st.sampled_from(KINDS),
@@ -109,7 +109,7 @@ def test_no_group_exceeds_c_in_float32(
     assert float(total.double().norm()) <= C * (1 + 1e-6)
 
 
-@settings(derandomize=True, deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=8),
     st.integers(1, 9),
@@ -174,7 +174,7 @@ def test_groups_of_one_are_records() -> None:
     assert torch.equal(plain, grouped)
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.integers(1, 20), min_size=1, max_size=12),
     st.sampled_from([None, 1, 4, 16]),

@@ -173,7 +173,7 @@ class TestCost:
         ledger.charge(1, 5, 0.1, 1.0)
         assert ledger.steps == 9
 
-    @settings(derandomize=True, deadline=None, max_examples=5)
+    @settings(max_examples=5)
     @given(charges=CHARGES)
     def test_epsilon_never_falls(
         self, charges: list[tuple[int, int, float, float]]
@@ -314,7 +314,7 @@ class TestReceipt:
 class TestFile:
     """The file is the truth."""
 
-    @settings(derandomize=True, deadline=None, max_examples=30)
+    @settings(max_examples=30)
     @given(charges=CHARGES, simulated=st.booleans())
     def test_replay_equals_memory(
         self,

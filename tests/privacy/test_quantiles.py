@@ -90,7 +90,7 @@ def test_a_budget_stops_the_search_before_a_question():
     assert not account.charges
 
 
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     values=st.lists(st.floats(-50, 150), max_size=20),
     record=st.floats(-1e6, 1e6),

@@ -96,7 +96,7 @@ def adversarial(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
     }[kind]
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(MODELS)),
     st.sampled_from(
@@ -161,7 +161,7 @@ def test_a_constant_image_on_the_linear_proxy(side: int) -> None:
     assert contribution(model, x, torch.tensor([1])) <= 1 + 1e-6
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.integers(1, 5000),
     st.sampled_from([1e-25, 1e-3, 1.0, 1e15]),

@@ -15,6 +15,7 @@ from reproduction.catalogue import EXPERIMENTS, FOLDER
 from reproduction.records import Record
 from reproduction.series import Results
 from tests.reproduction.conftest import recorded
+from tests.waiting import PATIENCE
 
 ALL = sorted(EXPERIMENTS)
 
@@ -55,7 +56,7 @@ def test_quick_variants_need_no_data(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_quick_variants_run_and_are_recorded(name: str, quick: Results) -> None:
     """Every method of every run has scores of every client at every evaluation."""
-    assert_scored(quick.record(name), [1, 2])
+    assert_scored(quick.record(name), [1])
 
 
 @pytest.mark.slow
@@ -157,7 +158,7 @@ def test_a_quick_experiment_from_the_command_line(tmp_path: Path) -> None:
         str(tmp_path / "runs"),
     ]
     first, second = (
-        subprocess.run(command, capture_output=True, text=True, timeout=240)
+        subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         for _ in range(2)
     )
     assert first.returncode == 0, first.stderr
@@ -195,7 +196,7 @@ def test_missing_data_are_said_once_and_before_anything_runs(
         "http_proxy",
     ):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "mnist" in done.stderr.lower()
     assert not (tmp_path / "runs").exists()

@@ -170,7 +170,7 @@ def test_all_together_round_trip(tmp_path: Path) -> None:
         assert load(tmp_path / "c.toml") == some
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(text=st.text(max_size=20), number=st.floats(1e-300, 1e300))
 def test_any_text_and_number_round_trips(text: str, number: float) -> None:
     """Quotes, backslashes, line breaks and control characters in a text, and every positive float,

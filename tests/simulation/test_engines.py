@@ -3,13 +3,13 @@ that are not."""
 
 import json
 import multiprocessing
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from proxyfl.simulation import checkpoint
 from proxyfl.simulation.checkpoint import CheckpointWarning
 from proxyfl.simulation.config import to_toml
 from proxyfl.simulation.run import Callback, resume, run
+from tests.waiting import PATIENCE
 
 from .engines import assert_equal_runs, rows, small
 
@@ -222,7 +223,9 @@ def test_a_worker_that_dies_is_named(whole: Path, tmp_path: Path) -> None:
             self, name: str, round: int, records: Sequence[ClientRound]
         ) -> None:
             if (name, round) == ("fedavg", 1):
-                os.kill(_child("worker 1"), signal.SIGKILL)
+                victim = _child("worker 1")
+                victim.kill()
+                assert wait([victim.sentinel], PATIENCE)  # dead before anybody asks
 
     with pytest.raises(
         WorkerDied,
@@ -233,12 +236,13 @@ def test_a_worker_that_dies_is_named(whole: Path, tmp_path: Path) -> None:
     assert_equal_runs(whole, tmp_path / "run")
 
 
-def _child(name: str) -> int:
-    pid = {
-        process.name: process.pid for process in multiprocessing.active_children()
-    }[name]
-    assert pid is not None
-    return pid
+def _child(name: str) -> BaseProcess:
+    (found,) = [
+        process
+        for process in multiprocessing.active_children()
+        if process.name == name
+    ]
+    return found
 
 
 def test_a_worker_that_fails_is_heard_while_others_wait_for_it(
@@ -253,7 +257,7 @@ def test_a_worker_that_fails_is_heard_while_others_wait_for_it(
         PrivacyError, match=r"Line 1 of the ledger .*001\.jsonl is damaged"
     ):
         resume(tmp_path / "run", workers=2)
-    assert time.monotonic() - started < 120
+    assert time.monotonic() - started < PATIENCE
 
 
 def test_budgets_and_membership_survive_workers_and_resume(tmp_path: Path) -> None:
@@ -312,7 +316,7 @@ def _kill_at_random(path: Path, config: Path, kills: int, seed: int) -> int:
             killed += 1
             process.communicate()
             continue
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, errors
         return killed
 
@@ -329,7 +333,7 @@ def _wait_until_at_work(process: subprocess.Popen[str], path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kills", "seed"), [(3, 0), pytest.param(60, 1, marks=pytest.mark.slow)]
+    ("kills", "seed"), [(2, 0), pytest.param(60, 1, marks=pytest.mark.slow)]
 )
 @pytest.mark.timeout(1800)
 def test_kill_9_at_any_instant(kills: int, seed: int, tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ from proxyfl.simulation.engines.mpi import on_rank_zero
 from proxyfl.simulation.engines.ranks import Plan, Ranks, reason
 from proxyfl.simulation.engines.serial import Task
 from proxyfl.simulation.run import run
+from tests.waiting import wait_until
 
 from .. import ranks
 from .engines import assert_equal_runs, rows, small
 
-LIMIT = 200.0
+SLOW = pytest.mark.slow
 
 
 def settings(timeout: float = 60.0) -> Config:
@@ -69,13 +70,13 @@ class TestRanks:
     def _mpi(self) -> None:
         ranks.needs_mpi()
 
-    @pytest.mark.parametrize("number", [1, 2, 3])
+    @pytest.mark.parametrize("number", [1, 3, pytest.param(2, marks=SLOW)])
     def test_the_number_of_ranks_changes_nothing(
         self, number: int, config: Path, whole: Path, tmp_path: Path
     ) -> None:
         """One, two and three ranks give the metrics, ledgers and models of one process; only rank 0
         prints."""
-        done = ranks.run(number, command(config, tmp_path / "run"), timeout=LIMIT)
+        done = ranks.run(number, command(config, tmp_path / "run"))
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["finished"]
         assert_equal_runs(whole, tmp_path / "run")
@@ -86,15 +87,13 @@ class TestRanks:
         """After kill -9 of a rank the launcher names it, rank 0 says how to resume, and resumed on
         four ranks (one idle) the run ends the same."""
         out = tmp_path / "run"
-        done = ranks.run(
-            2, command(config, out), timeout=LIMIT, extra={"FAULT": "kill 1 2"}
-        )
+        done = ranks.run(2, command(config, out), extra={"FAULT": "kill 1 2"})
         assert done.returncode != 0
         assert re.search(r"process rank 1 .*signal 9", done.stderr, re.DOTALL)
         (said,) = messages(done.stderr)
         assert "a rank was lost" in said
         assert f"proxyfl resume {out}" in said
-        done = ranks.run(4, command(config, out, "resume"), timeout=LIMIT)
+        done = ranks.run(4, command(config, out, "resume"))
         assert done.returncode == 0, done.stderr
         assert_equal_runs(whole, out)
 
@@ -105,7 +104,6 @@ class TestRanks:
         done = ranks.run(
             2,
             command(config, tmp_path / "run"),
-            timeout=LIMIT,
             extra={"FAULT": "kill 0 1"},
         )
         assert done.returncode != 0
@@ -120,10 +118,11 @@ class TestRanks:
                 r"rank 1 on \S+, which runs client-1, failed in proxyfl, round 1: Topology "
                 r"'\S+:topology' raised OSError .*: the disk of this rank is gone",
             ),
-            (
+            pytest.param(
                 "raise 0 1",
                 r"rank 0 on \S+, which runs client-0, client-2, failed in proxyfl, round 1: "
                 r"Topology '\S+:topology' raised OSError .*: the disk of this rank is gone",
+                marks=SLOW,
             ),
             (
                 "stall 1 1",
@@ -142,7 +141,6 @@ class TestRanks:
         done = ranks.run(
             2,
             command(config, tmp_path / "run"),
-            timeout=LIMIT,
             extra={"FAULT": fault},
         )
         assert done.returncode != 0
@@ -150,7 +148,7 @@ class TestRanks:
         assert re.search(expected, said[0])
         assert f"proxyfl resume {tmp_path / 'run'}" in said[-1]
 
-    @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=SLOW)])
     def test_a_stopped_rank_ends_the_job(self, victim: int, tmp_path: Path) -> None:
         """A rank that is stopped, not dead, is named by another once it has waited long enough."""
         config = tmp_path / "config.toml"
@@ -158,11 +156,12 @@ class TestRanks:
         job = ranks.start(2, command(config, tmp_path / "run"))
         wait_for_rows(job, tmp_path / "run", 0)
         os.kill(ranks.processes(job)[victim], signal.SIGSTOP)
-        done = ranks.finished(job, LIMIT)
+        done = ranks.finished(job)
         assert done.returncode != 0
         named = rf"rank {victim} on .* stalled: it|Client \d is on rank {victim},"
         assert re.search(named, " ".join(messages(done.stderr))), done.stderr
 
+    @pytest.mark.slow
     def test_a_rank_killed_at_any_instant(
         self, config: Path, whole: Path, tmp_path: Path
     ) -> None:
@@ -182,7 +181,7 @@ class TestRanks:
 
     def test_a_rank_with_other_data_is_refused(self) -> None:
         """A rank whose data are not those of rank 0 says so and ends the job."""
-        done = ranks.run(2, ["-m", "tests.simulation.other_data"], timeout=LIMIT)
+        done = ranks.run(2, ["-m", "tests.simulation.other_data"])
         assert done.returncode != 0
         assert "rank 1 on" in messages(done.stderr)[0]
         assert "The data are not those of rank 0." in messages(done.stderr)[0]
@@ -192,7 +191,7 @@ class TestRanks:
         ranks."""
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "mine.txt").write_text("keep me")
-        done = ranks.run(2, command(config, tmp_path / "run"), timeout=LIMIT)
+        done = ranks.run(2, command(config, tmp_path / "run"))
         assert done.returncode == 2
         (said,) = messages(done.stderr)
         assert "exists already" in said
@@ -216,24 +215,23 @@ def kill_and_resume(
         time.sleep(draw.uniform(0, 0.05))
         victim = draw.randrange(number)
         os.kill(ranks.processes(job)[victim], signal.SIGKILL)
-        done = ranks.finished(job, LIMIT)
+        done = ranks.finished(job)
         assert done.returncode != 0, done.stderr
         assert f"process rank {victim} " in done.stderr
-    done = ranks.run(
-        draw.choice([1, 2, 3]), command(config, out, "resume"), timeout=LIMIT
-    )
+    done = ranks.run(draw.choice([1, 2, 3]), command(config, out, "resume"))
     assert done.returncode == 0, done.stderr
     assert_equal_runs(whole, out)
 
 
 def wait_for_rows(job: "subprocess.Popen[str]", out: Path, number: int) -> None:
     """Wait until the run has more than ``number`` rows of metrics."""
-    deadline = time.monotonic() + LIMIT
     metrics = out / "metrics.jsonl"
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") <= number:
-        assert time.monotonic() < deadline
+
+    def has_rows() -> bool:
         assert job.poll() is None, job.communicate()
-        time.sleep(0.005)
+        return metrics.exists() and metrics.read_bytes().count(b"\n") > number
+
+    wait_until(has_rows, every=0.005)
 
 
 def messages(stderr: str) -> list[str]:

@@ -41,7 +41,7 @@ def test_t_test_by_hand() -> None:
     )
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(scores, scores), min_size=3, max_size=30))
 def test_agrees_with_scipy(pairs: list[tuple[float, float]]) -> None:
     """Wherever scipy's paired t-test is defined, ours is the same."""
@@ -75,7 +75,7 @@ def test_signed_ranks_by_enumeration() -> None:
     )
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.lists(
         scores.map(lambda x: round(x - 0.41234, 5)),
@@ -125,7 +125,7 @@ def test_what_cannot_be_tested_has_no_p_value() -> None:
     assert paired_test([0.8 - 0.7, 0.3 - 0.2, 0.6 - 0.5]).t_test is None
 
 
-@settings(derandomize=True, deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(scores, min_size=2, max_size=8))
 def test_the_other_way_round(found: list[float]) -> None:
     """Exchanging the two methods turns the difference's sign and leaves the p-values."""

@@ -17,6 +17,7 @@ from proxyfl.simulation import config
 from proxyfl.sweeps import pool as processes
 from proxyfl.sweeps.file import Point, plan, state
 from proxyfl.sweeps.pool import Status, execute
+from tests.waiting import PATIENCE
 
 STANDIN = (sys.executable, "-S", str(Path(__file__).with_name("standin.py")))
 TWO_BY_TWO = """
@@ -334,7 +335,8 @@ def test_interrupted_and_continued(
         '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1, 2, 3]\n',
     )
     assert len(execute(runs[:1], parallel=1, command=STANDIN, poll=0.01)) == 1
-    monkeypatch.setenv("STANDIN_PACE", "30")
+    monkeypatch.setenv("STANDIN_PACE", "1000")
+    monkeypatch.setattr(processes, "_GRACE", PATIENCE)
 
     def tell(status: Status) -> None:
         if all((run.folder / "attempts").exists() for run in runs[1:3]):
@@ -343,7 +345,7 @@ def test_interrupted_and_continued(
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         execute(runs, parallel=2, command=STANDIN, tell=tell, poll=0.01)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < PATIENCE
     assert [state(run.folder) for run in runs] == [
         "finished",
         "resumable",
@@ -367,7 +369,7 @@ def test_a_stubborn_process_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that does not heed the request to stop is ended by force after a while."""
-    monkeypatch.setenv("STANDIN_PACE", "60")
+    monkeypatch.setenv("STANDIN_PACE", "1000")
     monkeypatch.setenv("STANDIN_STUBBORN", "1")
     monkeypatch.setattr(processes, "_GRACE", 0.2)
     runs = planned(tmp_path, "[grid]\nseed = [0]\n")

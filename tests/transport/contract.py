@@ -15,10 +15,9 @@ import pytest
 
 from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.transport.base import Transport
+from tests.waiting import PATIENCE
 
 Part = Callable[[Transport], Any]
-
-PATIENCE = 30.0
 
 
 def send_all(
@@ -198,7 +197,7 @@ class TransportContract:
         assert kind == PeerTimeout.__name__
         for part in ("Client 0 ", "client 1 ", "round 7 "):
             assert part in message
-        assert 0.15 < seconds < 5
+        assert 0.15 < seconds < PATIENCE
 
     def test_a_frame_for_another_key_is_no_answer(self) -> None:
         """A frame of another round, or another receiver, is not handed out in place of the one

@@ -54,7 +54,7 @@ def bits(values: Tensor) -> list[int]:
     return values.view(torch.int32).tolist()
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=40
@@ -254,7 +254,7 @@ def test_malformed_frames_are_refused(frame: bytes, reason: str) -> None:
         read(frame)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=400), st.booleans())
 def test_random_bytes_are_refused(noise: bytes, disguised: bool) -> None:
     """Random bytes, bare or behind a valid beginning, raise TransportError and nothing else."""
@@ -272,7 +272,7 @@ json_values = st.recursive(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.sampled_from(["__metadata__", "values"]), st.data())
 def test_mutated_headers_are_refused_or_harmless(
     part: str, data: st.DataObject
@@ -289,7 +289,7 @@ def test_mutated_headers_are_refused_or_harmless(
     _decodes_as_expected_or_refuses(forged(forgery, FRAME[-28:]))
 
 
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(FRAME) - 1), st.integers(0, 255)),

@@ -73,8 +73,8 @@ def lay_out(
         p_major=skew,
         generator=numpy_stream(seed, "partition"),
     )
-    ports = free_ports(sites)
-    addresses = addresses or [f"{LOOPBACK}:{port}" for port in free_ports(sites)]
+    ports = free_ports(2 * sites)
+    addresses = addresses or [f"{LOOPBACK}:{port}" for port in ports[sites:]]
     folders = [folder / name_of(at) for at in range(sites)]
     cards = []
     for at, place in enumerate(folders):

@@ -303,7 +303,7 @@ def test_a_thousand_seeded_faults_are_all_found():
     assert {kind for _, _, kind in planted} <= set(KINDS)
 
 
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     ages=st.lists(
         st.floats(18, 100).map(str) | st.sampled_from(["", "NA", "500"]), min_size=1

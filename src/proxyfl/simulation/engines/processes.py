@@ -191,14 +191,13 @@ def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:
     """The worker's next message. Raises at once if any worker of the team has failed: the others
     may wait for it."""
     while True:
-        running = [other for other in team if other.process.exitcode is None]
-        ready = wait([worker.line, *(other.process.sentinel for other in running)])
-        for other in running:
-            if other.process.sentinel in ready:
-                other.process.join()
-                if other.process.exitcode != 0:
-                    raise _failure(other, where)
-        if worker.line in ready:
+        running = []
+        for other in team:
+            if other.process.exitcode is None:
+                running.append(other.process.sentinel)
+            elif other.process.exitcode != 0:
+                raise _failure(other, where)
+        if wait([worker.line, *running]) == [worker.line]:
             try:
                 return worker.line.recv()
             except (

@@ -13,7 +13,13 @@ from typing import Any
 import grpc
 
 from proxyfl.errors import PeerTimeout, TransportError
-from proxyfl.transport.grpc import FOLLOW, SEND, Credentials, options
+from proxyfl.transport.grpc import (
+    FOLLOW,
+    HANDSHAKE_SECONDS,
+    SEND,
+    Credentials,
+    options,
+)
 
 
 class Client:
@@ -89,7 +95,8 @@ class Client:
         named = [
             ("grpc.ssl_target_name_override", self._name),
             ("grpc.initial_reconnect_backoff_ms", 200),
-            ("grpc.min_reconnect_backoff_ms", 200),
+            # By its name a pause, in truth the time that one attempt to connect may take.
+            ("grpc.min_reconnect_backoff_ms", 1000 * HANDSHAKE_SECONDS),
             ("grpc.max_reconnect_backoff_ms", 5000),
             ("grpc.use_local_subchannel_pool", 1),
             # A site's proxy settings are for browsers; peers are reached directly.
