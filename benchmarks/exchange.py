@@ -4,8 +4,9 @@ Two processes on loopback. Each repetition sends the same number of bytes in fou
 that whatever else the machine does falls on all of them:
 
     socket          Python's ssl over TLS 1.3: send all, receive all, one byte back
-    gRPC            the nodes' transport alone: one call, an empty answer
-    socket, fsync   as the first, and the receiver writes the bytes to a file and syncs it
+    gRPC            the nodes' transport alone: one call, a short answer
+    socket, fsync   as the first, and the receiver writes the bytes to a file as they come and
+                    syncs it
     exchange        a share: read from the outbox, signed, sent, checked, stored durably, and the
                     signed verdict applied
 
@@ -13,6 +14,8 @@ The first two promise nothing about a power cut; the last two promise that what 
 survives one. Prints seconds, ratios and the memory of both ends; writes build/exchange.json."""
 
 import argparse
+import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -22,7 +25,7 @@ import ssl
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -116,15 +119,16 @@ def receive(folder: Path, size: int, port: int, ready: Any) -> None:
     keep_freed_memory()
     side = Side(folder, "south", size)
 
-    def answer(certificate: bytes, message: bytes) -> bytes:
-        if message == DRAIN:
+    def answer(certificate: bytes, pieces: Iterator[bytes]) -> bytes:
+        start = next(pieces)
+        if start == DRAIN:
             side.drain()
             return b""
-        if message == MEMORY:
+        if start == MEMORY:
             return str(peak_memory()).encode()
-        if message.startswith(PLAIN):
-            return b""
-        return side.service.answer(certificate, message)
+        if start.startswith(PLAIN):
+            return str(sum(map(len, pieces))).encode()
+        return side.service.answer(certificate, itertools.chain([start], pieces))
 
     Server(
         side.roster.current.member("south").address,
@@ -146,20 +150,24 @@ def receive(folder: Path, size: int, port: int, ready: Any) -> None:
             _take_all(secure, own / "synced")
 
 
-def _take_all(secure: ssl.SSLSocket, file: Path) -> None:
+def _take_all(secure: ssl.SSLSocket, path: Path) -> None:
     """Each request: one byte that asks for a sync or not, the length, the bytes."""
+    buffer = memoryview(bytearray(1 << 20))
     while head := secure.recv(9):
         while len(head) < 9:
             head += secure.recv(9 - len(head))
-        content = bytearray(int.from_bytes(head[1:], "big"))
-        view = memoryview(content)
-        while view:
-            view = view[secure.recv_into(view) :]
-        if head[0]:
-            with file.open("wb") as out:
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
+        left = int.from_bytes(head[1:], "big")
+        with contextlib.ExitStack() as stack:
+            file = None
+            if head[0]:
+                file = stack.enter_context(path.open("wb", buffering=0))
+            while left:
+                count = secure.recv_into(buffer[: min(left, len(buffer))])
+                left -= count
+                if file is not None:
+                    file.write(buffer[:count])
+            if file is not None:
+                os.fsync(file.fileno())
         secure.sendall(b"x")
 
 
@@ -187,8 +195,8 @@ class Sender:
         answer = self._call(messages.pack(hello, self.side.identity))
         self.side.service.take(answer, via="south")
 
-    def _call(self, message: bytes) -> bytes:
-        return self.client.send(message, timeout=120)
+    def _call(self, *parts: bytes | memoryview) -> bytes:
+        return self.client.send(*parts, timeout=120)
 
     def by_socket(self, *, sync: bool) -> None:
         """The bytes over the raw connection, until the receiver says that it has them."""
@@ -212,8 +220,8 @@ class Sender:
     def by_exchange(self) -> None:
         """The share in the outbox, as the courier sends it, until its verdict is applied."""
         for share, frame in self.side.books.unsettled("south"):
-            message = messages.pack(share, self.side.identity, frame)
-            self.side.service.take(self._call(message), via="south")
+            head = messages.head(share, self.side.identity)
+            self.side.service.take(self._call(head, frame), via="south")
         if self.side.books.owed_to():
             raise SystemExit("The share was not stored.")
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+# Before any test imports grpc: it would allow TLS 1.2, and the import below would then refuse.
+import proxyfl.transport.grpc  # noqa: F401
 from tests.chromium import browser as browser
 
 settings.register_profile(

@@ -1,6 +1,7 @@
 """What was acknowledged survives power loss: every prefix of the write log is a state that was."""
 
 import contextlib
+import hashlib
 import os
 import random
 import sqlite3
@@ -12,6 +13,8 @@ import pytest
 from proxyfl.errors import RunError
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.frames import LARGEST_IN_A_ROW
+from proxyfl.node.exchange.messages import Verdict
+from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.exchange.store import Store
 
 
@@ -124,12 +127,22 @@ LARGE = b"\0file:" + bytes(LARGEST_IN_A_ROW)
 """A frame that lies in a file; it begins like a row that names one."""
 
 
-def large_history(folder: Path) -> Books:
-    """A site that has released a large frame."""
+def a_site(folder: Path, name: str) -> Books:
+    """A site that has just begun."""
     books = Books(
-        Store(folder / "store.sqlite"), federation="f", me="a", version=1, rounds=9
+        Store(folder / "store.sqlite"),
+        federation="f",
+        me=name,
+        version=1,
+        rounds=9,
     )
     books.start()
+    return books
+
+
+def large_history(folder: Path) -> Books:
+    """A site that has released a large frame."""
+    books = a_site(folder, "a")
     half = Fraction(1, 2)
     books.release(
         kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half}
@@ -202,3 +215,88 @@ def test_a_missing_frame_says_what_to_do(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(RunError, match="whole of the site's folder"):
         books.mass()
+
+
+class ForgetfulDisk:
+    """The site's files as a power cut would leave them: a frame whose file or name was not synced
+    is lost, and what was removed is gone at once."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.synced: dict[str, bytes] = {}
+        self.lasting: dict[str, bytes] = {}
+        self.cuts = 0
+        sync, unlink = os.fsync, Path.unlink
+
+        def watched_sync(descriptor: int) -> None:
+            sync(descriptor)
+            path = Path(f"/proc/self/fd/{descriptor}").resolve()
+            if path.parent.name == "frames":
+                self.synced[path.name] = path.read_bytes()
+            if path.name == "frames":
+                self.lasting = dict(self.synced)
+            self.cut()
+
+        def watched_unlink(path: Path, missing_ok: bool = False) -> None:
+            unlink(path, missing_ok=missing_ok)
+            self.synced.pop(path.name, None)
+            self.lasting.pop(path.name, None)
+            self.cut()
+
+        monkeypatch.setattr(os, "fsync", watched_sync)
+        monkeypatch.setattr(Path, "unlink", watched_unlink)
+
+    def cut(self) -> None:
+        """Were the power to go now, every frame that the store names would be there, whole."""
+        self.cuts += 1
+        left = self.folder.with_name(f"cut{self.cuts}")
+        (left / "frames").mkdir(parents=True)
+        for file in self.folder.glob("store.sqlite*"):
+            if not file.name.endswith("-shm"):
+                (left / file.name).write_bytes(file.read_bytes())
+        for name, content in self.lasting.items():
+            (left / "frames" / name).write_bytes(content)
+        store = Store(left / "store.sqlite")
+        read = store.frames.read
+        run = store.connection.execute
+        for held, sha256 in run("select frame, sha256 from outbox").fetchall():
+            assert hashlib.sha256(read(held)).hexdigest() == sha256
+        rows = run("select frame from inbox union all select mass from site")
+        for (held,) in rows.fetchall():
+            assert len(read(held)) in (0, len(LARGE), len(LARGE) + 1)
+        store.close()
+
+
+def test_a_disk_that_forgets_keeps_what_the_store_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sites exchange large frames; after every sync and every removal the power goes at both,
+    and each store still finds, whole, all that it names."""
+    disks = []
+    sites = []
+    for name in ("a", "b"):
+        (tmp_path / name / "live").mkdir(parents=True)
+        sites.append(a_site(tmp_path / name / "live", name))
+    for name in ("a", "b"):
+        disks.append(ForgetfulDisk(tmp_path / name / "live", monkeypatch))
+    a, b = sites
+    for round in range(3):
+        half = a.position().weight / 2
+        a.release(
+            kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half}
+        )
+        share, frame = a.unsettled("b")[0]
+        taker = Exchange(b, lambda _share, _frame: None)
+        pieces = [frame[:70_000], frame[70_000:]]
+        with b.store.frames.receiving(pieces, share.size) as arrived:
+            assert arrived.sha256 == share.sha256
+            verdict = taker.handle(share, arrived.frame, time=0)
+        assert isinstance(verdict, Verdict)
+        a.settle("b", share.round, share.sha256, stored=round != 1)
+        a.conclude(a.parts(), LARGE)
+        b.conclude(b.parts(), LARGE, next_round=round + 1)
+    assert min(disk.cuts for disk in disks) > 20
+    a.start()
+    b.start()
+    assert len(files(tmp_path / "a" / "live")) == 1
+    assert len(files(tmp_path / "b" / "live")) == 1

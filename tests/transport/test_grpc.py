@@ -1,24 +1,29 @@
 """gRPC with mutual TLS 1.3: who gets in, what is bounded, what changes without a restart."""
 
 import contextlib
+import os
+import random
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.node.members.card import fingerprint_of, tls_name
 from proxyfl.node.members.identity import Identity
-from proxyfl.transport.grpc import SEND, Credentials
+from proxyfl.transport.grpc import PIECE, SEND, Credentials
 from proxyfl.transport.grpc.client import Client
 from proxyfl.transport.grpc.server import Server
 from tests.waiting import PATIENCE, wait_until
 
-LARGEST = 1 << 20
+LARGEST = 4 << 20
 
 
 class Pair:
@@ -68,8 +73,9 @@ class Pair:
             largest=LARGEST,
         )
 
-    def echo(self, certificate: bytes, message: bytes) -> bytes:
+    def echo(self, certificate: bytes, pieces: Iterator[bytes]) -> bytes:
         """The message; "held" when the server is told to, "bad" is refused."""
+        message = b"".join(pieces)
         self.callers.append(fingerprint_of(certificate))
         if message == b"held":
             self.answering.wait(PATIENCE)
@@ -181,6 +187,20 @@ def test_there_is_no_way_below_tls_1_3(pair: Pair, version: ssl.TLSVersion) -> N
                 assert secure.version() == "TLSv1.3"
 
 
+def test_grpc_must_not_come_first() -> None:
+    """Whoever imports grpc before the suites are set would allow TLS 1.2: refused at import."""
+    environment = {**os.environ, "GRPC_SSL_CIPHER_SUITES": ""}
+    script = "import grpc, proxyfl.transport.grpc"
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 1
+    assert "TLS 1.2 could not be ruled out" in found.stderr
+
+
 def test_plain_text_gets_nothing(pair: Pair) -> None:
     """An HTTP/2 preface without TLS is answered by closing, or by nothing."""
     with socket.create_connection(
@@ -195,18 +215,41 @@ def test_plain_text_gets_nothing(pair: Pair) -> None:
     assert pair.callers == []
 
 
+def test_a_message_in_pieces_arrives_whole(pair: Pair) -> None:
+    """Parts of any size, longer than a piece or empty, are one message at the other end."""
+    content = random.Random(0).randbytes(3 * PIECE + 17)
+    parts = [b"head", memoryview(content), b"", b"tail"]
+    client = pair.client(pair.friend)
+    assert client.send(*parts, timeout=PATIENCE) == b"head" + content + b"tail"
+    client.close()
+
+
 def test_too_large_a_message_is_refused(pair: Pair) -> None:
-    """More than the largest allowed does not reach the service."""
-    client = Client(
-        f"127.0.0.1:{pair.server.port}",
-        tls_name(pair.server_identity.fingerprint),
-        credentials=lambda: pair.credentials(
-            pair.friend, pair.server_identity.card("").pem
-        ),
-        largest=16 * LARGEST,
-    )
-    with pytest.raises(TransportError, match="RESOURCE_EXHAUSTED"):
+    """More than the largest allowed does not reach the service, in one piece or in many."""
+    client = pair.client(pair.friend)
+    with pytest.raises(TransportError, match=f"more than {LARGEST} bytes"):
         client.send(bytes(LARGEST + 1000), timeout=PATIENCE)
+    assert pair.callers == []
+    client.close()
+
+
+def test_too_large_a_piece_is_refused(pair: Pair) -> None:
+    """A peer whose own program cuts larger pieces is turned away by its first."""
+    client = pair.client(pair.friend)
+    secure = grpc.ssl_channel_credentials(
+        pair.server_identity.card("").pem,
+        pair.friend.key_pem(),
+        pair.friend.tls_certificate(),
+    )
+    name = tls_name(pair.server_identity.fingerprint)
+    options = [
+        ("grpc.ssl_target_name_override", name),
+        ("grpc.max_send_message_length", -1),
+    ]
+    with grpc.secure_channel(client.address, secure, options) as channel:
+        ask = channel.unary_unary(SEND)
+        with pytest.raises(grpc.RpcError, match="larger than max"):
+            ask(bytes(PIECE + 1), timeout=PATIENCE)
     assert pair.callers == []
     client.close()
 
@@ -263,10 +306,23 @@ def test_one_peer_cannot_occupy_the_server(pair: Pair) -> None:
     client.close()
 
 
-def silent(end: threading.Event) -> Iterator[bytes]:
-    """A message that never comes."""
+def silent(end: threading.Event, start: bytes = b"") -> Iterator[bytes]:
+    """A message of which nothing comes after its start."""
+    if start:
+        yield start
     end.wait()
-    yield from ()
+
+
+def test_a_message_that_stops_half_way_ends_its_call(hasty: Pair) -> None:
+    """Its first piece came in time, the rest does not: the call is ended and put on record."""
+    end = threading.Event()
+    client = hasty.client(hasty.friend)
+    call = client._open().stream_unary(SEND).future(silent(end, b"first"))
+    wait_until(lambda: "a call whose message did not arrive" in hasty.refused)
+    assert hasty.callers == []
+    end.set()
+    assert call.exception(PATIENCE) is not None
+    client.close()
 
 
 def test_slow_senders_do_not_starve_the_others(hasty: Pair) -> None:
@@ -283,7 +339,6 @@ def test_slow_senders_do_not_starve_the_others(hasty: Pair) -> None:
         ask = slow[-1]._open().stream_unary(SEND)
         for _ in range(4):
             calls.append(ask.future(silent(end)))
-    time.sleep(0.5)
     client = pair.client(pair.friend)
     for _ in range(3):
         assert client.send(b"me", timeout=PATIENCE) == b"me"
@@ -300,6 +355,7 @@ def test_a_silent_server_is_a_timeout(pair: Pair) -> None:
     client = pair.client(pair.friend)
     with pytest.raises(PeerTimeout, match="did not answer in time"):
         client.send(b"held", timeout=0.3)
+    pair.answering.set()
     client.close()
 
 

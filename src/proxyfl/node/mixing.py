@@ -54,19 +54,15 @@ class Mixer:
                 f"{share.sender!r}, round {share.round}: a weight of {float(weight):g}; expected "
                 f"more than 0 and at most the {len(manifest.members)} members' total."
             )
-        message = self._decoded(frame, manifest, share.sender, share.round)
-        if message.weight != float(weight):
+        found = self._examined(frame, manifest, share.sender, share.round)
+        if found.weight != float(weight):
             raise TransportError(
-                f"{share.sender!r}, round {share.round}: the frame says weight {message.weight:g}, "
+                f"{share.sender!r}, round {share.round}: the frame says weight {found.weight:g}, "
                 f"its share {float(weight):g}."
             )
-        largest = 0.0
-        if len(message.values):
-            low, high = message.values.aminmax()
-            largest = max(-float(low), float(high))
-        if largest > LARGEST_VALUE:
+        if found.largest > LARGEST_VALUE:
             raise TransportError(
-                f"{share.sender!r}, round {share.round}: a parameter of {largest:g}; at most "
+                f"{share.sender!r}, round {share.round}: a parameter of {found.largest:g}; at most "
                 f"{LARGEST_VALUE:g} is sane. Did that site's training diverge?"
             )
 
@@ -81,8 +77,8 @@ class Mixer:
     def mass(self, part: Part) -> Mass:
         """The mass in a stored frame."""
         manifest = self._manifest(part.version)
-        message = self._decoded(part.frame, manifest, part.sender, part.round)
-        return Mass(message.values, float(part.weight))
+        found = self._examined(part.frame, manifest, part.sender, part.round)
+        return Mass(found.copied(), float(part.weight))
 
     def to_keep(self, theta: Tensor, weight: Fraction) -> bytes:
         """This site's own mass as the store holds it, whatever the round and the version."""
@@ -189,14 +185,14 @@ class Mixer:
             )
         return self.roster.versions[version]
 
-    def _decoded(
+    def _examined(
         self,
         frame: bytes | memoryview,
         manifest: Manifest,
         sender: str,
         round: int,
-    ) -> wire.Message:
-        return wire.decode(
+    ) -> wire.Examined:
+        return wire.examine(
             frame,
             expect_sender=manifest.position(sender),
             expect_round=round,

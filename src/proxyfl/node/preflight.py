@@ -212,8 +212,8 @@ def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> s
             raise TransportError("Only members are answered.")
         return name
 
-    def answer(certificate: bytes, message: bytes) -> bytes:
-        if message != ABOUT:
+    def answer(certificate: bytes, pieces: Iterator[bytes]) -> bytes:
+        if b"".join(pieces) != ABOUT:
             raise TransportError("Only members' preflights are answered now.")
         return about(roster.current)
 

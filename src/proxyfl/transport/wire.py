@@ -83,6 +83,41 @@ def decode(
 ) -> Message:
     """The message in ``frame``, if it is the expected one; TransportError with the reason
     otherwise."""
+    found = examine(
+        frame,
+        expect_sender=expect_sender,
+        expect_round=expect_round,
+        expect_model=expect_model,
+        expect_size=expect_size,
+    )
+    return Message(
+        expect_round, expect_sender, found.weight, found.copied(), expect_model
+    )
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A frame that is the expected one: its weight, its values where they lie, and the largest
+    magnitude of them."""
+
+    weight: float
+    values: "np.ndarray[Any, np.dtype[np.float32]]"
+    largest: float
+
+    def copied(self) -> Tensor:
+        """The values as a tensor of its own, writable and in this machine's byte order."""
+        return torch.from_numpy(self.values.astype(np.float32))
+
+
+def examine(
+    frame: bytes | memoryview,
+    *,
+    expect_sender: int,
+    expect_round: int,
+    expect_model: str,
+    expect_size: int,
+) -> Examined:
+    """What ``decode`` would return, checked in the same way, without a copy of the values."""
     where = f"Frame expected from client {expect_sender} for round {expect_round}"
     start = _values_start(where, frame)
     header = _parsed(where, bytes(frame[_START + 8 : start]))
@@ -112,14 +147,9 @@ def decode(
             f"{where}: truncated or too long: {found} bytes of values, expected {4 * expect_size}."
         )
     weight = _weight(where, metadata["weight"])
-    # The one copy: a tensor of its own, writable and in this machine's byte order.
-    numbers = np.frombuffer(
-        frame, dtype="<f4", offset=start, count=expect_size
-    ).astype(np.float32)
-    _check_finite(where, weight, numbers)
-    return Message(
-        expect_round, expect_sender, weight, torch.from_numpy(numbers), expect_model
-    )
+    numbers = np.frombuffer(frame, dtype="<f4", offset=start, count=expect_size)
+    largest = _check_finite(where, weight, numbers)
+    return Examined(weight, numbers, largest)
 
 
 def overhead(message: Message) -> int:
@@ -200,7 +230,8 @@ def _weight(where: str, text: str) -> float:
 
 def _check_finite(
     where: str, weight: float, numbers: "np.ndarray[Any, np.dtype[np.float32]]"
-) -> None:
+) -> float:
+    """The largest magnitude of ``numbers``; TransportError unless all is finite."""
     if not 0 <= weight < math.inf:
         raise TransportError(
             f"{where}: expected a finite weight >= 0, got {weight}."
@@ -213,3 +244,4 @@ def _check_finite(
             f"{where}: {found} of {numbers.size} values are not finite. Did that client's "
             f"training diverge?"
         )
+    return max(map(abs, ends), default=0.0)

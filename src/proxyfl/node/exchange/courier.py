@@ -33,8 +33,8 @@ TICK = 0.05
 class Client(Protocol):
     """The asking end of a connection (``proxyfl.transport.grpc.client``, imported when used)."""
 
-    def send(self, message: bytes, *, timeout: float) -> bytes:
-        """The peer's answer."""
+    def send(self, *parts: bytes | memoryview, timeout: float) -> bytes:
+        """The peer's answer to the message that ``parts`` make up."""
         ...
 
     def follow(self) -> Iterator[bytes]:
@@ -198,27 +198,30 @@ class Courier:
     def _send(
         self, card: Card, header: Header, body: bytes | memoryview = b""
     ) -> None:
-        message = messages.pack(header, self.service.identity, body)
-        answer = self.carry(card, message)
+        head = messages.head(header, self.service.identity)
+        answer = self.carry(card, head, body)
         if answer:
             self.service.take(answer, via=card.name)
 
-    def carry(self, card: Card, message: bytes) -> bytes:
-        """Take ``message`` to a peer by whichever way there is; the answer, if it came at once."""
-        self.service.traffic["bytes_sent"] += len(message)
+    def carry(
+        self, card: Card, head: bytes, body: bytes | memoryview = b""
+    ) -> bytes:
+        """Take a message to a peer by whichever way there is; the answer, if it came at once."""
+        self.service.traffic["bytes_sent"] += len(head) + len(body)
         self.service.traffic["messages_sent"] += 1
+        if card.address and self.folder is None:
+            return self.client(card).send(head, body, timeout=self.timeout)
+        message = b"".join([head, body])
         if self.folder is not None:
             self._leave(self.folder, card, message)
             return b""
-        if card.address:
-            return self.client(card).send(message, timeout=self.timeout)
         if self.service.dialled_in(card.name):
             self.service.hand(card.name, message)
             return b""
         return self._relay(card, message)
 
     def _leave(self, folder: Folder, card: Card, message: bytes) -> None:
-        header, _ = messages.parse(message)
+        header, _ = messages.begin(message)
         kind = type(header).__name__.lower()
         slot = f"{self.service.identity.name}-{kind}"
         if isinstance(header, Share | Verdict):
@@ -297,7 +300,7 @@ class Courier:
                 via = None
             answer = self.service.take(message, via=via)
             if answer:
-                sender = messages.parse(message)[0].sender
+                sender = messages.begin(message)[0].sender
                 self.carry(self.service.roster.current.member(sender), answer)
         except ProxyFLError as error:
             self.service.refused(str(error))

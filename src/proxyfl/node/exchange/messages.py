@@ -14,13 +14,12 @@ what it is on whichever way it came: over TLS, through a relay, or as a file.
 Every message carries its sender's ``Stamp``, whose numbers only ever grow at one site.
 
 Guarantees:
-    * ``parse`` returns a header whose every field has the stated type and range, or raises
+    * ``begin`` returns a header whose every field has the stated type and range, or raises
       MessageError; any other bytes raise nothing else and cost no more memory than they have;
-    * ``authentic`` raises unless the member named as sender signed exactly this header and body.
+    * what passes ``check_signature`` and ``check_body`` is what the owner of the card signed.
 """
 
 import dataclasses
-import hashlib
 import json
 from dataclasses import dataclass
 from fractions import Fraction
@@ -35,6 +34,8 @@ MOST_LISTED = 64
 
 _MAGIC = b"PFLNODE" + bytes([VERSION])
 _START = len(_MAGIC) + 4
+HEAD_LIMIT = _START + HEADER_LIMIT + SIGNATURE_BYTES
+"""A message's bytes before its body, at most."""
 _CONTEXT = b"proxyfl message\0"
 _LARGEST = 2**53
 _WEIGHT_DIGITS = 700
@@ -182,16 +183,23 @@ _KINDS: dict[str, type[Header]] = {
 }
 
 
-def pack(header: Header, signer: Signer, body: bytes | memoryview = b"") -> bytes:
-    """The message as bytes."""
+def head(header: Header, signer: Signer) -> bytes:
+    """The message without its body."""
     text = _encoded(header)
     signature = signer.sign(_CONTEXT + text)
-    return b"".join([_MAGIC, len(text).to_bytes(4, "big"), text, signature, body])
+    return b"".join([_MAGIC, len(text).to_bytes(4, "big"), text, signature])
 
 
-def parse(message: bytes) -> tuple[Header, memoryview]:
-    """The header and the body. Nothing is authentic yet."""
-    text, body = _cut(message)
+def pack(header: Header, signer: Signer, body: bytes | memoryview = b"") -> bytes:
+    """The message as bytes."""
+    return b"".join([head(header, signer), body])
+
+
+def begin(start: bytes) -> tuple[Header, memoryview]:
+    """The header of a message that begins with ``start``, and what ``start`` has of the body.
+
+    ``start`` needs no more than ``HEAD_LIMIT`` bytes. Nothing is authentic yet."""
+    text, _, body = _cut(start)
     try:
         content = json.loads(text.tobytes().decode())
     except (ValueError, RecursionError) as error:
@@ -200,26 +208,23 @@ def parse(message: bytes) -> tuple[Header, memoryview]:
         raise MessageError(
             f"Expected a header of kind {', '.join(_KINDS)}, got {content!r:.120}."
         )
-    header = _header(_KINDS[content.pop("kind")], content)
-    size = header.size if isinstance(header, Share) else 0
-    if len(body) != size:
-        raise MessageError(
-            f"A message announces a body of {size} bytes and has {len(body)}."
-        )
-    return header, body
+    return _header(_KINDS[content.pop("kind")], content), body
 
 
-def authentic(message: bytes, card: Verifier) -> None:
-    """Raise unless the owner of ``card`` signed this message, body included."""
-    header, body = parse(message)
-    text, _ = _cut(message)
-    start = _START + len(text)
-    signature = message[start : start + SIGNATURE_BYTES]
-    card.verify(signature, _CONTEXT + text.tobytes())
-    if (
-        isinstance(header, Share)
-        and hashlib.sha256(body).hexdigest() != header.sha256
-    ):
+def check_signature(start: bytes, card: Verifier) -> None:
+    """Raise unless the owner of ``card`` signed the header of the message."""
+    text, signature, _ = _cut(start)
+    card.verify(signature.tobytes(), _CONTEXT + text.tobytes())
+
+
+def body_size(header: Header) -> int:
+    """The bytes of body that ``header`` announces."""
+    return header.size if isinstance(header, Share) else 0
+
+
+def check_body(header: Header, sha256: str) -> None:
+    """Raise unless a body with this SHA-256 is the one that ``header`` announces."""
+    if isinstance(header, Share) and sha256 != header.sha256:
         raise MessageError(
             f"A share of {header.sender!r} has another content than its hash says."
         )
@@ -257,19 +262,21 @@ def _encoded(header: Header) -> bytes:
     return text
 
 
-def _cut(message: bytes) -> tuple[memoryview, memoryview]:
+def _cut(message: bytes) -> tuple[memoryview, memoryview, memoryview]:
+    """Header, signature, and what there is of the body."""
     if message[: len(_MAGIC)] != _MAGIC or len(message) < _START:
         raise MessageError(
             f"Not a message of protocol {VERSION}: it begins with {bytes(message[:8])!r}."
         )
     length = int.from_bytes(message[len(_MAGIC) : _START], "big")
-    end = _START + length + SIGNATURE_BYTES
+    signature = _START + length
+    end = signature + SIGNATURE_BYTES
     if length > HEADER_LIMIT or end > len(message):
         raise MessageError(
             f"A header of {length} bytes in a message of {len(message)}."
         )
     whole = memoryview(message)
-    return whole[_START : _START + length], whole[end:]
+    return whole[_START:signature], whole[signature:end], whole[end:]
 
 
 def _header(kind: type[Header], content: dict[str, Any]) -> Header:

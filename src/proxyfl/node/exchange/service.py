@@ -7,12 +7,13 @@ Guarantees:
     * what is relayed is sealed: the relay learns who writes to whom, and how much.
 """
 
+import itertools
 import json
 import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from proxyfl.errors import ProxyFLError, RunError, TransportError
@@ -62,24 +63,37 @@ class Service:
         self._queues: dict[str, queue.Queue[bytes]] = {}
         self._lock = threading.Lock()
 
-    def answer(self, certificate: bytes, message: bytes) -> bytes:
-        """The answer to what the holder of ``certificate`` sent; TransportError refuses it."""
+    def answer(self, certificate: bytes, pieces: Iterator[bytes]) -> bytes:
+        """The answer to what the holder of ``certificate`` sends; TransportError refuses it."""
         try:
             peer = self.member(certificate)
-            if message.startswith(RELAY):
-                return self._pass_on(peer, message)
-            if message == ABOUT:
+            start = _gathered(pieces)
+            if start.startswith(RELAY):
+                return self._pass_on(peer, b"".join([start, *pieces]))
+            if start == ABOUT:
                 return about(self.roster.current)
-            return self.take(message, via=peer)
+            return self.take(start, pieces, via=peer)
         except ProxyFLError as error:
             raise TransportError(str(error)) from error
 
-    def take(self, message: bytes, *, via: str | None) -> bytes:
-        """Handle one message that came over ``via``'s connection, or sealed (None)."""
-        header, body = messages.parse(message)
+    def take(
+        self, message: bytes, rest: Iterable[bytes] = (), *, via: str | None
+    ) -> bytes:
+        """Handle one message that came over ``via``'s connection, or sealed (None).
+
+        Its body may go on in ``rest``: that is not read before the header is known to be signed
+        by a member, for this site."""
+        header, begun = messages.begin(message)
         self._check_addresses(header, via)
-        messages.authentic(message, self.roster.current.member(header.sender))
-        self._note(header, len(message))
+        messages.check_signature(message, self.roster.current.member(header.sender))
+        size = messages.body_size(header)
+        pieces = itertools.chain([begun], rest)
+        with self.exchange.books.store.frames.receiving(pieces, size) as arrived:
+            messages.check_body(header, arrived.sha256)
+            self._note(header, len(message) - len(begun) + size)
+            return self._handled(header, arrived.frame)
+
+    def _handled(self, header: Header, body: bytes | memoryview) -> bytes:
         try:
             answer = self.exchange.handle(header, body, time=int(time.time()))
         except RestoredError as error:
@@ -229,6 +243,17 @@ class Service:
             )
         elif verdict.outcome == "stored":
             self.log.add("stored", peer=verdict.receiver, round=verdict.round)
+
+
+def _gathered(pieces: Iterator[bytes]) -> bytes:
+    """The start of a message, with all of its head if it has one."""
+    start = b""
+    while len(start) < messages.HEAD_LIMIT:
+        piece = next(pieces, b"")
+        if not piece:
+            break
+        start += piece
+    return start
 
 
 def _unwrapped(message: bytes) -> tuple[str, bytes]:

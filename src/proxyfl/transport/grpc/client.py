@@ -7,7 +7,7 @@ Guarantees:
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.transport.grpc import (
     FOLLOW,
     HANDSHAKE_SECONDS,
+    PIECE,
     SEND,
     Credentials,
     options,
@@ -41,11 +42,16 @@ class Client:
         self._shown: Credentials | None = None
         self._channel: Any = None
 
-    def send(self, message: bytes, *, timeout: float) -> bytes:
-        """The peer's answer to ``message``."""
-        ask = self._open().unary_unary(SEND)
+    def send(self, *parts: bytes | memoryview, timeout: float) -> bytes:
+        """The peer's answer to the message that ``parts`` make up."""
+        channel = self._open()
         try:
-            answer: bytes = ask(message, timeout=timeout)
+            answer: bytes
+            if sum(map(len, parts)) <= PIECE:
+                answer = channel.unary_unary(SEND)(b"".join(parts), timeout=timeout)
+            else:
+                ask = channel.stream_unary(SEND)
+                answer = ask(_pieces(parts), timeout=timeout)
         except grpc.RpcError as error:
             raise self._translated(error) from error
         except (
@@ -103,7 +109,9 @@ class Client:
             ("grpc.enable_http_proxy", 0),
         ]
         return grpc.secure_channel(
-            self.address, secure, options=[*options(self._largest), *named]
+            self.address,
+            secure,
+            options=[*options(sent=PIECE, received=self._largest), *named],
         )
 
     def _translated(self, error: Any) -> TransportError:
@@ -115,3 +123,9 @@ class Client:
         return TransportError(
             f"{self.address} refused ({code.name}): {details:.400}"
         )
+
+
+def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    for part in parts:
+        for start in range(0, len(part), PIECE):
+            yield bytes(part[start : start + PIECE])

@@ -3,7 +3,9 @@
 Guarantees:
     * a call reaches ``answer`` only over TLS 1.3, with a client certificate that the trusted ones
       signed; who that is, ``answer`` decides from the certificate;
-    * a message larger than ``largest`` is refused before its memory is taken;
+    * a message arrives in pieces of at most ``PIECE`` bytes, one at a time as ``answer`` asks for
+      them; a larger piece is refused before its memory is taken, and so is whatever exceeds
+      ``largest`` in all;
     * one peer, whatever certificates it shows, has at most ``per_peer`` calls in progress and one
       stream; more are turned away before they are read, and a message that has not arrived after
       ``patience`` seconds ends its call. So one peer cannot occupy all threads, by many calls or
@@ -24,6 +26,7 @@ from proxyfl.transport.grpc import (
     FOLLOW,
     HANDSHAKE_SECONDS,
     KEEPALIVE_SECONDS,
+    PIECE,
     SEND,
     Credentials,
     options,
@@ -32,8 +35,8 @@ from proxyfl.transport.grpc import (
 Who = Callable[[bytes], str]
 """The peer's certificate -> its name; TransportError if it is nobody's."""
 
-Answer = Callable[[bytes, bytes], bytes]
-"""(the peer's certificate, message) -> answer; TransportError refuses."""
+Answer = Callable[[bytes, Iterator[bytes]], bytes]
+"""(the peer's certificate, the message in pieces) -> answer; TransportError refuses."""
 
 Follow = Callable[[bytes, Callable[[], bool]], Iterator[bytes]]
 """(the peer's certificate, whether it still listens) -> messages for it, as they come."""
@@ -61,6 +64,7 @@ class Server:
         self._answer = answer
         self._follow = follow
         self._per_peer = per_peer
+        self._largest = largest
         self._patience = patience
         self._refused = refused
         self._lock = threading.Lock()
@@ -69,7 +73,7 @@ class Server:
             ThreadPoolExecutor(threads, thread_name_prefix="proxyfl-server"),
             handlers=[_Methods(self._send, self._stream)],
             options=[
-                *options(largest),
+                *options(sent=largest, received=PIECE),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", 2 * per_peer),
                 ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
@@ -103,28 +107,37 @@ class Server:
     def _send(self, messages: Iterator[bytes], context: Any) -> bytes:
         certificate = self._certificate(context)
         name = self._named(certificate, context)
+        timer = threading.Timer(self._patience, context.cancel)
+        timer.daemon = True
         with _Turn(self, name, context, self._per_peer):
-            message = self._awaited(messages, context)
+            timer.start()
             try:
-                return self._answer(certificate, message)
+                return self._answer(certificate, self._arriving(messages, timer))
             except TransportError as error:
                 self._refused(str(error))
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:400])
                 raise
+            finally:
+                timer.cancel()
 
-    def _awaited(self, messages: Iterator[bytes], context: Any) -> bytes:
-        """The one message of a call, if it arrives in time."""
-        timer = threading.Timer(self._patience, context.cancel)
-        timer.daemon = True
-        timer.start()
+    def _arriving(
+        self, messages: Iterator[bytes], timer: threading.Timer
+    ) -> Iterator[bytes]:
+        """The pieces of a call's message; ``timer`` stops when all have arrived."""
+        size = 0
         try:
-            return next(messages)
-        except (StopIteration, grpc.RpcError):
-            self._refused("a call whose message did not arrive")
-            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "No message came.")
-            raise
-        finally:
-            timer.cancel()
+            for piece in messages:
+                size += len(piece)
+                if size > self._largest:
+                    raise TransportError(
+                        f"A message of more than {self._largest} bytes, the most allowed."
+                    )
+                yield piece
+        except grpc.RpcError as error:
+            raise TransportError("a call whose message did not arrive") from error
+        if not size:
+            raise TransportError("a call whose message did not arrive")
+        timer.cancel()
 
     def _named(self, certificate: bytes, context: Any) -> str:
         try:
