@@ -87,7 +87,7 @@ class Service:
         self._check_addresses(header, via)
         messages.check_signature(message, self.roster.current.member(header.sender))
         size = messages.body_size(header)
-        pieces = itertools.chain([begun], rest)
+        pieces: Iterable[bytes | memoryview] = itertools.chain([begun], rest)
         with self.exchange.books.store.frames.receiving(pieces, size) as arrived:
             messages.check_body(header, arrived.sha256)
             self._note(header, len(message) - len(begun) + size)
