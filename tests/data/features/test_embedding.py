@@ -37,6 +37,16 @@ def normalised(shape: tuple[int, ...]) -> nn.Module:
 MEANS = f"{__name__}:means"
 
 
+def squares(shape: tuple[int, ...]) -> nn.Module:
+    """The square of each column: an embedder of a table's rows."""
+
+    class Squares(nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows**2
+
+    return Squares()
+
+
 @pytest.mark.parametrize("seed", [0, 5])
 def test_features_divide_as_their_images_do(tmp_path: Path, seed: int) -> None:
     """Where a test part is drawn, the same seed draws the same one from the features; sites and
@@ -126,3 +136,27 @@ def test_the_command(
         "1,438 training and 359 test examples of shape 36"
         in capsys.readouterr().out
     )
+
+
+def test_the_command_keeps_sites_and_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--site`` names an archive's array or a table's column, ``--label`` a table's column."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    hospitals = ["east", "west"] * 20
+    x = rng.integers(0, 256, (40, 6, 5), dtype=np.uint8)
+    np.savez("images.npz", x=x, y=np.arange(40) % 3, hospital=hospitals)
+    line = f"embed images.npz --site hospital --model {MEANS} --out one.store"
+    assert main(line.split()) == 0
+    rows = [f"{i},{i % 3},{hospitals[i]}" for i in range(40)]
+    Path("rows.csv").write_text("\n".join(["a,kind,hospital", *rows]) + "\n")
+    line = f"embed rows.csv --label kind --site hospital --model {__name__}:squares"
+    assert main([*line.split(), "--out", "two.store"]) == 0
+    for store in ("one.store", "two.store"):
+        found = load(store)
+        assert found.site_names == ("east", "west")
+        assert found.class_names == ("0", "1", "2")
+    values = found.train_x.flatten().sqrt().long()
+    assert torch.equal(values % 2, found.site)
+    assert torch.equal(values % 3, found.train_y)

@@ -39,8 +39,8 @@ def contact_sheet(folder: Path) -> Path:
         draw.text((4, top + 3), _caption(key, rows, entries), fill="black")
         chosen = np.linspace(0, len(rows) - 1, min(ACROSS, len(rows))).astype(int)
         for column, place in enumerate(chosen):
-            values = examples.take(torch.tensor([rows[place]]))[0]
-            pixels = (values * 255).round().byte().permute(1, 2, 0).numpy()
+            values = examples.values(torch.tensor([rows[place]]))[0]
+            pixels = np.ascontiguousarray(values.transpose(1, 2, 0))
             image = images.fromarray(
                 pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
             )

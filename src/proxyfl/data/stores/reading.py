@@ -42,6 +42,13 @@ class Stored:
         return self.content.shape
 
     def take(self, rows: Tensor) -> Tensor:
+        values = self.values(rows)
+        if values.dtype == np.uint8:
+            return pixels(values)
+        return torch.from_numpy(values)
+
+    def values(self, rows: Tensor) -> npt.NDArray[Any]:
+        """Some examples as they are stored."""
         wanted = rows.cpu().numpy()
         values = np.empty((len(wanted), *self.shape), dtype=self.content.dtype)
         shards = np.searchsorted(self._ends, wanted, side="right")
@@ -53,9 +60,7 @@ class Stored:
                 self._read(
                     int(shards[first]), int(wanted[first]), values[first:last]
                 )
-        if values.dtype == np.uint8:
-            return pixels(values)
-        return torch.from_numpy(values)
+        return values
 
     def entries(self) -> list[Entry]:
         """What the store's index says of each example."""

@@ -26,6 +26,7 @@ examples:
   proxyfl embed endoscopy.store --model efficientnet-lite0 --out features
   proxyfl embed endoscopy.store --model scattering --set grid=2 --out features
   proxyfl embed endoscopy.store --model mine:backbone --out features
+  proxyfl embed images.npz --site hospital --model scattering --out features
   proxyfl run --set data.source=features --set models.private=mlp
 """
 
@@ -60,6 +61,17 @@ def add(commands: "Commands") -> None:
         help="the store to write",
     )
     parser.add_argument(
+        "--label",
+        default="label",
+        metavar="COLUMN",
+        help="label column of a table (default label)",
+    )
+    parser.add_argument(
+        "--site",
+        metavar="COLUMN",
+        help="site column of a table, or site array of an .npz: kept in the store",
+    )
+    parser.add_argument(
         "--data-dir", metavar="DIR", help="where named datasets lie"
     )
     parser.add_argument(
@@ -75,7 +87,13 @@ def execute(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {}
     for text in args.options:
         _settings.override(options, text)
-    dataset = load(args.source, directory=args.data_dir, download=not args.offline)
+    dataset = load(
+        args.source,
+        directory=args.data_dir,
+        label=args.label,
+        site=args.site,
+        download=not args.offline,
+    )
     total = len(dataset.train) + len(dataset.test)
     with spinner(f"embedding {total} images", total=total) as advance:
         head = embed(dataset, args.out, args.model, options, advance=advance)
