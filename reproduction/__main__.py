@@ -11,8 +11,16 @@ from proxyfl.cli.terminal.spinner import duration as in_words
 from proxyfl.errors import ProxyFLError
 from proxyfl.simulation import division
 from proxyfl.sweeps import file as sweep
-from reproduction import catalogue, duration, figures, joining, page, records
-from reproduction.catalogue import EXPERIMENTS, JOINING, Experiment
+from reproduction import (
+    catalogue,
+    duration,
+    figures,
+    images,
+    joining,
+    page,
+    records,
+)
+from reproduction.catalogue import EXPERIMENTS, IMAGES, JOINING, Experiment
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     listed = "\n".join(
         f"  {e.name:14} {e.title} ({e.place})"
-        for e in (*EXPERIMENTS.values(), *JOINING.values())
+        for e in (*EXPERIMENTS.values(), *JOINING.values(), *IMAGES.values())
     )
     parser = argparse.ArgumentParser(
         prog="python -m reproduction",
@@ -89,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     draw.set_defaults(do=_figures)
     write = commands.add_parser(
         "page",
-        help="write the tables of docs/reproduction.md and docs/joining.md from the records",
+        help="write the tables of docs/reproduction.md, joining.md and medical.md from the records",
     )
     write.set_defaults(do=_page)
     return parser
@@ -157,6 +165,8 @@ def _figures(args: argparse.Namespace) -> int:
         print(_short(path))
     for path in joining.draw(args.results, args.to):
         print(_short(path))
+    for path in images.draw(args.results, args.to):
+        print(_short(path))
     return 0
 
 
@@ -165,6 +175,8 @@ def _page(_args: argparse.Namespace) -> int:
     print(_short(page.PAGE))
     joining.write()
     print(_short(joining.PAGE))
+    images.write()
+    print(_short(images.PAGE))
     return 0
 
 

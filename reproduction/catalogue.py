@@ -64,8 +64,26 @@ JOINING = {
 }
 """What joining is worth to true sites (docs/joining.md)."""
 
+IMAGES = {
+    name: Experiment(f"images/{name}", title, place)
+    for name, title, place in (
+        ("kvasir", "Kvasir, pixels", "endoscopy"),
+        ("kvasir-features", "Kvasir, public features", "endoscopy"),
+        ("histopathology", "BreaKHis by patient, pixels", "histopathology"),
+        (
+            "histopathology-features",
+            "BreaKHis by patient, public features",
+            "histopathology",
+        ),
+        ("slides", "generated slides of four scanners", "histopathology"),
+        ("ham10000", "HAM10000 by its four collections", "beyond"),
+    )
+}
+"""Medical images (docs/medical.md)."""
+
 
 def experiment(name: str) -> Experiment:
     """The experiment called ``name``."""
-    known = EXPERIMENTS | {study.name: study for study in JOINING.values()}
+    studies = (*JOINING.values(), *IMAGES.values())
+    known = EXPERIMENTS | {study.name: study for study in studies}
     return known[choice("experiment", name, known)]

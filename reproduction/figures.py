@@ -107,18 +107,18 @@ def ablations(results: Results) -> "Figure":
     _skew(axes[0], views.skew(results))
     _heterogeneous(axes[1], views.heterogeneous(results))
     _without_dp(axes[2], views.without_dp(results))
-    _legend_below(figure, axes[:1], room=0.2)
+    legend_below(figure, axes[:1], room=0.2)
     return figure
 
 
 def appendix(results: Results) -> "Figure":
     """All models MLP, batch size, and the weight of the other model."""
     figure, axes = plt.subplots(1, 3, figsize=(3.2 * WIDTH, HEIGHT + 0.7))
-    _curves(axes[0], results.record("both-mlp"), "accuracy")
+    curves(axes[0], results.record("both-mlp"), "accuracy")
     axes[0].set(title="private and proxy both MLP", ylabel="test accuracy")
     _batch_size(axes[1], views.batch_size(results))
     _weight(axes[2], views.weight(results))
-    _legend_below(figure, axes[:1], room=0.2)
+    legend_below(figure, axes[:1], room=0.2)
     return figure
 
 
@@ -217,16 +217,16 @@ def _benchmarks(results: Results, measure: str, label: str) -> "Figure":
     figure, axes = plt.subplots(1, 3, figsize=(3.2 * WIDTH, HEIGHT + 0.7))
     for axis, (name, title) in zip(axes, DATASETS.items(), strict=True):
         if results.has(name):
-            _curves(axis, results.record(name), measure)
+            curves(axis, results.record(name), measure)
             axis.set_title(title)
         else:
             axis.set_title(f"{title}: not recorded")
     axes[0].set_ylabel(label)
-    _legend_below(figure, axes[:1], room=0.2)
+    legend_below(figure, axes[:1], room=0.2)
     return figure
 
 
-def _curves(axis: "Axes", record: Record, measure: str) -> None:
+def curves(axis: "Axes", record: Record, measure: str) -> None:
     for model in MODELS:
         if not record.has(model.method, model.role):
             continue
@@ -430,7 +430,7 @@ def _level(axis: "Axes", scored: Scores, label: str) -> None:
     )
 
 
-def _legend_below(figure: "Figure", axes: Sequence["Axes"], *, room: float) -> None:
+def legend_below(figure: "Figure", axes: Sequence["Axes"], *, room: float) -> None:
     handles: dict[str, Any] = {}
     for axis in axes:
         handles |= dict(

@@ -88,10 +88,10 @@ def overview(results: Results) -> str:
                 experiment.place,
                 f"{rounds} of {record.rounds}",
                 " to ".join(map(str, seeds)) + f" of {len(record.seeds)}",
-                f"{_core_hours(record):.1f}",
+                f"{core_hours(record):.1f}",
             ]
         )
-    return _markdown(
+    return markdown(
         ["experiment", "in the paper", "rounds", "seeds", "core-hours"], rows
     )
 
@@ -107,7 +107,7 @@ def benchmarks(results: Results) -> str:
                 scores(record, model, record.last_round, m)
                 for m in ("accuracy", "macro_accuracy")
             )
-            cells += [_spread(accuracy), f"{spread(macro.values()).mean:.3f}"]
+            cells += [plus_minus(accuracy), f"{spread(macro.values()).mean:.3f}"]
         rows.append([model.name, *cells])
     rows += [
         [
@@ -124,7 +124,7 @@ def benchmarks(results: Results) -> str:
             "macro",
         )
     ]
-    return _markdown(["model", *heads], rows)
+    return markdown(["model", *heads], rows)
 
 
 def skew(results: Results) -> str:
@@ -134,8 +134,8 @@ def skew(results: Results) -> str:
     for model in MODELS:
         found = [scored[model] for scored in view.scores.values()]
         change = spread(found[-1].values()).mean - spread(found[0].values()).mean
-        rows.append([model.name, *map(_spread, found), _points(change)])
-    return _markdown(
+        rows.append([model.name, *map(plus_minus, found), _points(change)])
+    return markdown(
         [
             f"after {view.round} rounds",
             *(f"p_major {p}" for p in view.scores),
@@ -151,7 +151,7 @@ def heterogeneous(results: Results) -> str:
     rows = [
         [
             str(name),
-            *map(_spread, found.values()),
+            *map(plus_minus, found.values()),
             *(_against(found[PROXYFL], found[m]) for m in (REGULAR, ALONE)),
         ]
         for name, found in view.scores.items()
@@ -163,7 +163,7 @@ def heterogeneous(results: Results) -> str:
         "ProxyFL - Regular",
         "ProxyFL - alone",
     ]
-    return _markdown([f"after {view.round} rounds", *heads], rows)
+    return markdown([f"after {view.round} rounds", *heads], rows)
 
 
 def without_dp(results: Results) -> str:
@@ -173,14 +173,14 @@ def without_dp(results: Results) -> str:
     rows = [
         [
             m.name,
-            _spread(free[m]),
-            _spread(under[m]),
+            plus_minus(free[m]),
+            plus_minus(under[m]),
             _points(compare(under[m], free[m]).over_clients.difference),
         ]
         for m in free
     ]
-    rows.append([ALONE.name, _spread(view.alone), "", ""])
-    return _markdown(
+    rows.append([ALONE.name, plus_minus(view.alone), "", ""])
+    return markdown(
         [f"after {view.round} rounds", *map(str, view.scores), "change"], rows
     )
 
@@ -193,19 +193,19 @@ def both_mlp(results: Results) -> str:
         | ({views.skew(results).round} if results.has("skew") else set())
     )
     rows = [
-        [m.name, *(_spread(scores(record, m, at)) for at in rounds)] for m in MODELS
+        [m.name, *(plus_minus(scores(record, m, at)) for at in rounds)] for m in MODELS
     ]
-    return _markdown(["model", *(f"{at} rounds" for at in rounds)], rows)
+    return markdown(["model", *(f"{at} rounds" for at in rounds)], rows)
 
 
 def batch_size(results: Results) -> str:
     """Accuracy and epsilon by batch size."""
     view = views.batch_size(results)
     rows = [
-        [str(b), *map(_spread, found.values()), _epsilon(view.epsilon[b])]
+        [str(b), *map(plus_minus, found.values()), _epsilon(view.epsilon[b])]
         for b, found in view.scores.items()
     ]
-    return _markdown(
+    return markdown(
         [
             f"batch size, {view.round} rounds",
             "private",
@@ -220,11 +220,11 @@ def weight(results: Results) -> str:
     """Accuracy by alpha = beta."""
     view = views.weight(results)
     rows = [
-        [str(w), *map(_spread, f.values()), _against(f[PROXYFL], f[FML])]
+        [str(w), *map(plus_minus, f.values()), _against(f[PROXYFL], f[FML])]
         for w, f in view.scores.items()
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
-    return _markdown(
+    return markdown(
         [f"alpha = beta, {view.round} rounds", *heads, "ProxyFL - FML, private"],
         rows,
     )
@@ -236,7 +236,7 @@ def honest(results: Results) -> str:
     rows = []
     for alpha, found in own.scores.items():
         before = taught.scores[alpha][PROXYFL] if alpha in taught.scores else {}
-        cells = [_spread(before) if before else "", *map(_spread, found.values())]
+        cells = [plus_minus(before) if before else "", *map(plus_minus, found.values())]
         cost = _against(found[PROXYFL], before) if before else ""
         rows.append([str(alpha), *cells, cost, _against(found[PROXYFL], own.alone)])
     heads = [
@@ -245,7 +245,7 @@ def honest(results: Results) -> str:
         "FML, beta = 0: end-to-end",
     ]
     first = f"alpha, {own.round} rounds, epsilon {_epsilon(next(iter(own.epsilon.values())))}"
-    return _markdown(
+    return markdown(
         [first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"],
         rows,
     )
@@ -258,9 +258,9 @@ def mixing(results: Results) -> str:
     for model in next(iter(view.scores.values())):
         found = [scored[model] for scored in view.scores.values()]
         rows.append(
-            [model.name, *map(_spread, found), _against(found[1], found[0])]
+            [model.name, *map(plus_minus, found), _against(found[1], found[0])]
         )
-    return _markdown(
+    return markdown(
         [f"after {view.round} rounds", *map(str, view.scores), "1/2 - permutation"],
         rows,
     )
@@ -272,13 +272,13 @@ def epsilon(results: Results) -> str:
     rows = [
         [
             shown(view.epsilon[target] or 0.0, 2),
-            *map(_spread, found.values()),
+            *map(plus_minus, found.values()),
             _against(found[views.LINEAR], view.alone),
         ]
         for target, found in view.scores.items()
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
-    table = _markdown(
+    table = markdown(
         [
             f"epsilon (end-to-end), {view.round} rounds",
             *heads,
@@ -286,14 +286,14 @@ def epsilon(results: Results) -> str:
         ],
         rows,
     )
-    alone = f"`alone`, on the same data and in batches of the same size: {_spread(view.alone)}."
+    alone = f"`alone`, on the same data and in batches of the same size: {plus_minus(view.alone)}."
     return f"{table}\n\n{alone}"
 
 
 def verdicts(results: Results) -> str:
     """Each statement of the paper and what we found."""
     found = statements.all_of(results)
-    return _markdown(
+    return markdown(
         ["the paper says", "met by", "verdict"],
         [[s.claim, f"{s.count} comparisons", f"**{s.verdict}**"] for s in found],
     )
@@ -341,7 +341,7 @@ def evidence(statement: Statement) -> str:
         "seeds",
         "met",
     ]
-    table = _markdown(heads, rows)
+    table = markdown(heads, rows)
     return (
         f"Rule: {statement.rule}.\n\n{table}\n\nVerdict: **{statement.verdict}**."
     )
@@ -375,7 +375,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
 }
 
 
-def _core_hours(record: Record) -> float:
+def core_hours(record: Record) -> float:
     """One core's time for all runs, by the recorded seconds per round."""
     runs = {
         (str(g.settings), g.method): (g.rounds[-1], len(g.seeds))
@@ -395,7 +395,7 @@ def _cost(record: Record, model: Model) -> str:
     return f"{_epsilon(group.epsilon_at(record.last_round))} {group.kind}"
 
 
-def _spread(found: Scores) -> str:
+def plus_minus(found: Scores) -> str:
     seen = spread(found.values())
     return (
         f"{seen.mean:.3f}"
@@ -426,6 +426,6 @@ def _p(test: PairedTest | None) -> str:
     return f"{test.t_test:.0e}" if test.t_test < 0.001 else f"{test.t_test:.3f}"
 
 
-def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -110,18 +110,18 @@ def _best(results: Results) -> Statement:
 
 def _above_fml(results: Results) -> Statement:
     rows = [
-        _row(name, record, ours, theirs, _higher)
+        _row(name, record, ours, theirs, higher)
         for name, record in _benchmarks(results)
         for ours, theirs in ((PROXYFL, FML), (PROXYFL_PROXY, FML_PROXY))
     ]
     if results.has("weight") and results.has("both-mlp"):
         rows += [
-            _difference(
+            difference(
                 f"alpha = beta = {weight}",
                 FML.name,
                 found[PROXYFL],
                 found[FML],
-                _higher,
+                higher,
             )
             for weight, found in views.weight(results).scores.items()
         ]
@@ -133,8 +133,8 @@ def _above_fml(results: Results) -> Statement:
 def _avgpush(results: Results) -> Statement:
     def rows() -> Iterator[Row]:
         for name, record in _benchmarks(results):
-            yield _row(name, record, AVGPUSH, FEDAVG_TRAINED, _higher)
-            yield _row(name, record, AVGPUSH, FEDAVG, _higher, counts=False)
+            yield _row(name, record, AVGPUSH, FEDAVG_TRAINED, higher)
+            yield _row(name, record, AVGPUSH, FEDAVG, higher, counts=False)
 
     rule = "higher mean, both scored before the exchange, as the released code scores them"
     return Statement(
@@ -150,12 +150,12 @@ def _skew(results: Results) -> Statement:
         return _minus(found[even][model], found[skewed][model])
 
     rows = [
-        _difference(
+        difference(
             f"p_major {even} to {skewed}",
             model.name,
             lost(PROXYFL),
             lost(model),
-            _lower,
+            lower,
             counts=model is not ALONE,
         )
         for model in (*OF_THE_PAPER, PROXYFL_PROXY, ALONE)
@@ -173,12 +173,12 @@ def _architectures(results: Results) -> Statement:
     rows, gains = [], {}
     for name, scored in found.items():
         rows += [
-            _difference(
+            difference(
                 str(name),
                 other.name,
                 scored[PROXYFL],
                 scored[other],
-                _higher,
+                higher,
                 counts=other is not ALONE,
             )
             for other in (REGULAR, ALONE)
@@ -195,7 +195,7 @@ def _architectures(results: Results) -> Statement:
     )
     weak, strong = by_strength[0], by_strength[-1]
     rows.append(
-        _difference(
+        difference(
             f"gain of the weakest, {weak}",
             f"of the strongest, {strong}",
             gains[weak],
@@ -218,7 +218,7 @@ def _dp(results: Results) -> Statement:
         return _minus(found["without DP"][model], found["with DP"][model])
 
     rows = [
-        _difference("loss from DP", model.name, lost(PROXYFL), lost(model), _lower)
+        difference("loss from DP", model.name, lost(PROXYFL), lost(model), lower)
         for model in (*OF_THE_PAPER, PROXYFL_PROXY)
     ]
     return Statement(
@@ -237,7 +237,7 @@ def _batches(results: Results) -> Statement:
         base.group("proxyfl", "private").kind,
     )
     rows = [
-        _difference(
+        difference(
             f"batches of {size}",
             f"batches of {usual}",
             found[PROXYFL],
@@ -265,18 +265,18 @@ _STATEMENTS: Sequence[tuple[Sequence[str], Callable[[Results], Statement]]] = (
 
 def _significant(seen: Comparison, p_below: float = P_OF_THE_PAPER) -> bool:
     p = seen.over_clients.t_test
-    return _higher(seen) and p is not None and p < p_below
+    return higher(seen) and p is not None and p < p_below
 
 
 def _clearly(seen: Comparison) -> bool:
     return _significant(seen, P_CLEAR)
 
 
-def _higher(seen: Comparison) -> bool:
+def higher(seen: Comparison) -> bool:
     return seen.over_clients.difference > 0
 
 
-def _lower(seen: Comparison) -> bool:
+def lower(seen: Comparison) -> bool:
     return seen.over_clients.difference < 0
 
 
@@ -313,7 +313,7 @@ def _row(
     )
 
 
-def _difference(
+def difference(
     where: str,
     against: str,
     ours: Scores,

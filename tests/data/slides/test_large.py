@@ -80,16 +80,16 @@ def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_an_extraction_costs_little_more_than_reading(tmp_path: Path) -> None:
-    """An extraction, with checksums, files and a contact sheet, takes at most two and a half times
-    the processor time of plain reading of the same regions."""
-    root = large_slide(tmp_path, 10_000)
+    """An extraction, with checksums, files and a contact sheet, takes at most twice the processor
+    time of plain reading of the same regions."""
+    root = large_slide(tmp_path, 20_000)
     faults = Faults()
     entries = from_folders(root, "site/person", faults, suffixes=[".tif"])
-    patches = Patches(size=512)
+    patches = Patches(size=512, per_site=300)
     sources = with_contours(root, entries, None, faults)
     planned = plan(sources, patches, faults)
     ratios = []
-    for attempt in range(3):
+    for attempt in range(5):
         start = time.process_time()
         with openslide.OpenSlide(root / planned[0].file) as slide:
             for entry in planned:
@@ -102,7 +102,7 @@ def test_an_extraction_costs_little_more_than_reading(tmp_path: Path) -> None:
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
     each = 1000 * plain / len(planned)
     print(f"{len(planned)} patches, {each:.1f} ms each to read; ratios {shown}")
-    assert float(np.median(ratios)) > 0.4
+    assert float(np.median(ratios)) > 0.5
 
 
 @pytest.mark.slow

@@ -116,6 +116,22 @@ def test_patches_are_what_openslide_reads(cohort: Path, tmp_path: Path) -> None:
     assert (tmp_path / "store" / "contact.png").is_file()
 
 
+def test_another_package_reads_the_same(
+    cohort: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the function behind the package's ``read_region``, regions are the same: scanned
+    ones, and white where they leave the slide."""
+    slide = Slide(first_slide(cohort))
+    places = [(256, 300), (slide.size[0] - 40, 300)]
+    direct = [slide.region(x, y, 64, 64, 1.0) for x, y in places]
+    monkeypatch.setattr("proxyfl.data.slides.slide.DIRECT", "gone")
+    for (x, y), expected in zip(places, direct, strict=True):
+        assert np.array_equal(slide.region(x, y, 64, 64, 1.0), expected)
+    assert (direct[1][:, :, -20:] == 255).all()
+    assert direct[0].std() > 1
+    slide.close()
+
+
 def test_microns_and_levels_agree(cohort: Path, tmp_path: Path) -> None:
     """A scale in microns that is a level's reads that level, and one between two levels reduces
     the finer one."""

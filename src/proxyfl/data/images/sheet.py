@@ -40,12 +40,10 @@ def contact_sheet(folder: Path) -> Path:
         chosen = np.linspace(0, len(rows) - 1, min(ACROSS, len(rows))).astype(int)
         for column, place in enumerate(chosen):
             values = examples.values(torch.tensor([rows[place]]))[0]
-            pixels = np.ascontiguousarray(values.transpose(1, 2, 0))
-            image = images.fromarray(
-                pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
-            )
-            image.thumbnail((SIDE - 2, SIDE - 2))
-            sheet.paste(image.convert("RGB"), (column * SIDE, top + CAPTION))
+            bands = [images.fromarray(band) for band in values]
+            image = images.merge("RGB", bands if len(bands) == 3 else bands * 3)
+            image.thumbnail((SIDE - 2, SIDE - 2), images.Resampling.BOX)
+            sheet.paste(image, (column * SIDE, top + CAPTION))
     path = folder / NAME
     with _files.writing(path), _files.whole(path) as scratch:
         sheet.save(scratch, format="PNG")

@@ -28,6 +28,8 @@ CACHE_BYTES = 2**25
 SAME_SCALE = 0.02
 """A level whose scale differs by less than this part of it is taken as it is."""
 
+DIRECT = "_read_region"
+"""The library's own function in ``openslide.lowlevel``."""
 OPAQUE = 0xFF000000
 WHITE = 0xFFFFFFFF
 
@@ -41,7 +43,9 @@ class Damaged(DataError):
 
 
 class Slide:
-    """A slide that is open. Not for use by two threads at once."""
+    """A slide that is open. Not for use by two threads at once.
+
+    ``microns`` are those a pixel spans at the finest level, or None if the file does not say."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,6 +61,9 @@ class Slide:
                 f"{self.path}: not a readable slide ({problem})."
             ) from problem
         self._handle.set_cache(library.OpenSlideCache(CACHE_BYTES))
+        # asked for with every region, and slow to ask the library for
+        self._steps = tuple(map(float, self._handle.level_downsamples))
+        self.microns = _microns(self._handle.properties.get("openslide.mpp-x"))
 
     def close(self) -> None:
         """Let go of the file and of the cache."""
@@ -68,25 +75,14 @@ class Slide:
         width, height = self._handle.dimensions
         return int(width), int(height)
 
-    @property
-    def microns(self) -> float | None:
-        """Microns a pixel at the finest level, or None if the file does not say."""
-        found = self._handle.properties.get("openslide.mpp-x")
-        try:
-            value = float(found)
-        except (TypeError, ValueError):
-            return None
-        return value if 0 < value < 1000 else None
-
     def downsample_of(self, level: int) -> float:
         """How many pixels of the finest level a pixel of ``level`` spans, a side."""
-        steps = self._handle.level_downsamples
-        if level >= len(steps):
+        if level >= len(self._steps):
             raise DataError(
-                f"{self.path}: no level {level}; its levels are 0 to {len(steps) - 1}. Say the "
-                "scale in microns instead."
+                f"{self.path}: no level {level}; its levels are 0 to {len(self._steps) - 1}. Say "
+                "the scale in microns instead."
             )
-        return float(steps[level])
+        return self._steps[level]
 
     def region(
         self, x: int, y: int, width: int, height: int, downsample: float
@@ -109,12 +105,11 @@ class Slide:
         return downsample / self._level_for(downsample)[1]
 
     def _level_for(self, downsample: float) -> tuple[int, float]:
-        steps = self._handle.level_downsamples
         found = 0
-        for level, step in enumerate(steps):
+        for level, step in enumerate(self._steps):
             if step <= downsample * (1 + SAME_SCALE):
                 found = level
-        return found, float(steps[found])
+        return found, self._steps[found]
 
     def _read(self, x: int, y: int, level: int, width: int, height: int) -> Argb:
         library = _openslide(self.path)
@@ -133,6 +128,14 @@ class Slide:
         return found
 
 
+def _microns(said: Any) -> float | None:
+    try:
+        value = float(said)
+    except (TypeError, ValueError):
+        return None
+    return value if 0 < value < 1000 else None
+
+
 def _argb(
     handle: Any, place: tuple[int, int], level: int, size: tuple[int, int]
 ) -> Argb:
@@ -144,15 +147,16 @@ def _argb(
     from openslide import lowlevel
 
     width, height = size
-    direct = getattr(lowlevel, "_read_region", None)
-    if direct is None:
+    direct = getattr(lowlevel, DIRECT, None)
+    slide = getattr(handle, "_osr", None)
+    if direct is None or slide is None:
         rgba = np.asarray(handle.read_region(place, level, size), dtype=np.uint32)
         red, green, blue, alpha = np.moveaxis(rgba, 2, 0)
         joined: Argb = alpha << 24 | red << 16 | green << 8 | blue
         return joined
     found = np.empty((height, width), dtype=np.uint32)
     pointer = found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint32))
-    direct(handle._osr, pointer, *place, level, width, height)
+    direct(slide, pointer, *place, level, width, height)
     return found
 
 

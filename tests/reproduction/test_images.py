@@ -1,0 +1,119 @@
+"""docs/medical.md: its tables are made from the recorded studies; a verdict follows from its
+rule."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from proxyfl.sweeps import file as sweep
+from reproduction import catalogue, images
+from reproduction.catalogue import IMAGES
+from reproduction.records import Record
+from reproduction.series import Results
+from tests.reproduction.samples import group, record, results
+
+TEXT = images.PAGE.read_text(encoding="utf-8") if images.PAGE.is_file() else ""
+METHODS = {
+    "joint",
+    "regular",
+    "fedavg",
+    "cwt",
+    "avgpush",
+    "proxyfl",
+    "alone",
+    "fml",
+}
+
+
+def kvasir(proxyfl: float, fml: float, hub: float) -> Record:
+    """A record of Kvasir in which models score as given, and a little better at one client."""
+    scored = {
+        ("proxyfl", "private"): proxyfl,
+        ("fml", "private"): fml,
+        ("fml", "received"): hub,
+        ("fedavg", "received"): hub,
+    }
+    groups = [
+        group(method, role, [[score, score + 0.01]])
+        for (method, role), score in scored.items()
+    ]
+    return record("images/kvasir", groups, **{"data.source": "kvasir.store"})
+
+
+@pytest.mark.parametrize(
+    ("proxyfl", "fml", "hub", "little", "above"),
+    [
+        (0.5, 0.4, 0.15, "holds", "holds"),
+        (0.5, 0.6, 0.45, "does not hold here", "does not hold here"),
+    ],
+)
+def test_verdicts_follow_from_the_rules(
+    tmp_path: Path,
+    proxyfl: float,
+    fml: float,
+    hub: float,
+    little: str,
+    above: str,
+) -> None:
+    """A hub's model learns little below half of the gain over chance; ProxyFL is above FML with the
+    higher mean."""
+    found = results(tmp_path, kvasir(proxyfl, fml, hub))
+    assert images.little(found).verdict == little
+    assert images.above_fml(found).verdict == above
+
+
+def test_other_studies_do_not_count(tmp_path: Path) -> None:
+    """The claim is about Kvasir: others are shown in brackets."""
+    groups = [
+        group("proxyfl", "private", [[0.5, 0.6]]),
+        group("fml", "private", [[0.4, 0.5]]),
+    ]
+    found = results(tmp_path, record("images/histopathology", groups))
+    (row,) = images.above_fml(found).rows
+    assert row.met
+    assert images.above_fml(found).verdict == "not tested"
+
+
+@pytest.mark.parametrize("name", sorted(IMAGES))
+def test_each_file_loads(name: str, tmp_path: Path) -> None:
+    """Every run's settings are valid, and the paper's studies have its eight methods."""
+    runs = sweep.plan(IMAGES[name].file, tmp_path)
+    assert runs
+    if name.startswith(("kvasir", "histopathology")):
+        assert {run.config.methods[0] for run in runs} == METHODS
+
+
+def test_every_file_is_in_the_catalogue() -> None:
+    """Nothing lies in experiments/images/ that nobody runs."""
+    folder = catalogue.FOLDER / "images"
+    files = {path.stem for path in folder.glob("*.toml")}
+    assert {name for name in files if not name.endswith("-base")} == set(IMAGES)
+
+
+def test_the_privacy_table_is_about_the_experiment(tmp_path: Path) -> None:
+    """Batch, noise, epochs and delta are those of the file, whose beta makes epsilon conditional."""
+    config = sweep.plan(IMAGES["histopathology"].file, tmp_path)[0].config
+    assert config.learning.batch_size == images.BATCH
+    assert config.privacy.noise_multiplier == images.NOISE
+    assert config.rounds == images.EPOCHS
+    assert config.privacy.delta == images.DELTA
+    assert config.learning.beta > 0
+
+
+def test_a_figure_comes_out_of_a_record(tmp_path: Path) -> None:
+    """One panel for each recorded study; none without any."""
+    found = results(tmp_path / "results", kvasir(0.5, 0.4, 0.2))
+    (path,) = images.draw(found.folder, tmp_path)
+    assert path.stat().st_size > 5000
+    assert not list(images.draw(tmp_path / "nothing", tmp_path))
+
+
+def test_tables_are_generated_and_not_typed() -> None:
+    """The page is what `python -m reproduction page` writes, and has every table."""
+    assert images.filled(TEXT, Results(catalogue.RESULTS), images.TABLES) == TEXT
+    assert set(re.findall(r"<!-- table: (\S+) -->", TEXT)) == set(images.TABLES)
+    outside = re.sub(
+        r"<!-- table: \S+ -->.*?<!-- end -->", "", TEXT, flags=re.DOTALL
+    )
+    assert not re.search(r"^\|", outside, re.MULTILINE)
