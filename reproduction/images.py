@@ -112,7 +112,9 @@ def accuracies(results: Results) -> str:
                 last = group.rounds[-1]
                 macro = spread(group.at(last, "macro_accuracy").values()).mean
                 spent = group.epsilon_at(last)
-                cost = "none" if spent is None else f"{shown(spent, 1)} {group.kind}"
+                cost = (
+                    "none" if spent is None else f"{shown(spent, 1)} {group.kind}"
+                )
                 scored = plus_minus(group.at(last))
                 cells = [name, model.name, f"{last}", scored, f"{macro:.3f}", cost]
                 rows.append(cells)
@@ -178,9 +180,7 @@ def above_fml(results: Results) -> Statement:
             continue
         ours, theirs = _last(record, PROXYFL), _last(record, FML)
         counts = name.startswith("kvasir")
-        rows.append(
-            difference(name, FML.name, ours, theirs, higher, counts=counts)
-        )
+        rows.append(difference(name, FML.name, ours, theirs, higher, counts=counts))
     return Statement(
         "fml",
         "ProxyFL's private models are above FML's",

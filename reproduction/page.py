@@ -193,7 +193,8 @@ def both_mlp(results: Results) -> str:
         | ({views.skew(results).round} if results.has("skew") else set())
     )
     rows = [
-        [m.name, *(plus_minus(scores(record, m, at)) for at in rounds)] for m in MODELS
+        [m.name, *(plus_minus(scores(record, m, at)) for at in rounds)]
+        for m in MODELS
     ]
     return markdown(["model", *(f"{at} rounds" for at in rounds)], rows)
 
@@ -236,7 +237,10 @@ def honest(results: Results) -> str:
     rows = []
     for alpha, found in own.scores.items():
         before = taught.scores[alpha][PROXYFL] if alpha in taught.scores else {}
-        cells = [plus_minus(before) if before else "", *map(plus_minus, found.values())]
+        cells = [
+            plus_minus(before) if before else "",
+            *map(plus_minus, found.values()),
+        ]
         cost = _against(found[PROXYFL], before) if before else ""
         rows.append([str(alpha), *cells, cost, _against(found[PROXYFL], own.alone)])
     heads = [

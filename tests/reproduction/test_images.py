@@ -92,7 +92,7 @@ def test_every_file_is_in_the_catalogue() -> None:
 
 
 def test_the_privacy_table_is_about_the_experiment(tmp_path: Path) -> None:
-    """Batch, noise, epochs and delta are those of the file, whose beta makes epsilon conditional."""
+    """Batch, noise, epochs and delta are the file's, whose beta makes epsilon conditional."""
     config = sweep.plan(IMAGES["histopathology"].file, tmp_path)[0].config
     assert config.learning.batch_size == images.BATCH
     assert config.privacy.noise_multiplier == images.NOISE
