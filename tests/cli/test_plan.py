@@ -12,7 +12,7 @@ LINE = [
     "--examples",
     "300",
     "--budget-epsilon",
-    "2",
+    "0.5",
     "--delta",
     "1e-4",
     "--rounds",

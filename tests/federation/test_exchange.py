@@ -17,6 +17,7 @@ from proxyfl.gossip.pushsum import Mass
 from proxyfl.gossip.routes import routes
 from proxyfl.transport.memory import MemoryTransport
 from proxyfl.transport.wire import Message, encode
+from tests.waiting import PATIENCE
 
 SIZE = 7
 NAMES = ("none", "mean", "cycle", "pushsum")
@@ -203,7 +204,7 @@ def test_the_result_does_not_depend_on_who_hosts_whom(name: str) -> None:
     transport, apart = MemoryTransport(), {}
 
     def host(mine: list[int]) -> None:
-        channel = MassChannel(transport, 0, "f" * 16, SIZE, timeout=10.0)
+        channel = MassChannel(transport, 0, "f" * 16, SIZE, timeout=PATIENCE)
         apart.update(
             exchange.make(name, HALF)(
                 {i: held[i] for i in mine}, range(6), frozenset(), channel

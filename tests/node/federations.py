@@ -17,6 +17,7 @@ from proxyfl.node.members import site as sites
 from proxyfl.node.members.site import Learning, Network, Site
 from proxyfl.node.supervisor import Node
 from proxyfl.node.trial import Layout
+from tests.waiting import PATIENCE
 
 SEED = 3
 
@@ -39,8 +40,11 @@ def change(place: Path, edit: Callable[[Site], Site]) -> None:
 
 @dataclass
 class Running:
-    """Nodes in threads, by name; ``ended`` has how each ended, or what it raised."""
+    """Nodes in threads, by name; ``ended`` has how each ended, or what it raised. With ``hold``
+    each pauses after so many rounds until ``go`` is set; it answers its peers meanwhile."""
 
+    hold: int | None = None
+    go: threading.Event = field(default_factory=threading.Event)
     nodes: dict[str, Node] = field(default_factory=dict)
     threads: dict[str, threading.Thread] = field(default_factory=dict)
     ended: dict[str, object] = field(default_factory=dict)
@@ -54,6 +58,8 @@ class Running:
 
         def say(line: str) -> None:
             said.append(line)
+            if len(said) == self.hold:
+                self.go.wait(PATIENCE)
             if len(said) == rounds:
                 node.stopping.set()
 
@@ -71,26 +77,27 @@ class Running:
         self.threads[settings.name] = thread
         thread.start()
 
-    def join(
-        self, names: Sequence[str] | None = None, timeout: float = 120.0
-    ) -> None:
+    def join(self, names: Sequence[str] | None = None) -> None:
         """Wait until all have ended."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE
         for name in names or list(self.threads):
             self.threads[name].join(max(0.0, deadline - time.monotonic()))
             assert not self.threads[name].is_alive(), f"{name} still runs"
 
 
 @contextmanager
-def running(layout: Layout, only: Sequence[str] | None = None) -> Iterator[Running]:
+def running(
+    layout: Layout, only: Sequence[str] | None = None, *, hold: int | None = None
+) -> Iterator[Running]:
     """All sites of a layout, or some of them, at work; none is left behind."""
-    made = Running()
+    made = Running(hold=hold)
     try:
         for place in layout.sites:
             if only is None or place.name in only:
                 made.start(place)
         yield made
     finally:
+        made.go.set()
         for node in made.nodes.values():
             node.stopping.set()
             node.participant.patience = 0.0

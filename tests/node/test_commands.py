@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 import tomllib
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ from proxyfl.node.members import site as sites
 from proxyfl.node.observe import status
 from proxyfl.node.observe.status import StatusServer
 from proxyfl.report import site
+from tests.waiting import PATIENCE, wait_until
 
 from .federations import change, quick, running, trial
 
@@ -41,12 +41,11 @@ def answering(place: Path) -> Iterator[None]:
         for line in preflight.preflight(settings, folder):
             done.append(line.check)
             if line.check == "own port":
-                leave.wait(60)
+                leave.wait(PATIENCE)
 
     thread = threading.Thread(target=check)
     thread.start()
-    while "own port" not in done:
-        time.sleep(0.05)
+    wait_until(lambda: "own port" in done)
     try:
         yield
     finally:
@@ -184,13 +183,12 @@ def test_status_page_json_and_prometheus(
     layout = trial.lay_out(
         tmp_path, sites=2, rounds=6, template=quick(patience=20.0)
     )
-    with running(layout) as made:
+    with running(layout, hold=3) as made:
         node = made.nodes["north"]
         with StatusServer(
             node.status, port=node.site.network.status_port, page=site.page
         ) as server:
-            while len(status.rows(layout.sites[0])) < 3:
-                time.sleep(0.02)
+            wait_until(lambda: len(status.rows(layout.sites[0])) >= 3)
             page = _fetched(server.url)
             assert "<h1>north of trial</h1>" in page
             assert "<polyline" in page
@@ -206,7 +204,8 @@ def test_status_page_json_and_prometheus(
                 server.url, headers={"Host": "evil.example"}
             )
             with pytest.raises(urllib.error.HTTPError, match="403"):
-                urllib.request.urlopen(asked, timeout=5)
+                urllib.request.urlopen(asked, timeout=PATIENCE)
+        made.go.set()
         made.join()
     found = json.loads(
         printed(capsys, "node", "status", str(layout.sites[0]), "--json")
@@ -217,7 +216,7 @@ def test_status_page_json_and_prometheus(
 
 
 def _fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return str(answer.read().decode())
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxyfl.cli.main import parser
+from tests.waiting import PATIENCE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "proxyfl-node.service"
@@ -40,7 +41,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(unit)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     complaints = [line for line in checked.stderr.splitlines() if UNIT.name in line]
     assert complaints == []

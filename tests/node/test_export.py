@@ -13,6 +13,7 @@ from proxyfl.node import assembly, keeping
 from proxyfl.node.members import site as sites
 from proxyfl.node.supervisor import Node
 from proxyfl.node.trial import Layout
+from tests.waiting import PATIENCE
 
 from .federations import SEED, quick, running, trial
 
@@ -53,7 +54,7 @@ def test_the_program_predicts_what_the_model_does(finished: Layout) -> None:
         f"torch.save(program(inputs).detach(), {str(finished.folder / 'said.pt')!r})\n"
         "assert not any(name.startswith('proxyfl') for name in sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
     said = torch.load(finished.folder / "said.pt")
     assert torch.equal(said.argmax(1), expected.argmax(1))
     torch.testing.assert_close(said, expected, rtol=1e-5, atol=1e-5)

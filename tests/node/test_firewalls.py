@@ -11,6 +11,7 @@ from proxyfl.node.exchange.service import RELAY
 from proxyfl.node.observe import auditlog
 from proxyfl.node.trial import Layout
 from proxyfl.transport.files import Folder
+from tests.waiting import PATIENCE
 
 from .federations import SEED, change, quick, running, total_weight, trial
 from .test_node import final_proxy
@@ -46,7 +47,7 @@ def test_two_sites_that_only_dial_out_meet_through_a_relay(tmp_path: Path) -> No
     """Of three sites only one can be called: the others hold a stream to it, and it passes their
     sealed shares on. The proxies are equal, bit for bit, to those of open sites."""
     layout = trial.lay_out(
-        tmp_path, sites=3, rounds=4, template=quick(patience=60.0)
+        tmp_path, sites=3, rounds=4, template=quick(patience=PATIENCE)
     )
     layout = without_addresses(layout, {"south", "east"})
     with running(layout) as made:
@@ -74,7 +75,7 @@ def test_two_sites_that_only_dial_out_meet_through_a_relay(tmp_path: Path) -> No
 def test_sites_without_a_network_exchange_files(tmp_path: Path) -> None:
     """Signed and sealed files in a folder carry the same federation to the same proxies."""
     layout = trial.lay_out(
-        tmp_path, sites=3, rounds=3, template=quick(patience=60.0)
+        tmp_path, sites=3, rounds=3, template=quick(patience=PATIENCE)
     )
     shared = tmp_path / "shared"
     for place in layout.sites:

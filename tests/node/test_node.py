@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from proxyfl.node.members.identity import Identity
 from proxyfl.node.observe import auditlog, status
 from proxyfl.node.supervisor import LEAVE_FILE, STOP_FILE, Node
 from proxyfl.privacy.ledger import Ledger
+from tests.waiting import PATIENCE, wait_until
 
 from .federations import SEED, Running, change, quick, running, total_weight, trial
 
@@ -47,7 +47,7 @@ def test_processes_over_tls_equal_the_in_process_engine(tmp_path: Path) -> None:
     """Four sites with different architectures, sizes and budgets, as processes with mutual TLS: in
     seeded test mode their proxies equal the in-process engine's, bit for bit."""
     layout = trial.lay_out(
-        tmp_path, sites=4, rounds=3, template=quick(patience=60.0)
+        tmp_path, sites=4, rounds=3, template=quick(patience=PATIENCE)
     )
     for at, place in enumerate(layout.sites):
         change(place, lambda site, at=at: assembly.with_budget(site, 2.0 + at))
@@ -86,10 +86,11 @@ def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
     layout = trial.lay_out(
         tmp_path, sites=3, rounds=30, template=quick(patience=1.0)
     )
-    with running(layout, only=["north", "south"]) as made:
-        while len(status.rows(layout.sites[0])) < 5:
-            time.sleep(0.05)
+    with running(layout, only=["north", "south"], hold=5) as made:
+        wait_until(lambda: len(status.rows(layout.sites[0])) == 5)
         made.start(layout.sites[2])
+        wait_until(lambda: made.nodes["east"].exchange.admitted("north"))
+        made.go.set()
         made.join()
     assert set(made.ended.values()) == {"finished"}
     assert "skipped rounds" in events(layout.sites[2])
@@ -101,7 +102,7 @@ def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
 def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
     """kill -9 at arbitrary instants, a restart each time: the proxies are the same, bit for bit."""
     layout = trial.lay_out(
-        tmp_path, sites=2, rounds=6, template=quick(patience=120.0)
+        tmp_path, sites=2, rounds=6, template=quick(patience=PATIENCE)
     )
     arguments = ("--simulated-seed", str(SEED), "--no-status-page")
     steady, victim = layout.sites
@@ -109,13 +110,12 @@ def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
     try:
         for at_least in (1, 3):
             (process,) = trial.start([victim], *arguments)
-            while len(status.rows(victim)) < at_least and process.poll() is None:
-                time.sleep(0.01)
+            wait_until(lambda n=at_least: len(status.rows(victim)) >= n, every=0.01)
             process.send_signal(signal.SIGKILL)
             process.wait()
         (process,) = trial.start([victim], *arguments)
-        assert process.wait(120) == 0
-        assert other.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
+        assert other.wait(PATIENCE) == 0
     finally:
         for left in (other, process):
             left.kill()
@@ -169,8 +169,7 @@ def test_leaving_and_stopping_on_request(tmp_path: Path) -> None:
         tmp_path, sites=3, rounds=40, template=quick(patience=3.0)
     )
     with running(layout) as made:
-        while len(status.rows(layout.sites[2])) < 2:
-            time.sleep(0.02)
+        wait_until(lambda: len(status.rows(layout.sites[2])) >= 2)
         (layout.sites[2] / LEAVE_FILE).touch()
         made.join(["east"])
         (layout.sites[0] / STOP_FILE).touch()
@@ -211,13 +210,13 @@ def test_a_site_joins_by_a_new_version(tmp_path: Path) -> None:
         shutil.rmtree(place / roster.FOLDER)
     for place in layout.sites[:2]:
         roster.accept(place, Identity(place, place.name), first)
-    with running(layout, only=["north", "south"]) as made:
-        while len(status.rows(layout.sites[0])) < 2:
-            time.sleep(0.02)
+    with running(layout, only=["north", "south"], hold=2) as made:
+        wait_until(lambda: len(status.rows(layout.sites[0])) == 2)
         for place in layout.sites[:2]:
             roster.accept(place, Identity(place, place.name), second)
         roster.accept(newcomer, Identity(newcomer, newcomer.name), second)
         made.start(newcomer)
+        made.go.set()
         made.join()
     assert set(made.ended.values()) == {"finished"}
     assert status.rows(newcomer)[0]["round"] >= 8
@@ -229,7 +228,7 @@ def test_an_old_backup_is_refused_and_can_rejoin(tmp_path: Path) -> None:
     """A site restored from a backup stops before it sends anything; `rejoin` charges what it has
     forgotten and goes on without mass."""
     layout = trial.lay_out(
-        tmp_path, sites=2, rounds=8, template=quick(patience=120.0)
+        tmp_path, sites=2, rounds=8, template=quick(patience=PATIENCE)
     )
     place = layout.sites[1]
     with running(layout, only=["north"]) as made:

@@ -18,6 +18,7 @@ from proxyfl.node.members import site as sites
 from proxyfl.node.members.site import Data, Learning, Network, Site
 from proxyfl.node.observe import status
 from proxyfl.node.trial import Layout, free_ports
+from tests.waiting import PATIENCE
 
 from .federations import SEED, change, quick, running, total_weight, trial
 from .test_node import final_proxy
@@ -108,7 +109,10 @@ def hospitals(tmp_path: Path) -> Layout:
         cards.append(str(place / f"{name}.card.toml"))
         write_csv(place / "patients.csv", records(80, seed=at), **DIALECTS[name])  # type: ignore[arg-type]  # a test's own words
         network = Network(
-            listen=address, patience=60.0, heartbeat=1.0, status_port=ports[3 + at]
+            listen=address,
+            patience=PATIENCE,
+            heartbeat=1.0,
+            status_port=ports[3 + at],
         )
         change(place, lambda site, network=network: described(site, network))
     new = ["federation", "new", str(tmp_path), *cards, "--name", "stroke"]
@@ -209,7 +213,7 @@ def test_a_federation_ends_on_its_date(
 
     monkeypatch.setattr(manifests.Manifest, "is_over", over)
     with running(layout) as made:
-        made.join(timeout=90)
+        made.join()
     assert set(made.ended.values()) == {"finished"}
     rounds = [len(status.rows(place)) for place in layout.sites]
     assert rounds[0] == 3

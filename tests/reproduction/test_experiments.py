@@ -14,7 +14,7 @@ from reproduction.__main__ import main
 from reproduction.catalogue import EXPERIMENTS, FOLDER
 from reproduction.records import Record
 from reproduction.series import Results
-from tests.reproduction.conftest import recorded
+from tests.reproduction.conftest import CLIENTS, recorded
 from tests.waiting import PATIENCE
 
 ALL = sorted(EXPERIMENTS)
@@ -56,22 +56,22 @@ def test_quick_variants_need_no_data(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_quick_variants_run_and_are_recorded(name: str, quick: Results) -> None:
     """Every method of every run has scores of every client at every evaluation."""
-    assert_scored(quick.record(name), [1])
+    assert_scored(quick.record(name), [1], CLIENTS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_quick_variants_run_to_their_end(name: str, tmp_path: Path) -> None:
     """The same with all rounds of the quick variant."""
-    assert_scored(records.read(recorded(name, tmp_path)), [5, 10])
+    assert_scored(records.read(recorded(name, tmp_path)), [5, 10], 8)
 
 
-def assert_scored(record: Record, rounds: list[int]) -> None:
+def assert_scored(record: Record, rounds: list[int], everyone: int) -> None:
     """All clients have scores after each of ``rounds``, the last of which is the end."""
     assert record.rounds == rounds[-1]
     for group in record.groups:
         assert list(group.rounds) == rounds
-        clients = 1 if group.method == "joint" else 8
+        clients = 1 if group.method == "joint" else everyone
         assert all(
             len(scores) == clients for seed in group.accuracy for scores in seed
         )
@@ -145,27 +145,18 @@ def test_noise_is_what_epsilon_asks_for(tmp_path: Path) -> None:
         assert run.config.learning.beta == 0 or run.config.methods == ("joint",)
 
 
-def test_a_quick_experiment_from_the_command_line(tmp_path: Path) -> None:
+def test_a_quick_experiment_by_its_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """It says how long it will take, runs and records; a second time there is nothing to do."""
-    command = [
-        sys.executable,
-        "-m",
-        "reproduction",
-        "run",
-        "mixing",
-        "--quick",
-        "--out",
-        str(tmp_path / "runs"),
-    ]
-    first, second = (
-        subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-        for _ in range(2)
-    )
-    assert first.returncode == 0, first.stderr
-    assert "1 runs, 1 to do" in first.stdout
-    assert "about" in first.stdout
+    command = ["run", "mixing", "--quick", "--out", str(tmp_path / "runs")]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "1 runs, 1 to do" in said
+    assert "about" in said
     assert (tmp_path / "runs" / "record.jsonl").is_file()
-    assert "1 runs, 0 to do" in second.stdout
+    assert main(command) == 0
+    assert "1 runs, 0 to do" in capsys.readouterr().out
 
 
 def test_what_is_not_there_is_named(

@@ -8,7 +8,7 @@ from typing import Any
 
 from proxyfl.transport.shared import SharedTransport, shared_folder
 
-from .contract import Part, TransportContract
+from .contract import PATIENCE, Part, TransportContract
 
 
 def host(part: Part, folder: Path) -> Any:
@@ -39,7 +39,7 @@ def test_frames_cross_between_processes() -> None:
         ) as other:
             sent = other.submit(_send, folder, b"x" * 3_000_000)
             got = SharedTransport(folder).receive(
-                sender=1, receiver=0, round=4, timeout=30
+                sender=1, receiver=0, round=4, timeout=PATIENCE
             )
             sent.result()
         assert got == b"x" * 3_000_000

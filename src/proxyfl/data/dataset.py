@@ -208,6 +208,31 @@ def hold_out(
                 f"{len(given)} {what}s."
             )
     train, test = _drawn(name, examples, test_fraction, seed)
+    return of_rows(
+        name,
+        examples,
+        class_names,
+        train,
+        test,
+        site=site,
+        site_names=site_names,
+        notes=notes,
+    )
+
+
+def of_rows(
+    name: str,
+    examples: Examples,
+    class_names: Sequence[str],
+    train: Tensor,
+    test: Tensor,
+    *,
+    site: Tensor | None = None,
+    site_names: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Dataset:
+    """A dataset whose training and test parts are rows of ``examples``. ``site`` is of all of
+    them."""
     return Dataset(
         name,
         train=Subset(examples, train),

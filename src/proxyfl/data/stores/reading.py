@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Dataset, hold_out
-from proxyfl.data.examples import Subset, pixels
+from proxyfl.data.dataset import Dataset, hold_out, of_rows
+from proxyfl.data.examples import pixels
 from proxyfl.data.labels import encoded
 from proxyfl.data.stores import index
 from proxyfl.data.stores.index import PARTS, Content, Entry, Head, Shard
@@ -164,15 +164,14 @@ def load_store(
             notes=notes,
         ).naming(persons)
     train, test = (_rows_of(path, entries, part) for part in PARTS)
-    return Dataset(
+    return of_rows(
         name,
-        train=Subset(examples, train),
-        test=Subset(examples, test),
-        classes=len(class_names),
-        class_names=class_names,
-        site=None if sites is None else sites[train],
+        examples,
+        class_names,
+        train,
+        test,
+        site=sites,
         site_names=site_names,
-        test_site=None if sites is None else sites[test],
         notes=notes,
     ).naming(persons)
 

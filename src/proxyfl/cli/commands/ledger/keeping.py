@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from proxyfl.cli.commands import add_json
+from proxyfl.cli.commands.ledger.actions import add_action
 from proxyfl.cli.commands.ledger.sum import file_of
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
@@ -13,13 +14,14 @@ from proxyfl.privacy.spending.account import FILE, Account
 
 def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the actions to `proxyfl ledger`."""
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "open",
+        execute_open,
         help="begin an account",
         description="Begin an account in a folder that has none. What it says cannot be changed "
         "later: budgets that grow protect nobody.",
     )
-    parser.add_argument("account", type=Path, metavar="ACCOUNT", help="a folder")
     parser.add_argument(
         "--delta",
         type=float,
@@ -40,14 +42,14 @@ def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="what the studies protect (privacy.unit): a record, or a person (default: record)",
     )
     add_json(parser)
-    parser.set_defaults(run=execute_open)
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "enter",
+        execute_enter,
         help="enter the ledgers of studies from before the account",
         description="Enter real ledgers. A ledger does not name its records, so what it spent "
         "counts for every dataset. Charges that the account has already are left out.",
     )
-    parser.add_argument("account", type=Path, metavar="ACCOUNT", help="its folder")
     parser.add_argument(
         "ledgers",
         type=Path,
@@ -56,7 +58,6 @@ def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="ledger files, or folders of sites",
     )
     add_json(parser)
-    parser.set_defaults(run=execute_enter)
 
 
 def execute_open(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from proxyfl._files import finite
 from proxyfl.cli.commands import add_json
+from proxyfl.cli.commands.ledger.actions import add_action
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import Epsilon, shown
 from proxyfl.privacy.spending.account import Account
@@ -32,22 +32,23 @@ IDS = {
 
 def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the actions to `proxyfl ledger`."""
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "list",
+        execute_list,
         help="every dataset of an account: what was spent, what is left",
         description="One line for each dataset. Exit code 1 if more than the budget is spent on "
         "one of them.",
     )
-    parser.add_argument("account", type=Path, metavar="ACCOUNT", help="its folder")
     add_json(parser)
-    parser.set_defaults(run=execute_list)
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "show",
+        execute_show,
         help="one dataset: which release spent what, and when",
         description="Every release that counts for a dataset: its own, and those of datasets that "
         "share records with it. Exit code 1 if more than the budget is spent.",
     )
-    parser.add_argument("account", type=Path, metavar="ACCOUNT", help="its folder")
     parser.add_argument(
         "dataset",
         nargs="?",
@@ -56,7 +57,6 @@ def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         help="the beginning of its fingerprint (may be left out if there is one dataset)",
     )
     add_json(parser)
-    parser.set_defaults(run=execute_show)
 
 
 def execute_list(args: argparse.Namespace) -> int:
