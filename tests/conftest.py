@@ -1,5 +1,6 @@
 """What holds for all tests: the same random numbers in any order, and time on a slow machine."""
 
+import os
 import random
 
 import numpy as np
@@ -18,6 +19,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+# What is printed must not depend on the terminal that the tests are started from.
+os.environ["COLUMNS"] = "80"
+for name in ("LINES", "FORCE_COLOR", "NO_COLOR"):
+    os.environ.pop(name, None)
 
 
 @pytest.fixture(autouse=True)

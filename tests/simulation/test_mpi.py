@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from proxyfl.simulation.engines.mpi import on_rank_zero
 from proxyfl.simulation.engines.ranks import Plan, Ranks, reason
 from proxyfl.simulation.engines.serial import Task
 from proxyfl.simulation.run import run
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 from .. import ranks
 from .engines import assert_equal_runs, rows, small
@@ -27,11 +28,17 @@ from .engines import assert_equal_runs, rows, small
 SLOW = pytest.mark.slow
 
 
-def settings(timeout: float = 60.0) -> Config:
-    """Three clients, two methods that share and two that do not, one of them pooled."""
+METHODS = ("alone", "joint", "fedavg", "proxyfl")
+"""Two that share and two that do not, one of them pooled."""
+
+
+def settings(
+    timeout: float = PATIENCE, methods: Sequence[str] = METHODS, rounds: int = 3
+) -> Config:
+    """Three clients, each on a rank of its own if there are as many."""
     return small(
-        methods=["alone", "joint", "fedavg", "proxyfl"],
-        rounds=3,
+        methods=list(methods),
+        rounds=rounds,
         partition={"clients": 3, "examples": 40, "p_major": 0.5},
         exchange={
             "topology": "tests.simulation.faults:topology",
@@ -52,6 +59,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The settings as a file."""
     path = tmp_path_factory.mktemp("config") / "config.toml"
     path.write_text(to_toml(settings()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Settings for jobs that do not come to their end: one method, many rounds, short waits."""
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    path.write_text(to_toml(settings(5.0, ["proxyfl"], rounds=100)))
     return path
 
 
@@ -98,12 +113,12 @@ class TestRanks:
         assert_equal_runs(whole, out)
 
     def test_the_death_of_rank_zero_ends_the_job(
-        self, config: Path, tmp_path: Path
+        self, failing: Path, tmp_path: Path
     ) -> None:
         """When rank 0 is killed the launcher says so and ends the others, which say nothing."""
         done = ranks.run(
             2,
-            command(config, tmp_path / "run"),
+            command(failing, tmp_path / "run"),
             extra={"FAULT": "kill 0 1"},
         )
         assert done.returncode != 0
@@ -132,15 +147,12 @@ class TestRanks:
         ],
     )
     def test_a_failing_rank_is_named(
-        self, fault: str, expected: str, config: Path, tmp_path: Path
+        self, fault: str, expected: str, failing: Path, tmp_path: Path
     ) -> None:
         """A rank that raises, or waits in vain for one that stalls, says where; the job ends."""
-        if fault.startswith("stall"):
-            config = tmp_path / "config.toml"
-            config.write_text(to_toml(settings(timeout=5.0)))
         done = ranks.run(
             2,
-            command(config, tmp_path / "run"),
+            command(failing, tmp_path / "run"),
             extra={"FAULT": fault},
         )
         assert done.returncode != 0
@@ -149,11 +161,11 @@ class TestRanks:
         assert f"proxyfl resume {tmp_path / 'run'}" in said[-1]
 
     @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=SLOW)])
-    def test_a_stopped_rank_ends_the_job(self, victim: int, tmp_path: Path) -> None:
+    def test_a_stopped_rank_ends_the_job(
+        self, victim: int, failing: Path, tmp_path: Path
+    ) -> None:
         """A rank that is stopped, not dead, is named by another once it has waited long enough."""
-        config = tmp_path / "config.toml"
-        config.write_text(to_toml(settings(timeout=5.0)))
-        job = ranks.start(2, command(config, tmp_path / "run"))
+        job = ranks.start(2, command(failing, tmp_path / "run"))
         wait_for_rows(job, tmp_path / "run", 0)
         os.kill(ranks.processes(job)[victim], signal.SIGSTOP)
         done = ranks.finished(job)

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from tests.data.slides.generator import (
     write_geojson,
     write_slide,
 )
+from tests.waiting import wait_until
 
 SIDE = 1280
 TISSUE, TUMOUR = Disc(640, 640, 600), Disc(640, 640, 330)
@@ -206,12 +206,11 @@ def test_an_extraction_that_is_killed_is_continued(
 ) -> None:
     """kill -9 in the middle, then the same command: the store is the same, byte for byte."""
     more = ["--overlap", "0.5", "--skip", "short"]
-    code = (
-        "import sys; from proxyfl.data.stores import writing; writing.SHARD_BYTES = 2**19;"
-        "from proxyfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    )
+    small = "from proxyfl.data.stores import writing; writing.SHARD_BYTES = 2**19;"
+    endless = "import time; writing._finish = lambda *_: time.sleep(1000);"
+    main = "import sys; from proxyfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
-    def command(out: str) -> list[str]:
+    def command(out: str, code: str = small + main) -> list[str]:
         words = ["slides", "extract", str(cohort), "--size", "64", "--workers", "2"]
         return [
             sys.executable,
@@ -225,13 +224,12 @@ def test_an_extraction_that_is_killed_is_continued(
 
     subprocess.run(command("whole"), check=True, capture_output=True)
     running = subprocess.Popen(
-        command("killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command("killed", small + endless + main),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    while (
-        len(list((tmp_path / "killed").glob("*.npy"))) < 5
-        and running.poll() is None
-    ):
-        time.sleep(0.005)
+    killed = tmp_path / "killed"
+    wait_until(lambda: len(list(killed.glob("*.npy"))) >= 5, every=0.005)
     os.kill(running.pid, signal.SIGKILL)
     running.wait()
     assert not (tmp_path / "killed" / "store.json").exists()
