@@ -35,7 +35,7 @@ def own_predictions(
     """The site's own private model, all of its test inputs, and what it says of them."""
     settings, folder = sites.read(layout.sites[0])
     with Node(settings, folder, seed=SEED) as node:
-        keeping.restore(folder, node.client.learner, node.books.position().learner)
+        keeping.restore(folder, node.client, node.books.position().learner)
         model = node.client.learner.models()["private"].eval()
         inputs = node.data.test.take(torch.arange(len(node.data.test)))
     with torch.no_grad():

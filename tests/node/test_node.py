@@ -33,7 +33,7 @@ def final_proxy(place: Path) -> torch.Tensor:
     with Node(settings, folder, seed=SEED) as node:
         node.books.start()
         here = node.books.position()
-        keeping.restore(folder, node.client.learner, here.learner)
+        keeping.restore(folder, node.client, here.learner)
         node.client.learner.adopt(node.mixer.kept(node.books.mass()))
         return params.flatten(node.client.learner.shared).clone()
 

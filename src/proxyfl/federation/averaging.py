@@ -4,6 +4,7 @@ Each proxy in the mean was already released or received, so the mean is post-pro
 privacy. It takes the place of the proxy when the proxies settle.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -43,3 +44,17 @@ class Tail:
         """Continue from a checkpoint's ``state``."""
         self.total = state.get("tail/total")
         self.count = int(state.get("tail/count", 0))
+
+
+def tail_over(share: float, training_rounds: int) -> Tail | None:
+    """The mean over the last ``share`` of the training rounds; None for a share of 0."""
+    if not share:
+        return None
+    length = max(1, math.floor(share * training_rounds))
+    return Tail(training_rounds - length, training_rounds)
+
+
+def rounds_to_settle(clients: int, rounds: int) -> int:
+    """Enough last rounds for what spreads by doubling to reach everyone, and one more for the
+    private models."""
+    return min(math.ceil(math.log2(clients)) + 1, rounds - 1)

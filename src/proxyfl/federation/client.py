@@ -67,6 +67,12 @@ class Client:
         self.weight = mass.w
         self.learner.adopt(mass.theta)
 
+    def receive(self, round: int, mass: Mass) -> None:
+        """Continue with what the exchange of ``round`` gave."""
+        self.take(mass)
+        if self.tail is not None:
+            self.tail.add(round, mass.theta)
+
     def settle(self, round: int) -> None:
         """Continue with the mean of the last proxies, if ``round`` is the one to do so."""
         mean = None if self.tail is None else self.tail.mean(round)

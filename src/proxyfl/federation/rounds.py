@@ -173,9 +173,7 @@ def _exchange(
     )
     for client in here:
         if client.id in mixed:
-            client.take(mixed[client.id])
-            if client.tail is not None:
-                client.tail.add(round, mixed[client.id].theta)
+            client.receive(round, mixed[client.id])
         else:
             client.weight = 0.0
     return channel.traffic

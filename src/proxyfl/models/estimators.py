@@ -187,7 +187,8 @@ class Trees(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tables = cast(dict[str, Tensor], dict(self.named_buffers()))
         inputs = x.flatten(1).double()
-        node = tables["root"].expand(len(inputs), -1)
+        # not len(): a trace would take it for a constant
+        node = tables["root"].expand(inputs.shape[0], -1)
         for _ in range(int(tables["depth"])):
             goes_left = (
                 inputs.gather(1, tables["feature"][node])
@@ -196,7 +197,7 @@ class Trees(nn.Module):
             node = torch.where(
                 goes_left, tables["left"][node], tables["right"][node]
             )
-        logits = tables["baseline"].repeat(len(inputs), 1)
+        logits = tables["baseline"].repeat(inputs.shape[0], 1)
         logits.index_add_(1, tables["output"], tables["value"][node])
         return logits.float()
 

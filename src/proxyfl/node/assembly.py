@@ -19,8 +19,20 @@ from proxyfl.data import Dataset
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import DataError
-from proxyfl.federation.client import DP, Client, Kept, Part, assemble, real, seeded
+from proxyfl.federation.averaging import tail_over
+from proxyfl.federation.client import (
+    DP,
+    Client,
+    Estimator,
+    Kept,
+    Part,
+    assemble,
+    real,
+    seeded,
+)
 from proxyfl.federation.methods import METHODS
+from proxyfl.losses import balance_for, class_shares
+from proxyfl.models.estimators import is_estimator
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
 from proxyfl.privacy.guarantee import Unit
@@ -160,18 +172,45 @@ def client(
         batch_size=_batch_size(site, len(dp.units(examples))),
         dp=dp,
         streams=real() if seed is None else seeded(seed, id),
-        private=Part(
-            _built(manifest, site.model.architecture, own_seed),
-            site.private_optimizer,
-        ),
-        proxy=Part(initial_proxy(manifest), site.proxy_optimizer),
+        private=_private(manifest, site, examples, own_seed),
+        proxy=_proxy(manifest, site),
         steps=site.learning.steps_per_round,
         alpha=site.learning.alpha,
         beta=site.learning.beta,
         teacher="received" if site.learning.teacher == "received" else "current",
         residual=site.model.residual,
         device=site.resources.device,
+        tail=tail_over(manifest.average, manifest.training_rounds),
     )
+
+
+def follow_tail(client: Client, manifest: Manifest) -> None:
+    """Average over the rounds that a new version of the manifest says."""
+    tail = tail_over(manifest.average, manifest.training_rounds)
+    if tail is not None and client.tail is not None:
+        tail.restore(client.tail.state())
+    client.tail = tail
+
+
+def _private(
+    manifest: Manifest, site: Site, examples: Examples, seed: int
+) -> Part | Estimator:
+    """The private model, balanced by the site's own classes: it is never shared."""
+    architecture = site.model.architecture
+    shares = class_shares(examples.labels, len(manifest.input.classes))
+    balance = balance_for(site.learning.balance, shares, public=False)
+    if is_estimator(architecture):
+        # Fitted anew at each start: with the same seed it is the same model.
+        return Estimator(
+            architecture, balance, derive(manifest.proxy.seed, "init", 1)
+        )
+    model = _built(manifest, architecture, seed)
+    return Part(model, site.private_optimizer, balance)
+
+
+def _proxy(manifest: Manifest, site: Site) -> Part:
+    balance = balance_for(manifest.proxy.balance, manifest.prevalence, public=True)
+    return Part(initial_proxy(manifest), site.proxy_optimizer, balance)
 
 
 def _batch_size(site: Site, units: int) -> int:
@@ -184,7 +223,10 @@ def _batch_size(site: Site, units: int) -> int:
 def initial_proxy(manifest: Manifest) -> torch.nn.Module:
     """The proxy that all sites begin with."""
     seed = derive(manifest.proxy.seed, "init", 0)
-    return _built(manifest, manifest.proxy.architecture, seed)
+    model = _built(manifest, manifest.proxy.architecture, seed)
+    if manifest.prevalence and manifest.proxy.balance == "none":
+        models.set_prior(model, manifest.prevalence)
+    return model
 
 
 def with_budget(site: Site, epsilon: float | None) -> Site:

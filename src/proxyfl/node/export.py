@@ -1,7 +1,8 @@
 """The private model for use elsewhere: weights, a TorchScript program, and what it is.
 
     private.safetensors   the weights, with the architecture in their header
-    private.pt            TorchScript: inputs -> logits; needs torch and nothing of this package
+    private.pt            TorchScript: inputs -> logits; needs torch and nothing of this package;
+                          not for an estimator of another library, whose pickle is in the weights
     schema.toml           how a table's columns become the inputs, if the manifest has a schema
     about.json            classes, input shape, rounds, and what the site's data have cost
     certificate.md        what the site's releases have cost; `proxyfl certificate SITE --check`
@@ -14,15 +15,19 @@ was trained without DP and may reveal the site's records to whoever gets it.
 """
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from torch import Tensor
 
 from proxyfl._files import finite, write_json, write_text
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import RunError
+from proxyfl.federation.home.model import Home
+from proxyfl.federation.modelfile import save_model
+from proxyfl.models.estimators import Pickled, is_estimator
 from proxyfl.node import assembly, keeping
 from proxyfl.node.assembly import SiteData
 from proxyfl.node.exchange.books import Books
@@ -68,19 +73,9 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     except FileExistsError:
         raise RunError(f"{out} exists already. Name a new folder.") from None
     example = data.test.take(torch.tensor([0]))
-    weights = {
-        name: value.contiguous().clone()
-        for name, value in model.state_dict().items()
-    }
-    about = {
-        "architecture": site.model.architecture,
-        "site": site.name,
-        "role": "private",
-    }
-    save_file(weights, out / "private.safetensors", metadata=about)
-    with torch.no_grad():
-        trace: Any = torch.jit.trace  # untyped in torch
-        trace(model, example).save(str(out / "private.pt"))
+    about = _about(manifest, site)
+    save_model(out / "private.safetensors", model, about)
+    write_program(model, example, out)
     if manifest.schema is not None:
         write_text(out / "schema.toml", schemas.to_toml(manifest.schema))
     ledger = Ledger.read(folder / assembly.LEDGER_FILE)
@@ -95,7 +90,8 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         "architecture": site.model.architecture,
         "shape": list(manifest.input.shape),
         "classes": list(manifest.input.classes),
-        "residual_on": manifest.proxy.architecture if site.model.residual else None,
+        "residual_on": about.get("residual_on"),
+        "keeps": model.name if isinstance(model, Home) else None,
         "privacy_of_the_proxies": str(ledger.epsilon()),
         "warning": WARNING,
         "last_round": history[-1] if history else None,
@@ -104,10 +100,40 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     return sorted(out.iterdir())
 
 
+def write_program(
+    model: torch.nn.Module, example: Tensor, out: Path
+) -> Path | None:
+    """Write the model as TorchScript; None if it is another library's, which that cannot hold."""
+    if isinstance(model, Home) and isinstance(model.own, Pickled):
+        return None
+    path = out / "private.pt"
+    trace: Any = torch.jit.trace  # untyped in torch
+    with torch.no_grad(), warnings.catch_warnings():
+        # what the trace takes for constant is constant: which classes were seen, how deep trees are
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)
+        trace(model, example).save(str(path))
+    return path
+
+
 def _private_model(
     manifest: Manifest, site: Site, folder: Path, data: SiteData, name: str
 ) -> torch.nn.Module:
     # A throw-away client without a ledger: it takes no step.
     client = assembly.client(manifest, site, data.train, ledger=None, seed=0)
-    keeping.restore(folder, client.learner, name)
+    keeping.restore(folder, client, name)
     return client.learner.models()["private"].eval()
+
+
+def _about(manifest: Manifest, site: Site) -> dict[str, str]:
+    """The header of the weights' file, enough to build the model again."""
+    about = {
+        "architecture": site.model.architecture,
+        "site": site.name,
+        "role": "private",
+        "shape": json.dumps(manifest.input.shape),
+        "classes": str(len(manifest.input.classes)),
+        "class_names": json.dumps(manifest.input.classes),
+    }
+    if site.model.residual or is_estimator(site.model.architecture):
+        about["residual_on"] = manifest.proxy.architecture
+    return about

@@ -1,41 +1,49 @@
-"""A learner's state between two starts of the program: one file per round, named by the store.
+"""What holds from one start of the program to the next: the client's state, budget, ledger.
 
-The file is whole and on the disk before the store's transaction names it; the one before is removed
-only afterwards. So whatever the store names is there.
+A state is one file per round, named by the store. The file is whole and on the disk before the
+store's transaction names it; the one before is removed only afterwards. So whatever the store names
+is there. A budget is never raised, and no charge that the store has seen is forgotten.
 """
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
 from proxyfl._files import sync_folder, whole
-from proxyfl.errors import RunError
-from proxyfl.federation.learners import Learner
+from proxyfl.errors import ConfigError, PrivacyError, RunError
+from proxyfl.federation.client import Client
+from proxyfl.node.exchange.store import Store
+from proxyfl.privacy.ledger import Ledger
 
 FOLDER = "state"
+_PREFIX = "round-"
+_SUFFIX = ".safetensors"
 
 
-def save(folder: Path, learner: Learner, round: int) -> str:
-    """Write the learner's state; return the name under which the store should know it."""
+def save(folder: Path, client: Client, round: int) -> str:
+    """Write the client's state; return the name under which the store should know it."""
     kept = folder / FOLDER
     kept.mkdir(exist_ok=True)
-    name = f"round-{round:06d}.safetensors"
-    state = {key: value.contiguous() for key, value in learner.state().items()}
+    name = f"{_PREFIX}{round:06d}{_SUFFIX}"
+    state = {key: value.contiguous() for key, value in client.state().items()}
     with whole(kept / name) as scratch:
         save_file(state, scratch)
     sync_folder(kept)
     return name
 
 
-def restore(folder: Path, learner: Learner, name: str) -> None:
-    """Continue from the state that the store names."""
+def restore(folder: Path, client: Client, name: str) -> int:
+    """Continue from the state that the store names; return the round that it is of."""
     path = folder / FOLDER / name
     if not path.exists():
         raise RunError(
             f"The store names {path}, which is missing. Bring back the whole of the site's folder "
             "from one backup."
         )
-    learner.restore(load_file(path))
+    client.restore(load_file(path))
+    return int(name.removeprefix(_PREFIX).removesuffix(_SUFFIX))
 
 
 def forget_others(folder: Path, name: str) -> None:
@@ -43,3 +51,29 @@ def forget_others(folder: Path, name: str) -> None:
     for path in (folder / FOLDER).glob("*.safetensors"):
         if path.name != name:
             path.unlink(missing_ok=True)
+
+
+def check_budget(store: Store, budget: float | None) -> None:
+    """A budget can be lowered, never raised: the store knows the lowest so far."""
+    with store.transaction() as run:
+        (known,) = run.execute("select budget from site").fetchone()
+        if known and (budget is None or budget > float(known)):
+            raise ConfigError(
+                f"privacy.budget is {budget}, and this site began with {known}. A budget can "
+                "be lowered, never raised: set it back."
+            )
+        text = "" if budget is None else repr(budget)
+        run.execute("update site set budget = ?", (text,))
+
+
+def check_ledger(store: Store, ledger: Ledger) -> None:
+    """Whatever the store has seen charged must still be in the ledger."""
+    charges = [json.dumps(asdict(charge)) for charge in ledger.charges]
+    with store.reading() as run:
+        rows = run.execute("select entry from charges order by number").fetchall()
+    known = [entry for (entry,) in rows]
+    if charges[: len(known)] != known:
+        raise PrivacyError(
+            "The site's ledger lacks charges that its store has seen, so what was spent is not "
+            "known. Bring back the newer ledger."
+        )

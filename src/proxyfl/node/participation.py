@@ -120,7 +120,7 @@ class Participant:
             kept=kept,
             frames=frames,
             weights=weights,
-            learner=keeping.save(self.folder, self.client.learner, here.round),
+            learner=keeping.save(self.folder, self.client, here.round),
             charges=[
                 json.dumps(asdict(charge)) for charge in self.client.ledger.charges
             ],

@@ -105,8 +105,10 @@ def simulate(
             for at, card in enumerate(agreed.members)
         ],
         allowances={
-            client.id: _allowance(client, agreed.rounds) for client in clients
+            client.id: _allowance(client, agreed.training_rounds)
+            for client in clients
         },
+        settling=agreed.settle,
     )
 
     def judged(model: torch.nn.Module, client: int, *, last: bool = False) -> Score:

@@ -148,7 +148,7 @@ def _budget(client: Client, agreed: Manifest) -> str:
     trainer = client.learner.trainer
     if not isinstance(trainer, DPSGD):
         raise TransportError("The proxy would be trained without DP.")
-    wanted = agreed.rounds * client.steps
+    wanted = agreed.training_rounds * client.steps
     affordable = client.ledger.affordable_steps(
         trainer.sampling_rate, trainer.noise_multiplier, wanted
     )

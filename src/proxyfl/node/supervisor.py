@@ -14,7 +14,6 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,11 @@ import torch
 
 from proxyfl import params
 from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl.federation.home.fitted import Fitted
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.metrics import Score, evaluate
 from proxyfl.federation.rounds import ClientRound, run_rounds
+from proxyfl.gossip.pushsum import Mass
 from proxyfl.node import assembly, keeping
 from proxyfl.node.defence import Guard
 from proxyfl.node.ending import Ending
@@ -196,15 +197,17 @@ class Node:
         self.books.start(round=manifest.member(self.site.name).joins)
         self.exchange.manifest = manifest.digest
         self.exchange.accepted = self.roster.acceptance
-        self._check_budget()
-        self._check_ledger()
+        keeping.check_budget(self.store, self.site.privacy.budget)
+        keeping.check_ledger(self.store, self.client.ledger)
         here = self.books.position()
+        done = -1
         if here.learner:
-            keeping.restore(self.folder, self.client.learner, here.learner)
+            done = keeping.restore(self.folder, self.client, here.learner)
         self.client.weight = float(here.weight)
         mass = self.books.mass()
         if here.phase == "ready" and mass:
-            self.client.learner.adopt(self.mixer.kept(mass))
+            mixed = Mass(self.mixer.kept(mass), float(here.weight))
+            self.client.receive(done, mixed)
         if self.site.network.listen and not self.site.network.folder:
             self._listen()
         self.log.add("started", round=here.round, version=manifest.version)
@@ -242,7 +245,7 @@ class Node:
             self.exchange.wait(0.1)
 
     def _round(self, round: int) -> None:
-        steps, reason = self._allowance()
+        steps, reason = self._allowance(round)
         if self._asked(LEAVE_FILE):
             reason = "asked to leave"
         left = self.participant.left()
@@ -263,7 +266,7 @@ class Node:
             transport=transport,
             presence=lambda _round: who,
             evaluate=self._evaluate,
-            evaluate_now=lambda _round: True,
+            evaluate_now=self._is_judged,
         )
         for records in rows:
             self._record(records[0])
@@ -273,8 +276,16 @@ class Node:
     ) -> Score:
         return evaluate(model, self.data.test, self.site.resources.device)
 
-    def _allowance(self) -> tuple[int, str]:
+    def _is_judged(self, round: int) -> bool:
+        """Every round; where a model is fitted to be judged, the last and every tenth."""
+        if not isinstance(self.client.learner, Fitted):
+            return True
+        return round + 1 == self.roster.current.rounds or not (round + 1) % 10
+
+    def _allowance(self, round: int) -> tuple[int, str]:
         """The steps that the budget covers this round, and why the site must leave, if it must."""
+        if round >= self.roster.current.training_rounds:
+            return 0, ""
         trainer = self.client.learner.trainer
         usual = self.client.steps
         if not isinstance(trainer, DPSGD):
@@ -311,10 +322,11 @@ class Node:
         if self.books.position().state != "active":
             self.books.conclude([], b"")
             return
+        round = self.books.position().round
         _, mixed = self.participant.finish()
         self.client.weight = 0.0
         if mixed is not None:
-            self.client.take(mixed)
+            self.client.receive(round, mixed)
 
     def _catch_up(self) -> None:
         """Continue at the others' round if all who can be reached are ahead of this site."""
@@ -342,39 +354,11 @@ class Node:
         self.exchange.manifest = manifest.digest
         self.exchange.accepted = self.roster.acceptance
         self.client.id = manifest.position(self.site.name)
+        assembly.follow_tail(self.client, manifest)
         self.books.write_off(set(before.names()) - set(manifest.names()))
         self.log.add(
             "manifest", version=manifest.version, members=list(manifest.names())
         )
-
-    def _check_budget(self) -> None:
-        """A budget can be lowered, never raised: the store knows the lowest so far."""
-        budget = self.site.privacy.budget
-        with self.store.transaction() as run:
-            (known,) = run.execute("select budget from site").fetchone()
-            if known and (budget is None or budget > float(known)):
-                raise ConfigError(
-                    f"privacy.budget is {budget}, and this site began with {known}. A budget can "
-                    "be lowered, never raised: set it back."
-                )
-            text = "" if budget is None else repr(budget)
-            run.execute("update site set budget = ?", (text,))
-
-    def _check_ledger(self) -> None:
-        """Whatever the store has seen charged must still be in the ledger."""
-        charges = [
-            json.dumps(asdict(charge)) for charge in self.client.ledger.charges
-        ]
-        with self.store.reading() as run:
-            rows = run.execute(
-                "select entry from charges order by number"
-            ).fetchall()
-        known = [entry for (entry,) in rows]
-        if charges[: len(known)] != known:
-            raise PrivacyError(
-                f"The ledger {self.folder / assembly.LEDGER_FILE} lacks charges that the store has "
-                "seen, so what was spent is not known. Bring back the newer ledger."
-            )
 
     def _shared_folder(self) -> Folder | None:
         path = self.site.network.folder

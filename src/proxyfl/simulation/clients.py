@@ -4,7 +4,6 @@ What a client gets depends on the config and its id alone, so any process can as
 """
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from proxyfl.data import Dataset
 from proxyfl.data.examples import on_device
 from proxyfl.errors import ConfigError
 from proxyfl.federation import trainers
-from proxyfl.federation.averaging import Tail
+from proxyfl.federation.averaging import Tail, rounds_to_settle, tail_over
 from proxyfl.federation.client import (
     DP,
     Client,
@@ -102,10 +101,7 @@ class Assembly:
             return 0
         wanted = self.config.exchange.settle
         if wanted == "auto":
-            # what spreads by doubling has reached everyone; one more for the private models
-            return min(
-                math.ceil(math.log2(len(self.clients))) + 1, self.config.rounds - 1
-            )
+            return rounds_to_settle(len(self.clients), self.config.rounds)
         return int(wanted)
 
     @property
@@ -114,11 +110,9 @@ class Assembly:
         return self.config.rounds - self.settling
 
     def _tail(self) -> Tail | None:
-        share = self.config.exchange.average
-        if not share or self.method.exchange == "none":
+        if self.method.exchange == "none":
             return None
-        end = self.training_rounds
-        return Tail(end - max(1, math.floor(share * end)), end)
+        return tail_over(self.config.exchange.average, self.training_rounds)
 
     def batch_size(self, i: int) -> int:
         """The expected number of units (records or persons) in a batch of client ``i``."""

@@ -32,6 +32,7 @@ from proxyfl.data.tables.features import feature_names
 from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import ConfigError
 from proxyfl.gossip import topology
+from proxyfl.losses import BALANCES
 from proxyfl.measures import MEASURES
 from proxyfl.node.members.card import Card
 
@@ -67,6 +68,17 @@ class Proxy:
     """An architecture that `proxyfl models` lists."""
     seed: int = 0
     """The seed of the initial parameters, which are the same everywhere."""
+    balance: str = "none"
+    """The remedy for uneven classes in the proxy's loss: `weights`, `prior`, or `none`. Proxies
+    that are mixed must have the same."""
+    prevalence: tuple[float, ...] = ()
+    """The publicly known share of each class, which a balance needs; with `none` it sets the
+    proxy's first bias. Empty: that of the schema, if it states one."""
+
+    def __post_init__(self) -> None:
+        choice("proxy.balance", self.balance, BALANCES)
+        for share in self.prevalence:
+            number("proxy.prevalence", share, above=0, below=1)
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,11 @@ class Manifest:
     """The hash of the first version; empty in the first itself."""
     protocol: int = PROTOCOL
     rounds: int = 60
+    settle: int = 0
+    """The number of last rounds in which proxies only mix, which costs no privacy."""
+    average: float = 0.0
+    """The share of the training rounds, counted from their end, whose proxies each site averages
+    before they settle."""
     ends: str = ""
     """No round begins after this, such as 2027-03-31T18:00:00+00:00. Empty: no date."""
     measure: str = "accuracy"
@@ -115,6 +132,8 @@ class Manifest:
     def __post_init__(self) -> None:
         whole("version", self.version)
         whole("rounds", self.rounds)
+        self._check_end()
+        self._check_prevalence()
         if self.ends:
             moment("ends", self.ends)
         if self.schema is not None and self.input != input_of(self.schema):
@@ -135,6 +154,54 @@ class Manifest:
             )
         for kind in ("name", "public_key", "sealing_key"):
             _check_distinct(kind, [getattr(card, kind) for card in self.members])
+
+    def _check_end(self) -> None:
+        whole("settle", self.settle, at_least=0)
+        number("average", self.average, at_least=0, at_most=1)
+        if self.settle >= self.rounds:
+            raise ConfigError(
+                f"settle={self.settle} leaves none of {self.rounds} rounds to learn in."
+            )
+        if self.settle and self.rounds == MOST_ROUNDS:
+            raise ConfigError(
+                f"settle={self.settle} needs to know which rounds are the last. State rounds too, "
+                "not only the date of the end."
+            )
+        if self.average and not self.settle:
+            raise ConfigError(
+                f"average={self.average:g} needs last rounds in which the averaged proxies mix. "
+                "Set settle."
+            )
+
+    def _check_prevalence(self) -> None:
+        shares = self.prevalence
+        if self.proxy.balance != "none" and not shares:
+            raise ConfigError(
+                f"proxy.balance={self.proxy.balance!r} needs the publicly known share of each "
+                "class: sites' own counts are private. Give proxy.prevalence, or label.prevalence "
+                "in the schema."
+            )
+        if shares and len(shares) != len(self.input.classes):
+            raise ConfigError(
+                f"Expected a share for each of {len(self.input.classes)} classes in "
+                f"proxy.prevalence, got {len(shares)}."
+            )
+        if shares and abs(sum(shares) - 1) > 1e-6:
+            raise ConfigError(
+                f"Expected shares that add up to 1 in proxy.prevalence, got {sum(shares):g}."
+            )
+
+    @property
+    def prevalence(self) -> tuple[float, ...]:
+        """The publicly known share of each class; empty if none is stated."""
+        if self.proxy.prevalence or self.schema is None:
+            return self.proxy.prevalence
+        return self.schema.label.prevalence
+
+    @property
+    def training_rounds(self) -> int:
+        """The number of rounds in which proxies take steps."""
+        return self.rounds - self.settle
 
     @property
     def digest(self) -> str:

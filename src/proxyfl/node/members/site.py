@@ -11,6 +11,7 @@ from proxyfl import _settings
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.trainers import Optimizer
+from proxyfl.losses import BALANCES
 from proxyfl.node.members.card import check_name
 from proxyfl.privacy.accounting import ACCOUNTANTS
 from proxyfl.privacy.guarantee import Unit
@@ -52,7 +53,8 @@ class Model:
     """The private model. It never leaves the site."""
 
     architecture: str = "mlp"
-    """Any architecture of `proxyfl models`, or your own "module:function"."""
+    """Any architecture of `proxyfl models`, or your own "module:function"; or an estimator that is
+    fitted: `logistic`, `trees`, or a classifier of scikit-learn's kind, "module:Class"."""
     residual: bool = True
     """Whether the private model learns what the received proxy leaves open."""
 
@@ -71,8 +73,12 @@ class Learning:
     """The expected number of examples (persons, with `privacy.unit = "group"`) in a batch."""
     steps_per_round: int | None = None
     """Steps in a round; absent, one pass over the examples."""
+    balance: str = "none"
+    """The remedy for uneven classes in the private model's loss, by this site's own counts:
+    `weights`, `prior` (logit adjustment), or `none`. The proxy's is in the manifest."""
 
     def __post_init__(self) -> None:
+        choice("learning.balance", self.balance, BALANCES)
         number("learning.alpha", self.alpha, at_least=0, at_most=1)
         number("learning.beta", self.beta, at_least=0, at_most=1)
         choice("learning.teacher", self.teacher, ("current", "received"))

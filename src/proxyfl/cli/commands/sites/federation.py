@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.commands.sites import founding
 
 if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands
-    from proxyfl.node.members.card import Card
-    from proxyfl.node.members.manifest import Input, Manifest
+    from proxyfl.node.members.manifest import Manifest
     from proxyfl.node.prediction import Outcome
 
 _PLAIN_ALONE = (
@@ -47,7 +47,9 @@ def add(commands: "Commands") -> None:
         epilog=_EPILOG,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    _add_new(verbs)
+    new = verbs.add_parser("new", help="collect cards into a manifest")
+    founding.add_arguments(new)
+    new.set_defaults(verb=_new)
     adding = verbs.add_parser(
         "add", help="a new version of the manifest, with a site added"
     )
@@ -85,106 +87,15 @@ def execute(args: argparse.Namespace) -> int:
     return code
 
 
-def _add_new(verbs: "Commands") -> None:
-    new = verbs.add_parser("new", help="collect cards into a manifest")
-    new.add_argument("folder", type=Path, metavar="DIR")
-    new.add_argument("cards", type=Path, nargs="+", metavar="CARD")
-    new.add_argument("--name", help="the federation's name (default: the folder's)")
-    new.add_argument(
-        "--schema",
-        type=Path,
-        help="the public schema of a table; see proxyfl schema",
-    )
-    new.add_argument(
-        "--shape", help="of one example, without a schema: 13, or 1,28,28"
-    )
-    new.add_argument(
-        "--classes", help="in order, separated by commas, without a schema"
-    )
-    new.add_argument(
-        "--proxy", default="linear", help="an architecture of `proxyfl models`"
-    )
-    new.add_argument(
-        "--seed", type=int, default=0, help="of the proxy's initial parameters"
-    )
-    new.add_argument(
-        "--rounds",
-        type=int,
-        help="how many (default: 60, or as many as --until lets)",
-    )
-    new.add_argument(
-        "--until",
-        default="",
-        metavar="DATE",
-        help="no round begins after this, such as 2027-03-31 (UTC)",
-    )
-    new.add_argument(
-        "--measure", default="accuracy", help="in which gain is reported"
-    )
-    new.add_argument("--topology", default="exponential")
-    new.add_argument("--self-weight", type=float, default=0.5)
-    new.set_defaults(verb=_new)
-
-
-def read_card(path: Path) -> "Card":
-    """The card in a file."""
-    from proxyfl import _settings
-    from proxyfl.node.members.card import Card
-
-    return _settings.build(Card, _settings.read_toml(path, "card"), source=path)
-
-
 def _new(args: argparse.Namespace) -> int:
-    from proxyfl.data.tables import schema as schemas
-    from proxyfl.errors import ConfigError
-    from proxyfl.node.members import manifest
-
-    if (args.folder / manifest.FILE).exists():
-        raise ConfigError(
-            f"{args.folder / manifest.FILE} exists already. `proxyfl federation add` changes it."
-        )
-    schema = None
-    if args.schema is not None:
-        schema = schemas.read(args.schema)
-    rounds = args.rounds
-    if rounds is None:
-        rounds = manifest.MOST_ROUNDS if args.until else 60
-    agreed = manifest.Manifest(
-        args.name or args.folder.name,
-        rounds=rounds,
-        ends=args.until,
-        measure=args.measure,
-        input=_input(args) if schema is None else manifest.input_of(schema),
-        schema=schema,
-        proxy=manifest.Proxy(args.proxy, args.seed),
-        graph=manifest.Graph(args.topology, args.self_weight),
-        members=tuple(read_card(path) for path in args.cards),
-    )
-    manifest.write(args.folder, agreed)
+    founding.found(args)
     return _show(args)
-
-
-def _input(args: argparse.Namespace) -> "Input":
-    from proxyfl.errors import ConfigError
-    from proxyfl.node.members.manifest import Input
-
-    if args.shape is None or args.classes is None:
-        raise ConfigError(
-            "Say what an example looks like: --schema FILE for tables, else --shape and --classes."
-        )
-    try:
-        shape = tuple(int(part) for part in args.shape.split(","))
-    except ValueError:
-        raise ConfigError(
-            f"Expected --shape such as 1,28,28, got {args.shape!r}."
-        ) from None
-    return Input(shape, tuple(args.classes.split(",")))
 
 
 def _add(args: argparse.Namespace) -> int:
     from proxyfl.node.members import manifest
 
-    cards = [read_card(path) for path in args.cards]
+    cards = [founding.read_card(path) for path in args.cards]
     old = manifest.read(args.folder)
     manifest.write(
         args.folder, manifest.successor(old, add=cards, joins=args.from_round)
@@ -220,6 +131,18 @@ def _show(args: argparse.Namespace) -> int:
         console.print(
             f"schema {agreed.schema.name}, {agreed.schema.fingerprint}: predicts "
             f"{agreed.schema.label.column!r} from {', '.join(agreed.schema.features)}"
+        )
+    if agreed.settle:
+        averaged = ""
+        if agreed.average:
+            averaged = f", after each site averages the last {agreed.average:.0%}"
+        console.print(
+            f"in the last {agreed.settle} rounds proxies only mix{averaged}"
+        )
+    if agreed.proxy.balance != "none":
+        console.print(
+            f"uneven classes in the proxy's loss: {agreed.proxy.balance}, by the public shares "
+            f"{list(agreed.prevalence)}"
         )
     console.print(f"gain is reported in {agreed.measure}")
     table = Table("member", "address", "from round", "fingerprint of its key")
