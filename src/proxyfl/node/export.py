@@ -107,11 +107,11 @@ def write_program(
     if isinstance(model, Home) and isinstance(model.own, Pickled):
         return None
     path = out / "private.pt"
-    trace: Any = torch.jit.trace  # untyped in torch
+    jit: Any = torch.jit  # untyped in torch
     with torch.no_grad(), warnings.catch_warnings():
         # what the trace takes for constant is constant: which classes were seen, how deep trees are
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
-        trace(model, example).save(str(path))
+        warnings.simplefilter("ignore", jit.TracerWarning)
+        jit.trace(model, example).save(str(path))
     return path
 
 
