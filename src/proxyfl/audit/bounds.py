@@ -1,4 +1,4 @@
-r"""Lower bounds on epsilon from guesses about who took part, in one run, without assumptions.
+r"""Lower bounds on epsilon from guesses about who took part, in one run.
 
 An auditor plants m canaries, each by a fair coin of its own, watches what is released, and guesses
 for r of the m canaries whether they took part (abstaining on the others); v guesses are right. If
@@ -28,6 +28,7 @@ Guarantees:
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -65,6 +66,7 @@ def steinke(guesses: Guesses, *, delta: float, confidence: float) -> float:
     return _largest(contradicted, delta, confidence)
 
 
+@lru_cache(maxsize=4096)
 def f_dp(guesses: Guesses, *, delta: float, confidence: float) -> float:
     """The largest epsilon that the guesses contradict, for Gaussian trade-off curves."""
     if guesses.right == 0:
@@ -125,7 +127,7 @@ def ideal(
     delta: float,
     confidence: float,
     bound: Callable[..., float] = f_dp,
-    trials: int = 25,
+    trials: int = 100,
     seed: int = 0,
 ) -> float:
     """The bound that the best possible attacker on the Gaussian mechanism reaches, on average over

@@ -1,4 +1,4 @@
-r"""One run, no assumption about the noise: guess each coin, abstain where in doubt, count.
+r"""One run, without measuring the noise: guess each coin, abstain where in doubt, count.
 
 The score of a canary is its log-odds of having been planted, as the best linear estimate of all
 coins together gives them. With U_t the canaries' clipped gradients, r_t the weight with which round
@@ -50,11 +50,7 @@ def scores(evidence: Evidence, sampling_rate: float) -> Array:
 
 
 def guess(
-    evidence: Evidence,
-    observation: Observation,
-    *,
-    confidence: float,
-    trials: int = 10,
+    evidence: Evidence, observation: Observation, *, confidence: float
 ) -> OneRun:
     """Guess, compare with the coins, and bound."""
     canaries = observation.canaries
@@ -74,7 +70,6 @@ def guess(
         len(canaries),
         delta=delta,
         confidence=confidence,
-        trials=trials,
     )
     return OneRun(
         by_curve=by_curve,

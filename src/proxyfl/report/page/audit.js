@@ -7,6 +7,13 @@ function auditFigures() {
   return found.map((made) => made.node);
 }
 
+// What was claimed and what could be shown at most, apart from what was shown.
+const BAR_COLOURS = {
+  claimed: "--ink",
+  "an ideal attacker in one run": "--quiet",
+  "only right guesses (ceiling)": "--quiet",
+};
+
 // Claim and bounds as bars, one panel a run.
 function boundsFigure() {
   function draw() {
@@ -35,7 +42,7 @@ function boundsFigure() {
             x: listed.map(([, value]) => value),
             text: listed.map(([, value]) => value.toFixed(2)),
             textposition: "auto",
-            marker: { color: listed.map(([name]) => style(name === "claimed" ? "--ink" : "--gain")) },
+            marker: { color: listed.map(([name]) => style(BAR_COLOURS[name] ?? "--gain")) },
             hoverinfo: "text",
           },
         ],
@@ -48,7 +55,8 @@ function boundsFigure() {
       columns: ["run", "what", "epsilon", "confidence", "verdict"],
       note:
         "The run's federation was trained again, with canaries in place of one client's records. A bound below the " +
-        "claim does not prove the claim; one above it would disprove it.",
+        "claim does not prove the claim; one above it would disprove it. The grey bars are limits of the method: what " +
+        "the best attacker would show in one run, and what only right guesses would.",
     };
   }
   return figure({ id: "audit", title: "Audit: what of epsilon can be shown", draw });
@@ -60,6 +68,11 @@ function membershipFigure() {
     "proxy with DP": ["--gain", "solid"],
     "proxy without DP": ["--loss", "dash"],
     "private model": ["--ink", "dot"],
+  };
+  const shares = {
+    type: "log",
+    tickvals: [0.0001, 0.001, 0.01, 0.1, 1],
+    ticktext: ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"],
   };
   function draw() {
     const rows = [],
@@ -94,12 +107,12 @@ function membershipFigure() {
       });
       const { members, non_members: others } = membership.targets[0];
       panels.push({
-        title: `${run.name}: ${membership.federations} federations, ${members} members, ${others} others`,
+        title: `${run.name}: ${membership.federations} federations, ${members} scores of members, ${others} of others`,
         height: 400,
         traces,
         layout: {
-          xaxis: { title: "false-positive rate", type: "log", dtick: 1 },
-          yaxis: { title: "true-positive rate", type: "log", dtick: 1 },
+          xaxis: { title: "false-positive rate", ...shares },
+          yaxis: { title: "true-positive rate", ...shares },
           ...legend(),
         },
       });
