@@ -83,6 +83,16 @@ def test_the_certificate_holds(finished: Layout, form: str) -> None:
     assert main(["certificate", site, "--check", str(forged)]) == 1
 
 
+def test_what_is_secret_is_its_owners_alone(finished: Layout) -> None:
+    """Whoever else works on the machine reads neither keys nor models: not in the site's folder,
+    not where an operator widened its mode, and not in what was exported."""
+    place = finished.sites[0]
+    secret = [place, place / keeping.FOLDER, finished.folder / "out"]
+    secret += [place / name for name in ("key.pem", "store.sqlite")]
+    for path in secret:
+        assert path.stat().st_mode & 0o077 == 0, path.name
+
+
 def test_what_is_exported_says_what_it_is(finished: Layout) -> None:
     """about.json has classes, shape and the warning; a folder that exists is left alone."""
     about = json.loads((finished.folder / "out" / "about.json").read_text())

@@ -23,6 +23,7 @@ from proxyfl.node.members.site import Site
 from proxyfl.node.observe import status
 from proxyfl.node.trial import Layout
 from proxyfl.privacy.ledger import Ledger
+from tests.waiting import PATIENCE
 
 from .federations import SEED, Running, change, quick, running, trial
 from .test_node import final_proxy
@@ -47,7 +48,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     and started again within the rounds that are averaged."""
     folder = tmp_path_factory.mktemp("settled")
     layout = trial.lay_out(
-        folder, sites=3, rounds=ROUNDS, template=quick(patience=120.0)
+        folder, sites=3, rounds=ROUNDS, template=quick(patience=PATIENCE)
     )
     shares = (0.1,) * 10
     terms = replace(

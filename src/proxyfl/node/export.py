@@ -69,7 +69,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     data = assembly.load(manifest, site, folder)
     model = _private_model(manifest, site, folder, data, here.learner)
     try:
-        out.mkdir(parents=True)
+        out.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         raise RunError(f"{out} exists already. Name a new folder.") from None
     example = data.test.take(torch.tensor([0]))

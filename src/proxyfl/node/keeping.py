@@ -25,7 +25,7 @@ _SUFFIX = ".safetensors"
 def save(folder: Path, client: Client, round: int) -> str:
     """Write the client's state; return the name under which the store should know it."""
     kept = folder / FOLDER
-    kept.mkdir(exist_ok=True)
+    kept.mkdir(mode=0o700, exist_ok=True)  # the private model is in it
     name = f"{_PREFIX}{round:06d}{_SUFFIX}"
     state = {key: value.contiguous() for key, value in client.state().items()}
     with whole(kept / name) as scratch:

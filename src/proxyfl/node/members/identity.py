@@ -72,7 +72,7 @@ class Identity:
     def create(cls, folder: Path, name: str) -> "Identity":
         """Make new keys in ``folder``; refuse to replace keys that are there."""
         check_name(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (folder / KEY_FILE).exists():
             raise IdentityError(
                 f"{folder / KEY_FILE} exists already. A site keeps its key for life: peers know it "
