@@ -18,6 +18,9 @@ from proxyfl.node.members import site as sites
 from proxyfl.node.members.site import Data, Learning, Network, Site
 from proxyfl.node.observe import status
 from proxyfl.node.trial import Layout, free_ports
+from proxyfl.privacy.guarantee import Unit
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.spending.account import Account
 from tests.waiting import PATIENCE
 
 from .federations import SEED, change, quick, running, total_weight, trial
@@ -134,6 +137,28 @@ def described(site: Site, network: Network) -> Site:
         learning=Learning(batch_size=20, steps_per_round=3),
         network=network,
     )
+
+
+def test_a_site_protects_persons_and_keeps_an_account(hospitals: Layout) -> None:
+    """Every patient has two rows. Under real noise one site protects persons, and what its rounds
+    cost stands in the institution's account when they are released."""
+    place = hospitals.sites[0]
+    write_csv(place / "patients.csv", 2 * records(60, seed=0))
+    account = place / "account"
+    Account.open(account, delta=1e-4, budget=4.0, unit=Unit.GROUP)
+    privacy = sites.Privacy(unit="group", account="account", delta=1e-4)
+    change(place, lambda site: dataclasses.replace(site, privacy=privacy))
+    with running(hospitals, only=[]) as made:
+        for each in hospitals.sites:
+            made.start(each, seed=None)
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    ledger = Ledger.read(place / assembly.LEDGER_FILE)
+    assert (ledger.unit, ledger.simulated, ledger.steps) == (Unit.GROUP, False, 12)
+    entries = Account(account).entries()
+    assert [entry.charge for entry in entries] == list(ledger.charges)
+    assert {entry.study for entry in entries} == {"federation stroke"}
+    assert total_weight(hospitals) == 3
 
 
 def test_nodes_over_tables_equal_the_simulation(hospitals: Layout) -> None:
