@@ -21,6 +21,7 @@ from proxyfl.data.stores import index
 from proxyfl.data.stores.faults import Faults
 from proxyfl.errors import DataError
 from tests.data.slides.generator import (
+    SCANNERS,
     Disc,
     write_asap,
     write_cohort,
@@ -168,6 +169,24 @@ def test_tissue_is_where_it_was_drawn(cohort: Path) -> None:
     found = tissue_map(slide, 8.0, Faults())
     expected = np.pi * (0.46 * SIDE / 8) ** 2
     assert found.mask.sum() == pytest.approx(expected, rel=0.05)
+
+
+def test_pale_tissue_is_tissue(tmp_path: Path) -> None:
+    """Where nuclei stand out from tissue more than tissue does from glass, tissue is still found, for
+    every scanner."""
+    middle = SIDE / 2
+    disc, tumour = (
+        Disc(middle, middle, 0.46 * SIDE),
+        Disc(middle, middle, 0.3 * SIDE),
+    )
+    for name, scanner in SCANNERS.items():
+        path = tmp_path / f"{name}.tif"
+        write_slide(path, (SIDE, SIDE), disc, tumour, scanner=scanner, seed=200)
+        slide = Slide(path)
+        found = tissue_map(slide, 4.0, Faults())
+        slide.close()
+        expected = np.pi * (0.46 * SIDE / 4) ** 2
+        assert found.mask.sum() == pytest.approx(expected, rel=0.05), name
 
 
 def test_a_slide_without_pyramid(tmp_path: Path) -> None:
