@@ -29,7 +29,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    table = Table("at a time", "peak memory (MB)", "processor seconds", title="One DP step")
+    table = Table(
+        "at a time", "peak memory (MB)", "processor seconds", title="One DP step"
+    )
     whole: float | None = None
     for at_once in (args.batch, 8, 4, 2, 1):
         megabytes, seconds = measured(

@@ -20,6 +20,7 @@ from reproduction.figures import HEIGHT, WIDTH, curves, legend_below
 from reproduction.page import core_hours, evidence, filled, markdown, plus_minus
 from reproduction.records import Record, Scores
 from reproduction.series import (
+    ALONE,
     FEDAVG,
     FML,
     FML_PROXY,
@@ -109,7 +110,7 @@ def accuracies(results: Results) -> str:
                 if (group.method, group.role) == (model.method, model.role)
             ]
             for group in groups:
-                last = group.rounds[-1]
+                last = record.last_round
                 macro = spread(group.at(last, "macro_accuracy").values()).mean
                 spent = group.epsilon_at(last)
                 cost = (
@@ -161,6 +162,8 @@ def little(results: Results) -> Statement:
         ours = _last(record, PROXYFL)
         half = {key: SHARE * (score - chance) for key, score in ours.items()}
         for model in (FEDAVG, FML_PROXY):
+            if not ours or not _last(record, model):
+                continue
             gained = {k: s - chance for k, s in _last(record, model).items()}
             against = f"half of ProxyFL private, by {model.name}"
             rows.append(difference(name, against, gained, half, lower))
@@ -173,14 +176,24 @@ def little(results: Results) -> Statement:
 
 
 def above_fml(results: Results) -> Statement:
-    """Whether ProxyFL's private models are above FML's; the claim is about Kvasir."""
+    """Whether ProxyFL's private models are above FML's, and above ``alone``; the claim is about FML
+    on Kvasir."""
     rows: list[Row] = []
     for name, record in recorded(results).items():
-        if all(g.method != FML.method for g in record.groups):
-            continue
-        ours, theirs = _last(record, PROXYFL), _last(record, FML)
         counts = name.startswith("kvasir")
-        rows.append(difference(name, FML.name, ours, theirs, higher, counts=counts))
+        for model in (FML, ALONE):
+            ours, theirs = _last(record, PROXYFL), _last(record, model)
+            if ours and theirs:
+                rows.append(
+                    difference(
+                        name,
+                        model.name,
+                        ours,
+                        theirs,
+                        higher,
+                        counts=counts and model is FML,
+                    )
+                )
     return Statement(
         "fml",
         "ProxyFL's private models are above FML's",
@@ -233,7 +246,11 @@ def draw(results: Path, to: Path) -> Iterator[Path]:
 
 
 def _last(record: Record, model: Model) -> Scores:
-    return record.group(model.method, model.role).at(record.last_round)
+    """The model's scores at the last round that all have; of the first setting where one varies."""
+    for group in record.groups:
+        if (group.method, group.role) == (model.method, model.role):
+            return group.at(record.last_round)
+    return {}
 
 
 def _classes(record: Record) -> int:

@@ -72,6 +72,7 @@ def test_other_studies_do_not_count(tmp_path: Path) -> None:
     found = results(tmp_path, record("images/histopathology", groups))
     (row,) = images.above_fml(found).rows
     assert row.met
+    assert not row.counts
     assert images.above_fml(found).verdict == "not tested"
 
 

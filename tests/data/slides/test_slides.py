@@ -172,8 +172,8 @@ def test_tissue_is_where_it_was_drawn(cohort: Path) -> None:
 
 
 def test_pale_tissue_is_tissue(tmp_path: Path) -> None:
-    """Where nuclei stand out from tissue more than tissue does from glass, tissue is still found, for
-    every scanner."""
+    """Where nuclei stand out from tissue more than tissue does from glass, tissue is still found,
+    for every scanner."""
     middle = SIDE / 2
     disc, tumour = (
         Disc(middle, middle, 0.46 * SIDE),

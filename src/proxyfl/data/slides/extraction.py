@@ -96,7 +96,7 @@ def extract(
 ) -> Head:
     """Write the planned patches (``entries``) of the slides below ``root`` to a store.
 
-    Memory does not depend on the slides' sizes: each thread has one slide open, and one shard."""
+    Memory does not depend on the slides' sizes: each thread has one slide open, and one patch."""
     made = {"source": root.resolve().name, "patches": asdict(patches)}
     content = Content((3, patches.size, patches.size), "uint8", CLASSES, made)
 

@@ -2,9 +2,9 @@
 
 Glass is grey or white, stained tissue is not. The threshold on saturation is Otsu's (1979), the one
 that separates the slide's saturations best, or a lower one if what is below it is of two kinds
-again: glass, and tissue paler than its nuclei. It is never below a floor, so that an empty slide has
-no tissue. The map has at most four million pixels, however large the slide, and is read block by
-block.
+again: glass, and tissue paler than its nuclei. It is never below a floor, so that an empty slide
+has no tissue. The map has at most four million pixels, however large the slide, and is read block
+by block.
 """
 
 import math
@@ -24,8 +24,8 @@ BLOCK = 512
 FLOOR = 18
 """The least saturation of 255 that can be tissue."""
 TWO_KINDS = 0.8
-"""The share of variance that a threshold explains where there are two kinds of pixels. Of one normal
-distribution it explains 0.64, of a uniform one 0.75."""
+"""The share of variance that a threshold explains where there are two kinds of pixels. Of one
+normal distribution it explains 0.64, of a uniform one 0.75."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -83,8 +83,8 @@ def _saturation(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 def _lowest_split(counts: npt.NDArray[np.int64]) -> int:
     """Otsu's threshold, taken again of what lies below it as long as that is of two kinds.
 
-    In a pale slide with many nuclei the largest step is from tissue to nuclei; the one from glass to
-    tissue is found below it."""
+    In a pale slide with many nuclei the largest step is from tissue to nuclei; the one from glass
+    to tissue is found below it."""
     threshold, _ = _otsu(counts)
     while True:
         lower, explained = _otsu(counts[: threshold + 1])

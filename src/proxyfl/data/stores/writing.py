@@ -3,7 +3,7 @@
 Guarantees:
     * the store is the same, byte for byte, however many threads write it and however often the
       program is stopped and called again with the same arguments;
-    * at most one shard for each thread is in memory;
+    * at most one example for each thread is in memory, and what its reader holds;
     * ``store.json`` appears last: a folder without it is no store.
 
 What was written before an interruption is read back and compared with its checksum. Threads are
@@ -113,35 +113,57 @@ def _maker(
     """The function that writes one shard."""
 
     def make(number: int, entries: Sequence[Entry]) -> Written:
-        values = np.empty((len(entries), *content.shape), dtype=content.dtype)
         missing: list[int] = []
         faults: list[Fault] = []
-        rows = 0
-        for place, found in enumerate(read(number * size, entries)):
-            if isinstance(found, tuple):
-                missing.append(place)
-                faults.append(found)
-            else:
-                values[rows] = found
-                rows += 1
-            advance(1)
-        shard = _save(folder / f"{number:06d}.npy", values[:rows])
+
+        def first() -> Iterator[Array]:
+            for place, found in enumerate(read(number * size, entries)):
+                if isinstance(found, tuple):
+                    missing.append(place)
+                    faults.append(found)
+                else:
+                    yield found
+                advance(1)
+
+        def again() -> Iterator[Array]:
+            for found in read(number * size, entries):
+                if not isinstance(found, tuple):
+                    yield found
+
+        path = folder / f"{number:06d}.npy"
+        shard = _save(path, content, len(entries), first())
+        if missing:
+            # its head promised examples that did not come
+            shard = _save(path, content, len(entries) - len(missing), again())
         return Written(number, shard, tuple(missing), tuple(faults))
 
     return make
 
 
-def _save(path: Path, values: Array) -> Shard:
-    """Write a ``.npy`` file whole; its checksum is taken from memory on the way."""
+def _save(
+    path: Path, content: Content, count: int, examples: Iterator[Array]
+) -> Shard:
+    """Write a ``.npy`` file of ``count`` examples, each as it comes; its checksum is taken on the
+    way."""
     head = io.BytesIO()
-    described = np.lib.format.header_data_from_array_1_0(values)
+    described = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(content.dtype)),
+        "fortran_order": False,
+        "shape": (count, *content.shape),
+    }
     np.lib.format.write_array_header_1_0(head, described)
     digest = hashlib.sha256(head.getvalue())
-    digest.update(values.data)
     with _files.whole(path) as scratch, scratch.open("wb") as file:
         file.write(head.getvalue())
-        file.write(values.data)
-    return Shard(path.name, len(values), digest.hexdigest())
+        for example in examples:
+            values = np.ascontiguousarray(example, dtype=content.dtype)
+            if values.shape != content.shape:
+                raise DataError(
+                    f"{path}: expected examples of shape {content.shape}, got {values.shape}."
+                )
+            digest.update(values.data)
+            file.write(values.data)
+    return Shard(path.name, count, digest.hexdigest())
 
 
 def _refuse(faults: Faults, written: Written) -> None:
