@@ -5,7 +5,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from proxyfl.data import by_site, class_counts, dirichlet, iid, majority
+from proxyfl.data import (
+    by_class,
+    by_site,
+    class_counts,
+    dirichlet,
+    iid,
+    majority,
+)
 from proxyfl.data.partition import _majority_classes
 from proxyfl.errors import DataError
 
@@ -115,6 +122,62 @@ def test_majority_takes_as_many_as_fit(labels, clients, seed):
     )
     parts = majority(labels, clients=clients, p_major=1, generator=rng(seed))
     assert [len(part) for part in parts] == [best] * clients
+
+
+@PROPERTY
+@given(
+    labels=LABELS,
+    clients=st.integers(1, 8),
+    classes=st.integers(1, 5),
+    seed=SEEDS,
+    data=st.data(),
+)
+def test_by_class(labels, clients, classes, seed, data):
+    """Each client has equally many examples of exactly so many classes, disjoint from others'; the
+    numbers of clients that have a class differ by one at most."""
+    known = np.flatnonzero(np.bincount(labels))
+    assume(classes <= len(known))
+    most = int(np.bincount(labels)[known].min()) // clients
+    assume(most >= 1)
+    examples = data.draw(
+        st.none() | st.integers(1, most).map(lambda n: n * classes)
+    )
+    parts = by_class(
+        labels,
+        clients=clients,
+        classes=classes,
+        examples=examples,
+        generator=rng(seed),
+    )
+    check_disjoint(parts, len(labels))
+    counts = class_counts(labels, parts, 5)
+    assert ((counts > 0).sum(axis=1) == classes).all()
+    sizes = counts[counts > 0]
+    assert (sizes == sizes[0]).all()
+    assert examples is None or sizes[0] * classes == examples
+    takers = (counts > 0).sum(axis=0)[known]
+    assert takers.max() - takers.min() <= 1
+
+
+@pytest.mark.parametrize(
+    ("classes", "examples", "said"),
+    [
+        (4, None, "Each client is to have 4 classes, there are 3"),
+        (2, 5, "Expected a multiple of classes=2 for examples, got 5"),
+        (2, 14, "7 examples of each of 2 classes are asked for, 6 can be had"),
+    ],
+)
+def test_by_class_says_what_is_short(classes, examples, said):
+    """A division by class that cannot be made says why."""
+    labels = np.repeat(np.arange(3), 6)
+    with pytest.raises(DataError, match=said):
+        by_class(
+            labels,
+            clients=1,
+            classes=classes,
+            examples=examples,
+            generator=rng(),
+        )
 
 
 def test_majority_as_in_the_paper():

@@ -4,7 +4,14 @@ of them."""
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples, InMemory, MemoryMapped, Subset
 from proxyfl.data.inputs import load_inputs
-from proxyfl.data.partition import by_site, class_counts, dirichlet, iid, majority
+from proxyfl.data.partition import (
+    by_class,
+    by_site,
+    class_counts,
+    dirichlet,
+    iid,
+    majority,
+)
 from proxyfl.data.sources import SOURCES, Source, load
 
 __all__ = [
@@ -15,6 +22,7 @@ __all__ = [
     "MemoryMapped",
     "Source",
     "Subset",
+    "by_class",
     "by_site",
     "class_counts",
     "dirichlet",

@@ -116,6 +116,47 @@ def dirichlet(
     return _sorted(np.concatenate(part) for part in parts)
 
 
+def by_class(
+    labels: Indices,
+    *,
+    clients: int,
+    classes: int,
+    examples: int | None = None,
+    generator: np.random.Generator,
+) -> list[Indices]:
+    """Each client has examples of ``classes`` classes alone, equally many of each.
+
+    Classes are drawn among those that the fewest clients have so far, so that they are spread as
+    evenly as can be. ``examples`` is a multiple of ``classes``; None takes the most that fit."""
+    labels = _labels(labels)
+    whole("clients", clients, error=DataError)
+    whole("classes", classes, error=DataError)
+    counts = np.bincount(labels)
+    known = np.flatnonzero(counts)
+    if classes > len(known):
+        raise DataError(
+            f"Each client is to have {classes} classes, there are {len(known)}. Lower "
+            "partition.classes."
+        )
+    chosen: list[Indices] = []
+    takers = np.zeros(len(counts), dtype=np.int64)
+    for _ in range(clients):
+        shuffled = generator.permutation(known)
+        fewest = shuffled[np.argsort(takers[shuffled], kind="stable")][:classes]
+        takers[fewest] += 1
+        chosen.append(fewest)
+    most = int((counts[takers > 0] // takers[takers > 0]).min())
+    each = most if examples is None else _of_each(examples, classes, most)
+    stock = {label: np.flatnonzero(labels == label) for label in known}
+    stock = {label: generator.permutation(rows) for label, rows in stock.items()}
+    parts = []
+    for fewest in chosen:
+        parts.append(np.concatenate([stock[label][:each] for label in fewest]))
+        for label in fewest:
+            stock[label] = stock[label][each:]
+    return _sorted(parts)
+
+
 def by_site(site: Indices) -> list[Indices]:
     """One client for each site 0, 1, ... up to the largest; each has what is its own."""
     site = _labels(site, what="site")
@@ -224,6 +265,22 @@ def _deal(
         np.concatenate([mine, pool[k * rest : (k + 1) * rest]])
         for k, mine in enumerate(own)
     )
+
+
+def _of_each(examples: int, classes: int, most: int) -> int:
+    """The examples of each of a client's classes; DataError if they cannot be had."""
+    whole("examples", examples, error=DataError)
+    if examples % classes:
+        raise DataError(
+            f"Expected a multiple of classes={classes} for examples, got {examples}."
+        )
+    each = examples // classes
+    if not 1 <= each <= most:
+        raise DataError(
+            f"{each} examples of each of {classes} classes are asked for, {most} can be had. "
+            f"Lower examples={examples} or clients."
+        )
+    return each
 
 
 def _size(available: int, clients: int, examples: int | None) -> int:

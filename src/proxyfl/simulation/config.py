@@ -93,7 +93,7 @@ class Partition:
     """The division of the training examples among the clients."""
 
     kind: str = "majority"
-    """`majority`, `dirichlet`, `iid`, or `site`: each client has its own examples."""
+    """`majority`, `classes`, `dirichlet`, `iid`, or `site`: each client has its own examples."""
     clients: int = 8
     """Number of clients; with `site` the data decides."""
     examples: PerClientInt | None = None
@@ -101,14 +101,16 @@ class Partition:
     are."""
     p_major: float = 0.6
     """With `majority`: the fraction of a client's examples that are of its own class."""
+    classes: int = 2
+    """With `classes`: the number of classes that a client has examples of."""
     concentration: float = 0.5
     """With `dirichlet`: the smaller, the more the clients differ."""
 
     def __post_init__(self) -> None:
-        choice(
-            "partition.kind", self.kind, ("majority", "dirichlet", "iid", "site")
-        )
+        kinds = ("majority", "classes", "dirichlet", "iid", "site")
+        choice("partition.kind", self.kind, kinds)
         whole("partition.clients", self.clients)
+        whole("partition.classes", self.classes)
         for value in values(self.examples):
             whole("partition.examples", value)
         number("partition.p_major", self.p_major, at_least=0, at_most=1)

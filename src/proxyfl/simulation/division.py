@@ -127,7 +127,15 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
             concentration=settings.concentration,
             generator=generator,
         )
-    if settings.kind == "iid":
+    if settings.kind == "classes":
+        parts = partition.by_class(
+            labels,
+            clients=settings.clients,
+            classes=settings.classes,
+            examples=examples,
+            generator=generator,
+        )
+    elif settings.kind == "iid":
         parts = partition.iid(
             labels, clients=settings.clients, examples=examples, generator=generator
         )
