@@ -19,6 +19,11 @@ def means(shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.AvgPool2d((1, shape[2])), nn.Flatten())
 
 
+def as_they_are(shape: tuple[int, ...]) -> nn.Module:
+    """An embedder that changes nothing."""
+    return nn.Flatten()
+
+
 def mixing(shape: tuple[int, ...]) -> nn.Module:
     """An embedder that subtracts the batch's mean."""
 
@@ -119,6 +124,41 @@ def test_efficientnet_tells_things_apart() -> None:
     assert alike[0, 1] > 0.9 > alike[0, 2]
     with pytest.raises(ModelError, match="grey or RGB"):
         build("efficientnet-lite0", (30,))
+
+
+def test_whitened_features(tmp_path: Path) -> None:
+    """Public features come out in few directions, uncorrelated and of one length; another store's
+    features are moved by the public ones alone."""
+    draw = torch.Generator().manual_seed(0)
+    mixed = torch.randn(300, 6, generator=draw) @ torch.randn(6, 6, generator=draw)
+    y = torch.arange(300) % 2
+    names = ("no", "yes")
+    public = Dataset("p", mixed[:250], y[:250], mixed[250:], y[250:], 2, names)
+    identity = f"{__name__}:as_they_are"
+    embed(public, tmp_path / "public", identity)
+    options = {"by": str(tmp_path / "public"), "dimensions": 3}
+    module, features = build("whitened", (6,), options)
+    assert features == 3
+    found = module(mixed[:250])
+    torch.testing.assert_close(found.norm(dim=1), torch.full((250,), 3.0))
+    raw = (mixed[:250] - module.mean) @ module.directions
+    covariance = torch.cov(raw.T)
+    assert (covariance - covariance.diag().diag()).abs().max() < 1e-4
+    assert covariance.diag().min() > 0.5
+    with pytest.raises(ModelError, match="has features of shape"):
+        build("whitened", (5,), options)
+    with pytest.raises(ModelError, match="dimensions of at most 6"):
+        build("whitened", (6,), {**options, "dimensions": 7})
+
+
+def test_records_are_not_whitened_by_themselves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The statistics of the records themselves are refused: no epsilon would cover them."""
+    own = str(tmp_path / "own")
+    line = f"embed {own} --model whitened --set by={own} --out {tmp_path / 'out'}"
+    assert main(line.split()) == 2
+    assert "by its own statistics" in capsys.readouterr().err
 
 
 def test_the_command(

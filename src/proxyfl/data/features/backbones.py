@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from proxyfl._entrypoint import resolve
 from proxyfl._validate import suggestion
 from proxyfl.data.features.scattering import scattering
+from proxyfl.data.features.whitening import whitened
 from proxyfl.errors import InputError, ModelError
 
 SIDE = 224
@@ -82,6 +83,9 @@ EMBEDDERS = {
     "efficientnet-lite0": Embedder(
         efficientnet_lite0,
         "1280 features of a network trained on ImageNet; needs proxyfl[features]",
+    ),
+    "whitened": Embedder(
+        whitened, "features in fewer directions, those of other, public features"
     ),
 }
 

@@ -10,6 +10,7 @@ from rich.markup import escape
 from proxyfl import _settings
 from proxyfl.cli.commands import opening
 from proxyfl.cli.terminal.spinner import spinner
+from proxyfl.errors import ModelError
 
 if TYPE_CHECKING:
     from proxyfl.cli.commands import Commands
@@ -27,6 +28,7 @@ examples:
   proxyfl embed endoscopy.store --model scattering --set grid=2 --out features
   proxyfl embed endoscopy.store --model mine:backbone --out features
   proxyfl embed images.npz --site hospital --model scattering --out features
+  proxyfl embed features --model whitened --set by=public-features --set dimensions=64 --out few
   proxyfl run --set data.source=features --set models.private=mlp
 """
 
@@ -43,7 +45,7 @@ def add(commands: "Commands") -> None:
         "--model",
         required=True,
         metavar="NAME",
-        help="scattering, efficientnet-lite0, or package.module:factory",
+        help="scattering, efficientnet-lite0, whitened, or package.module:factory",
     )
     parser.add_argument(
         "--set",
@@ -87,6 +89,7 @@ def execute(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {}
     for text in args.options:
         _settings.override(options, text)
+    _check_public(args.source, options)
     dataset = load(
         args.source,
         directory=args.data_dir,
@@ -103,3 +106,13 @@ def execute(args: argparse.Namespace) -> int:
         f"by {escape(args.model)}. Use it with data.source={escape(str(args.out))}"
     )
     return 0
+
+
+def _check_public(source: str, options: dict[str, Any]) -> None:
+    """Refuse to whiten records by their own statistics, which no epsilon would cover."""
+    by = options.get("by")
+    if isinstance(by, str) and Path(by).resolve() == Path(source).resolve():
+        raise ModelError(
+            f"Whitening {source} by its own statistics would let every record move every feature, "
+            "and the printed epsilon would be wrong. Name a store of other, public features in by."
+        )
