@@ -17,6 +17,7 @@ from reproduction import (
     figures,
     images,
     joining,
+    joiningplots,
     page,
     records,
 )
@@ -163,7 +164,7 @@ def _record(args: argparse.Namespace) -> int:
 def _figures(args: argparse.Namespace) -> int:
     for path in figures.draw_all(args.results, args.to):
         print(_short(path))
-    for path in joining.draw(args.results, args.to):
+    for path in joiningplots.draw(args.results, args.to):
         print(_short(path))
     for path in images.draw(args.results, args.to):
         print(_short(path))

@@ -60,6 +60,10 @@ JOINING = {
         ("ist", "strokes (IST), 24 countries"),
         ("impact", "brain injuries (IMPACT), 15 studies"),
         ("loans", "business loans, 16 banks"),
+        ("ham", "skin lesions (HAM10000), 4 collections"),
+        ("fashion-two", "clothing (Fashion-MNIST), 8 sites with 2 of 10 kinds"),
+        ("fashion-five", "clothing, 8 sites with 5 of 10 kinds"),
+        ("fashion-many", "clothing, 32 sites of 100 images"),
     )
 }
 """What joining is worth to true sites (docs/joining.md)."""

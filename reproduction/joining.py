@@ -10,25 +10,14 @@ Definitions:
 """
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from matplotlib import pyplot as plt
-from matplotlib.lines import Line2D
-
-from benchmarks.communication.plots import save
 from proxyfl.privacy.statements.worth import Facts, worth
-from proxyfl.records.palette import COLOURS
 from proxyfl.sweeps.statistics import spread
 from reproduction.catalogue import HOME, JOINING, RESULTS
 from reproduction.page import filled
 from reproduction.records import Record, Scores
 from reproduction.series import Results
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PAGE = HOME / "docs" / "joining.md"
 EPSILONS = (1, 3)
@@ -76,8 +65,8 @@ class Study:
 
     def share(self, epsilon: int) -> float:
         """The part of what pooling gives that joining recovers."""
-        alone = _mean(self.alone)
-        return (_mean(self.joined(epsilon)) - alone) / (
+        alone = mean_of(self.alone)
+        return (mean_of(self.joined(epsilon)) - alone) / (
             spread(self.pooled.values()).mean - alone
         )
 
@@ -106,15 +95,39 @@ class Study:
             PARAMETERS[self.name],
             float(epsilon),
             float(base["privacy.delta"]),
+            CLASSES.get(self.name, 2),
         )
+
+    @property
+    def has_own(self) -> bool:
+        """Whether each site was also judged on its own test records."""
+        group = self.record.group("alone", "private", variant="reference")
+        return bool(group.own_auroc)
 
     def _scores(self, method: str, variant: str) -> Scores:
         group = self.record.group(method, "private", variant=variant)
         return group.at(max(group.rounds), self.measure)
 
 
-PARAMETERS = {"heart": 50, "gusto": 64, "ist": 62, "impact": 32, "loans": 48}
-"""The size of each study's proxy: two outputs on the schema's features. A test compares."""
+CLASSES = {"ham": 7, "fashion-two": 10, "fashion-five": 10, "fashion-many": 10}
+"""The number of classes, where there are more than two."""
+
+IMAGES = tuple(CLASSES)
+"""The studies of images. ``proxyfl worth`` was made without them."""
+
+PARAMETERS = {
+    "heart": 50,
+    "gusto": 64,
+    "ist": 62,
+    "impact": 32,
+    "loans": 48,
+    "ham": 455,
+    "fashion-two": 650,
+    "fashion-five": 650,
+    "fashion-many": 650,
+}
+"""The size of each study's proxy: an output for each class on the features and a bias. A test
+compares."""
 
 
 def studies(results: Results, measure: str = "auroc") -> list[Study]:
@@ -144,12 +157,12 @@ def gains_table(results: Results) -> str:
         cells = [
             study.title,
             f"{len(study.record.seeds)}",
-            f"{_mean(study.alone):.3f}",
+            f"{mean_of(study.alone):.3f}",
         ]
         cells.append(f"{spread(study.pooled.values()).mean:.3f}")
         for epsilon in EPSILONS:
             cells.append(
-                f"{_mean(study.joined(epsilon)):.3f}: {_points(study.gains(epsilon))}, "
+                f"{mean_of(study.joined(epsilon)):.3f}: {_points(study.gains(epsilon))}, "
                 f"{study.share(epsilon):.0%} of what pooling gives"
             )
         cells.append(" and ".join(_losing(study, epsilon) for epsilon in EPSILONS))
@@ -191,15 +204,54 @@ def kept_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+def images_table(results: Results) -> str:
+    """The studies of images in balanced accuracy: right answers, each class counted alike."""
+    lines = [
+        "| federation | alone | pooled, no privacy | joined, epsilon 1 | joined, epsilon 3 "
+        "| lose more than a point |",
+        "|---|---|---|---|---|---|",
+    ]
+    for study in studies(results, "macro_accuracy"):
+        if study.name not in IMAGES:
+            continue
+        cells = [study.title, f"{mean_of(study.alone):.3f}"]
+        cells.append(f"{spread(study.pooled.values()).mean:.3f}")
+        for epsilon in EPSILONS:
+            joined = mean_of(study.joined(epsilon))
+            points = _points(study.gains(epsilon))
+            cells.append(f"{joined:.3f}: {points}, {study.share(epsilon):.0%}")
+        cells.append(" and ".join(_losing(study, epsilon) for epsilon in EPSILONS))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def own_table(results: Results) -> str:
+    """The same models on each site's own test records."""
+    lines = [
+        "| federation | alone | joined, epsilon 1 | joined, epsilon 3 |",
+        "|---|---|---|---|",
+    ]
+    for study in studies(results, "own_auroc"):
+        if not study.has_own:
+            continue
+        cells = [study.title, f"{mean_of(_defined(study.alone)):.3f}"]
+        for epsilon in EPSILONS:
+            joined = mean_of(_defined(study.joined(epsilon)))
+            points = _points(_defined(study.gains(epsilon)))
+            cells.append(f"{joined:.3f}: {points}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def accuracy_table(results: Results) -> str:
     """The four hospitals by accuracy, beside FLamby's published figure."""
     lines = ["| | accuracy on the merged test set |", "|---|---|"]
     heart = [s for s in studies(results, "accuracy") if s.name == "heart"]
     for study in heart:
-        lines.append(f"| alone, mean of the four | {_mean(study.alone):.3f} |")
+        lines.append(f"| alone, mean of the four | {mean_of(study.alone):.3f} |")
         for epsilon in EPSILONS:
             lines.append(
-                f"| joined, epsilon {epsilon} | {_mean(study.joined(epsilon)):.3f} |"
+                f"| joined, epsilon {epsilon} | {mean_of(study.joined(epsilon)):.3f} |"
             )
         pooled = spread(study.pooled.values()).mean
         lines.append(f"| pooled, no privacy | {pooled:.3f} |")
@@ -216,7 +268,7 @@ def prediction_table(results: Results) -> str:
     for study in studies(results):
         for epsilon in EPSILONS:
             expected = worth(study.facts(epsilon))
-            measured = 100 * _mean(study.gains(epsilon))
+            measured = 100 * mean_of(study.gains(epsilon))
             lines.append(
                 f"| {study.title} | {epsilon} | {expected.share:.0%} | {study.share(epsilon):.0%} "
                 f"| {expected.gain:.1f} | {measured:.1f} |"
@@ -226,25 +278,13 @@ def prediction_table(results: Results) -> str:
 
 TABLES = {
     "gains": gains_table,
+    "images": images_table,
+    "own": own_table,
     "goals": goals_table,
     "kept": kept_table,
     "accuracy": accuracy_table,
     "prediction": prediction_table,
 }
-
-
-def draw(results: Path, to: Path) -> Iterator[Path]:
-    """The figures of the page."""
-    found = studies(Results(results))
-    if not found:
-        return
-    height = 1.5 + 0.55 * len(found)
-    figure, axes = plt.subplots(figsize=(8.5, height), layout="constrained")
-    _gains(axes, found)
-    yield save(figure, to / "joining.png")
-    figure, axes = plt.subplots(figsize=(4.8, 4.4), layout="constrained")
-    _predicted(axes, found)
-    yield save(figure, to / "joining-predicted.png")
 
 
 def seed_interval(gains: Scores) -> tuple[float, float]:
@@ -259,94 +299,10 @@ def seed_interval(gains: Scores) -> tuple[float, float]:
     return seen.mean - half, seen.mean + half
 
 
-def _gains(axes: "Axes", found: Sequence[Study]) -> None:
-    """From alone to pooled on a line each, and how far joining comes."""
-    for place, study in enumerate(reversed(found)):
-        alone = _mean(study.alone)
-        pooled = spread(study.pooled.values()).mean
-        axes.plot(
-            [alone, pooled], [place, place], color="0.8", linewidth=5, zorder=1
-        )
-        axes.plot(alone, place, "o", color=COLOURS["alone"], markersize=8, zorder=3)
-        axes.plot(
-            pooled, place, "D", color=COLOURS["pooled"], markersize=7, zorder=3
-        )
-        for epsilon, marker in zip(EPSILONS, ("v", "^"), strict=True):
-            joined = _mean(study.joined(epsilon))
-            low, high = seed_interval(study.gains(epsilon))
-            axes.errorbar(
-                joined,
-                place,
-                xerr=[[(high - low) / 2], [(high - low) / 2]],
-                fmt=marker,
-                color=COLOURS["proxyfl"],
-                markersize=9,
-                capsize=3,
-                markerfacecolor="white" if epsilon == 1 else COLOURS["proxyfl"],
-                zorder=4,
-            )
-    axes.set_yticks(range(len(found)), [study.title for study in reversed(found)])
-    axes.set_ylim(-0.6, len(found) - 0.4)
-    axes.set_xlabel("AUROC on the merged test set, mean over sites and seeds")
-    handles = [
-        Line2D([], [], marker="o", color=COLOURS["alone"], linestyle=""),
-        Line2D(
-            [],
-            [],
-            marker="v",
-            color=COLOURS["proxyfl"],
-            linestyle="",
-            markerfacecolor="white",
-        ),
-        Line2D([], [], marker="^", color=COLOURS["proxyfl"], linestyle=""),
-        Line2D([], [], marker="D", color=COLOURS["pooled"], linestyle=""),
-    ]
-    names = [
-        "alone",
-        "joined, epsilon 1",
-        "joined, epsilon 3",
-        "pooled, no privacy",
-    ]
-    axes.figure.legend(
-        handles, names, loc="outside upper center", ncols=4, frameon=False
-    )
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
-    """Expected gain against measured gain, in points."""
-    most = 1.0
-    for study in found:
-        for epsilon in EPSILONS:
-            expected = worth(study.facts(epsilon)).gain
-            measured = 100 * _mean(study.gains(epsilon))
-            most = max(most, expected, measured)
-            axes.plot(
-                expected,
-                measured,
-                "v" if epsilon == 1 else "^",
-                color=COLOURS["proxyfl"],
-                markerfacecolor="white" if epsilon == 1 else COLOURS["proxyfl"],
-            )
-            axes.annotate(
-                f"{study.name}, {epsilon}",
-                (expected, measured),
-                textcoords="offset points",
-                xytext=(6, -3),
-                fontsize=7,
-            )
-    axes.plot([0, most * 1.25], [0, most * 1.25], color="0.7", zorder=0)
-    axes.set_xlim(0, most * 1.25)
-    axes.set_ylim(0, most * 1.25)
-    axes.set_xlabel("expected gain (proxyfl worth), points of AUROC")
-    axes.set_ylabel("measured gain, points of AUROC")
-
-
 def _points(gains: Scores) -> str:
     """The mean gain in points, with its interval where there are seeds enough for one."""
     low, high = seed_interval(gains)
-    mean = f"{100 * _mean(gains):+.1f} points"
+    mean = f"{100 * mean_of(gains):+.1f} points"
     if low == high:
         return f"{mean} (one seed)"
     return f"{mean} ({100 * low:+.1f} to {100 * high:+.1f})"
@@ -360,5 +316,11 @@ def _losing(study: Study, epsilon: int) -> str:
     return f"{len(losers)} of {of} (worst {100 * losers[0]:.1f})"
 
 
-def _mean(scores: Scores) -> float:
+def _defined(scores: Scores) -> Scores:
+    """The scores that are numbers: there is no AUROC where a test set has one class alone."""
+    return {key: score for key, score in scores.items() if not math.isnan(score)}
+
+
+def mean_of(scores: Scores) -> float:
+    """The mean over sites and seeds."""
     return spread(scores.values()).mean

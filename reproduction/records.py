@@ -16,7 +16,7 @@ from proxyfl.records import reading as loading
 from proxyfl.records.row import ROLES
 from proxyfl.sweeps import file as sweep
 
-MEASURES = ("accuracy", "macro_accuracy", "auroc")
+MEASURES = ("accuracy", "macro_accuracy", "auroc", "own_auroc")
 FORMAT = 1
 
 _LOCAL = (
@@ -39,7 +39,8 @@ class Group:
     ``rounds`` are the numbers of rounds done at which it was scored, ``epsilon`` what they had cost
     by then: the largest over clients and seeds, by the PLD accountant, None for a model that was
     trained without DP. ``keeps`` names, seed by seed and client by client, what was chosen at home
-    (``federation.home``). Records of before AUROC have none."""
+    (``federation.home``). Records of before AUROC have none. ``own_auroc`` is the AUROC on the
+    site's own test examples, where the data know sites; NaN where they are all of one class."""
 
     settings: Mapping[str, Any]
     method: str
@@ -52,6 +53,7 @@ class Group:
     kind: str
     auroc: Sequence[Sequence[Sequence[float]]] = ()
     keeps: Sequence[Sequence[str | None]] = ()
+    own_auroc: Sequence[Sequence[Sequence[float]]] = ()
 
     def at(self, round: int, measure: str = "accuracy") -> Scores:
         """The scores after so many rounds."""
@@ -239,7 +241,14 @@ def _group(
         kind=found[0][1][0]["epsilon_kind"],
         auroc=scores["auroc"],
         keeps=[_keeps(rows) for _, rows in found] if role == "private" else [],
+        own_auroc=scores["own_auroc"] if _has_sites(found) else (),
     )
+
+
+def _has_sites(found: Sequence[tuple[int, Sequence[Mapping[str, Any]]]]) -> bool:
+    """Whether models were also judged on each site's own test examples."""
+    _, rows = found[0]
+    return any("private_own_auroc" in row for row in rows)
 
 
 def _score(row: Mapping[str, Any], role: str, measure: str) -> float:

@@ -91,6 +91,17 @@ def test_classes_never_seen_follow_the_proxy() -> None:
     assert found[0, 0] > received.softmax(1)[0, 0]
 
 
+def test_who_lacks_a_class_keeps_the_proxy_for_it() -> None:
+    """A site with two of three classes keeps the proxy or a sum, however good its own model is on
+    those two: the third keeps the probability that the proxy gives it."""
+    received = nn.Linear(3, 3)
+    inputs = site(400, seed=2)
+    kept = choose("logistic", inputs, 3, received=received)
+    assert kept.name.split(",")[0] in ("proxy", "sum")
+    found = kept(inputs.x).softmax(1)[:, 2]
+    torch.testing.assert_close(found, received(inputs.x).softmax(1)[:, 2])
+
+
 def test_the_same_examples_give_the_same_choice() -> None:
     """Everything follows from the examples, the proxy and the seed."""
     received = proxy(DIRECTION)

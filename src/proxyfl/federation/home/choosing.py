@@ -4,7 +4,9 @@ Every candidate (``home.model``) is judged by its log-loss on the client's own e
 and after a fit of scale and shift, so that a site's own prevalence does not decide. Of the
 candidates that listen to the proxy the best is taken; ``alone`` only if it is better than that by
 more than ``SURE`` standard errors of the difference. A site's own examples cannot show what the
-others' are like, so in doubt the proxy has a say.
+others' are like, so in doubt the proxy has a say. A site that has no example of some class cannot
+show at all what its own models would do to that class: it takes the proxy or a sum, which leave
+such classes to the proxy.
 
 Guarantees:
     * all of this uses the client's own examples and the proxy it received, and nothing of it is
@@ -75,8 +77,13 @@ def choose(
     alone = judged[place]
     if received is None:
         return at_hand.fitted(alone, None)
-    listening = [*_sums(tried[place], at_hand), *_residuals(at_hand)]
+    listening = list(_sums(tried[place], at_hand))
+    lacks_a_class = len(np.unique(at_hand.y)) < classes
+    if not lacks_a_class:
+        listening.extend(_residuals(at_hand))
     best = min(listening, key=lambda found: found.loss)
+    if lacks_a_class:
+        return at_hand.fitted(best, received)
     difference = best.losses - alone.losses
     error = float(difference.std()) / math.sqrt(len(difference))
     kept = alone if difference.mean() > SURE * error else best

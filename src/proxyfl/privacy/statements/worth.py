@@ -16,7 +16,8 @@ have it (docs/joining.md shows what this predicts beside what was measured). It 
 it knows nothing of how easy the task is or how much the sites differ.
 
 The settings: full batches, so that a step's sum weighs each site by its examples; ``ROUNDS`` steps
-with momentum; a learning rate at which the noise of one averaged step moves the proxy by ``STEP``.
+with momentum; a learning rate at which the noise of one averaged step moves the weights of two
+classes by ``STEP``.
 
 Guarantee: the noise keeps the whole run within epsilon by the PLD accountant.
 """
@@ -113,7 +114,8 @@ def settings_for(facts: Facts, *, total: int | None = None) -> Settings:
         facts.epsilon, sampling_rate=1.0, steps=ROUNDS, delta=facts.delta
     )
     everyone = facts.clients * facts.examples if total is None else total
-    moved = noise * math.sqrt(facts.parameters * facts.clients) / everyone
+    of_two_classes = 2 * facts.parameters / facts.classes
+    moved = noise * math.sqrt(of_two_classes * facts.clients) / everyone
     rate = min(FASTEST, STEP / moved)
     return Settings(
         rounds=ROUNDS,

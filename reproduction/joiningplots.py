@@ -1,0 +1,122 @@
+"""The figures of docs/joining.md."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib import pyplot as plt
+from matplotlib.lines import Line2D
+
+from benchmarks.communication.plots import save
+from proxyfl.privacy.statements.worth import worth
+from proxyfl.records.palette import COLOURS
+from proxyfl.sweeps.statistics import spread
+from reproduction.joining import (
+    EPSILONS,
+    Study,
+    mean_of,
+    seed_interval,
+    studies,
+)
+from reproduction.series import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw(results: Path, to: Path) -> Iterator[Path]:
+    """The figures of the page."""
+    found = studies(Results(results))
+    if not found:
+        return
+    height = 1.5 + 0.55 * len(found)
+    figure, axes = plt.subplots(figsize=(8.5, height), layout="constrained")
+    _gains(axes, found)
+    yield save(figure, to / "joining.png")
+    figure, axes = plt.subplots(figsize=(4.8, 4.4), layout="constrained")
+    _predicted(axes, found)
+    yield save(figure, to / "joining-predicted.png")
+
+
+def _gains(axes: "Axes", found: Sequence[Study]) -> None:
+    """From alone to pooled on a line each, and how far joining comes."""
+    for place, study in enumerate(reversed(found)):
+        alone = mean_of(study.alone)
+        pooled = spread(study.pooled.values()).mean
+        axes.plot(
+            [alone, pooled], [place, place], color="0.8", linewidth=5, zorder=1
+        )
+        axes.plot(alone, place, "o", color=COLOURS["alone"], markersize=8, zorder=3)
+        axes.plot(
+            pooled, place, "D", color=COLOURS["pooled"], markersize=7, zorder=3
+        )
+        for epsilon, marker in zip(EPSILONS, ("v", "^"), strict=True):
+            joined = mean_of(study.joined(epsilon))
+            low, high = seed_interval(study.gains(epsilon))
+            axes.errorbar(
+                joined,
+                place,
+                xerr=[[(high - low) / 2], [(high - low) / 2]],
+                fmt=marker,
+                color=COLOURS["proxyfl"],
+                markersize=9,
+                capsize=3,
+                markerfacecolor="white" if epsilon == 1 else COLOURS["proxyfl"],
+                zorder=4,
+            )
+    axes.set_yticks(range(len(found)), [study.title for study in reversed(found)])
+    axes.set_ylim(-0.6, len(found) - 0.4)
+    axes.set_xlabel("AUROC on the merged test set, mean over sites and seeds")
+    handles = [
+        Line2D([], [], marker="o", color=COLOURS["alone"], linestyle=""),
+        Line2D(
+            [],
+            [],
+            marker="v",
+            color=COLOURS["proxyfl"],
+            linestyle="",
+            markerfacecolor="white",
+        ),
+        Line2D([], [], marker="^", color=COLOURS["proxyfl"], linestyle=""),
+        Line2D([], [], marker="D", color=COLOURS["pooled"], linestyle=""),
+    ]
+    names = [
+        "alone",
+        "joined, epsilon 1",
+        "joined, epsilon 3",
+        "pooled, no privacy",
+    ]
+    axes.figure.legend(
+        handles, names, loc="outside upper center", ncols=4, frameon=False
+    )
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
+    """Expected gain against measured gain, in points."""
+    most = 1.0
+    for study in found:
+        for epsilon in EPSILONS:
+            expected = worth(study.facts(epsilon)).gain
+            measured = 100 * mean_of(study.gains(epsilon))
+            most = max(most, expected, measured)
+            axes.plot(
+                expected,
+                measured,
+                "v" if epsilon == 1 else "^",
+                color=COLOURS["proxyfl"],
+                markerfacecolor="white" if epsilon == 1 else COLOURS["proxyfl"],
+            )
+            axes.annotate(
+                f"{study.name}, {epsilon}",
+                (expected, measured),
+                textcoords="offset points",
+                xytext=(6, -3),
+                fontsize=7,
+            )
+    axes.plot([0, most * 1.25], [0, most * 1.25], color="0.7", zorder=0)
+    axes.set_xlim(0, most * 1.25)
+    axes.set_ylim(0, most * 1.25)
+    axes.set_xlabel("expected gain (proxyfl worth), points of AUROC")
+    axes.set_ylabel("measured gain, points of AUROC")
