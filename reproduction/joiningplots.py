@@ -13,6 +13,7 @@ from proxyfl.records.palette import COLOURS
 from proxyfl.sweeps.statistics import spread
 from reproduction.joining import (
     EPSILONS,
+    IMAGES,
     Study,
     mean_of,
     seed_interval,
@@ -33,8 +34,13 @@ def draw(results: Path, to: Path) -> Iterator[Path]:
     figure, axes = plt.subplots(figsize=(8.5, height), layout="constrained")
     _gains(axes, found)
     yield save(figure, to / "joining.png")
-    figure, axes = plt.subplots(figsize=(4.8, 4.4), layout="constrained")
-    _predicted(axes, found)
+    figure, pair = plt.subplots(1, 2, figsize=(9.2, 4.6), layout="constrained")
+    tables = [study for study in found if study.name not in IMAGES]
+    images = [study for study in found if study.name in IMAGES]
+    _predicted(pair[0], tables)
+    pair[0].set_title("tables: the rule was made with these", fontsize=10)
+    _predicted(pair[1], images)
+    pair[1].set_title("images: the rule had not seen them", fontsize=10)
     yield save(figure, to / "joining-predicted.png")
 
 
@@ -95,11 +101,12 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
 
 def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
     """Expected gain against measured gain, in points."""
-    most = 1.0
+    least, most = 0.0, 1.0
     for study in found:
         for epsilon in EPSILONS:
             expected = worth(study.facts(epsilon)).gain
             measured = 100 * mean_of(study.gains(epsilon))
+            least = min(least, expected, measured)
             most = max(most, expected, measured)
             axes.plot(
                 expected,
@@ -115,8 +122,9 @@ def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
                 xytext=(6, -3),
                 fontsize=7,
             )
-    axes.plot([0, most * 1.25], [0, most * 1.25], color="0.7", zorder=0)
-    axes.set_xlim(0, most * 1.25)
-    axes.set_ylim(0, most * 1.25)
+    limits = (least * 1.25, most * 1.35)
+    axes.plot(limits, limits, color="0.7", zorder=0)
+    axes.set_xlim(limits)
+    axes.set_ylim(limits)
     axes.set_xlabel("expected gain (proxyfl worth), points of AUROC")
     axes.set_ylabel("measured gain, points of AUROC")

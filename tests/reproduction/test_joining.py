@@ -87,6 +87,7 @@ def test_the_studies_take_what_worth_gives(name: str) -> None:
             joining.PARAMETERS[name],
             float(variant["name"].split("-")[1]),
             fixed["privacy"]["delta"],
+            joining.CLASSES.get(name, 2),
         )
         settings = settings_for(facts, total=total)
         assert variant["privacy"]["noise_multiplier"] == settings.noise_multiplier
@@ -114,6 +115,10 @@ TOTALS = {
     "ist": 14979,
     "impact": 8818,
     "loans": 13103,
+    "ham": 5618,
+    "fashion-two": 8000,
+    "fashion-five": 8000,
+    "fashion-many": 3200,
 }
 """Training examples of each federation."""
 

@@ -145,6 +145,13 @@ def test_whitened_features(tmp_path: Path) -> None:
     covariance = torch.cov(raw.T)
     assert (covariance - covariance.diag().diag()).abs().max() < 1e-4
     assert covariance.diag().min() > 0.5
+    moved = Dataset("m", mixed[:250] + 5, y[:250], mixed[250:], y[250:], 2, names)
+    embed(moved, tmp_path / "moved", identity)
+    elsewhere, _ = build(
+        "whitened", (6,), {**options, "centre": str(tmp_path / "moved")}
+    )
+    torch.testing.assert_close(elsewhere.mean, module.mean + 5)
+    torch.testing.assert_close(elsewhere.directions, module.directions)
     with pytest.raises(ModelError, match="has features of shape"):
         build("whitened", (5,), options)
     with pytest.raises(ModelError, match="dimensions of at most 6"):
@@ -156,9 +163,10 @@ def test_records_are_not_whitened_by_themselves(
 ) -> None:
     """The statistics of the records themselves are refused: no epsilon would cover them."""
     own = str(tmp_path / "own")
-    line = f"embed {own} --model whitened --set by={own} --out {tmp_path / 'out'}"
-    assert main(line.split()) == 2
-    assert "by its own statistics" in capsys.readouterr().err
+    for option in ("by", "centre"):
+        line = f"embed {own} --model whitened --set {option}={own} --out {own}-few"
+        assert main(line.split()) == 2
+        assert "by its own statistics" in capsys.readouterr().err
 
 
 def test_the_command(

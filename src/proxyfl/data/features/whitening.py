@@ -2,9 +2,11 @@ r"""Features made fewer and equally strong, by what other people's public images
 
     z = A (x - mu),   features = LENGTH z / |z|
 
-mu and the rows of A (principal directions, each divided by its deviation) come from a store of
-*public* features. Few features mean few parameters of a linear proxy, and so less noise under DP;
-equal strengths and one length mean that clipping treats all examples alike.
+The rows of A (principal directions, each divided by its deviation) come from a store of *public*
+features, mu from the same or, where that shows something else, from one that shows what these do:
+what all examples share only takes up length. Few features mean few parameters of a linear proxy,
+and so less noise under DP; equal strengths and one length mean that clipping treats all examples
+alike.
 
 Guarantee: an example's features depend on that example and the public store alone.
 """
@@ -41,25 +43,33 @@ class Whitened(nn.Module):
         return LENGTH * nn.functional.normalize(moved)
 
 
-def whitened(shape: tuple[int, ...], *, by: str, dimensions: int = 64) -> nn.Module:
+def whitened(
+    shape: tuple[int, ...], *, by: str, centre: str = "", dimensions: int = 64
+) -> nn.Module:
     """The embedder of features of ``shape`` into ``dimensions`` principal directions of the public
-    features in the store ``by``."""
+    features in the store ``by``, around their mean or that of the public features in ``centre``."""
     whole("dimensions", dimensions, error=ModelError)
-    public = load_store(Path(by)).train
-    if public.shape != shape:
-        raise ModelError(
-            f"{by} has features of shape {public.shape}, expected {shape}. Embed the public images "
-            "with the model that made these features."
-        )
-    count = min(len(public), MOST_EXAMPLES)
-    x = public.take(torch.arange(count)).flatten(1).double()
+    x = _public(by, shape)
     if not dimensions <= min(x.shape):
         raise ModelError(
-            f"Expected dimensions of at most {min(x.shape)}, which is what {count} public examples "
-            f"with {x.shape[1]} features have, got {dimensions}."
+            f"Expected dimensions of at most {min(x.shape)}, which is what {len(x)} public "
+            f"examples with {x.shape[1]} features have, got {dimensions}."
         )
     variances, vectors = torch.linalg.eigh(torch.cov(x.T))
     strongest = variances.argsort(descending=True)[:dimensions]
     kept = variances[strongest]
     scale = (kept + FLOOR * kept.mean()).rsqrt()
-    return Whitened(x.mean(0).float(), (vectors[:, strongest] * scale).float())
+    middle = _public(centre or by, shape).mean(0)
+    return Whitened(middle.float(), (vectors[:, strongest] * scale).float())
+
+
+def _public(store: str, shape: tuple[int, ...]) -> Tensor:
+    """Features of the store's training part, one row per example."""
+    public = load_store(Path(store)).train
+    if public.shape != shape:
+        raise ModelError(
+            f"{store} has features of shape {public.shape}, expected {shape}. Embed the public "
+            "images with the model that made these features."
+        )
+    count = min(len(public), MOST_EXAMPLES)
+    return public.take(torch.arange(count)).flatten(1).double()

@@ -110,9 +110,14 @@ def execute(args: argparse.Namespace) -> int:
 
 def _check_public(source: str, options: dict[str, Any]) -> None:
     """Refuse to whiten records by their own statistics, which no epsilon would cover."""
-    by = options.get("by")
-    if isinstance(by, str) and Path(by).resolve() == Path(source).resolve():
-        raise ModelError(
-            f"Whitening {source} by its own statistics would let every record move every feature, "
-            "and the printed epsilon would be wrong. Name a store of other, public features in by."
-        )
+    for name in ("by", "centre"):
+        store = options.get(name)
+        if (
+            isinstance(store, str)
+            and Path(store).resolve() == Path(source).resolve()
+        ):
+            raise ModelError(
+                f"Whitening {source} by its own statistics would let every record move every "
+                "feature, and the printed epsilon would be wrong. Name a store of other, public "
+                f"features in {name}."
+            )

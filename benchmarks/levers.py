@@ -1,0 +1,234 @@
+"""Ways to make joining pay more that are no settings (docs/joining.md says why):
+``python -m benchmarks.levers FEATURES.store [--other FEATURES.store]``.
+
+Eight sites with 1000 examples of two classes each, or 32 with 100 examples, share a linear model of
+public features. Each line is the accuracy on the test part, a mean over draws of the noise, at
+epsilon 1 and 3:
+
+    descent            what the studies do: 40 steps of full batches, averaged
+    class means        one release of every class's sum of features and count; the nearest mean wins
+    mean-regularised   a model of each site's own, drawn towards the mean (MR-MTL)
+    secure sum         descent, if only the sum of all sites were seen: noise of one site, not of K
+    other directions   descent on the features of ``--other``, such as those of random images
+
+and, from jax-privacy, the error of noise that is correlated over the steps beside that of
+independent noise."""
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from proxyfl.data import by_class, load, majority
+from proxyfl.privacy.calibration import noise_for
+from proxyfl.privacy.statements.worth import Facts, settings_for
+
+Array = npt.NDArray[Any]
+STEPS = 40
+MOMENTUM = 0.9
+DRAWS = 3
+PULLS = (0.1, 1.0)
+"""Strengths with which a site's own model is drawn towards the mean."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Every site's features and labels, and the test part."""
+
+    name: str
+    parts: Sequence[tuple[Array, Array]]
+    test: tuple[Array, Array]
+    classes: int
+
+    @property
+    def examples(self) -> int:
+        """The examples of one site."""
+        return len(self.parts[0][1])
+
+    @property
+    def delta(self) -> float:
+        """1 / (10 n)."""
+        return 1 / (10 * self.examples)
+
+    def score(self, weights: Array) -> float:
+        """The accuracy of a linear model on the test part."""
+        x, y = self.test
+        return float(((x @ weights).argmax(1) == y).mean())
+
+
+def federations(store: str) -> list[Federation]:
+    """The store's examples, divided in two ways."""
+    dataset = load(store)
+    x, y = _arrays(dataset.train)
+    generator = np.random.default_rng(0)
+    few = by_class(y, clients=8, classes=2, examples=1000, generator=generator)
+    many = majority(y, clients=32, examples=100, p_major=0.8, generator=generator)
+    found = []
+    for name, rows in (("8 sites, 2 classes each", few), ("32 sites of 100", many)):
+        parts = [(x[part], y[part]) for part in rows]
+        found.append(
+            Federation(name, parts, _arrays(dataset.test), dataset.classes)
+        )
+    return found
+
+
+def descent(
+    all_sites: Federation, epsilon: float, seed: int, *, secure: bool = False
+) -> float:
+    """The shared model of 40 noisy full-batch steps, averaged over the second half."""
+    sites = len(all_sites.parts)
+    noise, rate = _settings(all_sites, epsilon)
+    generator = np.random.default_rng(seed)
+    x = np.concatenate([part for part, _ in all_sites.parts])
+    y = np.concatenate([labels for _, labels in all_sites.parts])
+    weights = np.zeros((x.shape[1], all_sites.classes))
+    velocity = np.zeros_like(weights)
+    average = np.zeros_like(weights)
+    spread = noise * (1.0 if secure else math.sqrt(sites))
+    for step in range(STEPS):
+        gradient = clipped_sum(x, y, weights)
+        gradient += spread * generator.normal(size=weights.shape)
+        velocity = MOMENTUM * velocity + gradient / len(y)
+        weights = weights - rate * velocity
+        if step >= STEPS // 2:
+            average += weights
+    return all_sites.score(average)
+
+
+def class_means(all_sites: Federation, epsilon: float, seed: int) -> float:
+    """Every class's sum and count, released once by each site. A record adds a vector of length
+    sqrt(2): its features at length 1, and a count of 1."""
+    once = noise_for(epsilon, sampling_rate=1.0, steps=1, delta=all_sites.delta)
+    generator = np.random.default_rng(seed)
+    width = all_sites.test[0].shape[1]
+    totals = np.zeros((width, all_sites.classes))
+    for x, y in all_sites.parts:
+        unit = x[:, :-1] / np.linalg.norm(x[:, :-1], axis=1, keepdims=True)
+        hot = np.eye(all_sites.classes)[y]
+        own = np.vstack([unit.T @ hot, hot.sum(0)])
+        totals += own + once * math.sqrt(2) * generator.normal(size=totals.shape)
+    means = totals[:-1] / np.maximum(totals[-1], 1.0)
+    length = float(np.linalg.norm(all_sites.test[0][0, :-1]))
+    weights = np.vstack([means / length, -0.5 * (means**2).sum(0)])
+    return all_sites.score(weights)
+
+
+def mean_regularised(
+    all_sites: Federation, epsilon: float, seed: int, pull: float
+) -> float:
+    """Each site's own noisy model, drawn towards the mean of all: MR-MTL (Liu et al. 2022,
+    arXiv:2206.07902). The mean over sites."""
+    noise, rate = _settings(all_sites, epsilon)
+    generator = np.random.default_rng(seed)
+    width = all_sites.test[0].shape[1]
+    shape = (len(all_sites.parts), width, all_sites.classes)
+    weights = np.zeros(shape)
+    velocity = np.zeros(shape)
+    average = np.zeros(shape)
+    for step in range(STEPS):
+        centre = weights.mean(0)
+        for k, (x, y) in enumerate(all_sites.parts):
+            gradient = clipped_sum(x, y, weights[k])
+            gradient += noise * generator.normal(size=gradient.shape)
+            own = gradient / len(y) + pull * (weights[k] - centre)
+            velocity[k] = MOMENTUM * velocity[k] + own
+            weights[k] = weights[k] - rate * velocity[k]
+        if step >= STEPS // 2:
+            average += weights
+    return float(np.mean([all_sites.score(own) for own in average]))
+
+
+def correlated_noise() -> list[str]:
+    """The mean squared error of running sums under independent and under the best correlated noise
+    (jax-privacy), for full batches and for five passes of batches of an eighth."""
+    from jax_privacy.matrix_factorization import dense, sensitivity
+
+    lines = []
+    for name, epochs in (("full batches", STEPS), ("an eighth, five passes", 5)):
+        best = np.asarray(dense.optimize(STEPS, epochs=epochs))
+        part = epochs / STEPS
+        errors = []
+        for strategy in (np.eye(STEPS), best):
+            largest = float(sensitivity.fixed_epoch_sensitivity(strategy, epochs))
+            error = np.asarray(dense.per_query_error(strategy_matrix=strategy))
+            errors.append(math.sqrt(float(error.mean())) * largest / part)
+        lines.append(
+            f"{name}: independent noise {errors[0]:.0f}, correlated {errors[1]:.0f} "
+            "(error of the running sum of mean gradients, in units of sigma C / N)"
+        )
+    return lines
+
+
+def clipped_sum(x: Array, y: Array, weights: Array) -> Array:
+    """The sum of the examples' gradients, each of length 1 at most."""
+    logits = x @ weights
+    logits -= logits.max(1, keepdims=True)
+    error = np.exp(logits)
+    error /= error.sum(1, keepdims=True)
+    error[np.arange(len(y)), y] -= 1
+    lengths = np.linalg.norm(error, axis=1) * np.linalg.norm(x, axis=1)
+    scaled = error / np.maximum(lengths, 1.0)[:, None]
+    total: Array = x.T @ scaled
+    return total
+
+
+def _settings(all_sites: Federation, epsilon: float) -> tuple[float, float]:
+    """The noise and the learning rate of ``proxyfl worth``."""
+    width = all_sites.test[0].shape[1]
+    facts = Facts(
+        len(all_sites.parts),
+        all_sites.examples,
+        width * all_sites.classes,
+        epsilon,
+        all_sites.delta,
+        all_sites.classes,
+    )
+    found = settings_for(facts)
+    return found.noise_multiplier, found.learning_rate
+
+
+def _arrays(examples: Any) -> tuple[Array, Array]:
+    """Features with a last column of ones, and labels."""
+    x = examples.take(torch.arange(len(examples))).flatten(1).numpy()
+    ones = np.ones((len(x), 1), dtype=x.dtype)
+    return np.hstack([x, ones]), examples.labels.numpy()
+
+
+def _line(name: str, score: Callable[[float, int], float]) -> str:
+    cells = []
+    for epsilon in (1.0, 3.0):
+        scores = [score(epsilon, seed) for seed in range(DRAWS)]
+        cells.append(f"{np.mean(scores):.3f}")
+    return f"  {name:24} {cells[0]}  {cells[1]}"
+
+
+def main() -> None:
+    """Print every lever's accuracy."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store", help="public features of the examples")
+    parser.add_argument("--other", type=Path, help="other features of the same")
+    args = parser.parse_args()
+    other = federations(str(args.other)) if args.other else []
+    for i, fed in enumerate(federations(args.store)):
+        print(fed.name)
+        print(_line("descent", partial(descent, fed)))
+        print(_line("class means", partial(class_means, fed)))
+        for pull in PULLS:
+            own = partial(mean_regularised, fed, pull=pull)
+            print(_line(f"mean-regularised, {pull:g}", own))
+        print(_line("secure sum", partial(descent, fed, secure=True)))
+        if other:
+            print(_line("other directions", partial(descent, other[i])))
+    for line in correlated_noise():
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
