@@ -122,7 +122,7 @@ def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
                 xytext=(6, -3),
                 fontsize=7,
             )
-    limits = (least * 1.25, most * 1.35)
+    limits = (least * 1.25, most * 1.45)
     axes.plot(limits, limits, color="0.7", zorder=0)
     axes.set_xlim(limits)
     axes.set_ylim(limits)
