@@ -148,7 +148,10 @@ def mean_regularised(
 def correlated_noise() -> list[str]:
     """The mean squared error of running sums under independent and under the best correlated noise
     (jax-privacy), for full batches and for five passes of batches of an eighth."""
-    from jax_privacy.matrix_factorization import dense, sensitivity
+    try:
+        from jax_privacy.matrix_factorization import dense, sensitivity
+    except ImportError:
+        return ["correlated noise: not measured, pip install jax-privacy first"]
 
     lines = []
     for name, epochs in (("full batches", STEPS), ("an eighth, five passes", 5)):
