@@ -24,6 +24,8 @@ EPSILONS = (1, 3)
 GOALS = {1: 0.5, 3: 0.7}
 """The share that is aimed at, by epsilon."""
 POINT = 0.01
+ENOUGH = 3
+"""Seeds from which on an interval is given."""
 # 97.5 % quantiles of Student's t, by degrees of freedom
 _T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 
@@ -287,12 +289,17 @@ TABLES = {
 }
 
 
-def seed_interval(gains: Scores) -> tuple[float, float]:
-    """The 95 % interval of the mean over seeds of each seed's mean."""
+def seed_means(gains: Scores) -> list[float]:
+    """The mean over sites of each seed."""
     by_seed: dict[int, list[float]] = {}
     for (seed, _), gain in gains.items():
         by_seed.setdefault(seed, []).append(gain)
-    seen = spread(sum(values) / len(values) for values in by_seed.values())
+    return [sum(values) / len(values) for values in by_seed.values()]
+
+
+def seed_interval(gains: Scores) -> tuple[float, float]:
+    """The 95 % interval of the mean over seeds of each seed's mean."""
+    seen = spread(seed_means(gains))
     if seen.std is None:
         return seen.mean, seen.mean
     half = _T[seen.n - 1] * seen.std / math.sqrt(seen.n)
@@ -300,11 +307,14 @@ def seed_interval(gains: Scores) -> tuple[float, float]:
 
 
 def _points(gains: Scores) -> str:
-    """The mean gain in points, with its interval where there are seeds enough for one."""
+    """The mean gain in points, with its interval where there are seeds enough for one, else with
+    each seed's."""
     low, high = seed_interval(gains)
     mean = f"{100 * mean_of(gains):+.1f} points"
-    if low == high:
-        return f"{mean} (one seed)"
+    seeds = seed_means(gains)
+    if len(seeds) < ENOUGH:
+        each = " and ".join(f"{100 * gain:+.1f}" for gain in seeds)
+        return f"{mean} (seeds: {each})"
     return f"{mean} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 

@@ -12,6 +12,7 @@ from proxyfl.privacy.statements.worth import worth
 from proxyfl.records.palette import COLOURS
 from proxyfl.sweeps.statistics import spread
 from reproduction.joining import (
+    ENOUGH,
     EPSILONS,
     IMAGES,
     Study,
@@ -58,7 +59,9 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
         )
         for epsilon, marker in zip(EPSILONS, ("v", "^"), strict=True):
             joined = mean_of(study.joined(epsilon))
-            low, high = seed_interval(study.gains(epsilon))
+            low, high = 0.0, 0.0
+            if len(study.record.seeds) >= ENOUGH:
+                low, high = seed_interval(study.gains(epsilon))
             axes.errorbar(
                 joined,
                 place,
