@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from proxyfl.errors import ConfigError
@@ -26,7 +25,8 @@ def blended_targets(
     weight: float = 0.0,
 ) -> Tensor:
     """(1 - weight) onehot(y) + weight softmax(teacher): one probability row per example."""
-    hard = F.one_hot(y, classes).to(torch.float32)
+    hard = torch.zeros(len(y), classes, device=y.device)
+    hard.scatter_(1, y.unsqueeze(1), 1.0)
     if weight == 0:
         return hard
     if teacher_logits is None:

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping import terms
 from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.validation import (
     check_private_trainable,
     checked_clipper,
 )
+from proxyfl.privacy.terms import product
 
 
 def loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -290,9 +290,9 @@ def test_every_way_to_a_norm_agrees(
 ) -> None:
     """Gram matrices, kept gradients and gradients formed in pieces give the same sum for a
     convolution."""
-    monkeypatch.setattr(terms, "TRAFFIC", math.inf if way == "gram" else 0)
-    monkeypatch.setattr(terms, "KEPT_AT_MOST", 2**26 if way == "kept" else 0)
-    monkeypatch.setattr(terms, "PIECE", 300)
+    monkeypatch.setattr(product, "TRAFFIC", math.inf if way == "gram" else 0)
+    monkeypatch.setattr(product, "KEPT_AT_MOST", 2**26 if way == "kept" else 0)
+    monkeypatch.setattr(product, "PIECE", 300)
     for name in ("conv2d", "conv2d-strange", "sequence"):
         model, x, y = build(name, 7)
         found = Clipper(model).clip(x, y, loss, 0.3).total

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping import terms
-from proxyfl.privacy.clipping.terms import Product
 from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.terms.product import Product
 from tests.privacy.architectures import Fn, lin
 from tests.privacy.test_hostile_models import batch, change
 
@@ -110,7 +109,7 @@ def test_the_bound_of_a_contraction_holds_where_squares_underflow(
 ) -> None:
     """Tiny inputs and huge gradients, whose products cancel in one order of adding and not in
     another: what is added up is no longer than what was measured."""
-    monkeypatch.setattr(terms, "KEPT_AT_MOST", 0)
+    monkeypatch.setattr("proxyfl.privacy.terms.product.KEPT_AT_MOST", 0)
     generator = torch.Generator().manual_seed(0)
     sizes = 1 + torch.rand(1, 64, 1, generator=generator)
     a = (1e-23 * sizes).repeat(1, 1, 4)
@@ -120,8 +119,8 @@ def test_the_bound_of_a_contraction_holds_where_squares_underflow(
     def in_another_order(c: Tensor) -> Tensor:
         total = torch.zeros(1, 4)
         for start in (0, 1):
-            for product in (c * g * a)[0, start::2]:
-                total += product
+            for part in (c * g * a)[0, start::2]:
+                total += part
         return total
 
     product = Product(

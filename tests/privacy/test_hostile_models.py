@@ -12,8 +12,8 @@ from torch.nn.utils import parametrizations
 
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.terms import Product
 from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.terms.product import Product
 from tests.privacy.architectures import Fn, cross_entropy, lin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*computed by itself:UserWarning")

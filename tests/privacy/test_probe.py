@@ -2,6 +2,7 @@
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from proxyfl.models.registry import MODELS
 from proxyfl.privacy.clipping import layers, validation
 from proxyfl.privacy.clipping.layers import RULES, Use
 from proxyfl.privacy.clipping.probe import widened
-from proxyfl.privacy.clipping.terms import Term
 from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.terms.term import Term
 
 aten = torch.ops.aten
 
@@ -29,22 +30,23 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "_tried", set())
 
 
-def longer(use: Use, g: Tensor) -> list[Term]:
-    return layers.linear(use, 1.01 * g)
+def longer(use: Use) -> list[Term]:
+    return layers.linear(replace(use, gradient=1.01 * use.gradient))
 
 
-def without_bias(use: Use, g: Tensor) -> list[Term]:
-    return layers.linear(use, g)[:1]
+def without_bias(use: Use) -> list[Term]:
+    return layers.linear(use)[:1]
 
 
-def shared(use: Use, g: Tensor) -> list[Term]:
+def shared(use: Use) -> list[Term]:
     """Each example gets a little of the next one's gradient."""
-    return layers.linear(use, g + 0.01 * g.roll(1, 0))
+    g = use.gradient
+    return layers.linear(replace(use, gradient=g + 0.01 * g.roll(1, 0)))
 
 
-def uphill(use: Use, g: Tensor) -> list[Term]:
+def uphill(use: Use) -> list[Term]:
     """The norms are right, the sum points the other way."""
-    return layers.linear(use, -g)
+    return layers.linear(replace(use, gradient=-use.gradient))
 
 
 @pytest.mark.usefixtures("untried")

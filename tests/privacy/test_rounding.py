@@ -1,7 +1,5 @@
 """Norms in float32 are upper bounds: adversarial records and parameters, measured in float64."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,10 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.privacy.clipping import terms
 from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.layers import Lookup
-from proxyfl.privacy.clipping.terms import Product, upper_square_norms
+from proxyfl.privacy.terms import product
+from proxyfl.privacy.terms.norms import square_norms_of, upper_square_norms
+from proxyfl.privacy.terms.product import Product
+from proxyfl.privacy.terms.term import Lookup, total_square_norms
 
 C = 0.5
 N = 4
@@ -127,8 +126,8 @@ def test_gradients_that_are_not_kept_stay_within_c(
 ) -> None:
     """A convolution's gradients that are formed for their norms and added up by the backend's own
     kernel are at most C as well, each alone and whatever the others are."""
-    monkeypatch.setattr(terms, "KEPT_AT_MOST", 0)
-    monkeypatch.setattr(terms, "TRAFFIC", 0)
+    monkeypatch.setattr(product, "KEPT_AT_MOST", 0)
+    monkeypatch.setattr(product, "TRAFFIC", 0)
     factory, shape = MODELS["convolution"]
     for seed in range(4):
         torch.manual_seed(seed)
@@ -181,6 +180,35 @@ def test_square_norms_are_upper_bounds(
     assert bool((upper <= exact * (1 + 3e-4) + 1e-30).all())
 
 
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 3000),
+            st.sampled_from([1e-25, 1e-3, 1.0, 1e15]),
+            st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.integers(0, 99),
+)
+def test_rows_squared_together_have_the_bounds_of_rows_squared_alone(
+    kinds: list[tuple[int, float, torch.dtype]], seed: int
+) -> None:
+    """Matrices of different widths, sizes and types: each row's bound holds, and is its own."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = [
+        (torch.randn(3, numbers, generator=generator) * scale).to(dtype)
+        for numbers, scale, dtype in kinds
+    ]
+    for block, upper in zip(blocks, square_norms_of(blocks), strict=True):
+        assert bool((upper >= block.double().square().sum(1)).all())
+        torch.testing.assert_close(
+            upper, upper_square_norms(block), rtol=1e-14, atol=0
+        )
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e6])
 def test_products_that_cancel_are_formed(offset: float) -> None:
     """Where the Gram way would cancel, the norm still covers what the weighted sum adds up."""
@@ -208,9 +236,8 @@ def test_a_lookup_adds_up_before_the_norm() -> None:
     g = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
     term = Lookup(torch.empty(3, 5), ids, g)
     dense = term.per_example().double().flatten(1).norm(dim=1)
-    assert term.square_norms().sqrt().tolist() == pytest.approx(
-        dense.tolist(), rel=1e-4
-    )
-    assert math.isclose(
-        float(term.square_norms()[1]), float(g[1].sum(0).norm() ** 2), rel_tol=1e-4
+    squares = total_square_norms([term], torch.zeros(2))
+    assert squares.sqrt().tolist() == pytest.approx(dense.tolist(), rel=1e-4)
+    assert float(squares[1]) == pytest.approx(
+        float(g[1].sum(0).norm() ** 2), rel=1e-4
     )

@@ -240,7 +240,8 @@ class DPSGD:
                 "end-to-end guarantee."
             )
         self._unused = None
-        self.model.train()
+        if not all(module.training for module in self.model.modules()):
+            self.model.train()
         weight = self.teacher_weight
         targets = self._balance.targets(
             batch.y, self._classes, teacher_logits, weight

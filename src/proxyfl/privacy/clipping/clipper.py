@@ -4,7 +4,7 @@ r"""The sum of per-example gradients, each clipped to norm C (paper, Eq. 7, firs
 
 Guarantees:
     * every example's contribution has norm at most C: norms are upper bounds in the arithmetic that
-      is used (``terms``), and ``_SLACK`` leaves room for the rounding of the scaled numbers;
+      is used (``terms.norms``), and ``_SLACK`` leaves room for the rounding of the scaled numbers;
     * with ``wide``, sums are float64. In float32 the rounding of a sum of n gradients depends on
       all of them, and one more moves it by C and up to 3e-5 C (n = 250) or 5e-4 C (n = 4000);
     * adding or removing one example changes the sum by at most C. That rests on how the gradients
@@ -27,8 +27,12 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl.privacy.clipping.grouped import Piece, pieces
 from proxyfl.privacy.clipping.madeup import made_up
-from proxyfl.privacy.clipping.terms import Materialised, Term
 from proxyfl.privacy.clipping.ways import Clipped, Loss, Way, choose
+from proxyfl.privacy.terms.term import (
+    Materialised,
+    Term,
+    total_square_norms,
+)
 
 _SLACK = 16
 """Units of the last place by which a clipped gradient is made shorter, so that rounding cannot
@@ -132,7 +136,7 @@ class Clipper:
         losses, terms = way.terms(x[rows], targets[rows], loss, piece.groups)
         with torch.no_grad():
             terms = merged(terms)
-            norms = _norms(terms, losses)
+            norms = total_square_norms(terms, losses).sqrt()
             if math.isfinite(float(norms.sum())):
                 self._add_up(terms, norms, clip_norm)
                 return Clipped(self._flat, float(losses.sum()), norms)
@@ -149,22 +153,10 @@ class Clipper:
         c = (shorter / norms).clamp_(max=1)
         # Below this a factor has too few digits left to be a bound: its example contributes zero.
         c = F.threshold(c, limits.tiny / limits.eps, 0.0).to(self._dtype)
-        unused = set(self._views)
+        if len(terms) < len(self._views):
+            self._flat.zero_()  # a parameter without a term has no gradient
         for term in terms:
             term.weighted_sum(c, out=self._views[term.parameter])
-            unused.discard(term.parameter)
-        for parameter in unused:
-            self._views[parameter].zero_()
-
-
-def _norms(terms: list[Term], losses: Tensor) -> Tensor:
-    """Each example's norm over all terms, or a little more; float64."""
-    if not terms:
-        return torch.zeros_like(losses, dtype=torch.float64)
-    squares = terms[0].square_norms()
-    for term in terms[1:]:
-        squares = squares + term.square_norms()
-    return squares.sqrt()
 
 
 def merged(terms: list[Term]) -> list[Term]:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from proxyfl.privacy.clipping.terms import Materialised, Term
+from proxyfl.privacy.terms.term import Materialised, Term
 
 
 @dataclass(frozen=True)

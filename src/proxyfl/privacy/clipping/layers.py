@@ -18,22 +18,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from proxyfl.privacy.clipping.terms import (
-    Materialised,
-    Outer,
-    Product,
-    Term,
-    upper_square_norms,
-    without,
-)
-from proxyfl.privacy.rowwise.axes import Rows, Times
+from proxyfl.privacy.rowwise.axes import BATCH, Rows, Times
+from proxyfl.privacy.terms.product import Product
+from proxyfl.privacy.terms.term import Lookup, Materialised, Outer, Term
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Use:
-    """One call of one operation: its inputs by name, and where the examples are in each.
+    """One call of one operation: its inputs by name, where the examples are in each, and the
+    gradient at its output.
 
     ``axes`` mirrors ``inputs``: ``Rows`` for a tensor that carries examples, None otherwise.
     ``records`` rows of the batch make up one of the ``n`` examples."""
@@ -42,8 +37,19 @@ class Use:
     inputs: dict[str, Any]
     axes: dict[str, Any]
     output: Rows
+    gradient: Tensor
     n: int
     records: int = 1
+
+    @cached_property
+    def g(self) -> Tensor:
+        """The gradient at the output as (n, *its shape for one example)."""
+        return examples_first(self.gradient, self.output, self.n)
+
+    @property
+    def one_vector_each(self) -> bool:
+        """True if the operation maps one vector of each example to another, row by row."""
+        return self.output == BATCH and self.gradient.dim() == 2
 
     def examples_first(self, name: str) -> Tensor:
         """The input ``name`` as (n, *its shape for one example)."""
@@ -58,7 +64,7 @@ class Use:
 def examples_first(tensor: Tensor, rows: Rows, n: int) -> Tensor:
     """``tensor`` as (n, *shape for one example), where that shape has outer * inner along the
     examples' axis."""
-    if rows == Rows(0):
+    if rows == BATCH:
         return tensor.unsqueeze(1)  # the usual case, at the price of a view
     before = tensor.shape[: rows.axis]
     after = tensor.shape[rows.axis + 1 :]
@@ -67,14 +73,26 @@ def examples_first(tensor: Tensor, rows: Rows, n: int) -> Tensor:
     return moved.reshape(n, *before, rows.folded, *after)
 
 
-def linear(use: Use, g: Tensor) -> list[Term]:
+def linear(use: Use) -> list[Term]:
     """Terms of x W^T + b."""
     bias = use.inputs["bias"] if use.learns("bias") else None
     if use.learns("weight"):
-        return _affine(use.inputs["weight"], use.examples_first("input"), g, bias)
+        weight = use.inputs["weight"]
+        x = use.inputs["input"]
+        if use.one_vector_each and x.dim() == 2:  # the usual case, as it is
+            return _outer(weight, x.detach(), use.gradient, bias)
+        return _affine(weight, use.examples_first("input"), use.g, bias)
     if bias is not None:
-        return [Materialised(bias, _positions(g, use.n).sum(1))]
+        return [Materialised(bias, _positions(use.g, use.n).sum(1))]
     return []
+
+
+def _outer(weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None) -> list[Term]:
+    """Terms of a weight (p, d) and a bias (p), ``a`` being (n, d) and ``g`` (n, p)."""
+    terms: list[Term] = [Outer(weight, a, g)]
+    if bias is not None:
+        terms.append(Materialised(bias, g))
+    return terms
 
 
 def _affine(
@@ -83,14 +101,9 @@ def _affine(
     """Terms of a weight (p, d) and a bias (p), ``a`` and ``g`` with the examples first."""
     n = g.shape[0]
     if g.shape[:-1].numel() == n:
-        g = g.reshape(n, -1)
-        squares = upper_square_norms(g)
-        terms: list[Term] = [Outer(weight, a.reshape(n, -1), g, squares)]
-        if bias is not None:
-            terms.append(Materialised(bias, g, squares))
-        return terms
+        return _outer(weight, a.reshape(n, -1), g.reshape(n, -1), bias)
     g = _positions(g, n)
-    terms = [Product(weight, _positions(a, n), g, g.shape[1])]
+    terms: list[Term] = [Product(weight, _positions(a, n), g, g.shape[1])]
     if bias is not None:
         terms.append(Materialised(bias, g.sum(1)))
     return terms
@@ -101,34 +114,36 @@ def _positions(tensor: Tensor, n: int) -> Tensor:
     return tensor.reshape(n, -1, tensor.shape[-1])
 
 
-def matmul(use: Use, g: Tensor) -> list[Term]:
+def matmul(use: Use) -> list[Term]:
     """Terms of x W, the examples on the left."""
     left, right = ("self", "mat2") if "mat2" in use.inputs else ("self", "other")
     if not use.learns(right) or use.inputs[right].dim() != 2:
-        return vmapped(use, g)
-    return _transposed(use, left, right, g)
+        return vmapped(use)
+    return _transposed(use, left, right)
 
 
-def addmm(use: Use, g: Tensor) -> list[Term]:
+def addmm(use: Use) -> list[Term]:
     """Terms of b + x W."""
     plain = use.inputs["beta"] == 1 and use.inputs["alpha"] == 1
     if use.axes["mat1"] is None or not plain or use.inputs["self"].dim() != 1:
-        return vmapped(use, g)
+        return vmapped(use)
     terms: list[Term] = []
     if use.learns("mat2"):
-        terms += _transposed(use, "mat1", "mat2", g)
+        terms += _transposed(use, "mat1", "mat2")
     if use.learns("self"):
-        terms.append(Materialised(use.inputs["self"], _positions(g, use.n).sum(1)))
+        terms.append(
+            Materialised(use.inputs["self"], _positions(use.g, use.n).sum(1))
+        )
     return terms
 
 
-def _transposed(use: Use, left: str, right: str, g: Tensor) -> list[Term]:
+def _transposed(use: Use, left: str, right: str) -> list[Term]:
     """A weight (d, p) on the right has the transposed gradient: inputs and gradients change
     places."""
-    return _affine(use.inputs[right], g, use.examples_first(left), None)
+    return _affine(use.inputs[right], use.g, use.examples_first(left), None)
 
 
-def convolution(use: Use, g: Tensor) -> list[Term]:
+def convolution(use: Use) -> list[Term]:
     """Terms of a convolution in one, two or three dimensions; groups, strides and dilation."""
     terms: list[Term] = []
     if use.learns("weight"):
@@ -138,9 +153,10 @@ def convolution(use: Use, g: Tensor) -> list[Term]:
             F.pad(images, geometry.padding) if any(geometry.padding) else images
         )
         form = _grouped if geometry.groups > 1 else _ungrouped
-        terms.append(form(use, geometry, padded, g))
+        terms.append(form(use, geometry, padded, use.g))
     if use.learns("bias"):
-        terms.append(Materialised(use.inputs["bias"], g.flatten(3).sum((1, 3))))
+        gradients = use.g.flatten(3).sum((1, 3))
+        terms.append(Materialised(use.inputs["bias"], gradients))
     return terms
 
 
@@ -243,26 +259,27 @@ def _grouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
     return Materialised(weight, gradients.view(n, m, *weight.shape).sum(1))
 
 
-def group_norm(use: Use, g: Tensor) -> list[Term]:
+def group_norm(use: Use) -> list[Term]:
     """Terms of a GroupNorm: scale and shift per channel."""
     a = use.examples_first("input").flatten(0, 1)
     normal = F.group_norm(a, use.inputs["num_groups"], eps=use.inputs["eps"])
-    shape = (*g.shape[:3], -1)
-    return _scale_and_shift(use, normal.reshape(shape), g.reshape(shape), (1, 3))
+    shape = (*use.g.shape[:3], -1)
+    return _scale_and_shift(use, normal.reshape(shape), shape, (1, 3))
 
 
-def layer_norm(use: Use, g: Tensor) -> list[Term]:
+def layer_norm(use: Use) -> list[Term]:
     """Terms of a LayerNorm: scale and shift per normalised position."""
     normalized = use.inputs["normalized_shape"]
     a = use.examples_first("input")
     normal = F.layer_norm(a, normalized, eps=use.inputs["eps"])
     shape = (use.n, -1, *normalized)
-    return _scale_and_shift(use, normal.reshape(shape), g.reshape(shape), (1,))
+    return _scale_and_shift(use, normal.reshape(shape), shape, (1,))
 
 
 def _scale_and_shift(
-    use: Use, normal: Tensor, g: Tensor, over: tuple[int, ...]
+    use: Use, normal: Tensor, shape: tuple[int, ...], over: tuple[int, ...]
 ) -> list[Term]:
+    g = use.g.reshape(shape)
     terms: list[Term] = []
     if use.learns("weight"):
         terms.append(Materialised(use.inputs["weight"], (normal * g).sum(over)))
@@ -271,52 +288,16 @@ def _scale_and_shift(
     return terms
 
 
-@dataclass
-class Lookup:
-    """An embedding: ``ids`` (n, t) pick rows of the weight, ``g`` is (n, t, d).
-
-    Where an example picks a row more than once, the gradients of all its picks are added up at the
-    first one; so the norm is taken of what is summed."""
-
-    parameter: Tensor
-    ids: Tensor
-    g: Tensor
-
-    @cached_property
-    def _gathered(self) -> Tensor:
-        same = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
-        first = same.to(torch.uint8).argmax(2)
-        index = first.unsqueeze(2).expand_as(self.g)
-        return torch.zeros_like(self.g).scatter_add_(1, index, self.g)
-
-    def square_norms(self) -> Tensor:
-        return upper_square_norms(self._gathered)
-
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        rows = (self._gathered * c.view(-1, 1, 1)).flatten(0, 1)
-        out.zero_().index_add_(0, self.ids.flatten(), rows.to(out.dtype))
-
-    def per_example(self) -> Tensor:
-        n, t = self.ids.shape
-        gradients = self.g.new_zeros(n, *self.parameter.shape)
-        example = torch.arange(n, device=self.ids.device).unsqueeze(1).expand(n, t)
-        return gradients.index_put_((example, self.ids), self.g, accumulate=True)
-
-    def drop(self, examples: Tensor) -> None:
-        self.g = without(self.g, examples)
-        self.__dict__.pop("_gathered", None)
-
-
-def embedding(use: Use, g: Tensor) -> list[Term]:
+def embedding(use: Use) -> list[Term]:
     """Terms of an embedding; the padding row learns nothing, as in PyTorch."""
     ids = use.examples_first("indices").reshape(use.n, -1)
-    g = g.reshape(use.n, -1, g.shape[-1])
+    g = _positions(use.g, use.n)
     if use.inputs["padding_idx"] >= 0:
         g = g * (ids != use.inputs["padding_idx"]).unsqueeze(2)
     return [Lookup(use.inputs["weight"], ids, g)]
 
 
-def vmapped(use: Use, g: Tensor) -> list[Term]:
+def vmapped(use: Use) -> list[Term]:
     """Terms of any operation: it is called for each example alone, and differentiated there."""
     leaves, layout = pytree.tree_flatten(use.inputs)
     axes = pytree.tree_flatten(
@@ -351,7 +332,7 @@ def vmapped(use: Use, g: Tensor) -> list[Term]:
 
     inputs = [examples_first(leaves[k].detach(), axes[k], use.n) for k in carried]
     with torch.enable_grad(), quiet_vmap():
-        found = torch.func.vmap(gradients, randomness="error")(g, *inputs)
+        found = torch.func.vmap(gradients, randomness="error")(use.g, *inputs)
     return [
         Materialised(leaves[k], v.detach())
         for k, v in zip(weights, found, strict=True)
@@ -369,7 +350,7 @@ def quiet_vmap() -> Iterator[None]:
         functorch._set_vmap_fallback_warning_enabled(True)
 
 
-RULES: dict[Any, Callable[[Use, Tensor], list[Term]]] = {
+RULES: dict[Any, Callable[[Use], list[Term]]] = {
     aten.linear.default: linear,
     aten.matmul.default: matmul,
     aten.mm.default: matmul,

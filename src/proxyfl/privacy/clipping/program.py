@@ -19,14 +19,13 @@ from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.layers import (
     RULES,
     Use,
-    examples_first,
     quiet_vmap,
     vmapped,
 )
-from proxyfl.privacy.clipping.terms import Materialised, Term
 from proxyfl.privacy.clipping.tracing import Trace
 from proxyfl.privacy.rowwise.axes import Rows, Times, together
 from proxyfl.privacy.rowwise.step import Axes, Unproven, base_name, describe
+from proxyfl.privacy.terms.term import Materialised, Term
 
 
 class Recorded(NamedTuple):
@@ -63,11 +62,13 @@ class _Site:
         }
 
     @cached_property
-    def rule(self) -> Callable[[Use, Tensor], list[Term]]:
+    def rule(self) -> Callable[[Use], list[Term]]:
         """The rule for this operation's per-example gradients."""
         return RULES.get(self.node.target, vmapped)
 
-    def use(self, recorded: Recorded, n: int, records: int) -> Use:
+    def use(
+        self, recorded: Recorded, gradient: Tensor, n: int, records: int
+    ) -> Use:
         """The operation with this batch's tensors in place of the graph's nodes."""
         inputs = dict(self.inputs)
         for name, number in self._places.items():
@@ -75,9 +76,11 @@ class _Site:
         if len(self._places) < len(self.tensors):
             inputs = self._filled(recorded)
         axes = self.axes
+        output = self.output
         if records > 1:
             axes = pytree.tree_map(lambda rows: together(rows, records), axes)
-        return Use(self.node.target, inputs, axes, self.output, n, records)
+            output = together(output, records)
+        return Use(self.node.target, inputs, axes, output, gradient, n, records)
 
     def _filled(self, recorded: Recorded) -> dict[str, Any]:
         """The inputs where some tensors are in lists."""
@@ -102,6 +105,7 @@ class Program:
         self.shared_draw = _shared_draw(trace, axes)
         named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self._weights = [named[name] for name in trace.weights.values()]
+        self._leaves = {id(weight) for weight in self._weights}
         self._run: Callable[..., tuple[Tensor, list[Recorded]]] = (
             self._module.forward
         )
@@ -140,6 +144,8 @@ class Program:
         with torch.no_grad():
             for (site, record), gradient in zip(used, gradients, strict=True):
                 terms += _terms(site, record, gradient, n, records)
+        if all(id(term.parameter) in self._leaves for term in terms):
+            return terms
         return _pulled_back(terms, self._weights)
 
 
@@ -152,9 +158,7 @@ def _terms(
             "operations that are not in place (inplace=False, x = x + y instead of x += y) in a "
             "proxy model."
         )
-    output = together(site.output, records)
-    g = examples_first(gradient, output, n)
-    return site.rule(site.use(recorded, n, records), g)
+    return site.rule(site.use(recorded, gradient, n, records))
 
 
 def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
@@ -163,8 +167,6 @@ def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
     leaves = {id(weight) for weight in weights}
     direct = [term for term in terms if id(term.parameter) in leaves]
     derived = [term for term in terms if id(term.parameter) not in leaves]
-    if not derived:
-        return direct
     sources = [weight for weight in weights if weight.requires_grad]
     outputs = [term.parameter for term in derived]
     at_outputs = [term.per_example() for term in derived]

@@ -24,11 +24,12 @@ from proxyfl.privacy.clipping.layers import quiet_vmap
 from proxyfl.privacy.clipping.program import Program
 from proxyfl.privacy.clipping.recording import Untraceable, record
 from proxyfl.privacy.clipping.state import State
-from proxyfl.privacy.clipping.terms import KEPT_AT_MOST, Materialised, Term
 from proxyfl.privacy.clipping.tracing import trace
 from proxyfl.privacy.draws import same_draws
 from proxyfl.privacy.rowwise.proof import prove
 from proxyfl.privacy.rowwise.step import Unproven
+from proxyfl.privacy.terms.product import KEPT_AT_MOST
+from proxyfl.privacy.terms.term import Materialised, Term
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, targets) -> one loss per example; row i must depend on row i alone."""

@@ -25,6 +25,10 @@ class Rows:
         return Rows(axis, self.outer, self.inner)
 
 
+BATCH = Rows(0)
+"""A plain batch, one entry per example."""
+
+
 @dataclass(frozen=True)
 class Times:
     """A size that is ``factor`` times the number of examples."""

@@ -1,6 +1,4 @@
-r"""Per-example gradients of one weight, and norms that are upper bounds in the arithmetic at hand.
-
-A weight that multiplies has, for example i, the gradient
+r"""A weight that multiplies several positions of an example: its gradient, and the norm of it.
 
     G_i = sum_t g_it a_it^T            a_it: input, g_it: gradient of the loss at the output
 
@@ -15,25 +13,21 @@ output, the patches that were folded into the batch. Two ways lead to its norm:
 2022 (arXiv:2110.05679v6, section 4) for sequences; the choice per layer: Bu et al. 2022
 (arXiv:2205.10683v4).
 
-A ``Term`` is one use of one weight. Guarantees, with u the unit roundoff of the weight's type:
-    * ``square_norms()[i]`` and the i-th summand of ``weighted_sum(c, out)`` depend on example i
-      alone, provided that a_i and g_i do;
-    * ``square_norms()[i]`` is at least |G_i|^2 for the G_i that ``weighted_sum`` adds up, rounding
-      included. A sum of m squares in any order is wrong by at most m u of itself (Higham 2002,
-      section 3.1): sums are taken in blocks, blocks in float64, and the bound is added. Gram
-      matrices are float64, and what the sum of t products in the weight's own type can lose,
-      (t + 3) u sum_t |g_it| |a_it|, is added; twice that where G_i is formed for its norm and added
-      up in another order. Where that is not small, because the products cancel, what is added up is
-      the G_i whose norm was taken.
+Norms are upper bounds (``term``) because Gram matrices are float64, and what the sum of t products
+in the weight's own type can lose, (t + 3) u sum_t |g_it| |a_it|, is added; twice that where G_i is
+formed for its norm and added up in another order. Where that is not small, because the products
+cancel, what is added up is the G_i whose norm was taken.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Protocol
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from proxyfl.privacy.terms.norms import column_lengths, roundoff, upper_square_norms
+from proxyfl.privacy.terms.term import without
 
 KEPT_AT_MOST = 2**26
 """Numbers (of per-example gradients of one weight) kept in memory; above it they are formed twice,
@@ -45,84 +39,8 @@ PIECE = 2**22
 TRAFFIC = 8
 """Writing and reading one number of G_i costs about as much as this many multiplications."""
 
-BLOCK = 1024
-"""Squares added up in the weight's own type before float64 takes over."""
-
 SMALL = 1e-3
 """The share of a norm that a bound on its rounding may reach before the gradient is formed."""
-
-
-class Term(Protocol):
-    """One use of one weight in the forward pass, for every example of the batch."""
-
-    parameter: Tensor
-
-    def square_norms(self) -> Tensor:
-        """|G_i|^2 for each example i or a little more, never less; float64."""
-        ...
-
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        """Write sum_i c_i G_i into ``out``, which has the weight's shape; added up in the type of
-        ``out``, which may be wider than the weight's."""
-        ...
-
-    def per_example(self) -> Tensor:
-        """G_i for each example i, materialised: needed where a weight is used more than once."""
-        ...
-
-    def drop(self, examples: Tensor) -> None:
-        """Put zeros for G_i where ``examples[i]`` is true, whatever it is (not a number, infinite).
-        The others' stay as they are."""
-        ...
-
-
-@dataclass
-class Materialised:
-    """A term whose per-example gradients are at hand, and perhaps their upper square norms."""
-
-    parameter: Tensor
-    gradients: Tensor
-    squares: Tensor | None = None
-
-    def square_norms(self) -> Tensor:
-        if self.squares is not None:
-            return self.squares
-        return upper_square_norms(self.gradients)
-
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        wide = self.gradients.reshape(len(c), -1).to(out.dtype)
-        torch.mv(wide.T, c.to(out.dtype), out=out.view(-1))
-
-    def per_example(self) -> Tensor:
-        return self.gradients
-
-    def drop(self, examples: Tensor) -> None:
-        self.gradients = without(self.gradients, examples)
-
-
-@dataclass
-class Outer:
-    """A weight (p, d) that multiplies one position: ``a`` is (n, d), ``g`` is (n, p) with the upper
-    square norms ``squares``, and |g a^T| = |g| |a|."""
-
-    parameter: Tensor
-    a: Tensor
-    g: Tensor
-    squares: Tensor
-
-    def square_norms(self) -> Tensor:
-        return upper_square_norms(self.a) * self.squares
-
-    def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        scaled = self.g * c.unsqueeze(1)
-        torch.mm(scaled.T.to(out.dtype), self.a.to(out.dtype), out=out)
-
-    def per_example(self) -> Tensor:
-        return self.g.unsqueeze(2) * self.a.unsqueeze(1)
-
-    def drop(self, examples: Tensor) -> None:
-        self.a = without(self.a, examples)
-        self.g = without(self.g, examples)
 
 
 @dataclass
@@ -195,7 +113,10 @@ class Product:
                 else without(piece, self._dropped[i:j])
             )
 
-    def square_norms(self) -> Tensor:
+    def blocks(self) -> tuple[Tensor, ...]:
+        return ()
+
+    def square_norms(self, squares: Sequence[Tensor] = ()) -> Tensor:
         if self.prefers_gram:
             return self._gram_or_formed()
         if self._is_contracted:
@@ -223,11 +144,11 @@ class Product:
             a = self._inputs(i, j)
             g = self._output_gradients(i, j)
             squares.append(upper_square_norms(torch.bmm(g, a.transpose(1, 2))))
-            lengths.append((_lengths(a) * _lengths(g)).sum(1))
+            lengths.append((column_lengths(a) * column_lengths(g)).sum(1))
         square = torch.cat(squares)
         # a tenth more for the rounding of the lengths themselves, enough up to d = 10^5
         longest = 1.1 * torch.cat(lengths)
-        bound = 2 * (self.positions + 4) * _roundoff(self.parameter.dtype) * longest
+        bound = 2 * (self.positions + 4) * roundoff(self.parameter.dtype) * longest
         formed = ~(bound <= SMALL * square.sqrt())
         self._formed = formed if bool(formed.any()) else None
         return torch.where(formed, square, (square.sqrt() + bound).square_())
@@ -265,7 +186,7 @@ class Product:
             * torch.finfo(torch.float64).eps
             * longest.square()
         )
-        bound = (self.positions + 3) * _roundoff(self.parameter.dtype) * longest
+        bound = (self.positions + 3) * roundoff(self.parameter.dtype) * longest
         close = (bound <= SMALL * squares.sqrt()) & (double <= SMALL * squares)
         return ((squares + double).sqrt() + bound).square(), close
 
@@ -317,59 +238,6 @@ class Product:
         self.__dict__.pop("_kept", None)
 
 
-def without(gradients: Tensor, examples: Tensor) -> Tensor:
-    """``gradients`` (n, ...) with zeros in the rows where ``examples`` is true."""
-    rows = examples.view(-1, *[1] * (gradients.dim() - 1))
-    return gradients.masked_fill(rows, 0)
-
-
-def upper_square_norms(gradients: Tensor) -> Tensor:
-    """For each row of (n, ...) at least the sum of its squares, and at most (1 + (BLOCK + 2) u) of
-    it; float64."""
-    flat = gradients.reshape(gradients.shape[0], -1)
-    numbers = flat.shape[1]
-    whole = numbers // BLOCK * BLOCK
-    if whole == 0:
-        return _raised(torch.linalg.vector_norm(flat, dim=1), numbers)
-    blocks = flat[:, :whole].view(flat.shape[0], -1, BLOCK)
-    squares = _raised(torch.linalg.vector_norm(blocks, dim=2), BLOCK).sum(1)
-    if whole < numbers:
-        rest = flat[:, whole:]
-        squares += _raised(torch.linalg.vector_norm(rest, dim=1), numbers - whole)
-    return squares.mul_(1 + numbers * torch.finfo(torch.float64).eps)
-
-
-def _raised(norms: Tensor, numbers: int) -> Tensor:
-    """Norms of at most ``BLOCK`` numbers each, squared and made larger by what they may have
-    lost."""
-    factor, least = _allowance(norms.dtype, numbers, norms.device)
-    wide = norms.double()
-    return torch.addcmul(least, wide, wide, value=factor)
-
-
-@lru_cache(maxsize=1024)
-def _allowance(
-    dtype: torch.dtype, numbers: int, device: torch.device
-) -> tuple[float, Tensor]:
-    """The loss of a sum of squares to rounding, as a factor, and to underflow: squares below the
-    smallest normal number."""
-    limits = torch.finfo(dtype)
-    least = torch.tensor(numbers * limits.tiny, dtype=torch.float64, device=device)
-    return 1 + (numbers + 4) * limits.eps, least
-
-
-def _lengths(columns: Tensor) -> Tensor:
-    """The length of each column of (n, d, t), with what squares lose to underflow; float64."""
-    least = columns.shape[1] * torch.finfo(columns.dtype).tiny
-    norms = torch.linalg.vector_norm(columns, dim=1).double()
-    lengths: Tensor = norms.square_().add_(least).sqrt_()
-    return lengths
-
-
 def _joined(pieces: list[Tensor]) -> Tensor:
     """``pieces`` as one; a single one is not copied."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-
-def _roundoff(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps / 2
