@@ -118,6 +118,18 @@ def test_data_that_name_nobody_are_refused() -> None:
     """Without groups, the person as the unit is refused with what to do."""
     with pytest.raises(ConfigError, match=r"person = .*array 'group'"):
         Units(InMemory(torch.rand(3, 4), torch.zeros(3).long()), Unit.GROUP)
+    for groups in (
+        torch.tensor([0.0, float("nan")]),
+        torch.tensor([0]),
+        torch.eye(2),
+    ):
+        with pytest.raises(ConfigError, match="whole number for the person"):
+            Units(InMemory(torch.zeros(2, 4), torch.zeros(2), groups), Unit.GROUP)
+    unnamed = torch.tensor([3, -1])
+    with pytest.raises(
+        ConfigError, match=r"got -1 for record 1.*Leave such records"
+    ):
+        Units(InMemory(torch.zeros(2, 4), torch.zeros(2), unnamed), Unit.GROUP)
     with pytest.raises(ConfigError, match=r"max_per_group=2 is for"):
         Units(people(), Unit.RECORD, 2)
     with pytest.raises(ConfigError, match=r"max_per_group"):

@@ -184,7 +184,15 @@ def _groups(path: Path, arrays: Mapping[str, Array], key: str) -> Tensor | None:
             f"{path}, {key}: expected one whole number for each person, got {values.dtype} of "
             f"shape {values.shape}."
         )
-    return torch.from_numpy(values.astype(np.int64))
+    numbers = values.astype(np.int64)
+    strange = np.flatnonzero(numbers < 0)
+    if len(strange):
+        raise DataError(
+            f"{path}, {key}: expected persons numbered from 0 to 2^63 - 1, got "
+            f"{values[strange[0]]} for example {strange[0]}. Leave out examples whose person is "
+            "not known, or number each by itself."
+        )
+    return torch.from_numpy(numbers)
 
 
 def read_npz(path: Path) -> dict[str, Array]:

@@ -10,6 +10,8 @@ Guarantees:
       never on any other person. For given draws the sum's sensitivity is C, so the mechanism is a
       Poisson-subsampled Gaussian one with the person as the unit;
     * examples that do not name their persons are refused: a record is never taken for a person.
+      So are numbers that may stand for a missing name (negative ones), and those that are not whole
+      (every "not a number" would be a person of its own).
 """
 
 from dataclasses import dataclass
@@ -45,7 +47,7 @@ class Units:
                 f"unit {str(self.unit)!r}. Set the unit, or leave max_per_group out."
             )
         if self.unit is Unit.GROUP:
-            _ = self._groups
+            _check(self._groups, len(self.examples))
 
     def __len__(self) -> int:
         if self.unit is Unit.RECORD:
@@ -99,6 +101,23 @@ class Units:
         shuffled = _shuffled_within(sizes, source)
         taken = sizes.clamp(max=most)
         return rows[shuffled[within < most]], taken
+
+
+def _check(groups: Tensor, records: int) -> None:
+    """Raise ``ConfigError`` unless there is a whole number from 0 for each record."""
+    whole = groups.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
+    if not whole or groups.shape != (records,):
+        raise ConfigError(
+            f"privacy.unit = 'group' needs a whole number for the person of each of {records} "
+            f"records, got {groups.dtype} of shape {tuple(groups.shape)}."
+        )
+    if records and int(groups.min()) < 0:
+        row = int((groups < 0).nonzero()[0])
+        raise ConfigError(
+            f"privacy.unit = 'group' needs persons numbered from 0, got {int(groups[row])} for "
+            f"record {row}. Negative numbers stand for missing names in many programs, and would "
+            "make one person of many. Leave such records out, or give each a number of its own."
+        )
 
 
 def _counted(sizes: Tensor) -> Tensor:

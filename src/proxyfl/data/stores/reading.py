@@ -139,13 +139,17 @@ def load_store(
         classes or head.content.classes,
     )
     examples = Stored(
-        path.absolute(), head.content, shards, labels, _numbers(entries, "person")
+        path.absolute(),
+        head.content,
+        shards,
+        labels,
+        _numbers(path, entries, "person"),
     )
     persons = sorted({entry.person for entry in entries})
     if persons == [""]:
         persons = []
     name = path.resolve().name
-    sites = _numbers(entries, "site")
+    sites = _numbers(path, entries, "site")
     site_names = (
         tuple(sorted({entry.site for entry in entries}))
         if sites is not None
@@ -214,11 +218,17 @@ def _problem(path: Path, shard: Shard) -> str:
     return f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was changed."
 
 
-def _numbers(entries: Sequence[Entry], what: str) -> Tensor | None:
+def _numbers(path: Path, entries: Sequence[Entry], what: str) -> Tensor | None:
     """The persons or sites, numbered in the order of their sorted names; None if none has one."""
     names = np.array([getattr(entry, what) for entry in entries])
     if not any(names):
         return None
+    if what == "person" and not all(names):
+        row = int(np.argmax(names == ""))
+        raise DataError(
+            f"{path}: example {row} names no person, and others do. Those without a name would be "
+            "taken for one person. Name them all, or none."
+        )
     return torch.from_numpy(
         np.unique(names, return_inverse=True)[1].astype(np.int64)
     )

@@ -12,6 +12,7 @@ quick.
 
 import datetime
 import itertools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -148,10 +149,9 @@ class _Reader:
     def _texts(self, name: str) -> Sequence[str]:
         return self.part.columns.get(name) or [""] * len(self.part.rows)
 
-    def _is_missing(self, column: Column) -> Callable[[str], bool]:
-        written = {
-            canonical(text) for text in (*self.schema.missing, *column.missing)
-        }
+    def _is_missing(self, column: Column | None = None) -> Callable[[str], bool]:
+        own = () if column is None else column.missing
+        written = {canonical(text) for text in (*self.schema.missing, *own)}
         if "" not in written:
             written.add("")  # an empty cell has no other meaning
         return written.__contains__
@@ -290,15 +290,16 @@ class _Reader:
         self._report(label.column, "label", y == UNKNOWN, expected)
         self._report(label.column, "no label", y == ABSENT, expected)
         named = []
-        for role, kind in (
-            (self.schema.site, "no site"),
-            (self.schema.person, "no person"),
+        # All whose person is "NA" are not one person; a site may have that name.
+        for role, kind, unnamed in (
+            (self.schema.site, "no site", operator.not_),
+            (self.schema.person, "no person", self._is_missing()),
         ):
             texts = (
                 [] if role is None else [text.strip() for text in self._texts(role)]
             )
             if role is not None:
-                empty = np.array([not text for text in texts], dtype=bool)
+                empty = np.array([unnamed(text) for text in texts], dtype=bool)
                 self._report(role, kind, empty, "a name")
             named.append(texts)
         return y, named[0], named[1]

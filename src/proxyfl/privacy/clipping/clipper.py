@@ -132,8 +132,10 @@ class Clipper:
         loss: Loss,
         clip_norm: float,
     ) -> Clipped:
-        rows = piece.rows
-        losses, terms = way.terms(x[rows], targets[rows], loss, piece.groups)
+        if piece.rows is not None:
+            x = x[piece.rows]
+            targets = targets[piece.rows]
+        losses, terms = way.terms(x, targets, loss, piece.groups)
         with torch.no_grad():
             terms = merged(terms)
             norms = total_square_norms(terms, losses).sqrt()

@@ -52,9 +52,10 @@ class Groups:
 
 @dataclass(frozen=True)
 class Piece:
-    """The rows of a batch that are computed in one pass, and the groups that they form."""
+    """The rows of a batch that are computed in one pass, None for all of them, and the groups that
+    they form."""
 
-    rows: Tensor | slice
+    rows: Tensor | slice | None = None
     groups: Groups | None = None
 
 
@@ -66,6 +67,9 @@ def pieces(
     ``sizes`` says how many consecutive rows each group has; for None every row is by itself."""
     if sizes is None or bool((sizes == 1).all()):
         step = at_once or records
+        if step >= records:
+            yield Piece()
+            return
         for start in range(0, records, step):
             yield Piece(slice(start, start + step))
         return

@@ -5,14 +5,17 @@ called it (``linear``, ``conv2d``, ``softmax``) and is noted before it is carrie
 no recorded operation made is a constant, and the graph holds a copy of it, which no run of the
 graph changes. So the graph is a function of weights, buffers and examples; nothing that the model's
 Python does later has a part in it. A model that writes to its own weights has no graph: how often a
-graph runs in a step, slice by slice, follows from the number of examples.
+graph runs in a step, slice by slice, follows from the number of examples. Nor has one with a tensor
+of a class of its own, which may do anything in an operation, whatever its name. Compiled parts run
+as they were written, since a compiled kernel shows none of its operations.
 
 torch has a recorder of its own (``make_fx``). This one needs neither its compiler, which takes
 seconds to import, nor its global state."""
 
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +83,13 @@ def record(model: nn.Module, x: Tensor) -> Recording:
     state = {**dict(model.named_parameters()), **buffers}
     recorder = _Recorder([*state.values(), x], model.parameters())
     try:
-        with same_draws(), torch.enable_grad(), _below_autograd(), recorder:
+        with (
+            same_draws(),
+            uncompiled(),
+            torch.enable_grad(),
+            _below_autograd(),
+            recorder,
+        ):
             output = torch.func.functional_call(model, state, (x,))
         return recorder.finish(output)
     except Exception as problem:
@@ -88,6 +97,14 @@ def record(model: nn.Module, x: Tensor) -> Recording:
         raise Untraceable(
             f"its forward pass cannot be recorded ({first})"
         ) from problem
+
+
+def uncompiled() -> AbstractContextManager[object]:
+    """Within it, what ``torch.compile`` made runs as it was written."""
+    if "torch._dynamo" not in sys.modules:  # nothing was compiled
+        return nullcontext()
+    eager: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return eager
 
 
 def _below_autograd() -> AbstractContextManager[None]:
@@ -131,6 +148,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             for value in pytree.arg_tree_leaves(*args, **kwargs)
             if isinstance(value, Tensor)
         ]
+        for tensor in tensors:
+            if type(tensor) not in (Tensor, nn.Parameter):
+                raise Untraceable(f"{func} is given a {type(tensor).__name__}")
         if _looks_at_data(func):
             self._allow_looking(func, tensors)
             return func(*args, **kwargs)

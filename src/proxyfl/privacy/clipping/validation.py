@@ -171,6 +171,13 @@ class _Check:
         return slow
 
     def _refuse_what_only_one_pass_allows(self, way: Way) -> None:
+        for path, module in self.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise ModelError(
+                    f"The {self.name} model's layer '{path}' is TorchScript. Nobody can see what "
+                    f"such a layer remembers, so it is trained in one pass only ({way.reason}). "
+                    "Use the module that it was made from."
+                )
         state = State(self.model, deep=True)
         for n in (1, 2):
             outputs(self.model, self._made_up(n))
@@ -223,6 +230,11 @@ def _warn(model: nn.Module, way: Way) -> None:
 def _refuse_by_type(path: str, module: nn.Module, name: str) -> None:
     kind = type(module).__name__
     where = f"layer '{path}'" if path else "the model itself"
+    if not path and isinstance(module, torch.jit.ScriptModule):
+        raise ModelError(
+            f"The {name} model is TorchScript, whose weights cannot be exchanged for a trial. Use "
+            "the module that it was made from."
+        )
     if isinstance(module, _MIXERS):
         raise ModelError(
             f"The {name} model's {where} is a {kind}, which mixes the examples of a batch, so no "

@@ -22,7 +22,7 @@ from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.grouped import Groups
 from proxyfl.privacy.clipping.layers import quiet_vmap
 from proxyfl.privacy.clipping.program import Program
-from proxyfl.privacy.clipping.recording import Untraceable, record
+from proxyfl.privacy.clipping.recording import Untraceable, record, uncompiled
 from proxyfl.privacy.clipping.state import State
 from proxyfl.privacy.clipping.tracing import trace
 from proxyfl.privacy.draws import same_draws
@@ -237,7 +237,7 @@ def choose(
 def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Way:
     """The way to gradients by themselves: vmapped if that works, one by one otherwise."""
     try:
-        way = Vmapped(model, record(model, made_up(1)).compiled(), reason)
+        way = Vmapped(model, _of_one_example(model, made_up(2)), reason)
         way.terms(
             made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows
         )
@@ -249,6 +249,16 @@ def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Wa
         return OneByOne(model, f"{reason}; vmap: {first}")
 
 
+def _of_one_example(model: nn.Module, pair: Tensor) -> Callable[..., Any]:
+    """The graph of one example. Recorded from each of a ``pair``, it must hold the same constants:
+    one that was taken from an example would stand for all others' as well."""
+    one, other = (record(model, pair[i : i + 1].clone()) for i in (0, 1))
+    for name, constant in one.constants.items():
+        if not torch.equal(constant, other.constants[name]):
+            raise Untraceable("a constant in its code depends on the example")
+    return one.compiled()
+
+
 def own_backward(model: nn.Module, x: Tensor) -> str | None:
     """The name of a custom backward pass or a gradient hook in the model's computation, if any.
 
@@ -258,7 +268,7 @@ def own_backward(model: nn.Module, x: Tensor) -> str | None:
     )
     if hooked is not None:
         return f"parameter '{hooked}'"
-    with same_draws(), torch.enable_grad(), _Hooks() as hooks:
+    with same_draws(), uncompiled(), torch.enable_grad(), _Hooks() as hooks:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         out = torch.func.functional_call(model, buffers, (x,))
     if hooks:

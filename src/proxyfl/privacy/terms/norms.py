@@ -56,7 +56,8 @@ def _raised(norms: Tensor, numbers: int) -> Tensor:
 
 
 def _row_norms(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=1)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return norms
 
 
 @lru_cache(maxsize=1024)
@@ -71,8 +72,10 @@ def _allowances(
         limits = torch.finfo(dtype)
         factors.append([1 + (numbers + 4) * limits.eps])
         least.append([numbers * limits.tiny])
-    wide = {"dtype": torch.float64, "device": device}
-    return torch.tensor(factors, **wide), torch.tensor(least, **wide)
+    return (
+        torch.tensor(factors, dtype=torch.float64, device=device),
+        torch.tensor(least, dtype=torch.float64, device=device),
+    )
 
 
 def column_lengths(columns: Tensor) -> Tensor:
