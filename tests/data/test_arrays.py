@@ -72,6 +72,18 @@ class TestArrays:
                 "group: expected one whole number for each person",
             ),
             (
+                {"group": np.array([0.0, 1.0, np.nan, 2.0])},
+                "group: expected one whole number for each person",
+            ),
+            (
+                {"group": np.array([0, 1, -1, -1])},
+                "numbered from 0 to 2^63 - 1, got -1 for example 2",
+            ),
+            (
+                {"group": np.array([0, 1, 2, 2**63], dtype=np.uint64)},
+                "got 9223372036854775808 for example 3",
+            ),
+            (
                 {"ward": np.arange(3)},
                 "a value of ward for each of the 4 examples in x, got 3",
             ),

@@ -175,6 +175,37 @@ def test_nodes_over_tables_equal_the_simulation(hospitals: Layout) -> None:
     assert total_weight(hospitals) == 3
 
 
+def test_nodes_protect_persons(hospitals: Layout) -> None:
+    """With persons as the unit the sites sample and charge by persons, and their proxies are the
+    simulation's, bit for bit."""
+    for at, place in enumerate(hospitals.sites):
+        rows = records(80, seed=at)
+        for number, row in enumerate(rows):
+            row["patient"] = f"p{at}-{number // 2}"
+        write_csv(place / "patients.csv", rows, **DIALECTS[place.name])  # type: ignore[arg-type]  # a test's own words
+        change(place, by_person)
+    with running(hospitals) as made:
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    expected = prediction.predict(hospitals.folder, seed=SEED)
+    for place, outcome in zip(hospitals.sites, expected, strict=True):
+        ledger = made.nodes[place.name].client.ledger
+        assert ledger.unit is Unit.GROUP
+        # 40 patients, of whom a fifth are held out
+        assert {charge.sampling_rate for charge in ledger.charges} == {8 / 32}
+        assert outcome.proxy is not None
+        assert torch.equal(final_proxy(place), outcome.proxy), place.name
+
+
+def by_person(site: Site) -> Site:
+    """A site that protects persons, and takes one record of each in a step."""
+    return dataclasses.replace(
+        site,
+        privacy=sites.Privacy(unit="group", max_per_group=1),
+        learning=Learning(batch_size=8, steps_per_round=3),
+    )
+
+
 def test_all_sites_encode_alike(hospitals: Layout) -> None:
     """The same patients in three dialects give the same numbers at every site."""
     shown = []

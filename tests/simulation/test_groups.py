@@ -1,22 +1,28 @@
 """The person as the unit through whole runs: tables and arrays, every method, engines, resume."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from proxyfl.cli.main import main
+from proxyfl.data.stores.faults import Faults
+from proxyfl.data.stores.index import PARTS, Content, Entry
+from proxyfl.data.stores.writing import write_store
 from proxyfl.errors import ConfigError
 from proxyfl.federation.modelfile import about_model
 from proxyfl.privacy.accounting import pld_epsilon
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.records import folder
-from proxyfl.simulation.config import Config, from_tree
+from proxyfl.simulation.config import Config, from_tree, to_toml
 from proxyfl.simulation.prepare import prepare
 from proxyfl.simulation.run import resume, run
+from tests import ranks
 from tests.data.tables import making
 
 from .engines import assert_equal_runs
@@ -127,6 +133,56 @@ def test_workers_and_resume_change_nothing(whole: Path, tmp_path: Path) -> None:
         run(settings, out=tmp_path / "run", callbacks=[StopAt("fml", 1)])
     resume(tmp_path / "run", workers=2)
     assert_equal_runs(whole / "run", tmp_path / "run")
+
+
+def test_mpi_ranks_change_nothing(whole: Path, tmp_path: Path) -> None:
+    """Two MPI ranks give the ledgers, metrics and models of one process, with persons as the
+    unit."""
+    ranks.needs_mpi()
+    settings = config(str(whole / "data.npz"), methods=["joint", "proxyfl"])
+    run(settings, out=tmp_path / "one")
+    (tmp_path / "config.toml").write_text(to_toml(settings))
+    out = ["--out", str(tmp_path / "two"), "--json", "--workers", "1"]
+    words = ["-m", "proxyfl.cli.main", "run", str(tmp_path / "config.toml"), *out]
+    done = ranks.run(2, words, timeout=200.0)
+    assert done.returncode == 0, done.stderr
+    assert_equal_runs(tmp_path / "one", tmp_path / "two")
+
+
+def test_an_image_store_with_persons(tmp_path: Path) -> None:
+    """A store that names persons trains with the person as the unit, as the same images in memory
+    do."""
+    persons = np.arange(120) // 4
+    images = np.random.default_rng(0).integers(
+        0, 256, (120, 1, 6, 6), dtype=np.uint8
+    )
+    entries = [
+        Entry(label=str(i // 4 % 2), person=f"p{i // 4:02d}", part=PARTS[i >= 80])
+        for i in range(120)
+    ]
+    content = Content((1, 6, 6), "uint8", ("0", "1"), {"by": "a test"})
+
+    def read(start: int, some: Sequence[Entry]) -> Iterator[npt.NDArray[Any]]:
+        return iter(images[start : start + len(some)])
+
+    write_store(tmp_path / "store", content, entries, read, Faults())
+    np.savez(
+        tmp_path / "arrays.npz",
+        x_train=images[:80],
+        y_train=persons[:80] % 2,
+        group_train=persons[:80],
+        x_test=images[80:],
+        y_test=persons[80:] % 2,
+        group_test=persons[80:],
+    )
+    learning = {"batch_size": 4}
+    run(config(str(tmp_path / "store"), learning=learning), out=tmp_path / "one")
+    other = config(str(tmp_path / "arrays.npz"), learning=learning)
+    run(other, out=tmp_path / "two")
+    ledger = Ledger.read(tmp_path / "one" / "ledger" / "proxyfl" / "000.jsonl")
+    assert ledger.unit is Unit.GROUP
+    assert {charge.sampling_rate for charge in ledger.charges} == {4 / 10}
+    assert_equal_runs(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_table_with_persons(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,15 @@ def test_a_store_may_be_moved(tmp_path: Path) -> None:
 def before_sum(dataset: Any) -> Any:
     """The sum over the test images of the generator's own array."""
     return pixels(IMAGES)[dataset.test.rows].sum()
+
+
+def test_a_store_names_every_person_or_none(tmp_path: Path) -> None:
+    """Examples without a person beside others that have one are refused: they would be taken for
+    one person."""
+    some = [replace(ENTRIES[0], person=""), *ENTRIES[1:]]
+    write_store(tmp_path / "some", CONTENT, some, read, Faults())
+    with pytest.raises(DataError, match="example 0 names no person, and others do"):
+        load(str(tmp_path / "some"))
+    none = [replace(entry, person="") for entry in ENTRIES]
+    write_store(tmp_path / "none", CONTENT, none, read, Faults())
+    assert load(str(tmp_path / "none")).train.groups is None

@@ -281,7 +281,7 @@ SPOILT = {
     "future": ("born", "2190-01-01"),
     "label": ("died", "7"),
     "no label": ("died", ""),
-    "no person": ("patient", " "),
+    "no person": ("patient", "NaN"),
 }
 
 
