@@ -77,7 +77,7 @@ class TestArrays:
             ),
             (
                 {"group": np.array([0, 1, -1, -1])},
-                "numbered from 0 to 2^63 - 1, got -1 for example 2",
+                "numbered from 0 to .*, got -1 for example 2",
             ),
             (
                 {"group": np.array([0, 1, 2, 2**63], dtype=np.uint64)},
