@@ -144,7 +144,7 @@ def test_mpi_ranks_change_nothing(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(to_toml(settings))
     out = ["--out", str(tmp_path / "two"), "--json", "--workers", "1"]
     words = ["-m", "proxyfl.cli.main", "run", str(tmp_path / "config.toml"), *out]
-    done = ranks.run(2, words, timeout=200.0)
+    done = ranks.run(2, words)
     assert done.returncode == 0, done.stderr
     assert_equal_runs(tmp_path / "one", tmp_path / "two")
 
