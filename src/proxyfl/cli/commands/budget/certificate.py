@@ -178,7 +178,13 @@ def _check(args: argparse.Namespace) -> int:
             )
         )
     elif holds:
-        print(f"All {len(stated)} certificates hold: the ledgers give the same.")
+        count = len(stated)
+        held = (
+            "The certificate holds"
+            if count == 1
+            else f"All {count} certificates hold"
+        )
+        print(f"{held}: the ledgers give the same.")
     else:
         print("\n".join(["Does not hold:", *wrong]))
     return 0 if holds else 1
