@@ -41,7 +41,7 @@ function boundsFigure() {
             y: listed.map(([name]) => name),
             x: listed.map(([, value]) => value),
             text: listed.map(([, value]) => value.toFixed(2)),
-            textposition: "auto",
+            textposition: listed.map(([, value]) => (value < audit.ceiling / 5 ? "outside" : "inside")),
             marker: { color: listed.map(([name]) => style(BAR_COLOURS[name] ?? "--gain")) },
             hoverinfo: "text",
           },
@@ -74,6 +74,8 @@ function membershipFigure() {
     tickvals: [0.0001, 0.001, 0.01, 0.1, 1],
     ticktext: ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"],
   };
+  // Above every curve; the page has no switches for these lines.
+  const corner = { x: 0.01, y: 0.99, bgcolor: "rgba(0,0,0,0)", itemclick: false, itemdoubleclick: false, font: { size: 11 } };
   function draw() {
     const rows = [],
       panels = [];
@@ -113,7 +115,8 @@ function membershipFigure() {
         layout: {
           xaxis: { title: "false-positive rate", ...shares },
           yaxis: { title: "true-positive rate", ...shares },
-          ...legend(),
+          showlegend: true,
+          legend: corner,
         },
       });
     }
