@@ -241,7 +241,7 @@ def _group(
         kind=found[0][1][0]["epsilon_kind"],
         auroc=scores["auroc"],
         keeps=[_keeps(rows) for _, rows in found] if role == "private" else [],
-        own_auroc=scores["own_auroc"] if _has_sites(found) else (),
+        own_auroc=scores["own_auroc"] if _has_sites(found) else [],
     )
 
 

@@ -49,6 +49,7 @@ OTHER = {
     "data.download": "false",
     "partition.kind": "iid",
     "partition.clients": "2",
+    "partition.classes": "3",
     "partition.examples": "10,20",
     "partition.p_major": "0.5",
     "partition.concentration": "2",

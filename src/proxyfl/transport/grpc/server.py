@@ -107,23 +107,21 @@ class Server:
     def _send(self, messages: Iterator[bytes], context: Any) -> bytes:
         certificate = self._certificate(context)
         name = self._named(certificate, context)
-        timer = threading.Timer(self._patience, context.cancel)
-        timer.daemon = True
         with _Turn(self, name, context, self._per_peer):
-            timer.start()
+            limit = _Limit(self._patience, context)
             try:
-                return self._answer(certificate, self._arriving(messages, timer))
+                return self._answer(certificate, self._arriving(messages, limit))
             except TransportError as error:
                 self._refused(str(error))
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:400])
                 raise
             finally:
-                timer.cancel()
+                limit.lift()
 
     def _arriving(
-        self, messages: Iterator[bytes], timer: threading.Timer
+        self, messages: Iterator[bytes], limit: "_Limit"
     ) -> Iterator[bytes]:
-        """The pieces of a call's message; ``timer`` stops when all have arrived."""
+        """The pieces of a call's message; ``limit`` is lifted when all have arrived."""
         size = 0
         try:
             for piece in messages:
@@ -135,9 +133,9 @@ class Server:
                 yield piece
         except grpc.RpcError as error:
             raise TransportError("a call whose message did not arrive") from error
-        if not size:
+        limit.lift()
+        if limit.passed or not size:
             raise TransportError("a call whose message did not arrive")
-        timer.cancel()
 
     def _named(self, certificate: bytes, context: Any) -> str:
         try:
@@ -171,6 +169,26 @@ class Server:
             )
         found: bytes = certificates[0]
         return found
+
+
+class _Limit:
+    """Cancels a call after ``seconds``, unless it is lifted before.
+
+    gRPC may end the messages of a cancelled call as if all had come; ``passed`` tells."""
+
+    def __init__(self, seconds: float, context: Any) -> None:
+        self.passed = False
+        self._context = context
+        self._timer = threading.Timer(seconds, self._cancel)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def lift(self) -> None:
+        self._timer.cancel()
+
+    def _cancel(self) -> None:
+        self.passed = True
+        self._context.cancel()
 
 
 class _Turn:
