@@ -74,6 +74,6 @@ def check_ledger(store: Store, ledger: Ledger) -> None:
     known = [entry for (entry,) in rows]
     if charges[: len(known)] != known:
         raise PrivacyError(
-            "The site's ledger lacks charges that its store has seen, so what was spent is not "
-            "known. Bring back the newer ledger."
+            f"The ledger {ledger.path} lacks charges that the store has seen, so what was spent "
+            "is not known. Bring back the newer ledger."
         )

@@ -96,6 +96,21 @@ def add_config(
     )
 
 
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add which columns of a table are the label and the site."""
+    parser.add_argument(
+        "--label",
+        default="label",
+        metavar="COLUMN",
+        help="label column of a table (default label)",
+    )
+    parser.add_argument(
+        "--site",
+        metavar="COLUMN",
+        help="site column of a table, or site array of an .npz",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the option that most commands share."""
     parser.add_argument(

@@ -111,11 +111,6 @@ class Program:
         )
 
     @property
-    def operations(self) -> list[str]:
-        """The operations in which weights meet examples, in order."""
-        return [base_name(site.node)[0] for site in self._sites]
-
-    @property
     def text(self) -> str:
         """The graph and its constants in writing."""
         constants = [repr(each.tolist()) for each in self._module.buffers()]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
-from proxyfl.cli.commands import opening
+from proxyfl.cli.commands import add_columns, opening
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
 
@@ -62,17 +62,7 @@ def add(commands: "Commands") -> None:
         metavar="STORE",
         help="the store to write",
     )
-    parser.add_argument(
-        "--label",
-        default="label",
-        metavar="COLUMN",
-        help="label column of a table (default label)",
-    )
-    parser.add_argument(
-        "--site",
-        metavar="COLUMN",
-        help="site column of a table, or site array of an .npz: kept in the store",
-    )
+    add_columns(parser)
     parser.add_argument(
         "--data-dir", metavar="DIR", help="where named datasets lie"
     )

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.commands import add_columns, add_json, opening
 from proxyfl.cli.terminal.result import show_notes
 from proxyfl.data import SOURCES, Dataset, load
 from proxyfl.data.examples import chunks
@@ -50,17 +50,7 @@ def add(commands: "Commands") -> None:
         metavar="DIR",
         help="where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)",
     )
-    parser.add_argument(
-        "--label",
-        default="label",
-        metavar="COLUMN",
-        help="label column of a table (default label)",
-    )
-    parser.add_argument(
-        "--site",
-        metavar="COLUMN",
-        help="site column of a table, or site array of an .npz",
-    )
+    add_columns(parser)
     parser.add_argument(
         "--schema",
         metavar="FILE",
