@@ -7,6 +7,7 @@ from pathlib import Path
 
 from proxyfl._machine import physical_cores
 from proxyfl.cli.commands.runs import sweep as sweep_command
+from proxyfl.cli.main import parser as command_line
 from proxyfl.cli.terminal.spinner import duration as in_words
 from proxyfl.errors import ProxyFLError
 from proxyfl.simulation import division
@@ -110,11 +111,9 @@ def _run(args: argparse.Namespace) -> int:
     # if the data are not there, say so now and once
     division.load_data(runs[0].config)
     _say_how_long(experiment, runs, quick=args.quick)
-    parser = argparse.ArgumentParser()
-    sweep_command.add(parser.add_subparsers())
     quick = ["--quick"] if args.quick else []
     code = sweep_command.execute(
-        parser.parse_args(
+        command_line("sweep").parse_args(
             ["sweep", str(experiment.file), "--out", str(out), *quick]
         )
     )

@@ -1,11 +1,10 @@
 """``proxyfl data``."""
 
-import argparse
 import json
 
 import pytest
 
-from proxyfl.cli.commands.parts import data
+from proxyfl.cli.main import parser
 from proxyfl.data import SOURCES
 from proxyfl.data.tables.schema import to_toml
 from proxyfl.errors import DataError
@@ -13,9 +12,7 @@ from tests.data.tables import making
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser(prog="proxyfl")
-    data.add(parser.add_subparsers())
-    parsed = parser.parse_args(["data", *arguments])
+    parsed = parser("data").parse_args(["data", *arguments])
     return parsed.run(parsed)
 
 

@@ -1,12 +1,11 @@
 """The epsilon command, called as the program calls it."""
 
-import argparse
 import json
 from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands.budget import epsilon
+from proxyfl.cli.main import parser
 from proxyfl.errors import ConfigError
 
 HISTOPATHOLOGY = [
@@ -19,9 +18,7 @@ HISTOPATHOLOGY = [
 
 
 def call(line: str) -> int:
-    parser = argparse.ArgumentParser(prog="proxyfl")
-    epsilon.add(parser.add_subparsers())
-    arguments = parser.parse_args(["epsilon", *line.split()])
+    arguments = parser("epsilon").parse_args(["epsilon", *line.split()])
     code: int = arguments.run(arguments)
     return code
 

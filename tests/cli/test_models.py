@@ -1,20 +1,17 @@
 """``proxyfl models``."""
 
-import argparse
 import json
 import sys
 
 import pytest
 
-from proxyfl.cli.commands.parts import models
+from proxyfl.cli.main import parser
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS
 
 
 def run(*arguments):
-    parser = argparse.ArgumentParser(prog="proxyfl")
-    models.add(parser.add_subparsers())
-    parsed = parser.parse_args(["models", *arguments])
+    parsed = parser("models").parse_args(["models", *arguments])
     return parsed.run(parsed)
 
 

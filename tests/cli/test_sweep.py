@@ -1,6 +1,5 @@
 """The sweep command, called as the program calls it, with a stand-in for the runs' processes."""
 
-import argparse
 import io
 import json
 import signal
@@ -14,6 +13,7 @@ from rich.console import Console
 
 from proxyfl.cli import main
 from proxyfl.cli.commands.runs import sweep
+from proxyfl.cli.main import parser
 from proxyfl.errors import ConfigError
 from proxyfl.sweeps import pool as processes
 from proxyfl.sweeps.file import plan
@@ -40,9 +40,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def call(*line: str | Path) -> int:
-    parser = argparse.ArgumentParser(prog="proxyfl")
-    sweep.add(parser.add_subparsers())
-    arguments = parser.parse_args(["sweep", *map(str, line)])
+    arguments = parser("sweep").parse_args(["sweep", *map(str, line)])
     assert arguments.run is sweep.execute
     return sweep.execute(arguments, command=STANDIN)
 
@@ -164,10 +162,10 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_PACE", "1000")
     out = file.parent / "out"
     code = (
-        "import argparse, sys; from proxyfl.cli.commands.runs import sweep; "
-        "p = argparse.ArgumentParser(); "
-        f"sweep.add(p.add_subparsers()); a = p.parse_args(sys.argv[1:]); sweep.execute(a, "
-        f"command={STANDIN!r})"
+        "import sys; from proxyfl.cli.main import parser; "
+        "from proxyfl.cli.commands.runs import sweep; "
+        "a = parser('sweep').parse_args(sys.argv[1:]); "
+        f"sweep.execute(a, command={STANDIN!r})"
     )
     program = subprocess.Popen(
         [sys.executable, "-c", code, "sweep", str(file), "--out", str(out)],

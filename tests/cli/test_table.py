@@ -1,7 +1,6 @@
 """The table command, over run folders made by hand, so that every number in it can be worked
 out."""
 
-import argparse
 import csv
 import io
 import json
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands.reading import table
+from proxyfl.cli.main import parser
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS
 from proxyfl.simulation.config import from_tree, to_toml
@@ -103,9 +102,7 @@ def study(tmp_path: Path) -> Path:
 
 
 def call(*line: str | Path) -> int:
-    parser = argparse.ArgumentParser(prog="proxyfl")
-    table.add(parser.add_subparsers())
-    arguments = parser.parse_args(["table", *map(str, line)])
+    arguments = parser("table").parse_args(["table", *map(str, line)])
     code: int = arguments.run(arguments)
     return code
 

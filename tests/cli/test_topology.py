@@ -1,6 +1,5 @@
 """``proxyfl topology``."""
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -8,14 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxyfl.cli.commands.parts import topology
+from proxyfl.cli.main import parser
 from proxyfl.errors import TopologyError
 
 
 def run(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    topology.add(parser.add_subparsers())
-    arguments = parser.parse_args(["topology", *words])
+    arguments = parser("topology").parse_args(["topology", *words])
     return arguments.run(arguments)  # type: ignore[no-any-return]
 
 

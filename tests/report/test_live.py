@@ -1,6 +1,5 @@
 """The live page's server: it reads, it never disturbs, and it lets in only whom it should."""
 
-import argparse
 import http.client
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands.runs import watch
+from proxyfl.cli.main import parser
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.records.reading import read
 from proxyfl.report import live
@@ -313,9 +312,9 @@ def test_the_command_serves_until_the_run_is_over(
 ) -> None:
     """`proxyfl watch RUN --until-done --json` prints the address first and returns once the run has
     ended."""
-    parser = argparse.ArgumentParser()
-    watch.add(parser.add_subparsers())
-    arguments = parser.parse_args(["watch", str(folder), "--until-done", "--json"])
+    arguments = parser("watch").parse_args(
+        ["watch", str(folder), "--until-done", "--json"]
+    )
     (folder / "summary.json").write_text("{}")
     assert arguments.run(arguments) == 0
     assert json.loads(capsys.readouterr().out)["url"].startswith(

@@ -1,6 +1,5 @@
 """The report's data and file: complete, self-contained, and honest about what is missing."""
 
-import argparse
 import json
 import re
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.cli.commands.reading import report as command
+from proxyfl.cli.main import parser
 from proxyfl.errors import RunError
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes
@@ -250,9 +249,7 @@ def test_the_command_writes_the_page_and_tells_where(
     """`proxyfl report RUN --json` prints one document: the file, its size, and the answer per
     run."""
     (tmp_path / "config.toml").write_text('rounds = 1\nmethods = ["alone"]\n')
-    parser = argparse.ArgumentParser()
-    command.add(parser.add_subparsers())
-    arguments = parser.parse_args(["report", str(tmp_path), "--json"])
+    arguments = parser("report").parse_args(["report", str(tmp_path), "--json"])
     assert arguments.run(arguments) == 0
     said = json.loads(capsys.readouterr().out)
     assert Path(said["out"]) == tmp_path / "report.html"

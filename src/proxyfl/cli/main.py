@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 from proxyfl._machine import keep_freed_memory
-from proxyfl.cli.commands import COMMANDS, module
+from proxyfl.cli.commands import COMMANDS
+from proxyfl.cli.options import add_action
 from proxyfl.errors import InputError, ProxyFLError
 
 _DESCRIPTION = """\
@@ -52,11 +53,16 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(
         title="commands", metavar="COMMAND", required=True
     )
-    for name, summary in COMMANDS.items():
-        if only in (None, name):
-            importlib.import_module(module(name)).add(commands)
-        else:
+    for name, (module, summary) in COMMANDS.items():
+        if only not in (None, name):
             commands.add_parser(name, help=summary)
+            continue
+        made = importlib.import_module(f"proxyfl.cli.commands.{module}")
+        execute = getattr(made, "execute", None)  # or its actions have one each
+        parser = add_action(
+            commands, name, summary, made.DESCRIPTION, made.EPILOG, execute
+        )
+        made.add(parser)
     return top
 
 

@@ -4,7 +4,6 @@ The commands import this module when they run something: it loads PyTorch, and t
 ``--print-config`` need none."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from proxyfl._machine import physical_cores
+from proxyfl.cli.options import print_json
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_notes, show_result
 from proxyfl.cli.terminal.spinner import spinner
@@ -102,9 +102,7 @@ def _carry_out(
         return 1
     if as_json:
         notes = result.environment.get("notes", [])
-        print(
-            json.dumps({**(result.summary or {}), "notes": notes, "out": str(out)})
-        )
+        print_json({**(result.summary or {}), "notes": notes, "out": str(out)})
     else:
         show_result(result)
     return 0

@@ -1,9 +1,7 @@
 """``proxyfl audit``: test a claimed epsilon against what peers see."""
 
 import argparse
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -12,8 +10,8 @@ from proxyfl._files import write_json
 from proxyfl.audit import finding
 from proxyfl.audit.finding import VERDICTS, Finding
 from proxyfl.audit.observe import method_of
-from proxyfl.cli.commands import add_config, add_json, opening
 from proxyfl.cli.commands.budget import membership
+from proxyfl.cli.options import add_config, add_json, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import shown
 from proxyfl.records import folder as folders
@@ -21,9 +19,6 @@ from proxyfl.records import reading
 from proxyfl.records.reading import ADDITIONS
 from proxyfl.simulation import config as configs
 from proxyfl.simulation.config import Config
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Test a claimed epsilon. The federation of a config, or of a run's folder, trains again, with one
@@ -54,37 +49,22 @@ docs/audit.md says how it works, what it assumes, and which mistakes it cannot f
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "audit", execute, description=DESCRIPTION, epilog=EPILOG
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_config(parser, "config CONFIG.toml|RUN", ", or a run's folder")
+    option(
+        parser,
+        "--method NAME",
+        "the method (default: the last that shares with DP)",
     )
-    add_config(parser, "CONFIG.toml|RUN", ", or a run's folder")
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help="the method (default: the last that shares with DP)",
+    option(parser, "--client K", "the audited client", int, 0)
+    option(
+        parser,
+        "--canaries M",
+        "how many (default: a fifth of the proxy's parameters, at most 600)",
+        int,
     )
-    parser.add_argument(
-        "--client",
-        type=int,
-        default=0,
-        metavar="K",
-        help="the audited client (default: 0)",
-    )
-    parser.add_argument(
-        "--canaries",
-        type=int,
-        metavar="M",
-        help="how many (default: a fifth of the proxy's parameters, at most 600)",
-    )
-    parser.add_argument(
-        "--confidence",
-        type=float,
-        default=0.95,
-        metavar="P",
-        help="of the bound (default: 0.95)",
-    )
+    option(parser, "--confidence P", "of the bound", float, 0.95)
     membership.add(parser)
     add_json(parser)
 
@@ -108,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
     if folder is not None:
         write_json(folder / ADDITIONS["audit"], found.as_dict())
     if args.json:
-        print(json.dumps(found.as_dict(), indent=2))
+        print_json(found.as_dict())
     else:
         _show(found, Console(highlight=False))
     return 0 if found.verdict == "not contradicted" else 1

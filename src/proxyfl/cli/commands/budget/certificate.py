@@ -1,21 +1,17 @@
 """``proxyfl certificate``: what each client's releases cost, and whether a page is true."""
 
 import argparse
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from proxyfl._files import read_text, write_json
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, flag, option, print_json
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.statements import certificate as certificates
 from proxyfl.privacy.statements.certificate import Facts
 from proxyfl.records import reading
 from proxyfl.records.run import Run
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Print one page for each client of a run, or for a site's folder: the mechanism, the unit and the
@@ -44,32 +40,25 @@ _AUDIT = (
 )
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "certificate", execute, description=DESCRIPTION, epilog=EPILOG
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "run_folder RUN", "a run's or a site's folder", Path)
+    option(parser, "--client K", "number or name of the client (default: all)")
+    option(
+        parser,
+        "--method NAME",
+        "which method (default: the last that releases models)",
     )
-    parser.add_argument(
-        "run_folder", type=Path, metavar="RUN", help="a run's or a site's folder"
+    option(
+        parser,
+        "--check FILE",
+        "certificates, as Markdown or JSON, to compare",
+        Path,
     )
-    parser.add_argument(
-        "--client", metavar="K", help="number or name of the client (default: all)"
-    )
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help="which method (default: the last that releases models)",
-    )
-    parser.add_argument(
-        "--check",
-        type=Path,
-        metavar="FILE",
-        help="certificates, as Markdown or JSON, to compare",
-    )
-    parser.add_argument(
+    flag(
+        parser,
         "--save",
-        action="store_true",
-        help="also put them into the run's folder, where `proxyfl report` finds them",
+        "also put them into the run's folder, where `proxyfl report` finds them",
     )
     add_json(parser)
 
@@ -87,7 +76,7 @@ def execute(args: argparse.Namespace) -> int:
             {"certificates": documents},
         )
     if args.json:
-        print(json.dumps({"certificates": documents}, indent=2))
+        print_json({"certificates": documents})
     else:
         print(
             "\n".join(certificates.markdown(document) for document in documents),
@@ -171,12 +160,7 @@ def _check(args: argparse.Namespace) -> int:
         wrong += [f"{client}, {method}: {each}" for each in found]
     holds = not wrong
     if args.json:
-        print(
-            json.dumps(
-                {"holds": holds, "checked": len(stated), "differences": wrong},
-                indent=2,
-            )
-        )
+        print_json({"holds": holds, "checked": len(stated), "differences": wrong})
     elif holds:
         count = len(stated)
         held = (

@@ -1,17 +1,15 @@
 """``proxyfl epsilon``: what a training costs in privacy, or what a target epsilon allows."""
 
 import argparse
-import json
 import math
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from proxyfl._validate import number, whole
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, add_unit, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
@@ -27,9 +25,6 @@ from proxyfl.privacy.guarantee import (
 )
 from proxyfl.privacy.sampling import Sampling, sampling_for
 from proxyfl.privacy.statements.persons import person_epsilon
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Say what a training costs in privacy: epsilon of DP-SGD with Poisson batches, by two accountants.
@@ -90,69 +85,46 @@ class Answer:
         return self.segment.steps / self.epoch
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "epsilon", execute, description=DESCRIPTION, epilog=EPILOG
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     sampling = parser.add_mutually_exclusive_group(required=True)
-    sampling.add_argument(
-        "--examples",
-        type=int,
-        metavar="N",
-        help="the client's training examples, or those declared",
+    option(
+        sampling,
+        "--examples N",
+        "the client's training examples, or those declared",
+        int,
     )
-    sampling.add_argument(
-        "--sampling-rate",
-        type=float,
-        metavar="Q",
-        help="the probability that a step draws a record, if it does not follow from N",
+    option(
+        sampling,
+        "--sampling-rate Q",
+        "the probability that a step draws a record, if it does not follow from N",
+        float,
     )
-    parser.add_argument(
-        "--batch",
-        type=int,
-        metavar="B",
-        help="the expected batch size, with --examples",
-    )
+    option(parser, "--batch B", "the expected batch size, with --examples", int)
     length = parser.add_mutually_exclusive_group()
-    length.add_argument(
-        "--epochs", type=int, metavar="E", help="train for E * floor(N/B) steps"
-    )
-    length.add_argument("--steps", type=int, metavar="S", help="train for S steps")
-    parser.add_argument(
-        "--noise", type=float, metavar="SIGMA", help="the noise multiplier"
-    )
-    parser.add_argument(
-        "--delta",
-        type=float,
-        metavar="D",
-        help="the guarantee's delta (default: 1/N)",
-    )
-    parser.add_argument(
-        "--target-epsilon",
-        type=float,
-        metavar="E",
-        help="solve for what was left out",
-    )
-    parser.add_argument(
+    option(length, "--epochs E", "train for E * floor(N/B) steps", int)
+    option(length, "--steps S", "train for S steps", int)
+    option(parser, "--noise SIGMA", "the noise multiplier", float)
+    option(parser, "--delta D", "the guarantee's delta (default: 1/N)", float)
+    option(parser, "--target-epsilon E", "solve for what was left out", float)
+    option(
+        parser,
         "--beta",
-        type=float,
-        default=0.0,
-        help="weight of the private model in the proxy's loss, on which the guarantee's kind "
-        "depends (default: 0)",
+        "weight of the private model in the proxy's loss, on which the guarantee's kind "
+        "depends",
+        float,
+        0.0,
     )
-    parser.add_argument(
-        "--records-per-person",
-        type=int,
-        metavar="K",
-        help="also say what it costs a person who has up to K records",
+    option(
+        parser,
+        "--records-per-person K",
+        "also say what it costs a person who has up to K records",
+        int,
     )
-    parser.add_argument(
-        "--unit",
-        choices=[str(unit) for unit in Unit],
-        default=str(Unit.RECORD),
-        help="what is drawn, clipped and protected: a record, or a group, which is a person with "
-        "all of theirs (default: record)",
+    add_unit(
+        parser,
+        "what is drawn, clipped and protected: a record, or a group, which is a person with "
+        "all of theirs",
     )
     add_json(parser)
 
@@ -170,7 +142,7 @@ def execute(args: argparse.Namespace) -> int:
         if issubclass(warning.category, AccountingWarning) and said not in notes:
             notes.append(said)
     if args.json:
-        print(json.dumps(_document(answer, notes), indent=2))
+        print_json(_document(answer, notes))
     else:
         _show(answer, notes, Console(highlight=False))
     return 0

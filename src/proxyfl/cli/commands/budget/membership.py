@@ -1,7 +1,6 @@
 """``proxyfl audit --membership``: who was in the data, by likelihood ratio."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from proxyfl._files import write_json
 from proxyfl._validate import whole
 from proxyfl.audit import membership, shadows
+from proxyfl.cli.options import flag, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.reading import ADDITIONS
 from proxyfl.simulation.config import Config
@@ -21,24 +21,24 @@ RECORD = "shadows.jsonl"
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options to ``proxyfl audit``."""
-    parser.add_argument(
+    flag(
+        parser,
         "--membership",
-        action="store_true",
-        help="membership inference with shadow federations instead",
+        "membership inference with shadow federations instead",
     )
-    parser.add_argument(
-        "--shadows",
-        type=int,
-        default=SHADOWS,
-        metavar="K",
-        help=f"shadow federations (default: {SHADOWS}; more resolve lower rates)",
+    option(
+        parser,
+        "--shadows K",
+        "shadow federations; more resolve lower rates",
+        int,
+        SHADOWS,
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="where federations and result are kept (default: the run's folder); run again to "
+    option(
+        parser,
+        "--out FOLDER",
+        "where federations and result are kept (default: the run's folder); run again to "
         "continue",
+        Path,
     )
 
 
@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace, config: Config, run: Path | None) -> int:
     if folder is not None:
         write_json(folder / ADDITIONS["membership"], found)
     if args.json:
-        print(json.dumps(found, indent=2))
+        print_json(found)
     else:
         _show(found, Console(highlight=False))
     return 0

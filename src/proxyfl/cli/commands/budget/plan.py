@@ -1,16 +1,15 @@
 """``proxyfl plan``: which batch, noise and rounds fit a budget, and which proxies it rules out."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, add_unit, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import WEAK, Unit
 from proxyfl.privacy.statements.planning import (
@@ -20,9 +19,6 @@ from proxyfl.privacy.statements.planning import (
     most_parameters,
     options,
 )
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Say which batch sizes, noise and rounds fit a privacy budget, by the PLD accountant, and how loud a
@@ -43,55 +39,28 @@ examples:
 _BAR = 24
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "plan", execute, description=DESCRIPTION, epilog=EPILOG
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(
+        parser, "--examples N", "the client's training examples", int, required=True
     )
-    parser.add_argument(
-        "--examples",
-        type=int,
-        required=True,
-        metavar="N",
-        help="the client's training examples",
+    option(parser, "--budget-epsilon E", "what may be spent", float, required=True)
+    option(
+        parser, "--delta D", "at most 1/N; 1/(10 N) or less", float, required=True
     )
-    parser.add_argument(
-        "--budget-epsilon",
-        type=float,
-        required=True,
-        metavar="E",
-        help="what may be spent",
-    )
-    parser.add_argument(
-        "--delta",
-        type=float,
-        required=True,
-        metavar="D",
-        help="at most 1/N; 1/(10 N) or less",
-    )
-    parser.add_argument(
-        "--parameters", type=int, metavar="P", help="the proxy's parameters"
-    )
-    parser.add_argument(
-        "--clients",
-        type=int,
-        default=1,
-        metavar="K",
-        help="clients that average (default: 1)",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=int,
+    option(parser, "--parameters P", "the proxy's parameters", int)
+    option(parser, "--clients K", "clients that average", int, 1)
+    option(
+        parser,
+        "--rounds R",
+        "rounds to try",
+        int,
+        ROUNDS,
         nargs="+",
-        default=list(ROUNDS),
-        metavar="R",
-        help=f"rounds to try (default: {' '.join(map(str, ROUNDS))})",
     )
-    parser.add_argument(
-        "--unit",
-        choices=[str(unit) for unit in Unit],
-        default=str(Unit.RECORD),
-        help="what N counts and the budget is for: records, or groups (persons) (default: record)",
+    add_unit(
+        parser,
+        "what N counts and the budget is for: records, or groups (persons)",
     )
     add_json(parser)
 
@@ -109,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     hopeless = args.parameters is not None and args.parameters > largest
     notes = _notes(args, largest, hopeless)
     if args.json:
-        print(json.dumps(_document(args, found, largest, notes), indent=2))
+        print_json(_document(args, found, largest, notes))
     else:
         _show(args, found, largest, notes, Console(highlight=False))
     return 1 if hopeless else 0
@@ -140,12 +109,12 @@ def _document(
     notes: list[str],
 ) -> dict[str, Any]:
     rows = []
-    for option in found:
-        row = asdict(option) | {"largest_proxy": option.largest_proxy(args.clients)}
+    for fit in found:
+        row = asdict(fit) | {"largest_proxy": fit.largest_proxy(args.clients)}
         if args.parameters is not None:
-            row["noise_alone"] = option.ratio(args.parameters)
-            row["noise_averaged"] = option.ratio(args.parameters, args.clients)
-            row["noise_in_all"] = option.in_all(args.parameters, args.clients)
+            row["noise_alone"] = fit.ratio(args.parameters)
+            row["noise_averaged"] = fit.ratio(args.parameters, args.clients)
+            row["noise_in_all"] = fit.in_all(args.parameters, args.clients)
         rows.append(row)
     return {
         "examples": args.examples,
@@ -179,16 +148,16 @@ def _show(
     if args.parameters is not None:
         columns += ["alone", "averaged", Column("", no_wrap=True, min_width=8)]
     table = Table(*columns)
-    for option in found:
-        row = [f"{option.rounds}", f"{option.batch}", f"{option.steps}"]
+    for fit in found:
+        row = [f"{fit.rounds}", f"{fit.batch}", f"{fit.steps}"]
         row += [
-            f"{option.noise_multiplier:g}",
-            f"{option.largest_proxy(args.clients):,}",
+            f"{fit.noise_multiplier:g}",
+            f"{fit.largest_proxy(args.clients):,}",
         ]
         if args.parameters is not None:
-            averaged = option.ratio(args.parameters, args.clients)
+            averaged = fit.ratio(args.parameters, args.clients)
             row += [
-                f"{option.ratio(args.parameters):.3g}",
+                f"{fit.ratio(args.parameters):.3g}",
                 f"{averaged:.3g}",
                 bar(averaged, 8),
             ]
@@ -198,7 +167,7 @@ def _show(
         "Noise of the whole training beside the longest sum (full bar), best option:"
     )
     for size in SIZES:
-        ratio = min(option.in_all(size, args.clients) for option in found)
+        ratio = min(fit.in_all(size, args.clients) for fit in found)
         verdict = "hopeless" if size > largest else ""
         console.print(
             f"{size:>12,} parameters  {bar(ratio)}  {ratio:8.2f}  {verdict}".rstrip()

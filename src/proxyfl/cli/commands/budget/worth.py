@@ -1,13 +1,12 @@
 """``proxyfl worth``: whether joining can be expected to pay, and with which settings."""
 
 import argparse
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.statements.worth import (
@@ -19,7 +18,6 @@ from proxyfl.privacy.statements.worth import (
 )
 
 if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
     from proxyfl.simulation.config import Config
 
 DESCRIPTION = """\
@@ -39,45 +37,30 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "worth", execute, description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument(
-        "--clients", type=int, required=True, metavar="K", help="sites that join"
-    )
-    parser.add_argument(
-        "--examples",
-        type=int,
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "--clients K", "sites that join", int, required=True)
+    option(
+        parser,
+        "--examples N",
+        "training examples of a site, on average",
+        int,
         required=True,
-        metavar="N",
-        help="training examples of a site, on average",
     )
-    parser.add_argument(
-        "--parameters",
-        type=int,
+    option(
+        parser,
+        "--parameters P",
+        "the proxy's parameters (proxyfl models)",
+        int,
         required=True,
-        metavar="P",
-        help="the proxy's parameters (proxyfl models)",
     )
-    parser.add_argument(
-        "--epsilon",
-        type=float,
-        required=True,
-        metavar="E",
-        help="what may be spent",
-    )
-    parser.add_argument(
-        "--delta", type=float, metavar="D", help="default: 1/(10 N)"
-    )
-    parser.add_argument(
-        "--classes", type=int, default=2, metavar="C", help="default: 2"
-    )
-    parser.add_argument(
-        "--rehearsal",
-        metavar="SOURCE",
-        help="a public or synthetic dataset on which to measure (proxyfl data)",
+    option(parser, "--epsilon E", "what may be spent", float, required=True)
+    option(parser, "--delta D", "the guarantee's delta (default: 1/(10 N))", float)
+    option(parser, "--classes C", "the classes", int, 2)
+    option(
+        parser,
+        "--rehearsal SOURCE",
+        "a public or synthetic dataset on which to measure (proxyfl data)",
     )
     add_json(parser)
 
@@ -100,7 +83,7 @@ def execute(args: argparse.Namespace) -> int:
         with spinner("Rehearsing", quiet=args.json):
             measured = _rehearsed(args.rehearsal, facts)
     if args.json:
-        print(json.dumps(_document(facts, expected, measured), indent=2))
+        print_json(_document(facts, expected, measured))
     else:
         _show(facts, expected, measured, Console(highlight=False))
     gain = expected.gain if measured is None else measured["gain"]

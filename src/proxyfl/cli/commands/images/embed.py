@@ -2,18 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
-from proxyfl.cli.commands import add_columns, opening
+from proxyfl.cli.options import add_columns, add_set, flag, option
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Embed every image of SOURCE once and write the features to a store, which is then a source like any
@@ -33,42 +30,20 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "embed", execute, description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument(
-        "source", metavar="SOURCE", help="what `proxyfl data SOURCE` reads"
-    )
-    parser.add_argument(
-        "--model",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "source SOURCE", "what `proxyfl data SOURCE` reads")
+    option(
+        parser,
+        "--model NAME",
+        "scattering, efficientnet-lite0, whitened, or package.module:factory",
         required=True,
-        metavar="NAME",
-        help="scattering, efficientnet-lite0, whitened, or package.module:factory",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="options",
-        metavar="KEY=VALUE",
-        help="an option of the embedder, such as grid=2",
-    )
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        metavar="STORE",
-        help="the store to write",
-    )
+    add_set(parser, "an option of the embedder, such as grid=2")
+    option(parser, "--out STORE", "the store to write", Path, required=True)
     add_columns(parser)
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="where named datasets lie"
-    )
-    parser.add_argument(
-        "--offline", action="store_true", help="fetch nothing from a publisher"
-    )
+    option(parser, "--data-dir DIR", "where named datasets lie")
+    flag(parser, "--offline", "fetch nothing from a publisher")
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -77,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
     from proxyfl.data.features.embedding import embed
 
     options: dict[str, Any] = {}
-    for text in args.options:
+    for text in args.overrides:
         _settings.override(options, text)
     _check_public(args.source, options)
     dataset = load(

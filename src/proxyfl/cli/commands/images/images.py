@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl._machine import physical_cores
-from proxyfl.cli.commands import opening
+from proxyfl.cli.options import option, repeated
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import DataError
 
 if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
     from proxyfl.data.stores.faults import Faults
     from proxyfl.data.stores.index import Entry, Head
 
@@ -35,108 +34,84 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "images", execute, description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="where the images lie"
-    )
-    parser.add_argument(
-        "--size",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "folder FOLDER", "where the images lie", Path)
+    option(
+        parser,
+        "--size WxH",
+        "width and height of every image in the store, or one number for both",
         required=True,
-        metavar="WxH",
-        help="width and height of every image in the store, or one number for both",
     )
-    parser.add_argument(
-        "--fit",
-        default="resize",
-        metavar="RULE",
-        help="resize (stretch), pad (fit and fill) or crop (cover and cut); default resize",
+    option(
+        parser,
+        "--fit RULE",
+        "resize (stretch), pad (fit and fill) or crop (cover and cut)",
+        str,
+        "resize",
     )
-    parser.add_argument(
-        "--mode", default="rgb", metavar="MODE", help="rgb or grey (default rgb)"
-    )
-    parser.add_argument(
-        "--filling",
-        default="black",
-        metavar="COLOUR",
-        help="black or white, behind padding and transparency (default black)",
+    option(parser, "--mode MODE", "rgb or grey", str, "rgb")
+    option(
+        parser,
+        "--filling COLOUR",
+        "black or white, behind padding and transparency",
+        str,
+        "black",
     )
     add_listing(parser, layout="site/label")
-    parser.add_argument(
-        "--label",
-        default="label",
-        metavar="COLUMN",
-        help="column of the index (default label)",
-    )
-    parser.add_argument(
-        "--classes",
-        default="",
-        metavar="NAME,...",
-        help="the classes in their order; default: those that the labels show",
+    option(parser, "--label COLUMN", "column of the index", str, "label")
+    option(
+        parser,
+        "--classes NAME,...",
+        "the classes in their order (default: those that the labels show)",
+        str,
+        "",
     )
     add_writing(parser)
 
 
 def add_listing(parser: argparse.ArgumentParser, *, layout: str) -> None:
     """Add the options that say where files lie and what is known of them."""
-    parser.add_argument(
-        "--layout",
-        default=layout,
-        metavar="NAMES",
-        help="what the folders on the way to a file name: label, site, person, part, any "
-        f"(default {layout})",
+    option(
+        parser,
+        "--layout NAMES",
+        "what the folders on the way to a file name: label, site, person, part, any",
+        str,
+        layout,
     )
-    parser.add_argument(
-        "--index",
-        type=Path,
-        metavar="CSV",
-        help="a table with a row for each file, instead",
-    )
+    option(parser, "--index CSV", "a table with a row for each file, instead", Path)
     for name, default in (
         ("file", "file"),
         ("site", None),
         ("person", None),
         ("part", None),
     ):
-        parser.add_argument(
-            f"--{name}",
-            default=default,
-            metavar="COLUMN",
-            help=f"column of the index that gives the {name}",
+        option(
+            parser,
+            f"--{name} COLUMN",
+            f"column of the index that gives the {name}",
+            str,
+            default,
         )
-    parser.add_argument(
-        "--suffix",
-        default="",
-        metavar=".EXT",
-        help="added to files that the index names without",
+    option(
+        parser,
+        "--suffix .EXT",
+        "added to files that the index names without",
+        str,
+        "",
     )
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that writes a store."""
-    parser.add_argument(
-        "--skip",
-        action="append",
+    repeated(
+        parser,
+        "--skip FAULT",
+        "leave out and count this kind of fault, instead of refusing it",
         default=[],
-        metavar="FAULT",
-        help="leave out and count this kind of fault, instead of refusing it; may be repeated",
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="threads (default: one for each core)",
-    )
-    parser.add_argument(
-        "--out",
-        required=True,
-        type=Path,
-        metavar="STORE",
-        help="the store to write",
-    )
+    option(parser, "--workers N", "threads (default: one for each core)", int)
+    option(parser, "--out STORE", "the store to write", Path, required=True)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -11,13 +11,17 @@ from proxyfl.cli.commands.images.images import (
     show,
     workers,
 )
+from proxyfl.cli.options import add_action, add_actions, option
 from proxyfl.cli.terminal.spinner import spinner
 
 if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
     from proxyfl.data.slides.planning import Patches
 
 DESCRIPTION = """\
+Whole-slide images, through OpenSlide.
+"""
+
+EXTRACTION = """\
 Cut patches out of the slides below FOLDER, label them by drawn contours (ASAP XML or GeoJSON,
 beside the slides or in --contours), and write as many normal as tumour patches of each site to a
 store. Memory does not grow with the slides; the same command continues what was interrupted.
@@ -32,104 +36,58 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = commands.add_parser(
-        "slides",
-        help="cut labelled patches out of whole slides, in a store",
-        description="Whole-slide images, through OpenSlide.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(
-        title="actions", metavar="ACTION", required=True
-    )
-    extract = actions.add_parser(
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the action."""
+    extract = add_action(
+        add_actions(parser),
         "extract",
-        help="patches, labelled by contours",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "patches, labelled by contours",
+        EXTRACTION,
+        EPILOG,
+        execute,
     )
-    extract.set_defaults(run=execute)
-    extract.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="where the slides lie"
-    )
+    option(extract, "folder FOLDER", "where the slides lie", Path)
     add_listing(extract, layout="site/person")
-    extract.add_argument(
-        "--person-from",
-        metavar="PATTERN",
-        help="a regular expression that finds the person in a file's name",
+    option(
+        extract,
+        "--person-from PATTERN",
+        "a regular expression that finds the person in a file's name",
     )
-    extract.add_argument(
-        "--contours",
-        type=Path,
-        metavar="DIR",
-        help="where contour files lie (default FOLDER)",
+    option(
+        extract, "--contours DIR", "where contour files lie (default FOLDER)", Path
     )
-    extract.add_argument(
+    option(
+        extract,
         "--without-contours",
+        "what a slide without a contour file is: a fault, or normal",
+        str,
+        "refuse",
         choices=("refuse", "normal"),
-        default="refuse",
-        help="what a slide without a contour file is (default: a fault)",
     )
     _add_patches(extract)
     add_writing(extract)
 
 
 def _add_patches(parser: argparse.ArgumentParser) -> None:
-    numbers = (
-        ("--size", int, 512, "PIXELS", "side of a patch"),
-        (
-            "--level",
-            int,
-            0,
-            "N",
-            "level of the slide's pyramid that patches are read at",
-        ),
-        ("--microns", float, None, "M", "instead of a level: microns per pixel"),
-        (
-            "--overlap",
-            float,
-            0.0,
-            "SHARE",
-            "share of its side that a patch shares with the next",
-        ),
-        ("--tissue", float, 0.5, "SHARE", "least share of a patch that is tissue"),
-        (
-            "--tumour",
-            float,
-            0.75,
-            "SHARE",
-            "least share inside a contour that makes it tumour",
-        ),
-        (
-            "--per-site",
-            int,
-            None,
-            "N",
-            "patches of each site; default: as many as balance",
-        ),
-        (
-            "--seed",
-            int,
-            0,
-            "N",
-            "draws the patches, where there are more than asked for",
-        ),
-    )
-    for name, kind, default, metavar, text in numbers:
-        shown = "" if default is None else f" (default {default})"
-        parser.add_argument(
-            name, type=kind, default=default, metavar=metavar, help=text + shown
-        )
-    for name, text in (
-        ("--tumour-groups", "groups of contours that are tumour"),
-        ("--hole-groups", "groups of contours that are cut out of it"),
-    ):
-        parser.add_argument(
-            name, metavar="NAME,...", help=f"{text} (default: Camelyon's names)"
-        )
+    option(parser, "--size PIXELS", "side of a patch", int, 512)
+    level = "level of the slide's pyramid that patches are read at"
+    option(parser, "--level N", level, int, 0)
+    option(parser, "--microns M", "instead of a level: microns per pixel", float)
+    overlap = "share of its side that a patch shares with the next"
+    option(parser, "--overlap SHARE", overlap, float, 0.0)
+    tissue = "least share of a patch that is tissue"
+    option(parser, "--tissue SHARE", tissue, float, 0.5)
+    tumour = "least share inside a contour that makes it tumour"
+    option(parser, "--tumour SHARE", tumour, float, 0.75)
+    patches = "patches of each site (default: as many as balance)"
+    option(parser, "--per-site N", patches, int)
+    seed = "draws the patches, where there are more than asked for"
+    option(parser, "--seed N", seed, int, 0)
+    ours = "(default: Camelyon's names)"
+    groups = f"groups of contours that are tumour {ours}"
+    option(parser, "--tumour-groups NAME,...", groups)
+    holes = f"groups of contours that are cut out of it {ours}"
+    option(parser, "--hole-groups NAME,...", holes)
 
 
 def _patches(args: argparse.Namespace) -> "Patches":

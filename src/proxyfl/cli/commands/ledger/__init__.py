@@ -1,13 +1,9 @@
 """``proxyfl ledger``: what releases about the same data cost together, and what is left."""
 
 import argparse
-from typing import TYPE_CHECKING
 
-from proxyfl.cli.commands import COMMANDS
 from proxyfl.cli.commands.ledger import keeping, reading, sum
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
+from proxyfl.cli.options import add_actions
 
 DESCRIPTION = """\
 An institution takes part in more than one study. Each study has a ledger of its own. Together they
@@ -35,18 +31,9 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = commands.add_parser(
-        "ledger",
-        help=COMMANDS["ledger"],
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(
-        title="actions", metavar="ACTION", required=True
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the actions."""
+    actions = add_actions(parser)
     keeping.add(actions)
     reading.add(actions)
     sum.add(actions)

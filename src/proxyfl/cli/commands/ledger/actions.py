@@ -1,20 +1,16 @@
 """What the actions of `proxyfl ledger` on an account have in common."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
+from proxyfl.cli.options import Actions, Execute, add_action, add_json, option
 
-def add_action(
-    actions: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    execute: Callable[[argparse.Namespace], int],
-    *,
-    help: str,
-    description: str,
+
+def on_account(
+    actions: Actions, name: str, summary: str, description: str, execute: Execute
 ) -> argparse.ArgumentParser:
     """Add an action whose first argument is the account's folder."""
-    parser = actions.add_parser(name, help=help, description=description)
-    parser.add_argument("account", type=Path, metavar="ACCOUNT", help="its folder")
-    parser.set_defaults(run=execute)
+    parser = add_action(actions, name, summary, description, execute=execute)
+    option(parser, "account ACCOUNT", "its folder", Path)
+    add_json(parser)
     return parser

@@ -1,63 +1,66 @@
 """``proxyfl ledger open`` and ``enter``: begin an account, and bring earlier studies into it."""
 
 import argparse
-import json
 from pathlib import Path
 
-from proxyfl.cli.commands import add_json
-from proxyfl.cli.commands.ledger.actions import add_action
+from proxyfl.cli.commands.ledger.actions import on_account
 from proxyfl.cli.commands.ledger.sum import file_of
+from proxyfl.cli.options import Actions, add_unit, option, print_json
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.spending.account import FILE, Account
 
+_OPEN = """\
+Begin an account in a folder that has none. What it says cannot be changed later: budgets that grow
+protect nobody.
+"""
 
-def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+_ENTER = """\
+Enter real ledgers. A ledger does not name its records, so what it spent counts for every dataset.
+Charges that the account has already are left out.
+"""
+
+
+def add(actions: Actions) -> None:
     """Add the actions to `proxyfl ledger`."""
-    parser = add_action(
+    parser = on_account(
         actions,
         "open",
+        "begin an account",
+        _OPEN,
         execute_open,
-        help="begin an account",
-        description="Begin an account in a folder that has none. What it says cannot be changed "
-        "later: budgets that grow protect nobody.",
     )
-    parser.add_argument(
-        "--delta",
-        type=float,
+    option(
+        parser,
+        "--delta D",
+        "of all totals; 1/(10 n) of the largest dataset, or less",
+        float,
         required=True,
-        metavar="D",
-        help="of all totals; 1/(10 n) of the largest dataset, or less",
     )
-    parser.add_argument(
-        "--budget-epsilon",
-        type=float,
-        metavar="E",
-        help="what any dataset may cost in all, by PLD (default: no limit, only a record)",
+    option(
+        parser,
+        "--budget-epsilon E",
+        "what any dataset may cost in all, by PLD (default: no limit, only a record)",
+        float,
     )
-    parser.add_argument(
-        "--unit",
-        choices=[str(unit) for unit in Unit],
-        default=str(Unit.RECORD),
-        help="what the studies protect (privacy.unit): a record, or a person (default: record)",
+    add_unit(
+        parser,
+        "what the studies protect (privacy.unit): a record, or a person",
     )
-    add_json(parser)
-    parser = add_action(
+    parser = on_account(
         actions,
         "enter",
+        "enter the ledgers of studies from before the account",
+        _ENTER,
         execute_enter,
-        help="enter the ledgers of studies from before the account",
-        description="Enter real ledgers. A ledger does not name its records, so what it spent "
-        "counts for every dataset. Charges that the account has already are left out.",
     )
-    parser.add_argument(
-        "ledgers",
-        type=Path,
+    option(
+        parser,
+        "ledgers LEDGER",
+        "ledger files, or folders of sites",
+        Path,
         nargs="+",
-        metavar="LEDGER",
-        help="ledger files, or folders of sites",
     )
-    add_json(parser)
 
 
 def execute_open(args: argparse.Namespace) -> int:
@@ -75,7 +78,7 @@ def execute_open(args: argparse.Namespace) -> int:
             "delta": account.delta,
             "budget": account.budget,
         }
-        print(json.dumps(about, indent=2))
+        print_json(about)
         return 0
     limit = "no budget"
     if account.budget is not None:
@@ -94,7 +97,7 @@ def execute_enter(args: argparse.Namespace) -> int:
         new = account.enter_all(Ledger.read(path), study=f"earlier study {given}")
         found.append({"ledger": str(path), "entered": new})
     if args.json:
-        print(json.dumps({"ledgers": found}, indent=2))
+        print_json({"ledgers": found})
         return 0
     for each in found:
         print(f"{each['ledger']}: {each['entered']} charges entered")

@@ -1,7 +1,6 @@
 """``proxyfl ledger list`` and ``show``: what was spent on each dataset, by whom, what is left."""
 
 import argparse
-import json
 import math
 from typing import Any
 
@@ -9,9 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl._files import finite
-from proxyfl.cli.commands import add_json
-from proxyfl.cli.commands.ledger.actions import add_action
+from proxyfl.cli.commands.ledger.actions import on_account
+from proxyfl.cli.options import Actions, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import Epsilon, shown
 from proxyfl.privacy.spending.account import Account
@@ -29,34 +27,40 @@ IDS = {
     "unknown": "unknown: entered from a ledger, counts for every dataset",
 }
 
+_LIST = """\
+One line for each dataset. Exit code 1 if more than the budget is spent on one of them.
+"""
 
-def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+_SHOW = """\
+Every release that counts for a dataset: its own, and those of datasets that share records with it.
+Exit code 1 if more than the budget is spent.
+"""
+
+
+def add(actions: Actions) -> None:
     """Add the actions to `proxyfl ledger`."""
-    parser = add_action(
+    parser = on_account(
         actions,
         "list",
+        "every dataset of an account: what was spent, what is left",
+        _LIST,
         execute_list,
-        help="every dataset of an account: what was spent, what is left",
-        description="One line for each dataset. Exit code 1 if more than the budget is spent on "
-        "one of them.",
     )
-    add_json(parser)
-    parser = add_action(
+    parser = on_account(
         actions,
         "show",
+        "one dataset: which release spent what, and when",
+        _SHOW,
         execute_show,
-        help="one dataset: which release spent what, and when",
-        description="Every release that counts for a dataset: its own, and those of datasets that "
-        "share records with it. Exit code 1 if more than the budget is spent.",
     )
-    parser.add_argument(
-        "dataset",
+    option(
+        parser,
+        "dataset DATASET",
+        "the beginning of its fingerprint (may be left out if there is one dataset)",
+        str,
+        "",
         nargs="?",
-        default="",
-        metavar="DATASET",
-        help="the beginning of its fingerprint (may be left out if there is one dataset)",
     )
-    add_json(parser)
 
 
 def execute_list(args: argparse.Namespace) -> int:
@@ -68,7 +72,7 @@ def execute_list(args: argparse.Namespace) -> int:
             "datasets": [_dataset(one) for one in found]
         }
     if args.json:
-        print(json.dumps(finite(document), indent=2))
+        print_json(document)
     else:
         _show_list(account, found, Console(highlight=False))
     return 1 if any(one.exceeded for one in found) else 0
@@ -84,7 +88,7 @@ def execute_show(args: argparse.Namespace) -> int:
         document["simulations"] = [_release(each) for each in one.rehearsals()]
         document["steps_left"] = one.steps_left()
     if args.json:
-        print(json.dumps(finite(document), indent=2))
+        print_json(document)
     else:
         _show_one(one, document["steps_left"], Console(highlight=False))
     return 1 if one.exceeded else 0

@@ -1,7 +1,6 @@
 """``proxyfl ledger sum``: what the ledgers of several studies cost together, and what is left."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl._files import finite
-from proxyfl.cli.commands import add_json
+from proxyfl.cli.options import Actions, add_action, add_json, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Epsilon, shown
@@ -29,35 +27,29 @@ account (proxyfl ledger open) knows.
 _SITE_LEDGER = "ledger.jsonl"
 
 
-def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(actions: Actions) -> None:
     """Add the action to `proxyfl ledger`."""
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "sum",
-        help="add up ledgers, without an account",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "add up ledgers, without an account",
+        DESCRIPTION,
+        execute=execute,
     )
-    parser.add_argument(
-        "ledgers",
-        type=Path,
+    option(
+        parser,
+        "ledgers LEDGER",
+        "ledger files, or folders of sites",
+        Path,
         nargs="+",
-        metavar="LEDGER",
-        help="ledger files, or folders of sites",
     )
-    parser.add_argument(
-        "--delta",
-        type=float,
-        metavar="D",
-        help="of the total (default: the ledgers' smallest)",
+    option(
+        parser, "--delta D", "of the total (default: the ledgers' smallest)", float
     )
-    parser.add_argument(
-        "--budget-epsilon",
-        type=float,
-        metavar="E",
-        help="what all studies may cost together",
+    option(
+        parser, "--budget-epsilon E", "what all studies may cost together", float
     )
     add_json(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -68,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
         account = added_up([Ledger.read(path) for path in paths], args.delta)
         found = _document(account, paths, args.budget_epsilon)
     if args.json:
-        print(json.dumps(finite(found), indent=2))
+        print_json(found)
     else:
         _show(found, account, Console(highlight=False))
     return 1 if found.get("exceeded") else 0

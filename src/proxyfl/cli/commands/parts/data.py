@@ -1,22 +1,18 @@
 """``proxyfl data``: which datasets are here, and what is in one."""
 
 import argparse
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from proxyfl.cli.commands import add_columns, add_json, opening
+from proxyfl.cli.options import add_columns, add_json, flag, option, print_json
 from proxyfl.cli.terminal.result import show_notes
 from proxyfl.data import SOURCES, Dataset, load
 from proxyfl.data.examples import chunks
 from proxyfl.data.fetch import data_folder
 from proxyfl.data.sources import FORMS
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Without SOURCE, list the datasets that have a name and where they were found. With one, load it,
@@ -34,40 +30,35 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "data", execute, description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument(
-        "source",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(
+        parser,
+        "source SOURCE",
+        f"{', '.join(SOURCES)}; {'; '.join(FORMS)}",
         nargs="?",
-        metavar="SOURCE",
-        help=f"{', '.join(SOURCES)}; {'; '.join(FORMS)}",
     )
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)",
+    option(
+        parser,
+        "--data-dir DIR",
+        "where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)",
     )
     add_columns(parser)
-    parser.add_argument(
-        "--schema",
-        metavar="FILE",
-        help="the schema.toml of a table; SOURCE is then a file, or a quoted pattern such as "
+    option(
+        parser,
+        "--schema FILE",
+        "the schema.toml of a table; SOURCE is then a file, or a quoted pattern such as "
         "'sites/*.csv'",
     )
-    parser.add_argument(
+    option(
+        parser,
         "--faults",
+        "what becomes of rows that the schema finds at fault",
+        str,
+        "refuse",
         choices=("refuse", "skip"),
-        default="refuse",
-        help="what becomes of rows that the schema finds at fault (default refuse)",
     )
-    parser.add_argument(
-        "--offline",
-        action="store_true",
-        help="fetch nothing; say what is missing instead",
-    )
+    flag(parser, "--offline", "fetch nothing; say what is missing instead")
     add_json(parser)
 
 
@@ -89,7 +80,7 @@ def execute(args: argparse.Namespace) -> int:
         found = _contents(dataset)
         show = _show_contents
     if args.json:
-        print(json.dumps(found))
+        print_json(found)
     else:
         show(found, Console())
     return 0

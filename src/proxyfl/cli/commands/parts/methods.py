@@ -2,17 +2,12 @@
 
 import argparse
 import dataclasses
-import json
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, print_json
 from proxyfl.federation.methods import METHODS
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Every method is one row: what learns locally, with or without DP, and how models mix.
@@ -26,11 +21,8 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "methods", execute, description=DESCRIPTION, epilog=EPILOG
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     add_json(parser)
 
 
@@ -40,7 +32,7 @@ def execute(args: argparse.Namespace) -> int:
         document = {
             name: dataclasses.asdict(method) for name, method in METHODS.items()
         }
-        print(json.dumps(document, indent=1))
+        print_json(document)
         return 0
     table = Table(
         "method",

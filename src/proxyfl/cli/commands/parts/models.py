@@ -1,20 +1,16 @@
 """``proxyfl models``: the architectures by name, and what each costs for a given kind of data."""
 
 import argparse
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, option, print_json
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS, build, parameter_count
 from proxyfl.privacy.clipping.validation import check_private_trainable
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 List models by name with the number of parameters they have for your data. Every client may have
@@ -35,29 +31,18 @@ bytes a round: what a client sends to one peer if this is the proxy (4 bytes a p
 Your own: package.module:factory, called as factory(shape, classes)."""
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "models", execute, description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument(
-        "names",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(
+        parser,
+        "names MODEL",
+        "only these: names, or package.module:factory",
         nargs="*",
-        metavar="MODEL",
-        help="only these: names, or package.module:factory",
     )
-    parser.add_argument(
-        "--shape",
-        default="1x28x28",
-        help="shape of one example, channels first (default 1x28x28)",
+    option(
+        parser, "--shape", "shape of one example, channels first", str, "1x28x28"
     )
-    parser.add_argument(
-        "--classes",
-        type=int,
-        default=10,
-        metavar="N",
-        help="number of classes (default 10)",
-    )
+    option(parser, "--classes N", "number of classes", int, 10)
     add_json(parser)
 
 
@@ -68,11 +53,7 @@ def execute(args: argparse.Namespace) -> int:
         raise ModelError(f"Expected --classes >= 1, got {args.classes}.")
     rows = [_row(name, shape, args.classes) for name in args.names or MODELS]
     if args.json:
-        print(
-            json.dumps(
-                {"shape": list(shape), "classes": args.classes, "models": rows}
-            )
-        )
+        print_json({"shape": list(shape), "classes": args.classes, "models": rows})
     else:
         _show(rows, shape, args.classes, Console())
     return 0

@@ -2,22 +2,18 @@
 
 import argparse
 import inspect
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, option, print_json
 from proxyfl.errors import TopologyError
 from proxyfl.gossip import reach as spreading
 from proxyfl.gossip import topology as gossip
 from proxyfl.gossip.routes import routes
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Print who sends which share of its proxy to whom, after how many rounds everyone has heard from
@@ -48,59 +44,32 @@ _MOST_SHARES = 1_000_000
 """Shares of all rounds that are worked out: some seconds."""
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "topology", execute, description=DESCRIPTION, epilog=EPILOG
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     names = ", ".join(gossip.TOPOLOGIES)
-    parser.add_argument(
-        "name",
-        metavar="NAME",
-        help=f"{names}; a .json or .npy file with matrices; or package.module:function",
+    option(
+        parser,
+        "name NAME",
+        f"{names}; a .json or .npy file with matrices; or package.module:function",
     )
-    parser.add_argument(
-        "--clients",
-        type=int,
-        default=8,
-        metavar="K",
-        help="number of clients (default 8)",
+    option(parser, "--clients K", "number of clients", int, 8)
+    option(
+        parser,
+        "--rounds T",
+        "rounds to show (default ceil(log2 K), at least 1)",
+        int,
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        metavar="T",
-        help="rounds to show (default ceil(log2 K), at least 1)",
+    option(parser, "--self-weight W", "share a client keeps, 0 <= W < 1", float)
+    option(parser, "--degree D", "receivers per client and round (random)", int)
+    option(parser, "--seed", "seed of the random topology", int, 0)
+    option(
+        parser,
+        "--parameters N",
+        "parameters of the proxy, to print bytes as well",
+        int,
     )
-    parser.add_argument(
-        "--self-weight",
-        type=float,
-        metavar="W",
-        help="share a client keeps, 0 <= W < 1",
-    )
-    parser.add_argument(
-        "--degree",
-        type=int,
-        metavar="D",
-        help="receivers per client and round (random)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="seed of the random topology (default 0)",
-    )
-    parser.add_argument(
-        "--parameters",
-        type=int,
-        metavar="N",
-        help="parameters of the proxy, to print bytes as well",
-    )
-    parser.add_argument(
-        "--limit",
-        type=int,
-        metavar="T",
-        help="give up on 'everyone has heard' after T rounds",
+    option(
+        parser, "--limit T", "give up on 'everyone has heard' after T rounds", int
     )
     add_json(parser)
 
@@ -109,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     """Print the analysis; 0 unless the topology is refused."""
     found = analyse(args)
     if args.json:
-        print(json.dumps(found))
+        print_json(found, indent=None)
     else:
         _show(found, Console())
     return 0

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,15 +15,12 @@ from rich.table import Table
 from torch import Tensor
 
 from proxyfl import data
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, flag, option, print_json
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
 from proxyfl.records import folder
 from proxyfl.simulation.config import of_run
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Load a client's model from a run's folder and apply it to new examples.
@@ -38,46 +35,30 @@ examples:
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "predict", execute, description=DESCRIPTION, epilog=EPILOG
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "run_folder RUN", "a run's folder", Path)
+    option(parser, "input INPUT", ".npz, .npy, .csv, .parquet or an image", Path)
+    option(parser, "--client K", "number or name of the client", required=True)
+    option(
+        parser,
+        "--method NAME",
+        "which method's model (default: the last that has such a model)",
     )
-    parser.add_argument(
-        "run_folder", type=Path, metavar="RUN", help="a run's folder"
-    )
-    parser.add_argument(
-        "input",
-        type=Path,
-        metavar="INPUT",
-        help=".npz, .npy, .csv, .parquet or an image",
-    )
-    parser.add_argument(
-        "--client", required=True, metavar="K", help="number or name of the client"
-    )
-    parser.add_argument(
-        "--method",
-        metavar="NAME",
-        help="which method's model (default: the last that has such a model)",
-    )
-    parser.add_argument(
+    option(
+        parser,
         "--model",
+        "which of the client's models",
+        str,
+        "private",
         choices=("private", "proxy"),
-        default="private",
-        help="default: private",
     )
-    parser.add_argument(
-        "--id", metavar="COLUMN", help="the column of a table that names its rows"
-    )
-    parser.add_argument(
-        "--csv",
-        action="store_true",
-        help="print id, class and all probabilities as CSV",
-    )
-    parser.add_argument(
+    option(parser, "--id COLUMN", "the column of a table that names its rows")
+    flag(parser, "--csv", "print id, class and all probabilities as CSV")
+    flag(
+        parser,
         "--unpickle",
-        action="store_true",
-        help="open a private model that is kept as a pickle: it runs the code in the file",
+        "open a private model that is kept as a pickle: it runs the code in the file",
     )
     add_json(parser)
 
@@ -101,7 +82,7 @@ def execute(args: argparse.Namespace) -> int:
             "predictions": found,
             "notes": list(given.notes),
         }
-        print(json.dumps(document))
+        print_json(document)
         return 0
     if args.csv:
         _write_csv(found, names)

@@ -1,7 +1,6 @@
 """``proxyfl report``: one page about one or more runs."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from proxyfl._files import finite
+from proxyfl.cli.options import add_json, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.certainty import warnings
 from proxyfl.records.groups import groups
@@ -18,7 +17,12 @@ from proxyfl.records.run import Run
 from proxyfl.report import page
 from proxyfl.report.document import judgements, told
 
-_EPILOG = """\
+DESCRIPTION = """\
+Make a page that shows what each client gains over training alone, at which epsilon and of which
+kind; curves, epsilon over rounds, the communication graph, costs, and class by class results.
+"""
+
+EPILOG = """\
 examples:
   proxyfl report runs/a                            writes report.html into runs/a
   proxyfl report runs/seed-0 runs/seed-1 runs/seed-2 --out seeds.html
@@ -30,49 +34,30 @@ differ. An interrupted or unfinished run is shown as far as it got.
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "report",
-        help="make one self-contained page about one or more runs",
-        description="Make a page that shows what each client gains over training alone, at which "
-        "epsilon and of which\n"
-        "kind; curves, epsilon over rounds, the communication graph, costs, and class by class "
-        "results.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "runs",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(
+        parser,
+        "runs RUN",
+        "a run's folder, or a folder that holds runs",
+        Path,
         nargs="+",
-        type=Path,
-        metavar="RUN",
-        help="a run's folder, or a folder that holds runs",
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="the page (default: report.html in the first RUN)",
+    option(
+        parser,
+        "--out FILE",
+        "the page (default: report.html in the first RUN)",
+        Path,
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON document and nothing else",
-    )
-    parser.set_defaults(run=run)
+    add_json(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     """Write the page and say where it is."""
-    out = (
-        arguments.out
-        if arguments.out is not None
-        else arguments.runs[0] / "report.html"
-    )
-    runs, size = _made(arguments.runs, out, quiet=arguments.json)
-    if arguments.json:
-        print(json.dumps(finite(_told(runs, out, size))))
+    out = args.out if args.out is not None else args.runs[0] / "report.html"
+    runs, size = _made(args.runs, out, quiet=args.json)
+    if args.json:
+        print_json(_told(runs, out, size), indent=None)
         return 0
     console = Console(highlight=False)
     unfinished = [one.name for one in runs if not one.finished]

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl._files import finite
 from proxyfl._validate import whole
+from proxyfl.cli.options import option, print_json, repeated
 from proxyfl.cli.terminal import kept
 from proxyfl.errors import ConfigError
 from proxyfl.measures import names, title_of
@@ -26,7 +26,12 @@ from proxyfl.resampling import Interval
 from proxyfl.sweeps.statistics import FEWEST_SEEDS, PairedTest, smallest_wilcoxon
 from proxyfl.sweeps.table import Overview, Row, overview
 
-_EPILOG = """\
+DESCRIPTION = """\
+One row per method and per setting that differs between the runs: scores, epsilon with its kind,
+and the paired difference to one method (default: alone) with its p-values.
+"""
+
+EPILOG = """\
 examples:
   proxyfl table runs/noise                               a sweep; a column per varied setting
   proxyfl table runs/a runs/b --against fedavg           two runs, each method compared with fedavg
@@ -40,66 +45,53 @@ each client of its seed.
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "table",
-        help="compare runs: mean and spread over clients and seeds, significance",
-        description="One row per method and per setting that differs between the runs: scores, "
-        "epsilon with its kind,\n"
-        "and the paired difference to one method (default: alone) with its p-values.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "paths",
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(
+        parser,
+        "paths RUN_OR_SWEEP",
+        "run folders, or folders of them",
+        Path,
         nargs="+",
-        type=Path,
-        metavar="RUN_OR_SWEEP",
-        help="run folders, or folders of them",
     )
-    parser.add_argument(
-        "--by",
-        action="append",
-        metavar="KEY",
-        help="group by this setting only; may be repeated",
-    )
-    parser.add_argument(
-        "--metric",
-        choices=names(),
-        metavar="MEASURE",
-        help="the measure (default: the runs' own); own_auroc is AUROC on each site's own test "
+    repeated(parser, "--by KEY", "group by this setting only")
+    option(
+        parser,
+        "--metric MEASURE",
+        "the measure (default: the runs' own); own_auroc is AUROC on each site's own test "
         "part, and so on (docs/measures.md)",
+        choices=names(),
     )
-    parser.add_argument(
+    option(
+        parser,
         "--role",
-        choices=("kept", "private", "proxy", "received"),
-        default="kept",
-        help="which model: the one that an institution keeps under the method (default), or a "
+        "which model: the one that an institution keeps under the method, or a "
         "certain one",
+        str,
+        "kept",
+        choices=("kept", "private", "proxy", "received"),
     )
-    parser.add_argument(
-        "--round",
-        default="last",
-        metavar="last|N",
-        help="after the last round, or after N rounds",
+    option(
+        parser,
+        "--round last|N",
+        "after the last round, or after N rounds",
+        str,
+        "last",
     )
-    parser.add_argument(
-        "--against",
-        metavar="METHOD",
-        help="compare with this method (default: alone, if it is there)",
+    option(
+        parser,
+        "--against METHOD",
+        "compare with this method (default: alone, if it is there)",
     )
-    parser.add_argument(
+    option(
+        parser,
         "--show",
-        choices=tuple(kept.SHOWN),
-        help="instead of comparing, show the models kept in each run: every measure, client by "
+        "instead of comparing, show the models kept in each run: every measure, client by "
         "client with intervals, confusion counts, or calibration",
+        choices=tuple(kept.SHOWN),
     )
-    parser.add_argument(
-        "--format",
-        choices=tuple(_FORMATS),
-        default="text",
-        help="default: text",
+    option(
+        parser, "--format", "how to print it", str, "text", choices=tuple(_FORMATS)
     )
     parser.add_argument(
         "--json",
@@ -108,10 +100,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         dest="format",
         help="the same as --format json",
     )
-    parser.set_defaults(run=start)
 
 
-def start(args: argparse.Namespace) -> int:
+def execute(args: argparse.Namespace) -> int:
     """Read the runs, compare, print."""
     if args.round != "last" and not args.round.isdecimal():
         raise ConfigError(
@@ -142,7 +133,7 @@ def _show_kept(args: argparse.Namespace) -> int:
     runs = [read(path) for path in find(args.paths)]
     if args.format == "json":
         found = [{"name": run.name, "judged": judgements(run)} for run in runs]
-        print(json.dumps(finite({"runs": found})))
+        print_json({"runs": found})
         return 0
     console = Console()
     if not console.is_terminal:

@@ -5,12 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyfl.cli.commands import opening
 from proxyfl.cli.commands.runs.run import add_run_options
+from proxyfl.cli.options import option
 from proxyfl.records import folder
 
 if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
     from proxyfl.simulation.engines.serial import Engine
 
 DESCRIPTION = """\
@@ -28,14 +27,9 @@ number of workers will do.
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "resume", execute, description=DESCRIPTION, epilog=EPILOG
-    )
-    parser.add_argument(
-        "run_folder", type=Path, metavar="RUN", help="the run's folder"
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "run_folder RUN", "the run's folder", Path)
     add_run_options(parser)
 
 

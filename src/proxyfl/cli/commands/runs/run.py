@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl import _settings
-from proxyfl.cli.commands import add_config, add_json, opening
-from proxyfl.cli.commands.sites import federation
+from proxyfl.cli.options import add_config, add_json, flag, option, repeated
 from proxyfl.simulation import config as configs
 from proxyfl.transport.mpi import launched
 
 if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
     from proxyfl.simulation.engines.serial import Engine
 
 DESCRIPTION = """\
@@ -34,61 +32,44 @@ anybody. docs/settings.md explains every setting.
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "run", execute, description=DESCRIPTION, epilog=EPILOG
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     add_config(parser)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="the run's folder (default: a new one below runs/)",
+    option(
+        parser,
+        "--out DIR",
+        "the run's folder (default: a new one below runs/)",
+        Path,
     )
-    parser.add_argument(
-        "--data-dir",
-        metavar="DIR",
-        help="where datasets lie or are downloaded to (or PROXYFL_DATA)",
+    option(
+        parser,
+        "--data-dir DIR",
+        "where datasets lie or are downloaded to (or PROXYFL_DATA)",
     )
-    parser.add_argument(
-        "--device",
-        metavar="DEVICE",
-        help='a PyTorch device such as "cuda" (default: cpu)',
+    option(
+        parser, "--device DEVICE", 'a PyTorch device such as "cuda" (default: cpu)'
     )
     add_run_options(parser)
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the resolved config as TOML and stop",
-    )
-    parser.add_argument(
-        "--federation",
-        type=Path,
-        metavar="DIR",
-        help="simulate the real federation of this folder's manifest and site folders",
+    flag(parser, "--print-config", "print the resolved config as TOML and stop")
+    option(
+        parser,
+        "--federation DIR",
+        "simulate the real federation of this folder's manifest and site folders",
+        Path,
     )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options that running and resuming share."""
-    parser.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes (default: the physical cores)",
-    )
-    parser.add_argument(
-        "--track",
-        action="append",
+    option(parser, "--workers N", "processes (default: the physical cores)", int)
+    repeated(
+        parser,
+        "--track NAME",
+        "also report to tensorboard or mlflow (extras of the same names)",
         default=[],
-        metavar="NAME",
-        help="also report to tensorboard or mlflow (extras of the same names); may be repeated",
     )
-    parser.add_argument(
-        "--live",
-        action="store_true",
-        help="serve a page that follows the run, on this machine only",
+    flag(
+        parser, "--live", "serve a page that follows the run, on this machine only"
     )
     add_json(parser)
 
@@ -96,7 +77,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
     if args.federation is not None:
-        return federation.predict(args.federation, as_json=args.json)
+        from proxyfl.cli.commands.sites import federation_actions
+
+        return federation_actions.predict(args.federation, as_json=args.json)
     if args.print_config and launched() < 2:
         return _print_config(args)  # without PyTorch, which takes seconds to load
     from proxyfl.simulation.engines import mpi

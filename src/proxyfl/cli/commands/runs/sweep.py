@@ -1,11 +1,10 @@
 """``proxyfl sweep``: many runs over one base config, in parallel, skipping what is done."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, flag, option, print_json
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
@@ -24,9 +23,6 @@ from proxyfl.sweeps import pool
 from proxyfl.sweeps.file import Point, plan
 from proxyfl.sweeps.pool import Outcome, Status
 from proxyfl.transport.mpi import launched
-
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
 
 DESCRIPTION = """\
 Run every combination of the settings that a sweep file lists, each in a process and a folder of its
@@ -55,39 +51,19 @@ A sweep file (docs/sweeps.md):
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the program."""
-    parser = opening(
-        commands, "sweep", execute, description=DESCRIPTION, epilog=EPILOG
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "sweep SWEEP.toml", "what varies, over which base config", Path)
+    flag(
+        parser, "--quick", "run the file's quick variant ([quick]), in SWEEP-quick"
     )
-    parser.add_argument(
-        "sweep",
-        type=Path,
-        metavar="SWEEP.toml",
-        help="what varies, over which base config",
+    option(
+        parser, "--out DIR", "the runs' common folder (default: runs/SWEEP)", Path
     )
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="run the file's quick variant ([quick]), in SWEEP-quick",
+    option(
+        parser, "--parallel N", "runs at a time (default: the physical cores)", int
     )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="the runs' common folder (default: runs/SWEEP)",
-    )
-    parser.add_argument(
-        "--parallel",
-        type=int,
-        metavar="N",
-        help="runs at a time (default: the physical cores)",
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check every run's settings, list the runs and stop",
-    )
+    flag(parser, "--dry-run", "check every run's settings, list the runs and stop")
     add_json(parser)
 
 
@@ -105,9 +81,7 @@ def execute(
     before = {point.name: state(point.folder) for point in points}
     if args.dry_run:
         if args.json:
-            print(
-                json.dumps(_document(points, before, out) | {"parallel": parallel})
-            )
+            print_json(_document(points, before, out) | {"parallel": parallel})
         else:
             _print_plan(points, before, out, parallel)
         return 0
@@ -127,7 +101,7 @@ def execute(
             "failed": len(failed),
             "outcomes": [_plain(outcome) for outcome in outcomes],
         }
-        print(json.dumps(_document(points, before, out) | ended))
+        print_json(_document(points, before, out) | ended)
     else:
         _print_end(points, outcomes, failed, _again(args, out), out)
     return 1 if failed else 0

@@ -3,8 +3,14 @@
 import argparse
 
 from proxyfl.cli.commands.schema import check, draft, ranges
+from proxyfl.cli.options import add_actions
 
-_EPILOG = """\
+DESCRIPTION = """\
+A schema says what the columns of a table mean. All sites agree on one before anybody looks at a
+record.
+"""
+
+EPILOG = """\
 examples:
   proxyfl schema draft north.csv --label died --person patient > schema.toml
   proxyfl schema check sites/*.csv --schema schema.toml
@@ -12,19 +18,9 @@ examples:
 """
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the program."""
-    parser = commands.add_parser(
-        "schema",
-        help="draft a table's schema, check files against it, estimate ranges with DP",
-        description="A schema says what the columns of a table mean. All sites agree on one before "
-        "anybody looks at a record.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    actions = parser.add_subparsers(
-        title="actions", metavar="ACTION", required=True
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the actions."""
+    actions = add_actions(parser)
     draft.add(actions)
     check.add(actions)
     ranges.add(actions)

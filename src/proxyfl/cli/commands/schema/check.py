@@ -1,42 +1,41 @@
 """``proxyfl schema check``: every violation of a schema, with row and column."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from proxyfl.cli.commands.schema.dialects import add_dialect, dialect
+from proxyfl.cli.options import (
+    Actions,
+    add_action,
+    add_json,
+    flag,
+    option,
+    print_json,
+)
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.checking import Checked, check
 from proxyfl.data.tables.faults import KINDS
 
+DESCRIPTION = """\
+Compare files with a schema. Rows are numbered as a spreadsheet does: the header is row 1.
+"""
 
-def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+
+def add(actions: Actions) -> None:
     """Add the action to `proxyfl schema`."""
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "check",
-        help="name every violation with row and column, all of them at once",
-        description="Compare files with a schema. Rows are numbered as a spreadsheet does: the "
-        "header is row 1.",
+        "name every violation with row and column, all of them at once",
+        DESCRIPTION,
+        execute=execute,
     )
-    parser.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="tables, one per site"
-    )
-    parser.add_argument(
-        "--schema", type=Path, required=True, metavar="FILE", help="schema.toml"
-    )
-    parser.add_argument(
-        "--unlabelled",
-        action="store_true",
-        help="the files need no label, site and person",
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON document and nothing else",
-    )
+    option(parser, "files FILE", "tables, one per site", Path, nargs="+")
+    option(parser, "--schema FILE", "schema.toml", Path, required=True)
+    flag(parser, "--unlabelled", "the files need no label, site and person")
+    add_json(parser)
     add_dialect(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -44,13 +43,11 @@ def execute(args: argparse.Namespace) -> int:
     schema = schemas.read(args.schema)
     found = check(args.files, schema, dialect(args), labelled=not args.unlabelled)
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "schema": schema.fingerprint,
-                    "files": [_as_json(f) for f in found],
-                }
-            )
+        print_json(
+            {
+                "schema": schema.fingerprint,
+                "files": [_as_json(f) for f in found],
+            }
         )
     else:
         for file in found:

@@ -2,19 +2,16 @@
 
 import argparse
 
+from proxyfl.cli.options import option
 from proxyfl.data.tables.reading import DECIMALS, SEPARATORS, Dialect
 
 
 def add_dialect(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    auto = "(default: recognised)"
-    parser.add_argument(
-        "--separator", choices=("auto", *SEPARATORS), default="auto", help=auto
-    )
-    parser.add_argument(
-        "--decimal", choices=("auto", *DECIMALS), default="auto", help=auto
-    )
-    parser.add_argument("--encoding", default="auto", metavar="NAME", help=auto)
+    auto = "auto recognises it"
+    option(parser, "--separator", auto, str, "auto", choices=("auto", *SEPARATORS))
+    option(parser, "--decimal", auto, str, "auto", choices=("auto", *DECIMALS))
+    option(parser, "--encoding NAME", auto, str, "auto")
 
 
 def dialect(args: argparse.Namespace) -> Dialect:

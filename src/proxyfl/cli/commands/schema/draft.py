@@ -5,34 +5,34 @@ import sys
 from pathlib import Path
 
 from proxyfl.cli.commands.schema.dialects import add_dialect, dialect
+from proxyfl.cli.options import Actions, add_action, flag, option
 from proxyfl.data.tables.draft import draft
 
+DESCRIPTION = """\
+Print a first version of a schema. It asks for ranges and lists instead of taking them from the
+records.
+"""
 
-def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+
+def add(actions: Actions) -> None:
     """Add the action to `proxyfl schema`."""
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "draft",
-        help="print a first version from a file's header and types",
-        description="Print a first version of a schema. It asks for ranges and lists instead of "
-        "taking them from the records.",
+        "print a first version from a file's header and types",
+        DESCRIPTION,
+        execute=execute,
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a table")
-    parser.add_argument(
-        "--label", metavar="COLUMN", help="the column to be predicted"
-    )
-    parser.add_argument(
-        "--site", metavar="COLUMN", help="the column that names the institution"
-    )
-    parser.add_argument(
-        "--person", metavar="COLUMN", help="the column that names the individual"
-    )
-    parser.add_argument(
+    option(parser, "file FILE", "a table", Path)
+    option(parser, "--label COLUMN", "the column to be predicted")
+    option(parser, "--site COLUMN", "the column that names the institution")
+    option(parser, "--person COLUMN", "the column that names the individual")
+    flag(
+        parser,
         "--from-data",
-        action="store_true",
-        help="take ranges and lists from the records: a look at the data that no epsilon covers",
+        "take ranges and lists from the records: a look at the data that no epsilon covers",
     )
     add_dialect(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from proxyfl import seeds
 from proxyfl.cli.commands.schema.dialects import add_dialect, dialect
+from proxyfl.cli.options import Actions, add_action, option, repeated
 from proxyfl.data.tables.measured import first_of_each, numbers
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import quantiles
@@ -15,49 +16,47 @@ from proxyfl.privacy.calibration import noise_for
 from proxyfl.privacy.guarantee import Kind, Unit
 from proxyfl.privacy.ledger import Ledger
 
+DESCRIPTION = """\
+Estimate two quantiles of each column with differential privacy, by a binary search that asks noisy
+questions. The cost is on the ledger before the first is asked.
+"""
 
-def add(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+
+def add(actions: Actions) -> None:
     """Add the action to `proxyfl schema`."""
-    parser = actions.add_parser(
+    parser = add_action(
+        actions,
         "ranges",
-        help="estimate plausible ranges with DP and charge the ledger",
-        description="Estimate two quantiles of each column with differential privacy, by a binary "
-        "search that asks noisy questions. The cost is on the ledger before the first is asked.",
+        "estimate plausible ranges with DP and charge the ledger",
+        DESCRIPTION,
+        execute=execute,
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="a table")
-    parser.add_argument(
-        "--within",
-        action="append",
+    option(parser, "file FILE", "a table", Path)
+    repeated(
+        parser,
+        "--within COLUMN=LOW:HIGH",
+        "a column and public bounds to search in",
         required=True,
-        metavar="COLUMN=LOW:HIGH",
-        help="a column and public bounds to search in; once per column",
     )
-    parser.add_argument(
-        "--epsilon", type=float, required=True, help="what the estimates may cost"
-    )
-    parser.add_argument(
-        "--ledger",
-        type=Path,
+    option(parser, "--epsilon", "what the estimates may cost", float, required=True)
+    option(
+        parser,
+        "--ledger FILE",
+        "the site's ledger, or a new one",
+        Path,
         required=True,
-        metavar="FILE",
-        help="the site's ledger, or a new one",
     )
-    parser.add_argument(
-        "--delta", type=float, default=1e-5, help="of a new ledger (default 1e-5)"
-    )
-    parser.add_argument(
-        "--person", metavar="COLUMN", help="count one row of each person"
-    )
-    parser.add_argument(
-        "--quantiles",
-        type=float,
+    option(parser, "--delta", "of a new ledger", float, 1e-5)
+    option(parser, "--person COLUMN", "count one row of each person")
+    option(
+        parser,
+        "--quantiles P",
+        "which quantiles",
+        float,
+        (0.02, 0.98),
         nargs=2,
-        default=(0.02, 0.98),
-        metavar="P",
-        help="which quantiles (default 0.02 0.98)",
     )
     add_dialect(parser)
-    parser.set_defaults(run=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,30 +1,15 @@
 """``proxyfl federation``: found one, change it, look at it, try it out."""
 
 import argparse
-import json
-import shutil
-import tempfile
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
+from proxyfl.cli.options import add_action, add_actions, add_json, option
 
-from proxyfl.cli.commands import add_json, opening
-from proxyfl.cli.commands.sites import founding
+DESCRIPTION = """\
+Make and change the manifest that the members of a federation sign.
+"""
 
-if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
-    from proxyfl.node.members.manifest import Manifest
-    from proxyfl.node.prediction import Outcome
-
-_PLAIN_ALONE = (
-    "alone is plain: three fifths of a site's digits are of one class, and nobody is corrected for "
-    "that. Part of the gain is the skew's (docs/joining.md)."
-)
-
-_EPILOG = """\
+EPILOG = """\
 examples:
   proxyfl federation try --sites 4                 the whole of it on this machine, in two minutes
   proxyfl federation new heart --schema schema.toml *.card.toml       a table at each site
@@ -37,225 +22,95 @@ The manifest holds no secrets. Each member signs it with `proxyfl node accept`.
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the parser."""
-    parser = opening(
-        commands,
-        "federation",
-        execute,
-        description="Make and change the manifest that the members of a federation sign.",
-        epilog=_EPILOG,
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the actions."""
+    actions = add_actions(parser)
+    new = add_action(actions, "new", "collect cards into a manifest")
+    _add_terms(new)
+    adding = add_action(
+        actions, "add", "a new version of the manifest, with a site added"
     )
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    new = verbs.add_parser("new", help="collect cards into a manifest")
-    founding.add_arguments(new)
-    new.set_defaults(verb=_new)
-    adding = verbs.add_parser(
-        "add", help="a new version of the manifest, with a site added"
+    _add_folder(adding)
+    option(adding, "cards CARD", "the sites' cards", Path, nargs="+")
+    option(adding, "--from-round", "the site's first round", int, 0)
+    removing = add_action(
+        actions, "remove", "a new version of the manifest, without a site"
     )
-    adding.add_argument("folder", type=Path, metavar="DIR")
-    adding.add_argument("cards", type=Path, nargs="+", metavar="CARD")
-    adding.add_argument(
-        "--from-round", type=int, default=0, help="the site's first round"
-    )
-    adding.set_defaults(verb=_add)
-    removing = verbs.add_parser(
-        "remove", help="a new version of the manifest, without a site"
-    )
-    removing.add_argument("folder", type=Path, metavar="DIR")
-    removing.add_argument("names", nargs="+", metavar="NAME")
-    removing.set_defaults(verb=_remove)
-    showing = verbs.add_parser("show", help="what a manifest says")
-    showing.add_argument("folder", type=Path, metavar="DIR")
+    _add_folder(removing)
+    option(removing, "names NAME", "the sites' names", nargs="+")
+    showing = add_action(actions, "show", "what a manifest says")
+    _add_folder(showing)
     add_json(showing)
-    showing.set_defaults(verb=_show)
-    trying = verbs.add_parser(
-        "try", help="a whole federation on this machine, for a first look"
+    trying = add_action(
+        actions, "try", "a whole federation on this machine, for a first look"
     )
-    trying.add_argument("--sites", type=int, default=4)
-    trying.add_argument("--rounds", type=int, default=30)
-    trying.add_argument(
-        "--out", type=Path, metavar="DIR", help="keep the sites' folders here"
-    )
+    option(trying, "--sites", "how many", int, 4)
+    option(trying, "--rounds", "how many", int, 30)
+    option(trying, "--out DIR", "keep the sites' folders here", Path)
     add_json(trying)
-    trying.set_defaults(verb=_try)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Do what the verb asks."""
-    code: int = args.verb(args)
-    return code
+    """Do what the action says."""
+    from proxyfl.cli.commands.sites.federation_actions import ACTIONS
+
+    return ACTIONS[args.action](args)
 
 
-def _new(args: argparse.Namespace) -> int:
-    founding.found(args)
-    return _show(args)
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    option(parser, "folder DIR", "the folder of the manifest", Path)
 
 
-def _add(args: argparse.Namespace) -> int:
-    from proxyfl.node.members import manifest
-
-    cards = [founding.read_card(path) for path in args.cards]
-    old = manifest.read(args.folder)
-    manifest.write(
-        args.folder, manifest.successor(old, add=cards, joins=args.from_round)
+def _add_terms(new: argparse.ArgumentParser) -> None:
+    """Add what the members agree on."""
+    _add_folder(new)
+    option(new, "cards CARD", "the sites' cards", Path, nargs="+")
+    option(new, "--name", "the federation's name (default: the folder's)")
+    option(
+        new, "--schema", "the public schema of a table; see proxyfl schema", Path
     )
-    return _show(args)
-
-
-def _remove(args: argparse.Namespace) -> int:
-    from proxyfl.node.members import manifest
-
-    old = manifest.read(args.folder)
-    manifest.write(args.folder, manifest.successor(old, remove=args.names))
-    return _show(args)
-
-
-def _show(args: argparse.Namespace) -> int:
-    import dataclasses
-
-    from proxyfl.node.members import manifest
-    from proxyfl.node.members.card import spoken
-
-    agreed = manifest.read(args.folder)
-    if getattr(args, "json", False):
-        print(json.dumps({**dataclasses.asdict(agreed), "hash": agreed.digest}))
-        return 0
-    console = Console(highlight=False)
-    console.print(
-        f"{agreed.name}, version {agreed.version}: {len(agreed.members)} members, "
-        f"{_length(agreed)}, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
-        f"{len(agreed.input.classes)} classes, {agreed.graph.topology} graph"
+    option(new, "--shape", "of one example, without a schema: 13, or 1,28,28")
+    option(new, "--classes", "in order, separated by commas, without a schema")
+    option(new, "--proxy", "an architecture of `proxyfl models`", str, "linear")
+    option(new, "--seed", "of the proxy's initial parameters", int, 0)
+    option(
+        new, "--rounds", "how many (default: 60, or as many as --until lets)", int
     )
-    if agreed.schema is not None:
-        console.print(
-            f"schema {agreed.schema.name}, {agreed.schema.fingerprint}: predicts "
-            f"{agreed.schema.label.column!r} from {', '.join(agreed.schema.features)}"
-        )
-    if agreed.settle:
-        averaged = ""
-        if agreed.average:
-            averaged = f", after each site averages the last {agreed.average:.0%}"
-        console.print(
-            f"in the last {agreed.settle} rounds proxies only mix{averaged}"
-        )
-    if agreed.proxy.balance != "none":
-        console.print(
-            f"uneven classes in the proxy's loss: {agreed.proxy.balance}, by the public shares "
-            f"{list(agreed.prevalence)}"
-        )
-    console.print(f"gain is reported in {agreed.measure}")
-    table = Table("member", "address", "from round", "fingerprint of its key")
-    for card in agreed.members:
-        address = card.address or "dials out only"
-        table.add_row(card.name, address, str(card.joins), spoken(card.fingerprint))
-    console.print(table)
-    console.print(f"hash {agreed.digest}", soft_wrap=True)
-    console.print(
-        "Each member: compare fingerprints and hash, then `proxyfl node accept`."
+    option(
+        new,
+        "--until DATE",
+        "no round begins after this, such as 2027-03-31 (UTC)",
+        str,
+        "",
     )
-    return 0
-
-
-def _length(agreed: "Manifest") -> str:
-    if not agreed.ends:
-        return f"{agreed.rounds} rounds"
-    return f"at most {agreed.rounds} rounds until {agreed.ends}"
-
-
-def _try(args: argparse.Namespace) -> int:
-    from proxyfl.errors import ProxyFLError
-    from proxyfl.node import trial
-
-    started = time.monotonic()
-    folder = args.out or Path(tempfile.mkdtemp(prefix="proxyfl-try-"))
-    layout = trial.lay_out(
-        folder, sites=args.sites, rounds=args.rounds, template=trial.quick_site()
+    option(
+        new,
+        "--settle N",
+        "last rounds in which proxies only mix, or auto",
+        str,
+        "0",
     )
-    console = Console(highlight=False, stderr=args.json)
-    console.print(
-        f"{args.sites} sites in {folder}, one process each, mutual TLS 1.3 on loopback"
+    option(
+        new,
+        "--average SHARE",
+        "of the training rounds whose proxies are averaged before they settle",
+        float,
+        0.0,
     )
-    with console.status(
-        "The sites train together; each keeps its data and its private model."
-    ):
-        codes = trial.run(layout)
-    failed = [
-        place.name for place, code in zip(layout.sites, codes, strict=True) if code
-    ]
-    if failed:
-        raise ProxyFLError(
-            f"{', '.join(failed)} failed. See node.log in the folder: {folder}"
-        )
-    with console.status("Each private model once more, alone, for comparison."):
-        outcomes = trial.outcomes(layout)
-    if args.json:
-        print(
-            json.dumps(
-                [_plain(outcome, layout.manifest.measure) for outcome in outcomes]
-            )
-        )
-    else:
-        show_outcomes(console, outcomes, layout.manifest.measure)
-        console.print(_PLAIN_ALONE)
-        console.print(f"{time.monotonic() - started:.0f} s in all")
-    if args.out is None:
-        shutil.rmtree(folder)
-    return 0
-
-
-def predict(folder: Path, *, as_json: bool) -> int:
-    """Simulate a federation from its manifest and site files: what will the sites get?"""
-    from proxyfl.node import prediction
-    from proxyfl.node.members import manifest
-
-    measure = manifest.read(folder).measure
-    console = Console(highlight=False, stderr=as_json)
-    with console.status("Simulating the federation in this process."):
-        outcomes = prediction.predict(folder)
-    if as_json:
-        print(json.dumps([_plain(outcome, measure) for outcome in outcomes]))
-    else:
-        show_outcomes(console, outcomes, measure)
-    return 0
-
-
-def show_outcomes(
-    console: Console, outcomes: "list[Outcome]", measure: str
-) -> None:
-    """The table of gains."""
-    from proxyfl.privacy.guarantee import largest, shown
-
-    table = Table(
-        "site", "private model", "examples", "alone", "joined", "gain", "epsilon"
+    option(
+        new,
+        "--balance",
+        "for uneven classes, in the proxy's loss: weights or prior",
+        str,
+        "none",
     )
-    for outcome in outcomes:
-        gain = outcome.gain(measure)
-        table.add_row(
-            outcome.name,
-            outcome.architecture,
-            str(outcome.examples),
-            _number(outcome.alone),
-            _number(outcome.joined),
-            "-" if gain is None else f"{100 * gain:+.1f} points",
-            shown(outcome.epsilon.best),
-        )
-    console.print(table)
-    worst = largest(outcome.epsilon for outcome in outcomes)
-    console.print(f"Largest cost: {worst}.")
-
-
-def _plain(outcome: "Outcome", measure: str) -> dict[str, object]:
-    return {
-        "site": outcome.name,
-        "architecture": outcome.architecture,
-        "examples": outcome.examples,
-        "alone": outcome.alone,
-        "joined": outcome.joined,
-        "gain": outcome.gain(measure),
-        "epsilon": str(outcome.epsilon),
-    }
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    option(
+        new,
+        "--prevalence",
+        "publicly known shares of the classes, if no schema states them: 0.9,0.1",
+        str,
+        "",
+    )
+    option(new, "--measure", "in which gain is reported", str, "accuracy")
+    option(new, "--topology", "a name of `proxyfl topology`", str, "exponential")
+    option(new, "--self-weight", "share that a site keeps", float, 0.5)

@@ -2,16 +2,19 @@
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyfl.cli.commands import add_json, opening
+from proxyfl.cli.options import add_json, option, print_json
 
 if TYPE_CHECKING:
-    from proxyfl.cli.commands import Commands
+    pass
 
-_EPILOG = """\
+DESCRIPTION = """\
+Check a site before it takes part. Each line says ok, or what to do.
+"""
+
+EPILOG = """\
 examples:
   proxyfl preflight north                check everything; peers that run are asked
   proxyfl preflight north --wait 300     answer the others meanwhile, and ask again for five minutes
@@ -20,25 +23,10 @@ Exit code 0 if everything is in order, 1 if not.
 """
 
 
-def add(commands: "Commands") -> None:
-    """Add the command to the parser."""
-    parser = opening(
-        commands,
-        "preflight",
-        execute,
-        description="Check a site before it takes part. Each line says ok, or what to do.",
-        epilog=_EPILOG,
-    )
-    parser.add_argument(
-        "folder", type=Path, metavar="SITE", help="the site's folder or site.toml"
-    )
-    parser.add_argument(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="wait for peers, and answer them",
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option(parser, "folder SITE", "the site's folder or site.toml", Path)
+    option(parser, "--wait SECONDS", "wait for peers, and answer them", float, 0.0)
     add_json(parser)
 
 
@@ -57,5 +45,5 @@ def execute(args: argparse.Namespace) -> int:
     ready = all(line.ok for line in lines)
     if args.json:
         checks = [dataclasses.asdict(line) for line in lines]
-        print(json.dumps({"ready": ready, "checks": checks}))
+        print_json({"ready": ready, "checks": checks})
     return 0 if ready else 1
