@@ -1,6 +1,7 @@
 """gRPC with mutual TLS 1.3: who gets in, what is bounded, what changes without a restart."""
 
 import contextlib
+import multiprocessing
 import os
 import random
 import socket
@@ -199,6 +200,41 @@ def test_grpc_must_not_come_first() -> None:
     )
     assert found.returncode == 1
     assert "TLS 1.2 could not be ruled out" in found.stderr
+
+
+def besieged(folder: Path) -> None:
+    """A server to which 16 strangers at once say hello, 1,600 times in all."""
+    pair = Pair(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+
+    def call() -> None:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                address = ("127.0.0.1", pair.server.port)
+                with socket.create_connection(address, PATIENCE) as plain:
+                    context.wrap_socket(plain).close()
+
+    strangers = [threading.Thread(target=call) for _ in range(16)]
+    for stranger in strangers:
+        stranger.start()
+    for stranger in strangers:
+        stranger.join()
+    assert pair.client(pair.friend).send(b"still there", timeout=PATIENCE)
+    pair.server.stop(0)
+
+
+def test_strangers_who_call_at_once_do_not_crash_the_server(tmp_path: Path) -> None:
+    """Handshakes side by side leave the process alive, and a member is answered afterwards.
+
+    gRPC once freed credentials under them: the process ended by a signal within seconds."""
+    context = multiprocessing.get_context("spawn")
+    server = context.Process(target=besieged, args=(tmp_path,))
+    server.start()
+    server.join(PATIENCE)
+    assert server.exitcode == 0
 
 
 def test_plain_text_gets_nothing(pair: Pair) -> None:

@@ -85,9 +85,11 @@ class Server:
                 ("grpc.http2.max_ping_strikes", 0),
             ],
         )
-        first = _configuration(credentials())
+        self._shown = credentials()
         secure = grpc.dynamic_ssl_server_credentials(
-            first, self._configuration, require_client_authentication=True
+            _configuration(self._shown),
+            self._renewed,
+            require_client_authentication=True,
         )
         try:
             self.port: int = self._server.add_secure_port(address, secure)
@@ -101,8 +103,17 @@ class Server:
         """Take no more calls; give those in progress ``grace`` seconds."""
         self._server.stop(grace).wait(grace + 5)
 
-    def _configuration(self) -> Any:
-        return _configuration(self._credentials())
+    def _renewed(self) -> Any:
+        """The credentials for the next handshake; None keeps those of the last.
+
+        gRPC frees what it replaces, also under a handshake that runs beside it: with new ones for
+        each handshake, strangers who called all at once crashed the process."""
+        found = self._credentials()
+        with self._lock:
+            if found == self._shown:
+                return None
+            self._shown = found
+        return _configuration(found)
 
     def _send(self, messages: Iterator[bytes], context: Any) -> bytes:
         certificate = self._certificate(context)
