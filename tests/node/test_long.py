@@ -299,7 +299,7 @@ def test_sixty_four_sites_on_one_machine_hold(tmp_path: Path) -> None:
     template = Site(
         "template",
         learning=Learning(batch_size=10, steps_per_round=2),
-        network=Network(patience=900.0, heartbeat=30.0, timeout=300.0),
+        network=Network(patience=900.0, heartbeat=120.0, timeout=300.0),
     )
     layout = trial.lay_out(tmp_path, sites=MANY, rounds=3, template=template)
     started = time.monotonic()

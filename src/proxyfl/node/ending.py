@@ -12,7 +12,10 @@ import time
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.participation import Participant
 
-FAREWELL_SECONDS = 2.0
+FAREWELL_SECONDS = 10.0
+ASK_SECONDS = 2.0
+"""The seconds after which a site that waits for the others' end asks them again. Usually it need
+not: whoever ends says so to everybody."""
 
 
 class Ending:
@@ -31,14 +34,19 @@ class Ending:
     def finish(self) -> None:
         """Stay until what is owed is delivered and the others have had their last shares."""
         self.exchange.has_ended = True
-        deadline = time.monotonic() + self.participant.patience
-        while time.monotonic() < deadline and not self.stopping.is_set():
+        now = time.monotonic()
+        deadline = now + self.participant.patience
+        ask_at = now
+        while now < deadline and not self.stopping.is_set():
             self.service.check_behind()
             unfinished = self._unfinished()
             if not unfinished and not self.books.owed_to():
                 break
-            self.courier.poke(unfinished, hello=True)
-            self.exchange.wait(0.2)
+            if now >= ask_at:
+                self.courier.poke(unfinished, hello=True)
+                ask_at = now + max(ASK_SECONDS, 0.5 * len(unfinished))
+            self.exchange.wait()
+            now = time.monotonic()
         self.farewell()
         self.service.log.add("finished", round=self.books.position().round)
 
@@ -48,7 +56,7 @@ class Ending:
         while self.books.owed_to() and time.monotonic() < deadline:
             self.service.check_behind()
             self.courier.poke(self.books.owed_to())
-            self.exchange.wait(0.2)
+            self.exchange.wait()
             self._hand_on_again()
         self.books.set_state("left")
         self.farewell()
@@ -70,20 +78,18 @@ class Ending:
             ]
             if not waiting:
                 return
-            self.exchange.wait(0.05)
+            self.exchange.wait()
 
     def _unfinished(self) -> list[str]:
         """Peers that are still at work or connected, as far as this site knows."""
-        rounds = self.books.rounds
+        done = self.books.released_all() | self.books.gone()
         found = []
         for card in self.service.roster.others():
-            peer = self.books.peer(card.name)
             away = card.name in self.participant.missed
             # Whoever holds a stream to this site may still need it as a relay.
             needs_us = self.service.dialled_in(card.name)
-            done = peer.round >= rounds or self.exchange.ended(card.name)
-            at_work = peer.state == "active" and not done and not away
-            if needs_us or at_work:
+            ended = card.name in done or self.exchange.ended(card.name)
+            if needs_us or not (ended or away):
                 found.append(card.name)
         return found
 

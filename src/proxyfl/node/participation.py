@@ -25,8 +25,9 @@ from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.mixing import Mixer
 from proxyfl.node.observe.auditlog import AuditLog
 
-ASK_SECONDS = 0.5
-"""The seconds after which a waiting round asks the missing peers again."""
+FIRST_ASK = 0.5
+SLOWEST_ASK = 4.0
+"""The seconds after which a waiting round asks the missing peers again: twice as many each time."""
 
 SETTLE_SECONDS = 10.0
 """The longest wait of a round for the verdicts on the shares before."""
@@ -144,7 +145,7 @@ class Participant:
             if not under_way:
                 return
             self.courier.poke(under_way)
-            self.exchange.wait(0.05)
+            self.exchange.wait()
 
     def _speaks(self, name: str) -> bool:
         heard = (
@@ -171,7 +172,8 @@ class Participant:
     def await_senders(self, round: int) -> None:
         """Return when all who should send have, or will not; or when patience is over."""
         deadline = time.monotonic() + self.patience
-        asked = 0.0
+        ask_at = 0.0
+        ask_pause = FIRST_ASK
         senders = self.mixer.senders(round, left=self.left())
         while True:
             missing = self._missing(senders, round)
@@ -184,10 +186,11 @@ class Participant:
             if now >= deadline:
                 self._give_up(waited_for, round)
                 break
-            if now - asked >= ASK_SECONDS:
+            if now >= ask_at:
                 self.courier.poke(waited_for, hello=True)
-                asked = now
-            self.exchange.wait(0.1)
+                ask_at = now + ask_pause
+                ask_pause = min(2 * ask_pause, SLOWEST_ASK)
+            self.exchange.wait(min(0.5, deadline - now))
         if missing:
             self.log.add(
                 "continued without",
@@ -198,12 +201,7 @@ class Participant:
 
     def left(self) -> set[str]:
         """Members who have announced that they leave."""
-        names = self.mixer.roster.current.names()
-        return {
-            name
-            for name in names
-            if self.exchange.books.peer(name).state != "active"
-        }
+        return self.books.gone() & set(self.mixer.roster.current.names())
 
     def _withdrawn(self, mass: Mass) -> Mass:
         """Refuse what arrives from now on, and add what had arrived: all of it is handed on."""

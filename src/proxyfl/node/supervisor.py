@@ -242,7 +242,7 @@ class Node:
             self.service.check_behind()
             if all(self.exchange.admitted(name) for name in names):
                 return
-            self.exchange.wait(0.1)
+            self.exchange.wait(0.2)
 
     def _round(self, round: int) -> None:
         steps, reason = self._allowance(round)

@@ -140,6 +140,36 @@ class Books:
             return Peer(name, Stamp(0, 0, "", 0), 0, "active", "", 0)
         return Peer(name, Stamp(*row[:4]), *row[4:])
 
+    def released_all(self) -> set[str]:
+        """The peers that were seen to release the last round."""
+        with self.store.reading() as run:
+            rows = run.execute(
+                "select name from peers where round >= ?", (self.rounds,)
+            )
+            return {name for (name,) in rows}
+
+    def remember(self, peer: Peer) -> None:
+        """Write down what is known of a peer."""
+        with self.store.transaction() as run:
+            run.execute(
+                "insert or replace into peers values (?,?,?,?,?,?,?,?,?,?)",
+                (
+                    peer.name,
+                    *peer.stamp.numbers,
+                    peer.round,
+                    peer.state,
+                    peer.accepted,
+                    peer.version,
+                    peer.before,
+                ),
+            )
+
+    def gone(self) -> set[str]:
+        """The peers that have announced that they leave."""
+        with self.store.reading() as run:
+            rows = run.execute("select name from peers where state != 'active'")
+            return {name for (name,) in rows}
+
     def saw_release(self, share: Share) -> None:
         """Remember that the sender has released the share's round, whatever becomes of it."""
         with self.store.transaction() as run:

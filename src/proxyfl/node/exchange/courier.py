@@ -7,7 +7,8 @@
 
 A share is sent until its verdict arrives; a hello goes out now and then, and at once when a round
 waits for a peer. One peer's silence does not hold up the others: each has its own turn and its own
-pause, which grows up to ``SLOWEST`` seconds while the peer cannot be reached.
+pause, which grows up to ``SLOWEST`` seconds while the peer cannot be reached. Between turns the
+courier sleeps: many sites can share a machine.
 """
 
 import sqlite3
@@ -27,7 +28,12 @@ from proxyfl.transport.files import Folder
 
 QUICKEST = 0.2
 SLOWEST = 15.0
-TICK = 0.05
+
+IDLE = 1.0
+"""The longest sleep, after which a changed manifest is noticed."""
+
+COLLECT = 0.25
+"""The seconds between two looks into the folder."""
 
 
 class Client(Protocol):
@@ -137,31 +143,42 @@ class Courier:
             self._wake.set()
 
     def _run(self) -> None:
+        pause = 0.0
         while not self._closing.is_set():
-            self._wake.wait(TICK)
+            self._wake.wait(pause)
             self._wake.clear()
             try:
-                self._look_around()
+                pause = self._look_around()
             except (ProxyFLError, OSError, sqlite3.Error) as error:
                 self.service.failure = error
                 self.service.exchange.notify()
                 return
 
-    def _look_around(self) -> None:
-        """Collect what lies in the folder, and give each peer that is due its turn."""
+    def _look_around(self) -> float:
+        """Collect what lies in the folder, and give each peer that is due its turn.
+
+        Returns the seconds until something is due again."""
+        pause = IDLE
         if self.folder is not None:
             self._collect()
+            pause = COLLECT
         owed = self.service.exchange.books.owed_to()
         for card in self.service.roster.others():
-            self._give_turn(card, owed)
+            turn = self.turns.setdefault(card.name, Turn())
+            wanted_at = turn.due
+            if card.name not in owed:
+                wanted_at = max(turn.due, turn.hello_due)
+            wait = wanted_at - time.monotonic()
+            if turn.busy:
+                continue
+            if wait <= 0:
+                self._give_turn(card, turn)
+            else:
+                pause = min(pause, wait)
         self._follow_all()
+        return pause
 
-    def _give_turn(self, card: Card, owed: set[str]) -> None:
-        turn = self.turns.setdefault(card.name, Turn())
-        now = time.monotonic()
-        wanted = card.name in owed or now >= turn.hello_due
-        if turn.busy or not wanted or now < turn.due:
-            return
+    def _give_turn(self, card: Card, turn: Turn) -> None:
         with self._lock:
             if not self._closing.is_set():
                 turn.busy = True
@@ -181,6 +198,7 @@ class Courier:
         finally:
             turn.due = time.monotonic() + turn.pause
             turn.busy = False
+            self._wake.set()
             self.service.exchange.notify()
 
     def _talk(self, card: Card, turn: Turn) -> None:

@@ -21,6 +21,7 @@ Guarantees, whatever is lost, repeated, delayed or reordered, and whoever crashe
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from proxyfl.errors import ProxyFLError, TransportError
 from proxyfl.node.exchange.books import Books
@@ -57,15 +58,21 @@ class Exchange:
         self._admitted: set[str] = set()
         self._hellos: dict[str, Hello] = {}
         self._changed = threading.Condition()
+        self._changes = 0
+        self._seen = 0
 
-    def wait(self, seconds: float) -> None:
-        """Return when something has changed, or after ``seconds``."""
+    def wait(self, seconds: float = 0.5) -> None:
+        """Return when something has changed since this last returned, or after ``seconds``.
+
+        One thread waits: the one that runs the rounds."""
         with self._changed:
-            self._changed.wait(seconds)
+            self._changed.wait_for(lambda: self._changes != self._seen, seconds)
+            self._seen = self._changes
 
     def notify(self) -> None:
         """Wake whoever waits."""
         with self._changed:
+            self._changes += 1
             self._changed.notify_all()
 
     def admitted(self, name: str) -> bool:
@@ -138,7 +145,7 @@ class Exchange:
         return None
 
     def _take_hello(self, hello: Hello, time: int) -> Header | None:
-        with self.books.store.transaction() as run:
+        with self.books.store.transaction():
             known = self.books.peer(hello.sender)
             same_epoch = hello.epoch == known.stamp.epoch
             fewer_rounds = same_epoch and hello.round < known.round
@@ -150,18 +157,18 @@ class Exchange:
             if hello.since < before:
                 earlier = Stamp(max(0, hello.epoch - 1), 0, "", 0)
                 return self._restored(hello, earlier, before)
-            run.execute(
-                "insert or replace into peers values (?,?,?,?,?,?,?,?,?,?)",
-                (
-                    hello.sender,
-                    *hello.stamp.numbers,
-                    max(known.round, hello.round),
-                    hello.state if known.state != "left" else "left",
-                    hello.accepted,
-                    hello.version,
-                    before,
-                ),
+            news = replace(
+                known,
+                stamp=hello.stamp,
+                round=max(known.round, hello.round),
+                state=hello.state if known.state != "left" else "left",
+                accepted=hello.accepted,
+                version=hello.version,
+                before=before,
             )
+            # Most hellos say nothing new, and a write waits for the disk.
+            if news != known:
+                self.books.remember(news)
             if hello.state == "left":
                 self._take_back(hello)
             self._hellos[hello.sender] = hello
