@@ -1,10 +1,12 @@
 """The examples for systemd and Docker are what they claim to be."""
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,47 @@ def test_the_dockerfile_runs_a_command_of_ours() -> None:
     for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
         for name in line.split()[:-1]:
             assert (DEPLOY.parent / name).exists(), name
+
+
+@pytest.mark.slow
+def test_what_the_dockerfile_copies_is_enough(tmp_path: Path) -> None:
+    """Its COPY and pip lines, done in an empty folder and a new environment, give a node that
+    runs: nothing else of the repository is needed."""
+    text = DOCKERFILE.read_text()
+    place = tmp_path / "image"
+    place.mkdir()
+    for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
+        *names, target = line.split()
+        for name in names:
+            source = DEPLOY.parent / name
+            if source.is_dir():
+                shutil.copytree(source, place / target)
+            else:
+                shutil.copy(source, place / target)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    programs = tmp_path / "venv" / "bin"
+    install = re.search(r"^RUN (pip install .*)$", text, re.MULTILINE)
+    assert install
+    bare = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    kept = {name: value for name, value in os.environ.items() if "PIP" in name}
+    subprocess.run(
+        shlex.split(install[1]), check=True, cwd=place, env={**bare, **kept}
+    )
+    made = subprocess.run(
+        [
+            "proxyfl",
+            "node",
+            "init",
+            "site",
+            "--name",
+            "north",
+            "--address",
+            "n:7443",
+        ],
+        cwd=tmp_path,
+        env=bare,
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "site" / "key.pem").exists()
