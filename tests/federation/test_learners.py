@@ -19,6 +19,7 @@ from proxyfl.models import build
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.units import Units
 from proxyfl.seeds import Seeded
 
 DIGITS = load("digits")
@@ -59,9 +60,9 @@ def plain(proxy: nn.Module, beta: float, batches=None) -> PlainSGD:
     return PlainSGD(
         proxy,
         sgd(proxy),
-        EXAMPLES,
+        Units(EXAMPLES),
         classes=10,
-        batch_size=N // 2,
+        sampling_rate=0.5,
         teacher_weight=beta,
         ledger=ledger(),
         batches=source,
@@ -91,7 +92,6 @@ def mutual(
     return Mutual(
         private,
         sgd(private),
-        proxy,
         trainer(proxy, beta, batches),
         classes=10,
         alpha=alpha,
@@ -317,7 +317,7 @@ def test_a_single_example_is_taught_by_what_the_private_model_says() -> None:
 def test_single_with_batch_norm() -> None:
     """``alone`` with BatchNorm passes over batches of 0 and 1 and learns from larger ones."""
     own = with_batch_norm()
-    learner = Single(own, plain(own, 0.0, Counts(0, 1, 7)), role="private")
+    learner = Single(plain(own, 0.0, Counts(0, 1, 7)), role="private")
     before = params.flatten(own)
     assert learner.train(0, 2).private is None
     assert torch.equal(params.flatten(own), before)
@@ -334,7 +334,7 @@ def test_empty_batches_do_not_dilute_the_loss() -> None:
     for sizes in ((5,), (0, 5)):
         proxy = model("linear", 2)
         trainer = plain(proxy, 0.0, Counts(*sizes))
-        found.append(Single(proxy, trainer).train(0, len(sizes)).proxy)
+        found.append(Single(trainer).train(0, len(sizes)).proxy)
     assert found[0] == found[1]
 
 
@@ -360,7 +360,7 @@ def test_single_is_its_trainer(private: bool) -> None:
     """One model, its own trainer, and the role it was given; the exchange's parameters are taken as
     they are."""
     own = model("linear")
-    learner = Single(own, plain(own, 0.0), role="private" if private else "proxy")
+    learner = Single(plain(own, 0.0), role="private" if private else "proxy")
     losses = learner.train(0, 2)
     assert (losses.private is None) is not private
     assert list(learner.models()) == ["private" if private else "proxy"]
@@ -382,7 +382,7 @@ def test_stop_and_go_on(kind: str) -> None:
                 teacher="received",
             )
         proxy = model("linear")
-        return Single(proxy, private_proxy(proxy, 0.0))
+        return Single(private_proxy(proxy, 0.0))
 
     whole, first, second = fresh(), fresh(), fresh()
     theta = torch.linspace(-1, 1, 650)
@@ -402,38 +402,27 @@ def test_stop_and_go_on(kind: str) -> None:
 
 
 def test_plain_training_claims_nothing() -> None:
-    """Training without DP refuses a ledger that claims a guarantee, batches larger than the data,
-    and a bad beta."""
+    """Training without DP refuses a ledger that claims a guarantee, and a bad beta."""
     proxy = model("linear")
-    common = {"classes": 10, "batches": Seeded(0, "batches")}
+    common = {
+        "classes": 10,
+        "sampling_rate": 0.5,
+        "batches": Seeded(0, "batches"),
+    }
     with pytest.raises(PrivacyError, match=r"Kind\.NONE, not end-to-end"):
         PlainSGD(
             proxy,
             sgd(proxy),
-            EXAMPLES,
-            batch_size=5,
+            Units(EXAMPLES),
             teacher_weight=0.0,
             ledger=ledger(Kind.END_TO_END),
-            **common,
-        )
-    with pytest.raises(
-        ConfigError, match="at most the client's 40 examples, got batch_size=41"
-    ):
-        PlainSGD(
-            proxy,
-            sgd(proxy),
-            EXAMPLES,
-            batch_size=41,
-            teacher_weight=0.0,
-            ledger=ledger(),
             **common,
         )
     with pytest.raises(ConfigError, match="0 <= beta <= 1, got beta=-1"):
         PlainSGD(
             proxy,
             sgd(proxy),
-            EXAMPLES,
-            batch_size=5,
+            Units(EXAMPLES),
             teacher_weight=-1,
             ledger=ledger(),
             **common,

@@ -303,7 +303,6 @@ def client(i: int, learner_of=None, **options) -> Client:
         else Mutual(
             private,
             torch.optim.SGD(private.parameters(), lr=0.1),
-            proxy,
             trainer,
             classes=10,
             alpha=0.5,

@@ -8,14 +8,13 @@ import torch
 
 from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
-from proxyfl.federation.client import Kept
 from proxyfl.node import assembly
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Input, Manifest
 from proxyfl.node.members.site import Learning, Privacy, Site
 from proxyfl.privacy.guarantee import Kind, Unit
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.spending.account import Account, Ids
+from proxyfl.privacy.spending.account import Account, Ids, Kept
 from proxyfl.privacy.spending.standing import standings
 from proxyfl.simulation.prepare import prepare
 from proxyfl.simulation.run import resume, run

@@ -13,7 +13,7 @@ Guarantees:
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind, Unit, kind_of
 from proxyfl.privacy.ledger import Budget, Ledger
 from proxyfl.privacy.sampling import Sampling, sampling_for
-from proxyfl.privacy.spending.account import Account, Ids
+from proxyfl.privacy.spending.account import Kept
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness, Seeded, System, derive
 
@@ -98,21 +98,6 @@ class Part:
     model: nn.Module
     optimizer: Optimizer
     balance: Balance = NO_BALANCE
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Where a client's spending is kept beside that of other studies: the account's folder, the ids
-    of the client's records, and what to call this study."""
-
-    folder: Path
-    ids: Ids
-    study: str
-
-    def keep(self, ledger: Ledger) -> None:
-        """Give ``ledger`` its page in the account."""
-        account = Account(self.folder)
-        ledger.page = account.page(self.ids, ledger, study=self.study)
 
 
 @dataclass(frozen=True)
@@ -226,28 +211,47 @@ def assemble(
         examples=on_device(examples, device),
         classes=classes,
         batch_size=batch_size,
+        sampling_rate=sampling.rate,
         dp=dp,
         streams=streams,
         ledger=ledger,
         device=device,
         precision=precision,
     )
+
+    def needed(part: Part | Estimator | None, role: Role) -> Part:
+        if isinstance(part, Part):
+            return part
+        raise ConfigError(
+            f"Client {name} needs a {role} model for a method of learner {method.learner!r} "
+            f"that keeps the {method.keeps} model; got none. Pass {role}=Part(model, optimizer)."
+        )
+
     learner: Learner
     steps = steps or sampling.steps_per_pass
     if isinstance(private, Estimator):
-        learner = workshop.fitted(
-            private,
-            _needed(proxy, "proxy", name, method) if mutual else None,
-            teacher_weight,
+        if teacher_weight:
+            raise ConfigError(
+                f"A private model that is fitted ({private.spec}) teaches no proxy; got "
+                f"beta={teacher_weight:g}. Set it to 0."
+            )
+        learner = Fitted(
+            private.spec,
+            workshop.examples,
+            classes=classes,
+            seed=private.seed,
+            trainer=workshop.trainer(needed(proxy, "proxy"), 0.0)
+            if mutual
+            else None,
+            balance=private.balance,
         )
     elif mutual:
-        own = workshop.without_dp(_needed(private, "private", name, method))
-        shared = workshop.placed(_needed(proxy, "proxy", name, method))
+        own = needed(private, "private")
+        model = workshop.without_dp(own.model)
         learner = Mutual(
-            own.model,
-            own.optimizer.over(own.model),
-            shared.model,
-            workshop.trainer(shared, teacher_weight),
+            model,
+            own.optimizer.over(model),
+            workshop.trainer(needed(proxy, "proxy"), teacher_weight),
             classes=classes,
             alpha=alpha,
             teacher=teacher,
@@ -257,9 +261,8 @@ def assemble(
         )
     else:
         role: Role = "private" if method.keeps == "private" else "proxy"
-        given = private if role == "private" else proxy
-        only = workshop.placed(_needed(given, role, name, method))
-        learner = Single(only.model, workshop.trainer(only, 0.0), role=role)
+        only = needed(private if role == "private" else proxy, role)
+        learner = Single(workshop.trainer(only, 0.0), role=role)
     return Client(
         id=id,
         name=name,
@@ -278,69 +281,42 @@ class _Workshop:
     examples: Examples
     classes: int
     batch_size: int
+    sampling_rate: float
     dp: DP
     streams: Streams
     ledger: Ledger
     device: str
     precision: str
 
-    def placed(self, part: Part) -> Part:
-        """``part`` with its model on the device."""
-        return replace(part, model=part.model.to(self.device))
-
-    def without_dp(self, part: Part) -> Part:
-        """``part`` laid out for training without DP.
+    def without_dp(self, model: nn.Module) -> nn.Module:
+        """``model`` laid out for training without DP.
 
         Channels last saves an eighth to a third of a step's time. Not for DP-SGD: its flat buffer
         of gradients has the default layout, and its clipping is in float32.
         """
         # which torch's stubs do not know
         layout: Any = {"memory_format": torch.channels_last}
-        model = part.model.to(self.device).to(**layout)
-        return replace(part, model=computing_in(self.precision, model))
-
-    def fitted(
-        self, private: Estimator, proxy: Part | None, teacher_weight: float
-    ) -> Fitted:
-        """The learner of a client whose private model is an estimator."""
-        if teacher_weight:
-            raise ConfigError(
-                f"A private model that is fitted ({private.spec}) teaches no proxy; got "
-                f"beta={teacher_weight:g}. Set it to 0."
-            )
-        placed = None if proxy is None else self.placed(proxy)
-        return Fitted(
-            private.spec,
-            self.examples,
-            classes=self.classes,
-            seed=private.seed,
-            proxy=None if placed is None else placed.model,
-            trainer=None if placed is None else self.trainer(placed, 0.0),
-            balance=private.balance,
-        )
+        return computing_in(self.precision, model.to(self.device).to(**layout))
 
     def trainer(self, part: Part, teacher_weight: float) -> Trainer:
         """DP-SGD of the part's model, or plain training where the ledger promises nothing."""
         if self.ledger.kind is Kind.NONE:
-            part = self.without_dp(part)
+            model = self.without_dp(part.model)
             return PlainSGD(
-                part.model,
-                part.optimizer.over(part.model),
-                self.examples,
+                model,
+                part.optimizer.over(model),
+                self.dp.units(self.examples),
                 classes=self.classes,
-                batch_size=self.batch_size,
+                sampling_rate=self.sampling_rate,
                 teacher_weight=teacher_weight,
                 balance=part.balance,
                 ledger=self.ledger,
                 batches=self.streams.batches,
-                sampling_rate=self.dp.sampling_rate,
-                declared_examples=self.dp.declared_examples,
-                unit=self.dp.unit,
-                max_per_group=self.dp.max_per_group,
             )
+        model = part.model.to(self.device)
         return DPSGD(
-            part.model,
-            part.optimizer.over(part.model),
+            model,
+            part.optimizer.over(model),
             self.examples,
             classes=self.classes,
             batch_size=self.batch_size,
@@ -380,12 +356,3 @@ def _ledger(
     if dp.account is not None:
         dp.account.keep(ledger)
     return ledger
-
-
-def _needed(part: Part | None, role: str, client: str, method: Method) -> Part:
-    if part is None:
-        raise ConfigError(
-            f"Client {client} needs a {role} model for a method of learner {method.learner!r} "
-            f"that keeps the {method.keeps} model; got none. Pass {role}=Part(model, optimizer)."
-        )
-    return part

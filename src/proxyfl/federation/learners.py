@@ -82,10 +82,8 @@ class Learner(Protocol):
 class Single:
     """One model: the one that is shared, or, in ``alone``, the private one."""
 
-    def __init__(
-        self, model: nn.Module, trainer: Trainer, *, role: Role = "proxy"
-    ) -> None:
-        self.model = model
+    def __init__(self, trainer: Trainer, *, role: Role = "proxy") -> None:
+        self.model = trainer.model
         self.trainer = trainer
         self.role = role
 
@@ -153,7 +151,6 @@ class Mutual:
         self,
         private: nn.Module,
         private_optimizer: torch.optim.Optimizer,
-        proxy: nn.Module,
         trainer: Trainer,
         *,
         classes: int,
@@ -165,11 +162,11 @@ class Mutual:
     ) -> None:
         self.usual_steps = usual_steps
         self._balance = balance
-        self.received = frozen_copy(proxy)
+        self.received = frozen_copy(trainer.model)
         self.own = private
         self.private = Residual(private, self.received) if residual else private
         self.private_optimizer = private_optimizer
-        self.proxy = proxy
+        self.proxy = trainer.model
         self.trainer = trainer
         self.classes = classes
         self.alpha = alpha

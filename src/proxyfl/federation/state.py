@@ -2,18 +2,22 @@
 pickle to be stored."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
 
 def pack(
     *,
     models: Mapping[str, nn.Module],
-    optimizers: Mapping[str, torch.optim.Optimizer],
-    streams: Mapping[str, Tensor | None],
+    optimizers: Mapping[str, torch.optim.Optimizer] = _NONE,
+    streams: Mapping[str, Tensor | None] = _NONE,
 ) -> State:
     """Copies of everything, under names such as "proxy/0.weight", "proxy optimizer/1/exp_avg",
     "streams/noise"."""
@@ -40,7 +44,7 @@ def unpack(
     state: State,
     *,
     models: Mapping[str, nn.Module],
-    optimizers: Mapping[str, torch.optim.Optimizer],
+    optimizers: Mapping[str, torch.optim.Optimizer] = _NONE,
 ) -> dict[str, Tensor | None]:
     """Put a state back into models and optimizers; return the random streams' states."""
     for name, model in models.items():

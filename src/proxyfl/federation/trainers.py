@@ -15,14 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl._examples import Examples
 from proxyfl._validate import choice, number
 from proxyfl.errors import ModelError, PrivacyError
 from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import Batch
-from proxyfl.privacy.guarantee import Kind, Unit
+from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.sampling import poisson, sampling_for
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness
 
@@ -60,24 +58,20 @@ class Optimizer:
 
 
 class PlainSGD:
-    """Ordinary training of one model on one client's data."""
+    """Ordinary training of one model on one client's data, drawn at ``sampling_rate``."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        examples: Examples,
+        units: Units,
         *,
         classes: int,
-        batch_size: int,
+        sampling_rate: float,
         teacher_weight: float,
         balance: Balance = NO_BALANCE,
         ledger: Ledger,
         batches: Randomness,
-        sampling_rate: float | None = None,
-        declared_examples: int | None = None,
-        unit: Unit = Unit.RECORD,
-        max_per_group: int | None = None,
     ) -> None:
         if ledger.kind is not Kind.NONE:
             raise PrivacyError(
@@ -87,17 +81,10 @@ class PlainSGD:
         self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
         self.model = model
         self.optimizer = optimizer
-        self._balance = balance
         self.ledger = ledger
-        self.batch_size = batch_size
-        self._units = Units(examples, unit, max_per_group)
-        self.sampling_rate = sampling_for(
-            batch_size,
-            len(self._units),
-            sampling_rate=sampling_rate,
-            declared_examples=declared_examples,
-            unit=unit,
-        ).rate
+        self.sampling_rate = sampling_rate
+        self._units = units
+        self._balance = balance
         self._classes = classes
         self._device = params.trainable(model)[0].device
         self._batches = batches
@@ -109,10 +96,13 @@ class PlainSGD:
 
     def draw(self) -> Batch:
         """The next Poisson sample."""
-        chosen = poisson(len(self._units), self.sampling_rate, self._batches)
         self._drawn += 1
-        return Batch.of(
-            self._units, chosen, self._batches, self._device, self._drawn
+        return Batch.drawn(
+            self._units,
+            self.sampling_rate,
+            self._batches,
+            self._device,
+            self._drawn,
         )
 
     def sample(self) -> Batch:

@@ -24,7 +24,6 @@ from proxyfl.federation.client import (
     DP,
     Client,
     Estimator,
-    Kept,
     Part,
     assemble,
     real,
@@ -37,7 +36,7 @@ from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Budget
-from proxyfl.privacy.spending.account import Ids
+from proxyfl.privacy.spending.account import Ids, Kept
 from proxyfl.seeds import derive
 
 LEDGER_FILE = "ledger.jsonl"

@@ -42,7 +42,7 @@ from proxyfl.privacy.draws import model_draws
 from proxyfl.privacy.guarantee import Kind, Relation, Unit
 from proxyfl.privacy.ledger import Charge, Ledger
 from proxyfl.privacy.noise import add_noise, clip_norm_for
-from proxyfl.privacy.sampling import poisson, sampling_for
+from proxyfl.privacy.sampling import Sampling, poisson, sampling_for
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness
 
@@ -59,15 +59,16 @@ class Batch:
     sizes: Tensor | None = None
 
     @classmethod
-    def of(
+    def drawn(
         cls,
         units: Units,
-        chosen: Tensor,
+        rate: float,
         source: Randomness,
         device: torch.device,
         number: int,
     ) -> Self:
-        """The records of the units ``chosen``, on ``device``."""
+        """The records of units that are drawn at ``rate``, on ``device``."""
+        chosen = poisson(len(units), rate, source)
         rows, sizes = units.records(chosen, source)
         x = units.examples.take(rows).to(device)
         y = units.examples.labels.index_select(0, rows).to(device)
@@ -117,51 +118,13 @@ class DPSGD:
             declared_examples=declared_examples,
             unit=unit,
         )
-        if ledger.unit is not unit:
-            raise PrivacyError(
-                f"The ledger promises something to each {ledger.unit}; this training protects each "
-                f"{unit}. Open the ledger with unit=Unit.{unit.name}."
-            )
-        if (
-            ledger.relation is Relation.ADD_OR_REMOVE
-            and sampling.relation is not ledger.relation
-        ):
-            raise PrivacyError(
-                f"The sampling rate {sampling.rate:.4g} follows from a number of examples; the "
-                "ledger claims add-or-remove. Give sampling_rate, or open the ledger with "
-                "relation=Relation.ZERO_OUT."
-            )
+        _check_promise(ledger, sampling, unit, teacher_weight, balance)
+        _check_randomness(ledger, batches, noise)
         self.clip_norm = number("clip_norm", clip_norm, above=0)
         self.noise_multiplier = number(
             "noise_multiplier", noise_multiplier, above=0
         )
-        self._balance = balance
-        self.teacher_weight = number("beta", teacher_weight, at_least=0, at_most=1)
-        if teacher_weight > 0 and ledger.kind is Kind.END_TO_END:
-            raise PrivacyError(
-                f"A proxy with beta={teacher_weight} learns from a private model, so its "
-                f"guarantee is conditional; "
-                "the ledger claims end-to-end. Open the ledger with kind=Kind.CONDITIONAL, or set "
-                "beta to 0."
-            )
-        if not balance.public:
-            raise PrivacyError(
-                "The class weights or offsets of this model come from private class counts, which "
-                "no epsilon covers. Give publicly known shares: learning.prevalence, or "
-                "label.prevalence in the schema."
-            )
-        if (batches.simulated or noise.simulated) and not ledger.simulated:
-            raise PrivacyError(
-                "Seeded batches or noise can be recomputed and protect nobody; the ledger claims "
-                "a real guarantee. "
-                "Use seeds.System for both, or open the ledger with simulated=True."
-            )
-        if ledger.simulated and not noise.simulated:
-            raise PrivacyError(
-                "Noise from the operating system is new in every repetition; a simulated ledger "
-                "records a repeated "
-                "round once. Open the ledger with simulated=False, or use seeds.Seeded."
-            )
+        self.teacher_weight = teacher_weight
         # the layout of the gradients, which fused optimizers take for given
         for parameter in params.trainable(model):
             parameter.data = parameter.data.contiguous()
@@ -171,6 +134,7 @@ class DPSGD:
         self.batch_size = batch_size
         self.sampling_rate = sampling.rate
         self._classes = classes
+        self._balance = balance
         self._batches = batches
         self._noise = noise
         nobody = examples.take(torch.empty(0, dtype=torch.int64))
@@ -207,20 +171,17 @@ class DPSGD:
     def draw(self) -> Batch:
         """The next Poisson sample. Uses up one step that ``begin_round`` put on record."""
         self._charge = self.ledger.take(self.sampling_rate, self.noise_multiplier)
-        chosen = poisson(
-            len(self._units), self._charge.sampling_rate, self._batches
-        )
         self._drawn += 1
-        self._unused = Batch.of(
-            self._units, chosen, self._batches, self._device, self._drawn
-        )
+        self._unused = self._batch(self._charge.sampling_rate, self._drawn)
         return self._unused
 
     def sample(self) -> Batch:
         """A Poisson sample for a model that is never released. It pays for no step, and ``step``
         refuses it."""
-        chosen = poisson(len(self._units), self.sampling_rate, self._batches)
-        return Batch.of(self._units, chosen, self._batches, self._device, 0)
+        return self._batch(self.sampling_rate, 0)
+
+    def _batch(self, rate: float, number: int) -> Batch:
+        return Batch.drawn(self._units, rate, self._batches, self._device, number)
 
     def step(
         self, batch: Batch, teacher_logits: Tensor | None = None
@@ -271,3 +232,57 @@ class DPSGD:
         self._batches.restore(state.get("batches"))
         self._noise.restore(state.get("noise"))
         self._begun.clear()
+
+
+def _check_promise(
+    ledger: Ledger,
+    sampling: Sampling,
+    unit: Unit,
+    teacher_weight: float,
+    balance: Balance,
+) -> None:
+    """Refuse a ledger that promises more than this training keeps, and what no ledger covers."""
+    if ledger.unit is not unit:
+        raise PrivacyError(
+            f"The ledger promises something to each {ledger.unit}; this training protects each "
+            f"{unit}. Open the ledger with unit=Unit.{unit.name}."
+        )
+    if (
+        ledger.relation is Relation.ADD_OR_REMOVE
+        and sampling.relation is not ledger.relation
+    ):
+        raise PrivacyError(
+            f"The sampling rate {sampling.rate:.4g} follows from a number of examples; the "
+            "ledger claims add-or-remove. Give sampling_rate, or open the ledger with "
+            "relation=Relation.ZERO_OUT."
+        )
+    number("beta", teacher_weight, at_least=0, at_most=1)
+    if teacher_weight > 0 and ledger.kind is Kind.END_TO_END:
+        raise PrivacyError(
+            f"A proxy with beta={teacher_weight} learns from a private model, so its guarantee is "
+            "conditional; the ledger claims end-to-end. Open the ledger with "
+            "kind=Kind.CONDITIONAL, or set beta to 0."
+        )
+    if not balance.public:
+        raise PrivacyError(
+            "The class weights or offsets of this model come from private class counts, which "
+            "no epsilon covers. Give publicly known shares: learning.prevalence, or "
+            "label.prevalence in the schema."
+        )
+
+
+def _check_randomness(
+    ledger: Ledger, batches: Randomness, noise: Randomness
+) -> None:
+    """Refuse a ledger that takes seeded numbers for real ones, or the other way round."""
+    if (batches.simulated or noise.simulated) and not ledger.simulated:
+        raise PrivacyError(
+            "Seeded batches or noise can be recomputed and protect nobody; the ledger claims a "
+            "real guarantee. Use seeds.System for both, or open the ledger with simulated=True."
+        )
+    if ledger.simulated and not noise.simulated:
+        raise PrivacyError(
+            "Noise from the operating system is new in every repetition; a simulated ledger "
+            "records a repeated round once. Open the ledger with simulated=False, or use "
+            "seeds.Seeded."
+        )

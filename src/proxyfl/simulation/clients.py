@@ -21,7 +21,6 @@ from proxyfl.federation.client import (
     DP,
     Client,
     Estimator,
-    Kept,
     Part,
     assemble,
     seeded,
@@ -34,6 +33,7 @@ from proxyfl.privacy.clipping.validation import checked_clipper
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Budget
 from proxyfl.privacy.sampling import Sampling
+from proxyfl.privacy.spending.account import Kept
 from proxyfl.seeds import derive
 from proxyfl.simulation.config import Config, Optimizer
 from proxyfl.simulation.division import ClientData

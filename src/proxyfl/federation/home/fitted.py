@@ -10,12 +10,11 @@ with, and the seed; so a resumed run keeps the same one. It is never shared.
 
 from torch import Tensor, nn
 
-from proxyfl import params
 from proxyfl._examples import Examples
 from proxyfl.errors import ConfigError
 from proxyfl.federation.home.choosing import choose
 from proxyfl.federation.home.model import Home
-from proxyfl.federation.learners import Losses, Trainer, frozen_copy, mean_of
+from proxyfl.federation.learners import Losses, Single, Trainer, frozen_copy
 from proxyfl.federation.methods import Role
 from proxyfl.federation.state import State, pack, unpack
 from proxyfl.losses import NO_BALANCE, Balance
@@ -31,14 +30,15 @@ class Fitted:
         *,
         classes: int,
         seed: int,
-        proxy: nn.Module | None = None,
         trainer: Trainer | None = None,
         balance: Balance = NO_BALANCE,
     ) -> None:
         self.spec = spec
-        self.proxy = proxy
-        self.received = None if proxy is None else frozen_copy(proxy)
-        self._trainer = trainer
+        self.received: nn.Module | None = None
+        self._single: Single | None = None
+        if trainer is not None:
+            self.received = frozen_copy(trainer.model)
+            self._single = Single(trainer)
         self._examples = examples
         self._classes = classes
         self._seed = seed
@@ -47,33 +47,31 @@ class Fitted:
 
     @property
     def trainer(self) -> Trainer:
-        """What trains the proxy; ConfigError for a client that has none."""
-        if self._trainer is None:
-            raise ConfigError(f"{self.spec} is fitted; nothing trains it in steps.")
-        return self._trainer
+        return self._proxy.trainer
 
     @property
     def shared(self) -> nn.Module:
-        if self.proxy is None:
+        return self._proxy.model
+
+    @property
+    def _proxy(self) -> Single:
+        """The proxy and its training; ConfigError for a client that has none."""
+        if self._single is None:
             raise ConfigError(
                 f"A client with {self.spec} and no proxy shares nothing."
             )
-        return self.proxy
+        return self._single
 
     def train(self, round: int, steps: int) -> Losses:
         self._private = None
-        if self._trainer is None or self.received is None or self.proxy is None:
+        if self._single is None or self.received is None:
             return Losses()
         # as in ``Mutual``: what the exchange gave is what the round begins with
-        self.received.load_state_dict(self.proxy.state_dict())
-        self._trainer.begin_round(round, steps)
-        losses = []
-        for _ in range(steps):
-            losses.append(self._trainer.step(self._trainer.draw()))
-        return Losses(proxy=mean_of(losses))
+        self.received.load_state_dict(self._single.model.state_dict())
+        return self._single.train(round, steps)
 
     def adopt(self, theta: Tensor) -> None:
-        params.load_flat(self.shared, theta)
+        self._proxy.adopt(theta)
 
     def models(self) -> dict[Role, nn.Module]:
         if self._private is None:
@@ -86,32 +84,16 @@ class Fitted:
                 seed=self._seed,
             )
         found: dict[Role, nn.Module] = {"private": self._private}
-        if self.proxy is not None:
-            found["proxy"] = self.proxy
-        return found
+        return found if self._single is None else found | self._single.models()
 
     def state(self) -> State:
-        if self._trainer is None:
+        if self._single is None or self.received is None:
             return {}
-        return pack(
-            models=self._models(),
-            optimizers={"proxy optimizer": self._trainer.optimizer},
-            streams=self._trainer.state(),
-        )
+        return self._single.state() | pack(models={"received": self.received})
 
     def restore(self, state: State) -> None:
         self._private = None
-        if self._trainer is None:
+        if self._single is None or self.received is None:
             return
-        streams = unpack(
-            state,
-            models=self._models(),
-            optimizers={"proxy optimizer": self._trainer.optimizer},
-        )
-        self._trainer.restore(streams)
-
-    def _models(self) -> dict[str, nn.Module]:
-        found: dict[str, nn.Module] = {"proxy": self.shared}
-        if self.received is not None:
-            found["received"] = self.received
-        return found
+        self._single.restore(state)
+        unpack(state, models={"received": self.received})

@@ -194,6 +194,21 @@ class Account:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kept:
+    """Where a client's spending is kept beside that of other studies: the account's folder, the ids
+    of the client's records, and what to call this study."""
+
+    folder: Path
+    ids: Ids
+    study: str
+
+    def keep(self, ledger: Ledger) -> None:
+        """Give ``ledger`` its page in the account."""
+        account = Account(self.folder)
+        ledger.page = account.page(self.ids, ledger, study=self.study)
+
+
+@dataclasses.dataclass(frozen=True)
 class LedgerPage:
     """One ledger's place in the account."""
 
