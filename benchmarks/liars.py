@@ -124,7 +124,6 @@ def _train(
         clients,
         rounds=rounds,
         exchange=partial(_exchange, graph, guards, before, attack),
-        shares=True,
         transport=MemoryTransport(),
         presence=membership.everyone(SITES),
         evaluate=judged,

@@ -20,7 +20,7 @@ from proxyfl.transport.wire import Message, encode
 from tests.waiting import PATIENCE
 
 SIZE = 7
-NAMES = ("none", "mean", "cycle", "pushsum")
+NAMES = ("mean", "cycle", "pushsum")
 HALF = topology.exponential(0.5)
 
 
@@ -47,8 +47,6 @@ def mix(name, held, *, round=0, leaving=frozenset(), graph=HALF, transport=None)
 def matrix(name: str, clients: int, round: int, graph=HALF) -> np.ndarray:
     """P, written down from the method's definition."""
     eye = np.eye(clients)
-    if name == "none":
-        return eye
     if name == "mean":
         return np.full((clients, clients), 1 / clients)
     if name == "cycle":
@@ -97,11 +95,7 @@ def test_mass_is_conserved_when_clients_leave(
 ) -> None:
     """Whoever leaves hands on: total mass and weight stay, and those who stay are exactly those who
     hold them."""
-    leaving = (
-        data.draw(st.sets(st.integers(0, clients - 1), max_size=clients - 1))
-        if name != "none"
-        else set()
-    )
+    leaving = data.draw(st.sets(st.integers(0, clients - 1), max_size=clients - 1))
     before = masses(range(clients), seed=clients)
     after, _ = mix(name, before, round=round, leaving=leaving)
     assert set(after) == set(range(clients)) - leaving
@@ -138,7 +132,6 @@ def frame() -> int:
 @pytest.mark.parametrize(
     ("name", "clients", "messages"),
     [
-        ("none", 4, 0),
         ("mean", 1, 0),
         ("mean", 4, 6),
         ("cycle", 1, 0),

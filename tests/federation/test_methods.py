@@ -40,7 +40,9 @@ def test_what_is_kept() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_every_exchange_exists(name: str) -> None:
     """Each row's exchange can be made."""
-    assert callable(exchange.make(METHODS[name].exchange, topology.exponential()))
+    if METHODS[name].exchange != "none":
+        made = exchange.make(METHODS[name].exchange, topology.exponential())
+        assert callable(made)
 
 
 def test_by_name() -> None:

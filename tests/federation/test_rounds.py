@@ -154,11 +154,13 @@ def small(
     """The clients ``hosted`` of a run, after its rounds, and their records."""
     prepared = runner.prepare(config, dataset=DIGITS, methods={"mine": method})
     clients = [prepared.assembly("mine").client(i) for i in hosted]
+    mixes = method.exchange != "none"
     loop = run_rounds(
         clients,
         rounds=config.rounds,
-        exchange=exchange.make(method.exchange, prepared.topology),
-        shares=method.exchange != "none",
+        exchange=exchange.make(method.exchange, prepared.topology)
+        if mixes
+        else None,
         transport=MemoryTransport(),
         presence=membership.everyone(config.partition.clients)
         if len(hosted) == config.partition.clients
@@ -323,7 +325,6 @@ def loop(clients: list[Client], presence, rounds: int = 1, name: str = "pushsum"
         clients,
         rounds=rounds,
         exchange=exchange.make(name, topology.exponential(0.5)),
-        shares=True,
         transport=MemoryTransport(),
         presence=presence,
         evaluate=score,
@@ -340,7 +341,6 @@ def test_an_unpaid_proxy_does_not_leave() -> None:
         [client(0), client(1, Unpaid)],
         rounds=1,
         exchange=exchange.make("pushsum", topology.exponential()),
-        shares=True,
         transport=transport,
         presence=membership.everyone(2),
         evaluate=score,

@@ -1,7 +1,7 @@
 r"""The exchanges by which models mix: P(t) applied to masses, over a transport (paper, Alg. 1,
 lines 7 to 11, in mass form).
 
-    none      nothing moves
+    none      nothing moves: there is no exchange
     mean      P = 11'/K: everyone sends to a hub, which adds and sends a K-th of the sum back
     cycle     P shifts by one: each client hands its model on whole
     pushsum   P(t) from a topology, peer to peer
@@ -84,18 +84,6 @@ Exchange = Callable[
 those who stay."""
 
 
-def none(
-    masses: Mapping[int, Mass],
-    present: Sequence[int],
-    leaving: Set[int],
-    channel: MassChannel,
-) -> dict[int, Mass]:
-    """P = I: everyone keeps what they have."""
-    return {
-        client: mass for client, mass in masses.items() if client not in leaving
-    }
-
-
 def mean(
     masses: Mapping[int, Mass],
     present: Sequence[int],
@@ -168,9 +156,8 @@ def peer_to_peer(topology: Topology) -> Exchange:
 
 
 def make(name: str, topology: Topology) -> Exchange:
-    """The exchange that a method's row names."""
+    """The exchange that the row of a method with one names."""
     exchanges = {
-        "none": none,
         "mean": mean,
         "cycle": peer_to_peer(cycle()),
         "pushsum": peer_to_peer(topology),

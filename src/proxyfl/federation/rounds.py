@@ -60,22 +60,33 @@ class ClientRound:
 
 @dataclass
 class _Work:
-    """The measurements of one client's round so far."""
+    """One client's round so far; ``last`` if its scores are the client's last."""
 
-    losses: Losses = field(default_factory=Losses)
+    client: Client
+    steps: int
+    last: bool
+    losses: Losses
+    training: float
     scores: dict[Role, Score] = field(default_factory=dict)
     keeps: str | None = None
-    steps: int = 0
-    training: float = 0.0
     evaluation: float = 0.0
+
+    def score(
+        self, models: Mapping[Role, torch.nn.Module], evaluate: Evaluator
+    ) -> None:
+        started = time.perf_counter()
+        for role, model in models.items():
+            self.scores[role] = evaluate(model, self.client.id, last=self.last)
+            if isinstance(model, Home):
+                self.keeps = model.name
+        self.evaluation += time.perf_counter() - started
 
 
 def run_rounds(
     clients: Sequence[Client],
     *,
     rounds: int,
-    exchange: Exchange,
-    shares: bool,
+    exchange: Exchange | None,
     transport: Transport,
     presence: Callable[[int], Presence],
     evaluate: Evaluator,
@@ -84,69 +95,38 @@ def run_rounds(
     timeout: float = 60.0,
 ) -> Iterator[list[ClientRound]]:
     """Run rounds ``start`` to ``rounds`` for these clients; yield each round's records as
-    it ends."""
+    it ends. Without an ``exchange`` nothing is shared."""
     for round in range(start, rounds):
         who = presence(round)
         here = [client for client in clients if client.id in who.present]
-        work = {
-            client.id: _train(client, round, who.steps(client.id, client.steps))
-            for client in here
-        }
+        work = [_train(client, round, who, round == rounds - 1) for client in here]
         scored = [
-            client
-            for client in here
-            if evaluate_now(round) or client.id in who.leaving
+            each
+            for each in work
+            if evaluate_now(round) or each.client.id in who.leaving
         ]
-        is_last = {
-            client.id: round == rounds - 1 or client.id in who.leaving
-            for client in scored
-        }
-        for client in scored:
-            models = client.learner.models()
-            _score(client.id, work[client.id], models, evaluate, is_last[client.id])
+        for each in scored:
+            each.score(each.client.learner.models(), evaluate)
         started = time.perf_counter()
-        traffic = (
-            _exchange(here, round, who, exchange, transport, timeout)
-            if shares
-            else {}
-        )
+        traffic: dict[int, Traffic] = {}
+        if exchange is not None:
+            traffic = _exchange(here, round, who, exchange, transport, timeout)
         exchanging = (time.perf_counter() - started) / max(1, len(here))
-        for client in scored:
-            if shares and client.id not in who.handing_over:
-                models = {"received": client.learner.shared}
-                _score(
-                    client.id, work[client.id], models, evaluate, is_last[client.id]
-                )
-        yield [
-            _record(
-                c, round, who, work[c.id], traffic.get(c.id, Traffic()), exchanging
-            )
-            for c in here
-        ]
+        for each in scored:
+            if exchange is not None and each.client.id not in who.handing_over:
+                each.score({"received": each.client.learner.shared}, evaluate)
+        yield [_record(each, round, who, traffic, exchanging) for each in work]
 
 
-def _train(client: Client, round: int, steps: int) -> _Work:
+def _train(client: Client, round: int, who: Presence, last: bool) -> _Work:
     # dropout draws from the global generator
     seed_global(client.global_seed(round))
     started = time.perf_counter()
     client.settle(round)
+    steps = who.steps(client.id, client.steps)
     losses = client.learner.train(round, steps)
-    return _Work(losses=losses, steps=steps, training=time.perf_counter() - started)
-
-
-def _score(
-    client: int,
-    work: _Work,
-    models: Mapping[Role, torch.nn.Module],
-    evaluate: Evaluator,
-    last: bool,
-) -> None:
-    started = time.perf_counter()
-    for role, model in models.items():
-        work.scores[role] = evaluate(model, client, last=last)
-        if isinstance(model, Home):
-            work.keeps = model.name
-    work.evaluation += time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    return _Work(client, steps, last or client.id in who.leaving, losses, seconds)
 
 
 def _exchange(
@@ -180,13 +160,13 @@ def _exchange(
 
 
 def _record(
-    client: Client,
+    work: _Work,
     round: int,
     who: Presence,
-    work: _Work,
-    traffic: Traffic,
+    traffic: Mapping[int, Traffic],
     exchanging: float,
 ) -> ClientRound:
+    client = work.client
     return ClientRound(
         round=round,
         client=client.id,
@@ -197,7 +177,7 @@ def _record(
         losses=work.losses,
         scores=work.scores,
         epsilon=client.ledger.epsilon(through=round),
-        traffic=traffic,
+        traffic=traffic.get(client.id, Traffic()),
         weight=client.weight,
         seconds={
             "training": work.training,

@@ -118,7 +118,6 @@ def simulate(
         clients,
         rounds=agreed.rounds,
         exchange=exchange.make("pushsum", agreed.mixing()),
-        shares=True,
         transport=MemoryTransport(),
         presence=lambda round: presences[round],
         evaluate=judged,

@@ -262,7 +262,6 @@ class Node:
             rounds=round + 1,
             start=round,
             exchange=self.participant,
-            shares=True,
             transport=transport,
             presence=lambda _round: who,
             evaluate=self._evaluate,

@@ -139,11 +139,13 @@ def _records(
 ) -> Iterator[list[ClientRound]]:
     config, method = prepared.config, prepared.methods[task.method]
     presences = prepared.presences[task.method]
+    mixes = method.exchange != "none"
     return run_rounds(
         clients,
         rounds=config.rounds,
-        exchange=exchange.make(method.exchange, prepared.topology),
-        shares=method.exchange != "none",
+        exchange=exchange.make(method.exchange, prepared.topology)
+        if mixes
+        else None,
         transport=transport,
         presence=lambda round: presences[round],
         evaluate=evaluator(config, prepared.dataset, method),
