@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 Columns = tuple[dict[int, float], ...]
 Topology = Callable[[int, int], Columns]
 
-_ALONE: Columns = ({0: 1.0},)
-
 
 def exponential(self_weight: float = 0.0) -> Topology:
     """Send to the client 1, 2, 4, ... 2^floor(log2(n-1)) steps ahead in turn, then begin again at
@@ -62,16 +60,11 @@ def complete(self_weight: float | None = None) -> Topology:
         _kept(self_weight)
 
     def schedule(_round: int, n: int) -> Columns:
-        if n == 1:
-            return _ALONE
         if self_weight is None:
             # One column stands for all: n references instead of n * n entries. Columns are never
             # changed in place.
             return (dict.fromkeys(range(n), 1.0 / n),) * n
-        return tuple(
-            _column(j, [k for k in range(n) if k != j], self_weight)
-            for j in range(n)
-        )
+        return tuple(_column(j, range(n), self_weight) for j in range(n))
 
     return schedule
 
@@ -94,8 +87,6 @@ def random_out(
         )
 
     def schedule(round: int, n: int) -> Columns:
-        if n == 1:
-            return _ALONE
         count = min(degree, n - 1)
         kept = 1.0 / (count + 1) if self_weight is None else self_weight
         columns = []
@@ -180,35 +171,25 @@ def make(
         for key, value in {"self_weight": self_weight, "degree": degree}.items()
         if value is not None
     }
-    factory = TOPOLOGIES.get(name)
-    takes: Sequence[str] = (
-        () if factory is None else list(inspect.signature(factory).parameters)
-    )
-    known = factory is not None or name.endswith((".json", ".npy")) or ":" in name
-    if not known:
+    is_file = name.endswith((".json", ".npy"))
+    if name not in TOPOLOGIES and not is_file and ":" not in name:
         raise TopologyError(
             f"Unknown topology {name!r}. Known: {', '.join(TOPOLOGIES)}; or a .json or .npy file "
             f"with one or more "
             'K x K matrices, or your own function as "package.module:function".'
         )
-    if refused := [key for key in given if key not in takes]:
-        fits = [
-            other
-            for other, f in TOPOLOGIES.items()
-            if set(given) <= set(inspect.signature(f).parameters)
-        ]
+    taken = takes(name)
+    if refused := [key for key in given if key not in taken]:
+        fits = [other for other in TOPOLOGIES if set(given) <= set(takes(other))]
         raise TopologyError(
             f"Topology {name!r} takes no {' and no '.join(refused)}. Leave it out, or use one "
             f"that does: "
             f"{', '.join(fits)}."
         )
-    if factory is not None:
-        return factory(**given, **({"seed": seed} if "seed" in takes else {}))
-    return (
-        _from_file(Path(name))
-        if name.endswith((".json", ".npy"))
-        else _from_function(name)
-    )
+    if name in TOPOLOGIES:
+        seeded = {"seed": seed} if "seed" in taken else {}
+        return TOPOLOGIES[name](**given, **seeded)
+    return _from_file(Path(name)) if is_file else _from_function(name)
 
 
 def takes(name: str) -> tuple[str, ...]:
@@ -256,16 +237,17 @@ def _kept(self_weight: float) -> None:
 
 
 def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
+    """What ``j`` keeps and sends to the ``others``, itself left out; all is kept if there are
+    none."""
+    receivers = [k for k in others if k != j]
+    if not receivers:
+        return {j: 1.0}
     own = {j: kept} if kept > 0 else {}
-    return own | dict.fromkeys(others, (1.0 - kept) / len(others))
+    return own | dict.fromkeys(receivers, (1.0 - kept) / len(receivers))
 
 
 def _shift(hop: int, n: int, kept: float) -> Columns:
-    return (
-        _ALONE
-        if n == 1
-        else tuple(_column(j, [(j + hop) % n], kept) for j in range(n))
-    )
+    return tuple(_column(j, [(j + hop) % n], kept) for j in range(n))
 
 
 def _subset(count: int, below: int, seed: int, round: int, j: int) -> set[int]:
