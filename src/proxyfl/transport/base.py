@@ -1,7 +1,16 @@
 """The interface that moves frames between clients. docs/transports.md states the contract;
 tests/transport/contract.py tests it."""
 
-from typing import Protocol
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from proxyfl.errors import TransportError
+
+T = TypeVar("T")
+
+_SHORTEST, _LONGEST = 5e-5, 2e-3
+"""Seconds between two looks: soon at first, seldom when a peer takes its time."""
 
 
 class Transport(Protocol):
@@ -32,6 +41,26 @@ class Transport(Protocol):
     def close(self) -> None:
         """Give back what the transport holds. Frames not yet received are lost."""
         ...
+
+
+def until(look: Callable[[], T | None], timeout: float) -> T | None:
+    """What ``look`` finds, looking again and again; None after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    pause = _SHORTEST
+    while True:
+        found = look()
+        if found is not None or time.monotonic() >= deadline:
+            return found
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST)
+
+
+def check_open(closed: bool) -> None:
+    """Raise TransportError if ``closed``."""
+    if closed:
+        raise TransportError(
+            "This transport is closed. Open a new one to send or receive."
+        )
 
 
 def silent(*, sender: int, receiver: int, round: int, timeout: float) -> str:

@@ -19,7 +19,7 @@ class MemoryTransport:
         """Hand ``frame`` over for ``receiver``."""
         key = (sender, receiver, round)
         with self._changed:
-            self._check_open()
+            base.check_open(self._closed)
             if key in self._frames:
                 raise TransportError(
                     base.repeated(sender=sender, receiver=receiver, round=round)
@@ -36,7 +36,7 @@ class MemoryTransport:
         key = (sender, receiver, round)
         deadline = time.monotonic() + timeout
         with self._changed:
-            self._check_open()
+            base.check_open(self._closed)
             while key not in self._frames:
                 if (
                     not self._changed.wait(max(deadline - time.monotonic(), 0.0))
@@ -50,7 +50,7 @@ class MemoryTransport:
                             timeout=timeout,
                         )
                     )
-                self._check_open()
+                base.check_open(self._closed)
             return self._frames.pop(key)
 
     def close(self) -> None:
@@ -59,9 +59,3 @@ class MemoryTransport:
             self._closed = True
             self._frames.clear()
             self._changed.notify_all()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TransportError(
-                "This transport is closed. Open a new one to send or receive."
-            )

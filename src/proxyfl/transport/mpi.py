@@ -8,11 +8,10 @@ deadline and occupy a core. Nothing is pickled."""
 import os
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.transport import base
@@ -23,14 +22,9 @@ if TYPE_CHECKING:
 CONTROL = 0
 """The tag of all messages that are not frames. Those from one rank to another arrive in order."""
 
-_SHORTEST, _LONGEST = 5e-5, 2e-3
-"""Seconds between two looks: soon at first, seldom when a peer takes its time."""
-
 _NAME_BYTES = 64
 _SMALLEST_TAG_LIMIT = 32767
 """What the MPI standard promises at least."""
-
-T = TypeVar("T")
 
 
 def launched() -> int:
@@ -91,7 +85,7 @@ class MpiEndpoint:
         self, *, source: int, tag: int = CONTROL, timeout: float
     ) -> bytes | None:
         """The next message of rank ``source`` under ``tag``; None after ``timeout`` seconds."""
-        return until(lambda: self.look(source, tag), timeout)
+        return base.until(lambda: self.look(source, tag), timeout)
 
     def look(self, source: int, tag: int) -> bytes | None:
         """The same without waiting: None if the message is not here, or not all of it."""
@@ -117,7 +111,7 @@ class MpiEndpoint:
 
     def flush(self, timeout: float) -> list[int]:
         """Wait until all that was sent is received; the ranks that have not done so in time."""
-        until(lambda: None if self._late() else True, timeout)
+        base.until(lambda: None if self._late() else True, timeout)
         return self._late()
 
     def abort(self, code: int) -> None:
@@ -185,7 +179,7 @@ class MpiTransport:
 
     def send(self, frame: bytes, *, sender: int, receiver: int, round: int) -> None:
         """Hand ``frame`` over for ``receiver``."""
-        self._check_open()
+        base.check_open(self._closed)
         rank = self._rank(receiver)
         tag = self._tag(sender, receiver, round)
         if self._endpoint.waits_for(rank, tag):
@@ -202,10 +196,10 @@ class MpiTransport:
         tag = self._tag(sender, receiver, round)
 
         def look() -> bytes | None:
-            self._check_open()
+            base.check_open(self._closed)
             return self._endpoint.look(rank, tag)
 
-        frame = until(look, timeout)
+        frame = base.until(look, timeout)
         if frame is None:
             silent = base.silent(
                 sender=sender, receiver=receiver, round=round, timeout=timeout
@@ -220,30 +214,12 @@ class MpiTransport:
         """Refuse to send and receive from now on. The endpoint stays open."""
         self._closed = True
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TransportError(
-                "This transport is closed. Open a new one to send or receive."
-            )
-
     def _rank(self, client: int) -> int:
         return client % self._endpoint.size
 
     def _tag(self, sender: int, receiver: int, round: int) -> int:
         key = (round * self._clients + sender) * self._clients + receiver
         return CONTROL + 1 + key % self._endpoint.highest_tag
-
-
-def until(look: Callable[[], T | None], timeout: float) -> T | None:
-    """What ``look`` finds, looking again and again; None after ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
-    pause = _SHORTEST
-    while True:
-        found = look()
-        if found is not None or time.monotonic() >= deadline:
-            return found
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST)
 
 
 def _world() -> "MPI.Intracomm":

@@ -9,15 +9,11 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.transport import base
-
-_SHORTEST, _LONGEST = 5e-5, 2e-3
-"""Seconds between two looks at the folder: soon at first, seldom when a peer takes its time."""
 
 
 @contextlib.contextmanager
@@ -57,11 +53,11 @@ class SharedTransport:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
-        self._closed = threading.Event()
+        self._closed = False
 
     def send(self, frame: bytes, *, sender: int, receiver: int, round: int) -> None:
         """Hand ``frame`` over for ``receiver``."""
-        self._check_open()
+        base.check_open(self._closed)
         path = self._path(sender, receiver, round)
         scratch = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         try:
@@ -85,34 +81,28 @@ class SharedTransport:
     ) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         path = self._path(sender, receiver, round)
-        deadline, pause = time.monotonic() + timeout, _SHORTEST
-        while True:
-            self._check_open()
-            with contextlib.suppress(FileNotFoundError):
+
+        def look() -> bytes | None:
+            base.check_open(self._closed)
+            try:
                 frame = path.read_bytes()
                 path.unlink()
-                return frame
-            if time.monotonic() >= deadline:
-                raise PeerTimeout(
-                    base.silent(
-                        sender=sender,
-                        receiver=receiver,
-                        round=round,
-                        timeout=timeout,
-                    )
-                )
-            self._closed.wait(pause)
-            pause = min(2 * pause, _LONGEST)
+            except FileNotFoundError:  # not yet, or another thread was first
+                return None
+            return frame
+
+        frame = base.until(look, timeout)
+        if frame is None:
+            silent = base.silent(
+                sender=sender, receiver=receiver, round=round, timeout=timeout
+            )
+            raise PeerTimeout(silent)
+        return frame
 
     def close(self) -> None:
-        """Wake whoever waits, with a TransportError. The folder belongs to whoever made it."""
-        self._closed.set()
+        """End the waiting of others with a TransportError. The folder belongs to whoever made
+        it."""
+        self._closed = True
 
     def _path(self, sender: int, receiver: int, round: int) -> Path:
         return self._folder / f"{round}-{sender}-{receiver}"
-
-    def _check_open(self) -> None:
-        if self._closed.is_set():
-            raise TransportError(
-                "This transport is closed. Open a new one to send or receive."
-            )
