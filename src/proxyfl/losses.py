@@ -42,12 +42,6 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return -(targets * logits.log_softmax(1)).sum(1)
 
 
-def kl_divergence(teacher_logits: Tensor, student_logits: Tensor) -> Tensor:
-    """KL(teacher || student), one value per example."""
-    p = teacher_logits.log_softmax(1)
-    return (p.exp() * (p - student_logits.log_softmax(1))).sum(1)
-
-
 @dataclass(frozen=True)
 class Balance:
     """The way a loss makes up for uneven classes; without arguments, not at all.

@@ -14,13 +14,13 @@ from proxyfl.errors import ConfigError, PrivacyError
 from proxyfl.federation.learners import Mutual, Residual, Single
 from proxyfl.federation.metrics import evaluate
 from proxyfl.federation.trainers import Optimizer, PlainSGD
-from proxyfl.losses import kl_divergence
 from proxyfl.models import build
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Seeded
+from tests.federation.test_losses import kl_divergence
 
 DIGITS = load("digits")
 N = 40

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxyfl.errors import ConfigError
-from proxyfl.losses import blended_targets, cross_entropy, kl_divergence
+from proxyfl.losses import blended_targets, cross_entropy
 
 
 def logits(seed: int, n: int = 5, classes: int = 4, scale: float = 3.0) -> Tensor:
@@ -35,19 +35,11 @@ def test_cross_entropy_of_labels() -> None:
     )
 
 
-def test_kl_divergence() -> None:
-    """KL(teacher || student) agrees with torch's, is zero for equals, and is not symmetric."""
-    teacher, student = logits(1), logits(2)
-    expected = F.kl_div(
+def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
+    """KL(teacher || student), one value per example, by torch."""
+    return F.kl_div(
         student.log_softmax(1), teacher.softmax(1), reduction="none"
     ).sum(1)
-    torch.testing.assert_close(kl_divergence(teacher, student), expected)
-    torch.testing.assert_close(
-        kl_divergence(teacher, teacher + 7), torch.zeros(5, dtype=torch.float64)
-    )
-    assert not torch.allclose(
-        kl_divergence(teacher, student), kl_divergence(student, teacher)
-    )
 
 
 @settings(max_examples=25)

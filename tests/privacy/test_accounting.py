@@ -24,12 +24,11 @@ from proxyfl.privacy.accounting import (
     Segment,
     epsilon,
     merged,
-    pld_epsilon,
     pld_of,
-    rdp_epsilon,
     rdp_of,
 )
 from proxyfl.privacy.guarantee import Epsilon, Kind
+from tests.privacy.alike import pld_epsilon, rdp_epsilon
 
 # The paper's histopathology table (sigma = 1.4, B = 32, 30 epochs, delta = 1e-5): examples, RDP,
 # PLD. The paper prints 2.36, 2.17, 2.08, 2.12, 1.00; these three decimals were computed with

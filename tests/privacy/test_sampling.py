@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.accounting import pld_epsilon
 from proxyfl.privacy.guarantee import Relation
 from proxyfl.privacy.sampling import Sampling, poisson, sampling_for
 from proxyfl.seeds import Randomness, Seeded, System
+from tests.privacy.alike import pld_epsilon
 
 SOURCES = [Seeded(7, "batches", 0), System()]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from proxyfl.privacy.accounting import pld_epsilon
 from proxyfl.sweeps import file as sweep
 from reproduction import records
 from reproduction.__main__ import main
 from reproduction.catalogue import EXPERIMENTS, FOLDER
 from reproduction.records import Record
 from reproduction.series import Results
+from tests.privacy.alike import pld_epsilon
 from tests.reproduction.conftest import recorded
 from tests.waiting import PATIENCE
 

@@ -15,7 +15,6 @@ from proxyfl.data.stores.index import PARTS, Content, Entry
 from proxyfl.data.stores.writing import write_store
 from proxyfl.errors import ConfigError
 from proxyfl.federation.modelfile import about_model
-from proxyfl.privacy.accounting import pld_epsilon
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.records import folder
@@ -24,6 +23,7 @@ from proxyfl.simulation.prepare import prepare
 from proxyfl.simulation.run import resume, run
 from tests import ranks
 from tests.data.tables import making
+from tests.privacy.alike import pld_epsilon
 
 from .engines import assert_equal_runs
 from .test_engines import StopAt

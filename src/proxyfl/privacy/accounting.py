@@ -41,25 +41,6 @@ class Segment:
         _validate.whole("steps", self.steps, at_least=0)
 
 
-def rdp_epsilon(
-    *,
-    sampling_rate: float,
-    noise_multiplier: float,
-    steps: int,
-    delta: float,
-    orders: Sequence[float] = PAPER_ORDERS,
-) -> float:
-    """Epsilon of ``steps`` alike steps by Rényi DP; 0 for no step."""
-    return rdp_of([Segment(sampling_rate, noise_multiplier, steps)], delta, orders)
-
-
-def pld_epsilon(
-    *, sampling_rate: float, noise_multiplier: float, steps: int, delta: float
-) -> float:
-    """Epsilon of ``steps`` alike steps by privacy loss distributions; 0 for no step."""
-    return pld_of([Segment(sampling_rate, noise_multiplier, steps)], delta)
-
-
 def rdp_of(
     segments: Iterable[Segment],
     delta: float,

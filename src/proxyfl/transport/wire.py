@@ -152,11 +152,6 @@ def examine(
     return Examined(weight, numbers, largest)
 
 
-def overhead(message: Message) -> int:
-    """The bytes of the frame beyond its values."""
-    return _START + 8 + len(_header(message))
-
-
 def _header(message: Message) -> bytes:
     size = message.values.numel()
     metadata = {

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from proxyfl.privacy.accounting import Segment, pld_epsilon
+from proxyfl.privacy.accounting import Segment
 from proxyfl.privacy.statements.persons import person_epsilon
+from tests.privacy.alike import pld_epsilon
 
 
 def one_step_epsilon(

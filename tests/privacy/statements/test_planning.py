@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.accounting import pld_epsilon
 from proxyfl.privacy.statements.planning import (
     Option,
     most_parameters,
     options,
 )
+from tests.privacy.alike import pld_epsilon
 
 
 def test_every_option_fits_and_uses_the_budget() -> None:

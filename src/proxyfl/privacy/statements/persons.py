@@ -19,7 +19,7 @@ from scipy import stats
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.accounting import Segment, pld_epsilon
+from proxyfl.privacy.accounting import Segment, pld_of
 
 MOST_RECORDS = 64
 """Beyond this many records the numbers say nothing any more, and take long to compute."""
@@ -36,12 +36,7 @@ def person_epsilon(segment: Segment, records: int, delta: float) -> float:
             f"Expected records-per-person of at most {MOST_RECORDS}, got {records}. Keep fewer "
             "records of each person, or make the person the unit."
         )
-    own = pld_epsilon(
-        sampling_rate=segment.sampling_rate,
-        noise_multiplier=segment.noise_multiplier,
-        steps=segment.steps,
-        delta=delta,
-    )
+    own = pld_of([segment], delta)
     if records == 1 or not segment.steps:
         return own
     return _mixture(segment, records, delta, _interval(own * records))
