@@ -507,7 +507,7 @@ class TestFile:
                 },
                 "delta=7",
             ),
-            ({"version": 1}, "kind"),
+            ({"version": 1}, "client"),
         ],
     )
     def test_foreign_headers_are_refused(

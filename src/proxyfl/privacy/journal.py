@@ -73,21 +73,9 @@ def append(path: Path, entry: Entry, end: End, *, durable: bool) -> End:
 
     With ``durable`` it is on the disk, as far as the operating system can tell. If it cannot be
     written, what was written of it is taken back, and RunError says why."""
-    line, check = _sealed(entry, end.check)
-    if not end.terminated:
-        line = b"\n" + line
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing the file gives it free
-            before = _unchanged(descriptor, path, end)[: end.size]
-            _replace_rest(descriptor, line, end.size, durable)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise RunError(
-            f"Cannot write the ledger {path}: {error.strerror}. The round was not started."
-        ) from error
+    with locked(path) as descriptor:
+        before = _unchanged(descriptor, path, end)[: end.size]
+        line, check = _add(descriptor, entry, end, durable)
     return End(end.size + len(line), check, zlib.crc32(before + line))
 
 
@@ -105,12 +93,8 @@ def extend(
         content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         header, entries, end = _understood(path, content)
         entry = decide(header, entries)
-        if entry is None:
-            return
-        line, _ = _sealed(entry, end.check)
-        if not end.terminated:
-            line = b"\n" + line
-        _replace_rest(descriptor, line, end.size, durable)
+        if entry is not None:
+            _add(descriptor, entry, end, durable)
 
 
 @contextmanager
@@ -136,30 +120,33 @@ def locked(path: Path) -> Iterator[int]:
 
 def _unchanged(descriptor: int, path: Path, end: End) -> bytes:
     """The content of the locked file, which must be what ``end`` was taken from."""
-    size = os.fstat(descriptor).st_size
-    content = os.pread(descriptor, size, 0)
-    same_file = os.path.samestat(os.fstat(descriptor), path.stat())
-    if (
-        len(content) == end.size + end.torn
-        and zlib.crc32(content) == end.seen
-        and same_file
-    ):
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    expected = end.size + end.torn
+    if len(content) == expected and zlib.crc32(content) == end.seen:
         return content
     raise PrivacyError(
-        f"The ledger {path} has {size} bytes that are not the {end.size + end.torn} expected: "
+        f"The ledger {path} has {len(content)} bytes that are not the {expected} expected: "
         "something else writes to it. Stop the other program, then continue with "
         "Ledger.read(path)."
     )
 
 
-def _replace_rest(descriptor: int, line: bytes, at: int, durable: bool) -> None:
-    os.ftruncate(descriptor, at)
-    os.lseek(descriptor, at, os.SEEK_SET)
+def _add(
+    descriptor: int, entry: Entry, end: End, durable: bool
+) -> tuple[bytes, str]:
+    """Write ``entry`` after ``end``, in place of an unfinished line; what was written, and its
+    check."""
+    line, check = _sealed(entry, end.check)
+    if not end.terminated:
+        line = b"\n" + line
+    os.ftruncate(descriptor, end.size)
+    os.lseek(descriptor, end.size, os.SEEK_SET)
     try:
         _write(descriptor, line, durable)
     except OSError:
-        os.ftruncate(descriptor, at)
+        os.ftruncate(descriptor, end.size)
         raise
+    return line, check
 
 
 def read(path: Path) -> tuple[Entry, list[Entry], End]:

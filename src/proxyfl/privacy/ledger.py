@@ -57,8 +57,6 @@ class Ledger:
     """Drawn when a real ledger's file is made, so that a later file at the same path is another
     ledger; empty for simulations, and for ledgers of earlier releases."""
 
-    _path: Path | None
-
     def __init__(
         self,
         client: str,
@@ -71,39 +69,25 @@ class Ledger:
         budget: Budget | None = None,
         path: Path | None = None,
     ) -> None:
-        about = (Kind(kind), simulated, Relation(relation), Unit(unit))
-        self._open(client, delta, *about, budget)
+        self.client = client
+        self.delta = _validate.number("delta", delta, above=0, below=1)
+        self.kind = Kind(kind)
+        self.simulated = simulated
+        self.relation = Relation(relation)
+        self.unit = Unit(unit)
+        self.budget = budget
+        self._path = path
+        self.number = ""
+        self._charges: list[Charge] = []
+        self._authorised: Charge | None = None
+        self._left = 0
+        self._end = journal.End(0, "", 0)
         if path is not None:
-            self._path = path
             header = self._header()
             if not simulated:
                 self.number = secrets.token_hex(8)
                 header["number"] = self.number
             self._end = journal.create(path, header, durable=not simulated)
-
-    def _open(
-        self,
-        client: str,
-        delta: float,
-        kind: Kind,
-        simulated: bool,
-        relation: Relation,
-        unit: Unit,
-        budget: Budget | None,
-    ) -> None:
-        self.client = client
-        self.delta = _validate.number("delta", delta, above=0, below=1)
-        self.kind = kind
-        self.simulated = simulated
-        self.relation = relation
-        self.unit = unit
-        self.budget = budget
-        self.number = ""
-        self._charges: list[Charge] = []
-        self._authorised: Charge | None = None
-        self._left = 0
-        self._path = None
-        self._end = journal.End(0, "", 0)
 
     def _header(self) -> dict[str, Any]:
         return {
@@ -129,15 +113,17 @@ class Ledger:
                 f"The ledger {path} has version {header.get('version')!r}, expected {VERSION}. "
                 "Use the release of proxyfl that wrote it."
             )
-        ledger = cls.__new__(cls)
         try:
-            kind = Kind(header["kind"])
-            simulated = bool(header["simulated"])
-            # Ledgers from before the relation was recorded sampled at B/n, whose relation this is.
-            relation = Relation(header.get("relation", Relation.ZERO_OUT))
-            unit = Unit(header.get("unit", Unit.RECORD))
-            about = (kind, simulated, relation, unit)
-            ledger._open(header["client"], header["delta"], *about, budget)
+            ledger = cls(
+                header["client"],
+                delta=header["delta"],
+                kind=header["kind"],
+                simulated=bool(header["simulated"]),
+                # Ledgers from before the relation was recorded sampled at B/n: this one.
+                relation=header.get("relation", Relation.ZERO_OUT),
+                unit=header.get("unit", Unit.RECORD),
+                budget=budget,
+            )
             ledger.number = header.get("number", "")
             ledger._charges = [Charge(**entry) for entry in entries]
         except (KeyError, TypeError, ValueError) as error:
@@ -162,41 +148,21 @@ class Ledger:
         path: Path,
         client: str,
         *,
-        delta: float,
-        kind: Kind,
-        simulated: bool,
-        relation: Relation = Relation.ZERO_OUT,
-        unit: Unit = Unit.RECORD,
         budget: Budget | None = None,
+        **promise: Any,
     ) -> Self:
-        """The ledger at ``path``, continued if there is one, else new.
+        """The ledger at ``path``, continued if there is one, else new; ``promise`` as in a new one.
 
         One that is there must be of the same client and promise the same; PrivacyError says where
         it differs."""
         if not path.exists():
-            return cls(
-                client,
-                delta=delta,
-                kind=kind,
-                simulated=simulated,
-                relation=relation,
-                unit=unit,
-                budget=budget,
-                path=path,
-            )
+            return cls(client, budget=budget, path=path, **promise)
         found = cls.read(path, budget=budget)
-        expected = cls(
-            client,
-            delta=delta,
-            kind=kind,
-            simulated=simulated,
-            relation=relation,
-            unit=unit,
-        )
-        for name, value in expected._header().items():
-            if found._header()[name] != value:
+        stated = found._header()
+        for name, value in cls(client, **promise)._header().items():
+            if stated[name] != value:
                 raise PrivacyError(
-                    f"The ledger {path} has {name}={found._header()[name]!r}, expected {value!r}: "
+                    f"The ledger {path} has {name}={stated[name]!r}, expected {value!r}: "
                     "it belongs to another client or to other settings. Put the right file in its "
                     "place, or begin a new run in another folder."
                 )
@@ -249,9 +215,7 @@ class Ledger:
         count = noted["charges"]
         if _seal(self._charges[:count]) == noted["seal"]:
             return
-        where = (
-            f"its ledger {self._path}" if self._path is not None else "its ledger"
-        )
+        where = "its ledger" if self._path is None else f"its ledger {self._path}"
         raise PrivacyError(
             f"Client {self.client} had been charged for {count} rounds when the checkpoint was "
             f"written; {where} has {len(self._charges)} and does not hold them all. What was spent "
