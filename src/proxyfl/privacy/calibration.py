@@ -5,17 +5,18 @@ Guarantees: what is returned respects the target by the accountant named; nothin
 other direction."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 
 from scipy import optimize
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.accounting import Segment, epsilon_of
+from proxyfl.privacy.accounting import Segment, epsilon_of, pld_of
 
 _SMALLEST_NOISE, _LARGEST_NOISE = 1e-2, 1e6
 _MOST_STEPS = 10**8
+_MOST_LEFT = 2**20
 _DIGITS = 4
 # The search itself runs on a grid coarser than that of the result: a PLD on the finest one takes a
 # third of a second.
@@ -110,6 +111,25 @@ def steps_for(
                 f"values are those meant."
             )
     return most(fits, high // 2, high - 1)
+
+
+def steps_left(
+    spent: Iterable[Segment], setting: Segment, *, delta: float, budget: float
+) -> int:
+    """The number of steps of this ``setting`` that fit the ``budget`` beside all that was
+    ``spent``, up to 2^20; 0 if it is spent. By PLD."""
+    before = tuple(spent)
+
+    def fits(steps: int) -> bool:
+        more = Segment(setting.sampling_rate, setting.noise_multiplier, steps)
+        return pld_of((*before, more), delta) <= budget
+
+    if not fits(0):
+        return 0
+    high = 1
+    while high < _MOST_LEFT and fits(high):
+        high *= 2
+    return most(fits, high // 2, high)
 
 
 def most(fits: Callable[[int], bool], low: int, high: int) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
+from typing import Protocol
 
 from proxyfl import _validate
 
@@ -21,7 +22,16 @@ WEAK = 10.0
 """Above this an epsilon rules out very little."""
 
 
-class Kind(StrEnum):
+class _Told(StrEnum):
+    """A word of a promise that has a sentence for whoever reads a result."""
+
+    @property
+    def sentence(self) -> str:
+        """The word explained."""
+        return _SENTENCES[self]
+
+
+class Kind(_Told):
     """The kinds of guarantee: what an epsilon covers."""
 
     END_TO_END = "end-to-end"
@@ -39,23 +49,8 @@ class Kind(StrEnum):
     NONE = "none"
     """Trained without differential privacy: epsilon is infinite."""
 
-    @property
-    def sentence(self) -> str:
-        """The kind in one sentence, for whoever reads a result."""
-        return _SENTENCES[self]
 
-
-_SENTENCES = {
-    Kind.END_TO_END: "end-to-end: covers everything that was released, as a function of all of "
-    "the client's data.",
-    Kind.CONDITIONAL: "conditional: holds only with the private model taken as fixed; the proxy "
-    "learns from it (beta > 0), and it saw all data without DP. Set learning.beta=0 for an "
-    "end-to-end guarantee.",
-    Kind.NONE: "none: trained without differential privacy, so epsilon is infinite.",
-}
-
-
-class Unit(StrEnum):
+class Unit(_Told):
     """The unit of protection: the part in which two neighbouring datasets differ."""
 
     RECORD = "record"
@@ -70,20 +65,8 @@ class Unit(StrEnum):
         """Several of them, in words."""
         return "examples" if self is Unit.RECORD else "groups"
 
-    @property
-    def sentence(self) -> str:
-        """The unit in one sentence, for whoever reads a result."""
-        return _UNITS[self]
 
-
-_UNITS = {
-    Unit.RECORD: "record: the unit is one record; a person with several records is promised less "
-    "(see `proxyfl epsilon --records-per-person`).",
-    Unit.GROUP: "group: the unit is one person with all of their records, however many.",
-}
-
-
-class Relation(StrEnum):
+class Relation(_Told):
     """The two datasets that an epsilon compares."""
 
     ADD_OR_REMOVE = "add-or-remove"
@@ -96,13 +79,17 @@ class Relation(StrEnum):
     gradient is zero. It holds where the sampling rate follows from the number of units, which is
     then public: it is not protected."""
 
-    @property
-    def sentence(self) -> str:
-        """The relation in one sentence, for whoever reads a result."""
-        return _NEIGHBOURS[self]
 
-
-_NEIGHBOURS = {
+_SENTENCES: dict[_Told, str] = {
+    Kind.END_TO_END: "end-to-end: covers everything that was released, as a function of all of "
+    "the client's data.",
+    Kind.CONDITIONAL: "conditional: holds only with the private model taken as fixed; the proxy "
+    "learns from it (beta > 0), and it saw all data without DP. Set learning.beta=0 for an "
+    "end-to-end guarantee.",
+    Kind.NONE: "none: trained without differential privacy, so epsilon is infinite.",
+    Unit.RECORD: "record: the unit is one record; a person with several records is promised less "
+    "(see `proxyfl epsilon --records-per-person`).",
+    Unit.GROUP: "group: the unit is one person with all of their records, however many.",
     Relation.ADD_OR_REMOVE: "add-or-remove: compares datasets of which one has one unit (record or "
     "group) more; the sampling rate does not follow from the data.",
     Relation.ZERO_OUT: "zero-out: compares datasets of which one has a unit (record or group) "
@@ -119,6 +106,31 @@ def kind_of(*, dp: bool, teacher_weight: float) -> Kind:
     if not dp:
         return Kind.NONE
     return Kind.CONDITIONAL if teacher_weight > 0 else Kind.END_TO_END
+
+
+class Promise(Protocol):
+    """Whatever promises a kind of guarantee between neighbours of a relation."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def relation(self) -> Relation: ...
+
+
+_WEAKEST_FIRST = (Kind.NONE, Kind.CONDITIONAL, Kind.END_TO_END)
+
+
+def weakest(promises: Iterable[Promise]) -> tuple[Kind, Relation]:
+    """The kind and the relation that hold for all of ``promises`` together."""
+    kinds = {Kind.END_TO_END}
+    relations = set()
+    for promise in promises:
+        kinds.add(promise.kind)
+        relations.add(promise.relation)
+    alike = relations == {Relation.ADD_OR_REMOVE}
+    relation = Relation.ADD_OR_REMOVE if alike else Relation.ZERO_OUT
+    return next(kind for kind in _WEAKEST_FIRST if kind in kinds), relation
 
 
 @dataclass(frozen=True)

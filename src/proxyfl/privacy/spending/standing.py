@@ -10,13 +10,10 @@ from functools import cached_property
 
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
-from proxyfl.privacy.accounting import Segment
-from proxyfl.privacy.calibration import most
-from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
+from proxyfl.privacy.calibration import steps_left
+from proxyfl.privacy.guarantee import Epsilon, Unit, weakest
 from proxyfl.privacy.spending.account import Account
 from proxyfl.privacy.spending.entries import EVERY, Entry, overlapping
-
-_MOST_STEPS = 2**20
 
 
 @dataclass(frozen=True)
@@ -108,16 +105,7 @@ class Standing:
         if budget is None or not self.counted:
             return None
         spent = [entry.charge.segment for entry in self.counted]
-        last = spent[-1]
-
-        def fits(steps: int) -> bool:
-            more = Segment(last.sampling_rate, last.noise_multiplier, steps)
-            return accounting.pld_of((*spent, more), self.account.delta) <= budget
-
-        high = 1
-        while high < _MOST_STEPS and fits(high):
-            high *= 2
-        return most(fits, high // 2, high - 1) if fits(0) else 0
+        return steps_left(spent, spent[-1], delta=self.account.delta, budget=budget)
 
 
 def standings(account: Account) -> list[Standing]:
@@ -154,11 +142,5 @@ def _standing(account: Account, dataset: str, entries: Sequence[Entry]) -> Stand
 
 def _composed(entries: Sequence[Entry], delta: float, unit: Unit) -> Epsilon:
     """The cost of the entries together; kind and relation are the weakest among theirs."""
-    kinds = {entry.kind for entry in entries}
-    relations = {entry.relation for entry in entries}
-    kind = Kind.CONDITIONAL if Kind.CONDITIONAL in kinds else Kind.END_TO_END
-    relation = Relation.ZERO_OUT
-    if relations == {Relation.ADD_OR_REMOVE}:
-        relation = Relation.ADD_OR_REMOVE
     segments = [entry.charge.segment for entry in entries]
-    return accounting.epsilon(segments, delta, kind, relation, unit)
+    return accounting.epsilon(segments, delta, *weakest(entries), unit)

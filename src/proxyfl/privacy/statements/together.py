@@ -27,12 +27,9 @@ from proxyfl import _validate
 from proxyfl.errors import PrivacyError
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import Segment
-from proxyfl.privacy.calibration import most
-from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
+from proxyfl.privacy.calibration import steps_left
+from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit, weakest
 from proxyfl.privacy.ledger import Ledger
-
-_WEAKEST_FIRST = (Kind.NONE, Kind.CONDITIONAL, Kind.END_TO_END)
-_MOST_STEPS = 2**20
 
 
 @dataclass(frozen=True)
@@ -55,17 +52,12 @@ class Together:
     @property
     def kind(self) -> Kind:
         """The weakest kind of guarantee among the studies."""
-        found = {ledger.kind for ledger in self.ledgers}
-        return next(kind for kind in _WEAKEST_FIRST if kind in found)
+        return weakest(self.ledgers)[0]
 
     @property
     def relation(self) -> Relation:
         """Add-or-remove if it holds for every study."""
-        if all(
-            ledger.relation is Relation.ADD_OR_REMOVE for ledger in self.ledgers
-        ):
-            return Relation.ADD_OR_REMOVE
-        return Relation.ZERO_OUT
+        return weakest(self.ledgers)[1]
 
     @property
     def unit(self) -> Unit:
@@ -103,17 +95,7 @@ class Together:
         _validate.number("budget-epsilon", budget, above=0)
         if self.kind is Kind.NONE:
             return 0
-
-        def fits(steps: int) -> bool:
-            more = Segment(setting.sampling_rate, setting.noise_multiplier, steps)
-            return accounting.pld_of((*self.segments, more), self.delta) <= budget
-
-        if not fits(0):
-            return 0
-        high = 1
-        while high < _MOST_STEPS and fits(high):
-            high *= 2
-        return most(fits, high // 2, high)
+        return steps_left(self.segments, setting, delta=self.delta, budget=budget)
 
 
 def added_up(ledgers: Sequence[Ledger], delta: float | None = None) -> Together:
