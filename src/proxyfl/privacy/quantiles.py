@@ -17,7 +17,7 @@ The comparison with zero and the estimate are post-processing.
 A value outside the bounds counts as the nearer bound. A missing value (NaN) counts nowhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -73,50 +73,45 @@ def estimate(
             )
     asked = queries(len(columns), len(quantiles), halvings)
     ledger.charge(ROUND, asked, 1.0, noise_multiplier)
+
+    def is_negative(answer: float) -> bool:
+        """With noise: one authorised step a question."""
+        ledger.take(1.0, noise_multiplier)
+        noisy = torch.tensor([answer], dtype=torch.float64)
+        add_noise(
+            noisy,
+            noise_multiplier=noise_multiplier,
+            clip_norm=1.0,
+            source=source,
+        )
+        return bool(noisy.item() < 0)
+
     found = []
-    for values, (low, high) in zip(columns, bounds, strict=True):
-        present = np.clip(values[~np.isnan(values)], low, high)
-        estimates = []
-        for quantile in quantiles:
-            asking = _Asking(present, quantile, noise_multiplier, ledger, source)
-            estimates.append(_search(asking, low, high, halvings))
-        found.append(sorted(estimates))
+    for values, within in zip(columns, bounds, strict=True):
+        present = np.clip(values[~np.isnan(values)], *within)
+        found.append(
+            sorted(
+                _search(present, quantile, within, is_negative, halvings)
+                for quantile in quantiles
+            )
+        )
     return found
 
 
-class _Asking:
-    """Answers "is the quantile above t?" with noise, one authorised step a question."""
-
-    def __init__(
-        self,
-        values: npt.NDArray[np.float64],
-        quantile: float,
-        noise_multiplier: float,
-        ledger: Ledger,
-        source: Randomness,
-    ) -> None:
-        self._values = values
-        self._quantile = quantile
-        self._noise_multiplier = noise_multiplier
-        self._ledger = ledger
-        self._source = source
-
-    def is_above(self, t: float) -> bool:
-        """True if the quantile seems to lie above ``t``."""
-        self._ledger.take(1.0, self._noise_multiplier)
-        below = int((self._values <= t).sum())
-        above = len(self._values) - below
-        answer = (1 - self._quantile) * below - self._quantile * above
-        noisy = torch.tensor([answer], dtype=torch.float64)
-        sigma = self._noise_multiplier
-        add_noise(noisy, noise_multiplier=sigma, clip_norm=1.0, source=self._source)
-        return bool(noisy.item() < 0)
-
-
-def _search(asking: _Asking, low: float, high: float, halvings: int) -> float:
+def _search(
+    values: npt.NDArray[np.float64],
+    quantile: float,
+    bounds: tuple[float, float],
+    is_negative: Callable[[float], bool],
+    halvings: int,
+) -> float:
+    """The middle of what is left of ``bounds`` after so many questions."""
+    low, high = bounds
     for _ in range(halvings):
         middle = (low + high) / 2
-        if asking.is_above(middle):
+        below = int((values <= middle).sum())
+        above = len(values) - below
+        if is_negative((1 - quantile) * below - quantile * above):
             low = middle
         else:
             high = middle
