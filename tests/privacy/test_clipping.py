@@ -15,7 +15,6 @@ from proxyfl import params
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.validation import (
-    check_private_trainable,
     checked_clipper,
 )
 from proxyfl.privacy.terms import product
@@ -424,11 +423,11 @@ def test_models_that_mix_examples_are_refused_by_name(
 ) -> None:
     """BatchNorm, and anything else that mixes examples, is refused with the layer's name."""
     with pytest.raises(ModelError, match=named):
-        check_private_trainable(model, (6,))
+        checked_clipper(model, (6,))
 
 
 def test_dropout_is_allowed() -> None:
     """Dropout draws per example and is no mixing."""
-    check_private_trainable(
+    checked_clipper(
         nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3)), (6,)
     )

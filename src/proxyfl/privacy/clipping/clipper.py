@@ -55,19 +55,12 @@ class Clipper:
         self._flat = torch.zeros_like(
             flat, dtype=torch.float64 if wide else flat.dtype
         )
-        self._views: dict[Tensor, Tensor] = dict(
-            zip(
-                params.trainable(model),
-                params.split(model, self._flat),
-                strict=True,
-            )
+        # for each trainable parameter its part of the flat buffer, in the parameter's shape
+        parts = params.split(model, self._flat)
+        self.views: dict[Tensor, Tensor] = dict(
+            zip(params.trainable(model), parts, strict=True)
         )
         self._ways: dict[bool, Way] = {}
-
-    @property
-    def views(self) -> dict[Tensor, Tensor]:
-        """For each trainable parameter its part of the flat buffer, in the parameter's shape."""
-        return self._views
 
     def prepare(
         self, shape: tuple[int, ...], dtype: torch.dtype | None = None
@@ -155,10 +148,10 @@ class Clipper:
         c = (shorter / norms).clamp_(max=1)
         # Below this a factor has too few digits left to be a bound: its example contributes zero.
         c = F.threshold(c, limits.tiny / limits.eps, 0.0).to(self._dtype)
-        if len(terms) < len(self._views):
+        if len(terms) < len(self.views):
             self._flat.zero_()  # a parameter without a term has no gradient
         for term in terms:
-            term.weighted_sum(c, out=self._views[term.parameter])
+            term.weighted_sum(c, out=self.views[term.parameter])
 
 
 def merged(terms: list[Term]) -> list[Term]:

@@ -82,12 +82,12 @@ class State:
                     return path, name
         return None
 
-    def check(self, role: str, *, buffers: bool = True) -> None:
+    def check(self, *, buffers: bool = True) -> None:
         """Raise ``ModelError`` if the model is no longer as it was."""
         weight = self.changed_weight()
         if weight is not None:
             raise ModelError(
-                f"The {role} model changes its weight '{weight}' in a forward pass: it would carry "
+                f"The proxy model changes its weight '{weight}' in a forward pass: it would carry "
                 "one record into the gradients of others. Compute what you need from the weight, "
                 "and leave the weight as it is."
             )
@@ -95,7 +95,7 @@ class State:
         if written is not None:
             path, _, name = written.rpartition(".")
             raise ModelError(
-                f"The {role} model's {_layer(path)} changes its buffer '{name}' in a forward pass: "
+                f"The proxy model's {_layer(path)} changes its buffer '{name}' in a forward pass: "
                 "it would carry one record into the gradients of others. Use a layer without "
                 "running statistics (track_running_stats=False, nn.GroupNorm), or compute the "
                 "buffer once, in the constructor."
@@ -104,7 +104,7 @@ class State:
         if attribute is not None:
             path, name = attribute
             raise ModelError(
-                f"The {role} model's {_layer(path)} changes its attribute '{name}' in a forward "
+                f"The proxy model's {_layer(path)} changes its attribute '{name}' in a forward "
                 "pass: what a model remembers carries one record into the gradients of others. "
                 "Keep it in a local variable of forward()."
             )

@@ -36,27 +36,20 @@ from proxyfl.privacy.draws import same_draws
 _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
 
 
-def check_private_trainable(
-    model: nn.Module, shape: tuple[int, ...], *, name: str = "proxy"
-) -> Way:
-    """The way in which ``model`` would be trained. Raises ``ModelError``, naming the layer and what
-    to use instead, if it cannot be trained privately."""
-    return _Check(model, shape, name, None).way()
-
-
 def checked_clipper(
     model: nn.Module,
     shape: tuple[int, ...],
     *,
-    name: str = "proxy",
     dtype: torch.dtype | None = None,
     wide: bool = False,
     at_once: int | None = None,
 ) -> Clipper:
-    """A ``Clipper`` for a model that may be trained privately, on examples of ``shape`` and
-    ``dtype``; with ``wide`` its sums are float64, with ``at_once`` it computes so many examples at
-    a time."""
-    check = _Check(model, shape, name, dtype, wide=wide, at_once=at_once)
+    """A ``Clipper`` for a proxy on examples of ``shape`` and ``dtype``; with ``wide`` its sums are
+    float64, with ``at_once`` it computes so many examples at a time.
+
+    Raises ``ModelError``, naming the layer and what to use instead, if the model cannot be trained
+    privately."""
+    check = _Check(model, shape, dtype, wide=wide, at_once=at_once)
     check.way()
     return check.clipper
 
@@ -68,23 +61,21 @@ class _Check:
         self,
         model: nn.Module,
         shape: tuple[int, ...],
-        name: str,
         dtype: torch.dtype | None,
         *,
         wide: bool = False,
         at_once: int | None = None,
     ) -> None:
         self.model = model
-        self.name = name
         self._shape = shape
         self._dtype = dtype
         if not params.trainable(model):
             raise ModelError(
-                f"The {name} model {type(model).__name__} has no trainable parameters: nothing to "
+                f"The proxy model {type(model).__name__} has no trainable parameters: nothing to "
                 "share."
             )
         for path, module in model.named_modules():
-            _refuse_by_type(path, module, name)
+            _refuse_by_type(path, module)
         self.clipper = Clipper(model, wide=wide, at_once=at_once)
 
     def way(self) -> Way:
@@ -110,7 +101,7 @@ class _Check:
             raise
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
             raise ModelError(
-                f"The {self.name} model {type(self.model).__name__} cannot be run and "
+                f"The proxy model {type(self.model).__name__} cannot be run and "
                 f"differentiated on examples of shape {self._shape}: {error}"
             ) from error
         finally:
@@ -130,11 +121,11 @@ class _Check:
         for _ in range(2):
             result, draws = output(self.model, self._made_up(2))
             results.append(result)
-            before.check(self.name, buffers=False)
+            before.check(buffers=False)
             before.restore_buffers()
         if _other_generators() != others:
             raise ModelError(
-                f"The {self.name} model {type(self.model).__name__} draws from Python's or numpy's "
+                f"The proxy model {type(self.model).__name__} draws from Python's or numpy's "
                 "random numbers, whose seed is no secret. Draw with torch's random numbers."
             )
         first, second = results
@@ -144,7 +135,7 @@ class _Check:
             or not torch.equal(first.nan_to_num(), second.nan_to_num())
         ):
             raise ModelError(
-                f"The {self.name} model {type(self.model).__name__} gives another result when it "
+                f"The proxy model {type(self.model).__name__} gives another result when it "
                 "is called again with the same input and the same random draws, or not one row per "
                 "example. It must depend on nothing but its input, its weights and torch's random "
                 "numbers."
@@ -174,18 +165,18 @@ class _Check:
         for path, module in self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):
                 raise ModelError(
-                    f"The {self.name} model's layer '{path}' is TorchScript. Nobody can see what "
+                    f"The proxy model's layer '{path}' is TorchScript. Nobody can see what "
                     f"such a layer remembers, so it is trained in one pass only ({way.reason}). "
                     "Use the module that it was made from."
                 )
         state = State(self.model, deep=True)
         for n in (1, 2):
             outputs(self.model, self._made_up(n))
-            state.check(self.name)
+            state.check()
         mixing = mixing_layer(self.model, self._made_up)
         if mixing is not None:
             raise ModelError(
-                f"The {self.name} {mixing} mixes the examples of a batch: its output for one "
+                f"The proxy {mixing} mixes the examples of a batch: its output for one "
                 "example changes when only the others do, so no per-example privacy guarantee is "
                 f"possible ({way.reason}). Use layers that treat each example by itself."
             )
@@ -227,17 +218,17 @@ def _warn(model: nn.Module, way: Way) -> None:
     )
 
 
-def _refuse_by_type(path: str, module: nn.Module, name: str) -> None:
+def _refuse_by_type(path: str, module: nn.Module) -> None:
     kind = type(module).__name__
     where = f"layer '{path}'" if path else "the model itself"
     if not path and isinstance(module, torch.jit.ScriptModule):
         raise ModelError(
-            f"The {name} model is TorchScript, whose weights cannot be exchanged for a trial. Use "
+            "The proxy model is TorchScript, whose weights cannot be exchanged for a trial. Use "
             "the module that it was made from."
         )
     if isinstance(module, _MIXERS):
         raise ModelError(
-            f"The {name} model's {where} is a {kind}, which mixes the examples of a batch, so no "
+            f"The proxy model's {where} is a {kind}, which mixes the examples of a batch, so no "
             "per-example privacy guarantee is possible. Use nn.GroupNorm instead (private models "
             "may keep it)."
         )
@@ -245,11 +236,11 @@ def _refuse_by_type(path: str, module: nn.Module, name: str) -> None:
         module.scale_grad_by_freq or module.max_norm is not None
     ):
         raise ModelError(
-            f"The {name} model's {where} is an Embedding with scale_grad_by_freq or max_norm, "
+            f"The proxy model's {where} is an Embedding with scale_grad_by_freq or max_norm, "
             "which look at the whole batch. Leave both at their defaults."
         )
     if getattr(module, "track_running_stats", False):
         raise ModelError(
-            f"The {name} model's {where} is a {kind} that tracks running statistics of the data "
+            f"The proxy model's {where} is a {kind} that tracks running statistics of the data "
             "outside of DP-SGD. Set track_running_stats=False."
         )

@@ -2,15 +2,15 @@
 
     * ``OnePass``: one backward pass over the whole batch and a rule per operation, for models whose
       recorded graph is proven to treat the examples one by one (``rowwise.proof``);
-    * ``Vmapped``: the graph that was recorded from a *single* example, run for each (torch.func);
-    * ``OneByOne``: the model's own Python on a batch of one, example after example, for what cannot
-      be recorded. It fails if the model's modules remember anything from one call to the next;
-      a global variable of its code is beyond that.
+    * ``vmapped``: the graph that was recorded from a *single* example, run for each (torch.func);
+    * ``one_by_one``: the model's own Python on a batch of one, example after example, for what
+      cannot be recorded. It fails if the model's modules remember anything from one call to the
+      next; a global variable of its code is beyond that.
 
 ``choose`` takes the first that can be had. For the others it says which operation stood in the
 way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,29 +99,28 @@ class OnePass:
                 self.program.run(example)
 
 
-class Vmapped:
-    """The graph of one example, run for each example by itself."""
+Each = Callable[[Tensor, Tensor, Loss], tuple[Tensor, Iterable[Tensor]]]
+"""(examples, targets, loss) -> the loss of each example, and each weight's gradients of them."""
 
-    name = "vmapped"
+
+class ByThemselves:
+    """Every example's gradient by itself: ``vmapped`` or ``one_by_one``.
+
+    Models with buffers that change are refused, so there is nothing to move on."""
 
     def __init__(
-        self, model: nn.Module, alone: Callable[..., Any], reason: str
+        self, name: str, model: nn.Module, each: Each, reason: str
     ) -> None:
+        self.name = name
         self.reason: str | None = reason
-        self._state = {
-            **dict(model.named_parameters()),
-            **dict(model.named_buffers()),
-        }
-        self._learning = {
-            k: v for k, v in model.named_parameters() if v.requires_grad
-        }
-        self._alone = alone
         self.at_once: int | None = max(
             1, KEPT_AT_MOST // max(1, params.size(model))
         )
+        self._parameters = params.trainable(model)
+        self._each = each
 
     def advance(self, example: Tensor) -> None:
-        """Models with buffers that change are refused."""
+        pass
 
     def terms(
         self,
@@ -130,81 +129,69 @@ class Vmapped:
         loss: Loss,
         groups: Groups | None = None,
     ) -> tuple[Tensor, list[Term]]:
-        rest = {
-            k: v.detach() for k, v in self._state.items() if k not in self._learning
-        }
+        losses, gradients = self._each(x, targets, loss)
+        terms: list[Term] = [
+            Materialised(parameter, gradient)
+            for parameter, gradient in zip(self._parameters, gradients, strict=True)
+        ]
+        if groups is None:
+            return losses, terms
+        return groups.added_up(losses), groups.terms(terms)
+
+
+def vmapped(model: nn.Module, recorded: Callable[..., Any]) -> Each:
+    """The graph of one example, run for each example by itself."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    learning = [k for k, v in model.named_parameters() if v.requires_grad]
+
+    def each(
+        x: Tensor, targets: Tensor, loss: Loss
+    ) -> tuple[Tensor, Iterable[Tensor]]:
+        now = {name: value.detach() for name, value in state.items()}
 
         def alone(
             weights: dict[str, Tensor], x_i: Tensor, target: Tensor
         ) -> tuple[Tensor, Tensor]:
-            state = [weights.get(name, rest.get(name)) for name in self._state]
-            logits = self._alone(*state, x_i.unsqueeze(0))
+            logits = recorded(*(now | weights).values(), x_i.unsqueeze(0))
             losses = checked(loss(logits, target.unsqueeze(0)), 1)
             return losses.sum(), losses.detach().sum()
 
-        weights = {name: p.detach() for name, p in self._learning.items()}
-        each = torch.func.vmap(
+        by_example = torch.func.vmap(
             torch.func.grad(alone, has_aux=True),
             in_dims=(None, 0, 0),
             randomness="different",
         )
+        weights = {name: now[name] for name in learning}
         with quiet_vmap():
-            gradients, losses = each(weights, x.clone(), targets)
-        terms: list[Term] = [
-            Materialised(parameter, gradients[name].detach())
-            for name, parameter in self._learning.items()
-        ]
-        return in_groups(losses.detach(), terms, groups)
+            gradients, losses = by_example(weights, x.clone(), targets)
+        return losses.detach(), [gradients[name].detach() for name in learning]
+
+    return each
 
 
-class OneByOne:
+def one_by_one(model: nn.Module) -> Each:
     """The model itself, called on one example after the other."""
+    parameters = params.trainable(model)
 
-    name = "one by one"
-
-    def __init__(self, model: nn.Module, reason: str) -> None:
-        self.reason: str | None = reason
-        self._model = model
-        self.at_once: int | None = max(
-            1, KEPT_AT_MOST // max(1, params.size(model))
-        )
-
-    def advance(self, example: Tensor) -> None:
-        """Models with buffers that change are refused."""
-
-    def terms(
-        self,
-        x: Tensor,
-        targets: Tensor,
-        loss: Loss,
-        groups: Groups | None = None,
-    ) -> tuple[Tensor, list[Term]]:
-        parameters = params.trainable(self._model)
+    def each(
+        x: Tensor, targets: Tensor, loss: Loss
+    ) -> tuple[Tensor, Iterable[Tensor]]:
         rows: list[tuple[Tensor, ...]] = []
-        each: list[Tensor] = []
-        state = State(self._model, deep=True)
+        found: list[Tensor] = []
+        state = State(model, deep=True)
         for i in range(len(x)):
-            logits = self._model(x[i : i + 1].clone())
+            logits = model(x[i : i + 1].clone())
             losses = checked(loss(logits, targets[i : i + 1]), 1)
             rows.append(
                 torch.autograd.grad(
                     losses.sum(), parameters, materialize_grads=True
                 )
             )
-            each.append(losses.detach())
-            state.check("proxy")
-        columns = zip(parameters, zip(*rows, strict=True), strict=True)
-        terms: list[Term] = [Materialised(p, torch.stack(g)) for p, g in columns]
-        return in_groups(torch.cat(each), terms, groups)
+            found.append(losses.detach())
+            state.check()
+        return torch.cat(found), map(torch.stack, zip(*rows, strict=True))
 
-
-def in_groups(
-    losses: Tensor, terms: list[Term], groups: Groups | None
-) -> tuple[Tensor, list[Term]]:
-    """Losses and gradients of rows as those of their groups, if there are groups."""
-    if groups is None:
-        return losses, terms
-    return groups.added_up(losses), groups.terms(terms)
+    return each
 
 
 def choose(
@@ -217,9 +204,8 @@ def choose(
     others to another slice, and with it to another draw."""
     custom = own_backward(model, made_up(2))
     if custom is not None:
-        return OneByOne(
-            model, f"{custom} has a backward pass of its own, which may do anything"
-        )
+        reason = f"{custom} has a backward pass of its own, which may do anything"
+        return ByThemselves("one by one", model, one_by_one(model), reason)
     try:
         recorded = trace(model, made_up)
         program = Program(model, recorded, prove(recorded))
@@ -237,7 +223,8 @@ def choose(
 def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Way:
     """The way to gradients by themselves: vmapped if that works, one by one otherwise."""
     try:
-        way = Vmapped(model, _of_one_example(model, made_up(2)), reason)
+        each = vmapped(model, _of_one_example(model, made_up(2)))
+        way = ByThemselves("vmapped", model, each, reason)
         way.terms(
             made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows
         )
@@ -246,7 +233,8 @@ def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Wa
         raise
     except Exception as problem:
         first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        return OneByOne(model, f"{reason}; vmap: {first}")
+        why = f"{reason}; vmap: {first}"
+        return ByThemselves("one by one", model, one_by_one(model), why)
 
 
 def _of_one_example(model: nn.Module, pair: Tensor) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from rich.table import Column, Table
 from proxyfl.cli.options import add_json, option, print_json
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS, build, parameter_count
-from proxyfl.privacy.clipping.validation import check_private_trainable
+from proxyfl.privacy.clipping.validation import checked_clipper
 
 DESCRIPTION = """\
 List models by name with the number of parameters they have for your data. Every client may have
@@ -90,7 +90,7 @@ def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
     count = parameter_count(model)
     row |= {"parameters": count, "bytes_per_round": 4 * count}
     try:
-        check_private_trainable(model, shape)
+        checked_clipper(model, shape)
     except ModelError as problem:
         return row | {"problem": str(problem)}
     return row | {"proxy": True}
