@@ -13,7 +13,6 @@ Guarantees:
 """
 
 import hashlib
-import math
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
@@ -60,7 +59,7 @@ def seed_global(seed: int) -> None:
 
 
 class Randomness(Protocol):
-    """A source of uniform and normal numbers for privacy-relevant draws."""
+    """A source of uniform numbers for privacy-relevant draws."""
 
     @property
     def simulated(self) -> bool:
@@ -73,10 +72,6 @@ class Randomness(Protocol):
 
     def uniform(self, n: int) -> "Tensor":
         """``n`` float64 values, uniform on [0, 1)."""
-        ...
-
-    def normal(self, n: int) -> "Tensor":
-        """``n`` float32 values, standard normal."""
         ...
 
     def state(self) -> "Tensor | None":
@@ -111,6 +106,7 @@ class Seeded:
         return torch.rand(n, generator=self._generator, dtype=torch.float64)
 
     def normal(self, n: int) -> "Tensor":
+        """``n`` float32 values, standard normal. Real noise is drawn from ``bits``, exactly."""
         import torch
 
         return torch.randn(n, generator=self._generator)
@@ -141,18 +137,6 @@ class System:
         # The upper 53 bits of 64 random ones, scaled to [0, 1): every value exactly representable.
         upper = self.bits(n) >> np.uint64(11)
         return torch.from_numpy(upper.astype(np.float64) * 2.0**-53)
-
-    def normal(self, n: int) -> "Tensor":
-        import torch
-
-        # The noise that hides a record is not drawn here but exactly, from ``bits``
-        # (privacy/gaussian). Box-Muller in float64: the tails reach 8.5 sigma before they are cut.
-        half = (n + 1) // 2
-        radius = (-2.0 * torch.log1p(-self.uniform(half))).sqrt()
-        angle = 2.0 * math.pi * self.uniform(half)
-        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:n].to(
-            torch.float32
-        )
 
     def state(self) -> "Tensor | None":
         return None

@@ -6,9 +6,9 @@ with sigma the noise multiplier and C the clipping norm, which is the sum's sens
 example. The noise goes on the *sum*; who divides by the expected batch size divides the noise with
 it.
 
-Two ways to draw it. A simulation adds 32-bit floating-point noise from its seed, which is quick and
-protects nobody anyway. Real noise is drawn exactly and added on a grid (``gaussian``), so that no
-last bit of what is released says anything about the sum that was hidden.
+Two ways to draw it. A ``Seeded`` source adds 32-bit floating-point noise, which is quick and
+protects nobody anyway. All other noise is drawn exactly and added on a grid (``gaussian``), so that
+no last bit of what is released says anything about the sum that was hidden.
 """
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from proxyfl import _validate
 from proxyfl.errors import PrivacyError
 from proxyfl.privacy import gaussian
-from proxyfl.seeds import Randomness
+from proxyfl.seeds import Randomness, Seeded
 
 
 def add_noise(
@@ -35,7 +35,7 @@ def add_noise(
         raise PrivacyError(
             f"Expected a floating-point sum of gradients to add noise to, got {flat.dtype}."
         )
-    if source.simulated:
+    if isinstance(source, Seeded):
         noise = source.normal(flat.numel()).view(flat.shape)
         scale = noise_multiplier * clip_norm
         flat.add_(noise.to(device=flat.device, dtype=flat.dtype), alpha=scale)
@@ -53,7 +53,7 @@ def clip_norm_for(
 
     Real noise rounds the sum to a grid first, which can move it a little further than C.
     """
-    if source.simulated:
+    if isinstance(source, Seeded):
         return clip_norm
     return gaussian.shortened(
         clip_norm, noise_multiplier=noise_multiplier, size=size
