@@ -43,18 +43,18 @@ def test_many_classes_as_scikit_learn_has_them():
     auroc = metrics.roc_auc_score(
         found.labels, found.probabilities, multi_class="ovr"
     )
-    assert measures.auroc(found) == pytest.approx(auroc)
+    assert MEASURES["auroc"].compute(found) == pytest.approx(auroc)
     precision = metrics.average_precision_score(
         hot, found.probabilities, average="macro"
     )
-    assert measures.average_precision(found) == pytest.approx(precision)
+    assert MEASURES["average_precision"].compute(found) == pytest.approx(precision)
     assert measures.log_loss(found) == pytest.approx(
         metrics.log_loss(found.labels, found.probabilities)
     )
     assert measures.brier(found) == pytest.approx(
         ((found.probabilities - hot) ** 2).sum(1).mean()
     )
-    assert measures.sensitivity_at(found, 0.9) is None
+    assert MEASURES["sensitivity_at_90_specificity"].compute(found) is None
 
 
 def test_sensitivity_and_specificity_by_hand():
@@ -66,10 +66,10 @@ def test_sensitivity_and_specificity_by_hand():
     found = Predictions(
         np.stack([np.zeros(14), np.log(scores / (1 - scores))], axis=1), labels
     )
-    assert measures.sensitivity_at(found, 0.9) == 0.75
-    assert measures.sensitivity_at(found, 1.0) == 0.25
-    assert measures.specificity_at(found, 0.75) == 0.9
-    assert measures.specificity_at(found, 1.0) == 0.0
+    assert found.curve(1).sensitivity_at(0.9) == 0.75
+    assert found.curve(1).sensitivity_at(1.0) == 0.25
+    assert found.curve(1).specificity_at(0.75) == 0.9
+    assert found.curve(1).specificity_at(1.0) == 0.0
 
 
 @pytest.mark.parametrize("labels", [[], [1, 1, 1], [0]])
@@ -121,7 +121,9 @@ def test_a_class_that_the_test_set_lacks_is_left_out():
     wider = Predictions(
         np.concatenate([found.logits, np.full((400, 1), -9.0)], 1), found.labels
     )
-    assert measures.auroc(wider) == pytest.approx(measures.auroc(found), abs=0.01)
+    assert MEASURES["auroc"].compute(wider) == pytest.approx(
+        MEASURES["auroc"].compute(found), abs=0.01
+    )
 
 
 def test_extreme_logits_have_finite_scores():

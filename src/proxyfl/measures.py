@@ -138,41 +138,33 @@ def macro_accuracy(predictions: Predictions) -> float | None:
     return sum(seen) / len(seen) if seen else None
 
 
-def auroc(predictions: Predictions) -> float | None:
-    """The probability that a random example of a class scores higher than one of the rest."""
-    return _over_classes(predictions, Curve.auroc)
+CURVES: dict[str, Callable[[Curve], Any]] = {
+    "auroc": Curve.auroc,
+    "average_precision": Curve.average_precision,
+    "sensitivity_at_90_specificity": lambda curve: curve.sensitivity_at(0.9),
+    "specificity_at_90_sensitivity": lambda curve: curve.specificity_at(0.9),
+}
+"""The measures that follow from a curve."""
+
+AREAS = ("auroc", "average_precision")
+"""Those of them that more than two classes have."""
 
 
-def average_precision(predictions: Predictions) -> float | None:
-    """The area under the precision-recall curve, as the sum over its steps."""
-    return _over_classes(predictions, Curve.average_precision)
-
-
-def _over_classes(
-    predictions: Predictions, area: "Callable[[Curve], Any]"
-) -> float | None:
+def _measure_of_curve(name: str, title: str) -> Measure:
     """A measure of class 1 against class 0, or the mean of each class against the rest."""
-    classes = [1] if predictions.classes == 2 else range(predictions.classes)
-    found = []
-    for label in classes:
-        curve = predictions.curve(label)
-        if curve is not None:
-            found.append(float(area(curve)))
-    return sum(found) / len(found) if found else None
 
+    def compute(predictions: Predictions) -> float | None:
+        two = predictions.classes == 2
+        if not two and name not in AREAS:
+            return None
+        found = []
+        for label in [1] if two else range(predictions.classes):
+            curve = predictions.curve(label)
+            if curve is not None:
+                found.append(float(CURVES[name](curve)))
+        return sum(found) / len(found) if found else None
 
-def sensitivity_at(predictions: Predictions, specificity: float) -> float | None:
-    """The largest share of positives found while at least ``specificity`` of the negatives are
-    told right; two classes only."""
-    curve = predictions.curve(1) if predictions.classes == 2 else None
-    return None if curve is None else float(curve.sensitivity_at(specificity))
-
-
-def specificity_at(predictions: Predictions, sensitivity: float) -> float | None:
-    """The largest share of negatives told right while at least ``sensitivity`` of the positives are
-    found; two classes only."""
-    curve = predictions.curve(1) if predictions.classes == 2 else None
-    return None if curve is None else float(curve.specificity_at(sensitivity))
+    return Measure(name, title, compute)
 
 
 def brier(predictions: Predictions) -> float | None:
@@ -245,17 +237,13 @@ MEASURES = {
     for measure in (
         Measure("accuracy", "accuracy", accuracy),
         Measure("macro_accuracy", "macro-accuracy", macro_accuracy),
-        Measure("auroc", "AUROC", auroc),
-        Measure("average_precision", "average precision", average_precision),
-        Measure(
-            "sensitivity_at_90_specificity",
-            "sensitivity at 90 % specificity",
-            lambda predictions: sensitivity_at(predictions, 0.9),
+        _measure_of_curve("auroc", "AUROC"),
+        _measure_of_curve("average_precision", "average precision"),
+        _measure_of_curve(
+            "sensitivity_at_90_specificity", "sensitivity at 90 % specificity"
         ),
-        Measure(
-            "specificity_at_90_sensitivity",
-            "specificity at 90 % sensitivity",
-            lambda predictions: specificity_at(predictions, 0.9),
+        _measure_of_curve(
+            "specificity_at_90_sensitivity", "specificity at 90 % sensitivity"
         ),
         Measure("brier", "Brier score", brier, higher_is_better=False),
         Measure("log_loss", "log-loss", log_loss, higher_is_better=False),

@@ -6,11 +6,11 @@ makes 200 samples of eight measures about as quick as a few calls of scikit-lear
 each value to ``proxyfl.measures`` on the rows drawn.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from proxyfl.curves import Curve
-from proxyfl.measures import MEASURES, Predictions
+from proxyfl.measures import AREAS, CURVES, MEASURES, Predictions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 Interval = tuple[float, float]
-
-_AREAS: "dict[str, Callable[[Curve], Any]]" = {
-    "auroc": Curve.auroc,
-    "average_precision": Curve.average_precision,
-}
-_CURVES: "dict[str, Callable[[Curve], Any]]" = {
-    **_AREAS,
-    "sensitivity_at_90_specificity": lambda curve: curve.sensitivity_at(0.9),
-    "specificity_at_90_sensitivity": lambda curve: curve.specificity_at(0.9),
-}
-"""The measures that follow from a curve, and those among them that more than two classes have."""
 
 _CELLS = 2**21
 """Multiplicities that are held at a time: 16 MB."""
@@ -119,7 +108,7 @@ def weighted(predictions: Predictions, weights: "Array") -> dict[str, "Array"]:
         }
         if not predictions.finite:  # a model that diverged
             nothing = np.full(len(weights), np.nan)
-            of_probabilities = (*_CURVES, "brier", "log_loss")
+            of_probabilities = (*CURVES, "brier", "log_loss")
             return found | dict.fromkeys(of_probabilities, nothing)
         found |= _of_curves(predictions, weights)
         found["brier"] = _mean(weights, predictions.squares)
@@ -150,13 +139,13 @@ def _of_curves(predictions: Predictions, weights: "Array") -> dict[str, "Array"]
     import numpy as np
 
     two = predictions.classes == 2
-    found: dict[str, list[Array]] = {name: [] for name in _CURVES}
+    found: dict[str, list[Array]] = {name: [] for name in CURVES}
     for label in [1] if two else range(predictions.classes):
         scores = predictions.probabilities[:, label]
         curve = Curve.of(scores, predictions.labels == label, weights)
         both = (curve.positives[:, -1] > 0) & (curve.negatives[:, -1] > 0)
-        for name, compute in _CURVES.items():
-            defined = both if two or name in _AREAS else np.zeros_like(both)
+        for name, compute in CURVES.items():
+            defined = both if two or name in AREAS else np.zeros_like(both)
             found[name].append(np.where(defined, compute(curve), np.nan))
     return {name: _over_classes(values) for name, values in found.items()}
 

@@ -52,14 +52,10 @@ class Score:
 
 def judge(predictions: Predictions) -> Score:
     """The score of some predictions."""
-    return Score(torch.from_numpy(predictions.confusion), all_measures(predictions))
-
-
-def all_measures(predictions: Predictions) -> dict[str, float | None]:
-    """Every measure of some predictions."""
-    return {
+    values = {
         name: measure.compute(predictions) for name, measure in MEASURES.items()
     }
+    return Score(torch.from_numpy(predictions.confusion), values)
 
 
 def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score:
