@@ -8,7 +8,7 @@ pixels, scaled by 1/255, whatever they show.
 """
 
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Dataset, hold_out
+from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import (
     Examples,
     InMemory,
@@ -34,14 +34,7 @@ GROUP = "group"
 """The array that says which person each example is about, where there is one."""
 
 
-def load_npz(
-    path: Path,
-    *,
-    site: str | None = None,
-    classes: Sequence[str] = (),
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
+def load_npz(path: Path, asked: Asked) -> Dataset:
     """``x`` and ``y``, of which a part is kept for the test, or ``x_train, y_train, x_test,
     y_test``.
 
@@ -54,7 +47,7 @@ def load_npz(
     def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
         return InMemory(as_inputs(f"{path}, {key}", arrays[key]), labels, groups)
 
-    return _dataset(path, arrays, examples, site, classes, test_fraction, seed)
+    return _dataset(path, arrays, examples, asked)
 
 
 def is_array_folder(path: Path) -> bool:
@@ -62,14 +55,7 @@ def is_array_folder(path: Path) -> bool:
     return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
 
 
-def load_npy_folder(
-    path: Path,
-    *,
-    site: str | None = None,
-    classes: Sequence[str] = (),
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
+def load_npy_folder(path: Path, asked: Asked) -> Dataset:
     """The arrays of ``load_npz`` as files, ``x.npy``, ``y.npy`` and so on.
 
     Inputs are read from their file whenever a batch needs them; the rest is read at once.
@@ -83,19 +69,17 @@ def load_npy_folder(
     def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
         return MemoryMapped((path / f"{key}.npy").absolute(), labels, groups)
 
-    return _dataset(path, arrays, examples, site, classes, test_fraction, seed)
+    return _dataset(path, arrays, examples, asked)
 
 
 def _dataset(
     path: Path,
     arrays: Mapping[str, Array],
     examples: Callable[[str, Tensor, Tensor | None], Examples],
-    site: str | None,
-    classes: Sequence[str],
-    test_fraction: float,
-    seed: int,
+    asked: Asked,
 ) -> Dataset:
     """The dataset of these arrays; ``examples`` makes a part of it from the name of its inputs."""
+    site, classes = asked.site, asked.classes
     divided = "x_train" in arrays
     _check_names(path, arrays, PARTS if divided else ("x", "y"), site)
     _check_lengths(path, arrays, "x_train" if divided else "x", site)
@@ -108,8 +92,8 @@ def _dataset(
             path.stem,
             examples("x", labels, _groups(path, arrays, GROUP)),
             class_names,
-            test_fraction=test_fraction,
-            seed=seed,
+            test_fraction=asked.test_fraction,
+            seed=asked.seed,
             site=sites,
             site_names=site_names,
         )

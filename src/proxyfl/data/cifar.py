@@ -43,6 +43,9 @@ REMOTE = Remote(
 FOLDERS = (".", "cifar10", "cifar-10", "CIFAR10")
 PIXELS = 3 * 32 * 32
 
+Images = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+"""Pixels and labels."""
+
 
 def find(directory: str | Path | None = None) -> Path | None:
     """The folder of batches, or the archive, that ``load_cifar10`` would read; None where there is
@@ -130,9 +133,7 @@ def _from_archive(path: Path) -> list[tuple[str, bytes]]:
     return sorted(found.items())  # data_batch_1 .. 5, then test_batch
 
 
-def _binary(
-    path: Path, raw: bytes
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _binary(path: Path, raw: bytes) -> Images:
     if not raw or len(raw) % (1 + PIXELS):
         raise DataError(
             f"{path}: expected records of {1 + PIXELS} bytes, got {len(raw)} bytes, which is not "
@@ -143,9 +144,7 @@ def _binary(
     return _checked(path, records[:, 1:], records[:, 0].astype(np.int64))
 
 
-def _python(
-    path: Path, raw: bytes
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _python(path: Path, raw: bytes) -> Images:
     try:
         batch = _Reader(io.BytesIO(raw), encoding="bytes").load()
         array, labels = batch[b"data"], batch[b"labels"]
@@ -165,7 +164,7 @@ def _python(
 
 def _checked(
     path: Path, x: npt.NDArray[np.uint8], y: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+) -> Images:
     if (
         len(x) != len(y)
         or not len(y)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -76,23 +76,21 @@ class Dataset:
         notes: Sequence[str] = (),
         person_names: Sequence[str] = (),
     ) -> None:
-        fields = {
-            "name": name,
-            "train": _part(name, "train", train, train_x, train_y),
-            "test": _part(name, "test", test, test_x, test_y),
-            "classes": classes,
-            "class_names": tuple(class_names),
-            "site": site,
-            "site_names": tuple(site_names),
-            "test_site": test_site,
-            "feature_names": tuple(feature_names),
-            "schema": schema,
-            "prevalence": tuple(prevalence),
-            "notes": tuple(notes),
-            "person_names": tuple(person_names),
-        }
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)
+        vars(self).update(
+            name=name,
+            train=_part(name, "train", train, train_x, train_y),
+            test=_part(name, "test", test, test_x, test_y),
+            classes=classes,
+            class_names=tuple(class_names),
+            site=site,
+            site_names=tuple(site_names),
+            test_site=test_site,
+            feature_names=tuple(feature_names),
+            schema=schema,
+            prevalence=tuple(prevalence),
+            notes=tuple(notes),
+            person_names=tuple(person_names),
+        )
         self._check()
 
     def _check(self) -> None:
@@ -153,25 +151,34 @@ class Dataset:
 
     def naming(self, persons: Sequence[str]) -> Self:
         """The same dataset with a name for each group; none where persons have no names."""
-        other = copy.copy(self)
-        object.__setattr__(other, "person_names", tuple(persons))
-        return other
+        return self._with(person_names=tuple(persons))
 
     def described(self, *, feature_names: Sequence[str]) -> Self:
         """The same dataset with a name for each feature."""
-        other = copy.copy(self)
-        object.__setattr__(other, "feature_names", tuple(map(str, feature_names)))
-        return other
+        return self._with(feature_names=tuple(map(str, feature_names)))
 
     def holding(
         self, train: Examples, test: Examples, site: Tensor | None = None
     ) -> Self:
         """The same dataset in a process that holds only these parts. Nothing is checked again."""
+        return self._with(train=train, test=test, site=site)
+
+    def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
-        object.__setattr__(other, "train", train)
-        object.__setattr__(other, "test", test)
-        object.__setattr__(other, "site", site)
+        vars(other).update(changes)
         return other
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a source beside its place; ``sources.load`` explains each."""
+
+    label: str = "label"
+    site: str | None = None
+    classes: Sequence[str] = ()
+    faults: str = "refuse"
+    test_fraction: float = 0.2
+    seed: int = 0
 
 
 def hold_out(

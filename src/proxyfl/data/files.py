@@ -5,30 +5,22 @@ at the data that no privacy accounting covers: scale with constants known before
 1/100), or account for the statistics.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from proxyfl.data.dataset import Dataset, hold_out
+from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory
 from proxyfl.data.labels import encoded
 from proxyfl.errors import DataError
 
 
-def load_table(
-    path: Path,
-    *,
-    label: str = "label",
-    site: str | None = None,
-    classes: Sequence[str] = (),
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
+def load_table(path: Path, asked: Asked) -> Dataset:
     """A table with one example a row: ``label`` and ``site`` name columns, every other column is a
     feature."""
+    label, site = asked.label, asked.site
     frame = read_table(path)
     for column in (label, *([site] if site else [])):
         if column not in frame.columns:
@@ -57,7 +49,7 @@ def load_table(
                 "Fill it or drop the row first."
             )
     y, names = encoded(
-        f"{path}, column {label!r}", frame[label].to_numpy(), classes
+        f"{path}, column {label!r}", frame[label].to_numpy(), asked.classes
     )
     sites, site_names = (
         encoded(f"{path}, column {site!r}", frame[site].to_numpy())
@@ -69,8 +61,8 @@ def load_table(
         path.stem,
         InMemory(x, y),
         names,
-        test_fraction=test_fraction,
-        seed=seed,
+        test_fraction=asked.test_fraction,
+        seed=asked.seed,
         site=sites,
         site_names=site_names,
     )

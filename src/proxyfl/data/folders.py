@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from proxyfl.data.dataset import Dataset, hold_out
+from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory, pixels
 from proxyfl.data.images.rule import pillow
 from proxyfl.errors import DataError
@@ -23,18 +23,12 @@ from proxyfl.errors import DataError
 MODES = {"1": "L", "L": "L", "P": "RGB", "RGB": "RGB"}
 
 
-def load_folder(
-    path: Path,
-    *,
-    classes: Sequence[str] = (),
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
+def load_folder(path: Path, asked: Asked) -> Dataset:
     """The images below ``path`` with pixels in [0, 1]; classes are numbered as ``classes`` lists
     them, or else in the order of their sorted names."""
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     roots = [path / "train", path / "test"] if divided else [path]
-    names = _class_names(path, roots, classes)
+    names = _class_names(path, roots, asked.classes)
     parts = [_listing(root, names) for root in roots]
     for root, (files, _) in zip(roots, parts, strict=True):
         if not files:
@@ -48,7 +42,11 @@ def load_folder(
     if not divided:
         examples = InMemory(x, y)
         return hold_out(
-            name, examples, names, test_fraction=test_fraction, seed=seed
+            name,
+            examples,
+            names,
+            test_fraction=asked.test_fraction,
+            seed=asked.seed,
         )
     trains = len(parts[0][0])
     return Dataset(

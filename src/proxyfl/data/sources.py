@@ -11,7 +11,7 @@ import torch
 from proxyfl._entrypoint import resolve
 from proxyfl.data import cifar, idx
 from proxyfl.data.arrays import is_array_folder, load_npy_folder, load_npz
-from proxyfl.data.dataset import Dataset, hold_out
+from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory
 from proxyfl.data.files import load_table
 from proxyfl.data.folders import load_folder
@@ -29,11 +29,11 @@ Directory = str | Path | None
 
 @dataclass(frozen=True)
 class Source:
-    """A named dataset: how to load it (directory, test_fraction, seed, download), and where it was
-    found."""
+    """A named dataset: how to load it (directory, what is asked of it, whether to download), and
+    where it was found."""
 
-    load: Callable[[Directory, float, int, bool], Dataset]
-    find: Callable[[Directory], str | None]
+    load: Callable[[Directory, Asked, bool], Dataset]
+    find: Callable[[Directory], str | Path | None]
     description: str
 
 
@@ -56,21 +56,19 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
 
 def _published(published: idx.Published, description: str) -> Source:
     return Source(
-        load=lambda directory, _fraction, _seed, download: idx.load_idx(
+        load=lambda directory, _asked, download: idx.load_idx(
             published, directory, download=download
         ),
-        find=lambda directory: _text(idx.find(published, directory)),
+        find=lambda directory: idx.find(published, directory),
         description=description,
     )
 
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
 SOURCES = {
     "digits": Source(
-        load=lambda _directory, fraction, seed, _download: digits(fraction, seed),
+        load=lambda _directory, asked, _download: digits(
+            asked.test_fraction, asked.seed
+        ),
         find=lambda _directory: "part of scikit-learn",
         description="1797 handwritten digits, 8x8 grey; nothing to download",
     ),
@@ -79,17 +77,20 @@ SOURCES = {
         idx.FASHION_MNIST, "70,000 pieces of clothing, 28x28 grey"
     ),
     "cifar10": Source(
-        load=lambda directory, _fraction, _seed, download: cifar.load_cifar10(
+        load=lambda directory, _asked, download: cifar.load_cifar10(
             directory, download=download
         ),
-        find=lambda directory: _text(cifar.find(directory)),
+        find=lambda directory: cifar.find(directory),
         description="60,000 photographs of ten kinds, 32x32 colour",
     ),
     "heart_disease": Source(
-        load=lambda directory, fraction, seed, download: heart.load_heart_disease(
-            directory, test_fraction=fraction, seed=seed, download=download
+        load=lambda directory, asked, download: heart.load_heart_disease(
+            directory,
+            test_fraction=asked.test_fraction,
+            seed=asked.seed,
+            download=download,
         ),
-        find=lambda directory: _text(heart.find(directory)),
+        find=lambda directory: heart.find(directory),
         description="920 patients of four hospitals, a table with missing values",
     ),
 }
@@ -153,48 +154,26 @@ def load(
             f"Several files of one table ({source}) need a schema that says what their columns "
             "mean: name it with data.schema. `proxyfl schema draft` makes a first one."
         )
+    asked = Asked(label, site, classes, faults, test_fraction, seed)
     path = Path(source).expanduser()
     if path.suffix in (".csv", ".parquet"):
-        return load_table(
-            _existing(path),
-            label=label,
-            site=site,
-            classes=classes,
-            test_fraction=test_fraction,
-            seed=seed,
-        )
+        return load_table(_existing(path), asked)
     if path.suffix == ".npz":
-        return load_npz(
-            _existing(path),
-            site=site,
-            classes=classes,
-            test_fraction=test_fraction,
-            seed=seed,
-        )
+        return load_npz(_existing(path), asked)
     if source not in SOURCES and is_store(path):
-        return load_store(
-            path,
-            classes=classes,
-            faults=faults,
-            test_fraction=test_fraction,
-            seed=seed,
-        )
+        return load_store(path, asked)
     if source not in SOURCES and is_array_folder(path):
-        return load_npy_folder(
-            path, site=site, classes=classes, test_fraction=test_fraction, seed=seed
-        )
+        return load_npy_folder(path, asked)
     if site is not None:
         raise DataError(
             f"Only tables and arrays (.npz, or a folder of .npy) have sites, got site={site!r} for "
             f"the source {source!r}."
         )
     if source in SOURCES:
-        named = SOURCES[source].load(directory, test_fraction, seed, download)
+        named = SOURCES[source].load(directory, asked, download)
         return _of_classes(named, classes)
     if path.is_dir():
-        return load_folder(
-            path, classes=classes, test_fraction=test_fraction, seed=seed
-        )
+        return load_folder(path, asked)
     if ":" in source:
         return _of_classes(_made(source), classes)
     raise DataError(

@@ -159,30 +159,14 @@ def softmax_fit(
 class Trees(nn.Module):
     """Boosted trees as tables: every tree's nodes in one list, a leaf being its own child.
 
-    ``root``: the first node of each tree. ``output``: the class whose logit a tree adds to."""
+    Of each node: ``feature``, ``threshold``, ``left``, ``right`` and ``value``. Of each tree:
+    ``root``, its first node, and ``output``, the class whose logit it adds to. Of all: ``depth``
+    and ``baseline``."""
 
-    def __init__(
-        self,
-        feature: Tensor,
-        threshold: Tensor,
-        left: Tensor,
-        right: Tensor,
-        value: Tensor,
-        root: Tensor,
-        output: Tensor,
-        depth: Tensor,
-        baseline: Tensor,
-    ) -> None:
+    def __init__(self, **tables: Tensor) -> None:
         super().__init__()
-        self.register_buffer("feature", feature)
-        self.register_buffer("threshold", threshold)
-        self.register_buffer("left", left)
-        self.register_buffer("right", right)
-        self.register_buffer("value", value)
-        self.register_buffer("root", root)
-        self.register_buffer("output", output)
-        self.register_buffer("depth", depth)
-        self.register_buffer("baseline", baseline)
+        for name, table in tables.items():
+            self.register_buffer(name, table)
 
     def forward(self, x: Tensor) -> Tensor:
         tables = cast(dict[str, Tensor], dict(self.named_buffers()))
@@ -303,7 +287,7 @@ def _tables(estimator: Any, classes: int) -> Trees:
             own = np.arange(len(nodes))
             leaf = nodes["is_leaf"].astype(bool)
             parts = {
-                "feature": np.where(leaf, 0, nodes["feature_idx"]),
+                "feature": np.where(leaf, 0, nodes["feature_idx"].astype(np.int64)),
                 "threshold": np.where(leaf, 0.0, nodes["num_threshold"]),
                 "left": np.where(leaf, own, nodes["left"]) + size,
                 "right": np.where(leaf, own, nodes["right"]) + size,
@@ -320,13 +304,8 @@ def _tables(estimator: Any, classes: int) -> Trees:
     given = np.ravel(estimator._baseline_prediction)
     baseline[seen] = [0.0, given[0]] if len(seen) == 2 else given
     tables = {key: np.concatenate(parts) for key, parts in columns.items()}
-    whole = {
-        key: tables[key].astype(np.int64) for key in ("feature", "left", "right")
-    }
     return Trees(
-        **{key: torch.from_numpy(part) for key, part in whole.items()},
-        threshold=torch.from_numpy(tables["threshold"].astype(np.float64)),
-        value=torch.from_numpy(tables["value"].astype(np.float64)),
+        **{key: torch.from_numpy(table) for key, table in tables.items()},
         root=torch.tensor(roots),
         output=torch.tensor(outputs),
         depth=torch.tensor(deepest),

@@ -13,12 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Dataset, hold_out, of_rows
+from proxyfl.data.dataset import Asked, Dataset, hold_out, of_rows
 from proxyfl.data.examples import pixels
 from proxyfl.data.labels import encoded
 from proxyfl.data.stores import index
 from proxyfl.data.stores.index import PARTS, Content, Entry, Head, Shard
 from proxyfl.errors import DataError
+
+_AS_IT_IS = Asked()
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +119,7 @@ def is_store(path: Path) -> bool:
     return (path / index.HEAD).is_file()
 
 
-def load_store(
-    path: Path,
-    *,
-    classes: Sequence[str] = (),
-    faults: str = "refuse",
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
+def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
     """The dataset in a store, of which every shard has the checksum that the store says.
 
     A shard whose checksum is wrong is named and refused, or, with ``faults="skip"``, left out and
@@ -132,11 +127,11 @@ def load_store(
     where persons are known."""
     head = index.read_head(path)
     entries = index.read_index(path, head)
-    shards, entries, notes = _sound(path, head, entries, faults)
+    shards, entries, notes = _sound(path, head, entries, asked.faults)
     labels, class_names = encoded(
         f"{path}, labels",
         np.array([entry.label for entry in entries]),
-        classes or head.content.classes,
+        asked.classes or head.content.classes,
     )
     examples = Stored(
         path.absolute(),
@@ -161,8 +156,8 @@ def load_store(
             name,
             examples,
             class_names,
-            test_fraction=test_fraction,
-            seed=seed,
+            test_fraction=asked.test_fraction,
+            seed=asked.seed,
             site=sites,
             site_names=site_names,
             notes=notes,

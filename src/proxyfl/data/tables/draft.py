@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxyfl import _settings
+from proxyfl._settings import toml_value
 from proxyfl.data.tables.reading import Dialect, Part, read
 from proxyfl.data.tables.schema import MISSING, NO, YES, canonical
 from proxyfl.errors import DataError
@@ -104,11 +104,11 @@ def _look(seen: dict[str, Seen], part: Part) -> None:
 
 
 def _top(path: Path, site: str | None, person: str | None) -> str:
-    lines = [f"name = {_text(path.stem)}"]
+    lines = [f"name = {toml_value(path.stem)}"]
     if site is not None:
-        lines.append(f"site = {_text(site)}")
+        lines.append(f"site = {toml_value(site)}")
     if person is not None:
-        lines.append(f"person = {_text(person)}")
+        lines.append(f"person = {toml_value(person)}")
     else:
         lines.append(
             '# person = "..."    the column that tells individuals apart, if there is one'
@@ -117,12 +117,12 @@ def _top(path: Path, site: str | None, person: str | None) -> str:
 
 
 def _label(label: str | None, seen: dict[str, Seen], from_data: bool) -> str:
-    lines = ["[label]", f"column = {_text(label or '?')}"]
+    lines = ["[label]", f"column = {toml_value(label or '?')}"]
     texts = sorted(seen[label].texts) if label is not None else []
     told = from_data or {text.lower() for text in texts} <= {*YES, *NO}
     if told and 1 < len(texts) <= MANY:
         lines.append(
-            f"classes = {_list(texts)}    # in this order: the first is class 0"
+            f"classes = {toml_value(tuple(texts))}    # in this order: the first is class 0"
         )
     else:
         lines.append(
@@ -135,7 +135,7 @@ def _label(label: str | None, seen: dict[str, Seen], from_data: bool) -> str:
 
 
 def _column(name: str, seen: Seen, from_data: bool) -> str:
-    title = f"[columns.{_text(name)}]"
+    title = f"[columns.{toml_value(name)}]"
     texts = sorted(seen.texts)
     lowered = {text.lower() for text in texts}
     form = _format(texts)
@@ -148,14 +148,16 @@ def _column(name: str, seen: Seen, from_data: bool) -> str:
     ):
         lines = [
             'type = "date"',
-            f"formats = {_list([form])}",
+            f"formats = {toml_value((form,))}",
             *_interval(from_data),
         ]
     elif seen.numeric:
         lines = ['type = "number"', 'unit = ""', _range(seen, from_data)]
     elif len(texts) <= MANY:
         values = (
-            _list(texts) if from_data else "[]    # every value that there can be"
+            toml_value(tuple(texts))
+            if from_data
+            else "[]    # every value that there can be"
         )
         lines = ['type = "category"', f"values = {values}"]
     else:
@@ -202,11 +204,3 @@ def _reads(text: str, form: str) -> bool:
 
 def _dates_only(texts: Sequence[str]) -> bool:
     return all(len(text) == 8 and text[:2] in ("19", "20") for text in texts)
-
-
-def _text(value: str) -> str:
-    return _settings.toml_value(value)
-
-
-def _list(values: Sequence[str]) -> str:
-    return _settings.toml_value(tuple(values))

@@ -91,7 +91,11 @@ def _sources(directory: str | None) -> dict[str, Any]:
     for name, source in SOURCES.items():
         found = source.find(directory)
         named.append(
-            {"name": name, "description": source.description, "found": found}
+            {
+                "name": name,
+                "description": source.description,
+                "found": None if found is None else str(found),
+            }
         )
     return {"folder": str(data_folder(directory)), "sources": named, "forms": FORMS}
 
