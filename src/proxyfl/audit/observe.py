@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from proxyfl import models, params
+from proxyfl import params
 from proxyfl._validate import choice, whole
 from proxyfl.audit.canaries import Canaries, fitted, make
 from proxyfl.data.examples import InMemory
@@ -32,7 +32,7 @@ from proxyfl.federation.methods import METHODS
 from proxyfl.federation.rounds import run_rounds
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.guarantee import Epsilon
-from proxyfl.seeds import derive, stream
+from proxyfl.seeds import stream
 from proxyfl.simulation.clients import evaluator
 from proxyfl.simulation.config import Config, Optimizer
 from proxyfl.simulation.division import ClientData
@@ -112,7 +112,7 @@ def observe(
         )
     prepared = prepare(replace(config, methods=(method,)))
     check_client(prepared, client)
-    model = _model(prepared, method)
+    model = initial_model(prepared, method)
     planted = _canaries(prepared, method, client, model, canaries)
     audited = with_records(
         prepared,
@@ -121,13 +121,10 @@ def observe(
         planted.examples(),
         expected=planted.expected_records,
     )
-    watched = Watch(len(audited.clients), params.flatten(model))
-    everyone = watched_run(audited, method, watched, progress)
+    everyone, seen = watched_run(audited, method, progress)
     mechanism = _mechanism(audited, method, client)
     claimed = everyone[client].ledger.epsilon()
-    return Observation(
-        method, client, mechanism, planted, model, watched.seen, claimed
-    )
+    return Observation(method, client, mechanism, planted, model, seen, claimed)
 
 
 def check_client(prepared: Prepared, client: int) -> None:
@@ -144,17 +141,9 @@ def _shares(name: str) -> bool:
     return row.dp and row.exchange != "none"
 
 
-def _model(prepared: Prepared, method: str) -> nn.Module:
+def initial_model(prepared: Prepared, method: str) -> nn.Module:
     """The shared model as everybody starts from it."""
-    config = prepared.config
-    assembly = prepared.assembly(method)
-    single = assembly.method.learner == "single" and assembly.single_is_private
-    spec = assembly.private_spec(0) if single else config.models.proxy
-    dataset = prepared.dataset
-    seed = derive(config.seed, "init", 0)
-    return models.build(
-        spec, shape=dataset.shape, classes=dataset.classes, seed=seed
-    )
+    return prepared.assembly(method).client(0).learner.shared.cpu()
 
 
 def _canaries(
@@ -212,50 +201,47 @@ def with_records(
     return replace(prepared, config=changed, clients=clients)
 
 
-class Watch:
-    """Notes what an exchange moves."""
+def _watching(
+    inner: Exchange, starts: dict[int, Tensor], notes: Mapping[int, Seen]
+) -> Exchange:
+    """``inner``, with what it moves noted; ``starts`` is where each client's round starts."""
 
-    def __init__(self, clients: int, initial: Tensor) -> None:
-        self.seen = {client: Seen() for client in range(clients)}
-        self._starts = dict.fromkeys(range(clients), initial)
+    def watched(
+        masses: Mapping[int, Mass],
+        present: Sequence[int],
+        leaving: Set[int],
+        channel: MassChannel,
+    ) -> dict[int, Mass]:
+        for client, mass in masses.items():
+            seen = notes[client]
+            seen.rounds.append(channel.round)
+            seen.starts.append(starts[client])
+            seen.releases.append(mass.theta.clone())
+        mixed = inner(masses, present, leaving, channel)
+        for client, mass in mixed.items():
+            starts[client] = mass.theta.clone()
+        return mixed
 
-    def around(self, inner: Exchange) -> Exchange:
-        """``inner``, watched."""
-
-        def watched(
-            masses: Mapping[int, Mass],
-            present: Sequence[int],
-            leaving: Set[int],
-            channel: MassChannel,
-        ) -> dict[int, Mass]:
-            for client, mass in masses.items():
-                seen = self.seen[client]
-                seen.rounds.append(channel.round)
-                seen.starts.append(self._starts[client])
-                seen.releases.append(mass.theta.clone())
-            mixed = inner(masses, present, leaving, channel)
-            for client, mass in mixed.items():
-                self._starts[client] = mass.theta.clone()
-            return mixed
-
-        return watched
+    return watched
 
 
 def watched_run(
-    prepared: Prepared, method: str, watch: Watch, progress: Callable[[int], None]
-) -> list[Client]:
-    """Run all rounds under ``watch``; the clients as they are at the end."""
+    prepared: Prepared,
+    method: str,
+    progress: Callable[[int], None] = lambda _rounds: None,
+) -> tuple[list[Client], dict[int, Seen]]:
+    """Run all rounds; the clients as they are at the end, and what peers saw of each."""
     config = prepared.config
     assembly = prepared.assembly(method)
     clients = [assembly.client(i) for i in range(len(prepared.clients))]
+    mixing = exchange.make(assembly.method.exchange, prepared.topology)
+    starts = {each.id: params.flatten(each.learner.shared) for each in clients}
+    seen = {each.id: Seen() for each in clients}
     presences = prepared.presences[method]
     rounds = run_rounds(
         clients,
         rounds=config.rounds,
-        exchange=watch.around(
-            exchange.make(assembly.method.exchange, prepared.topology)
-        ),
-        shares=True,
+        exchange=_watching(mixing, starts, seen),
         transport=MemoryTransport(),
         presence=lambda round: presences[round],
         evaluate=evaluator(config, prepared.dataset, assembly.method),
@@ -264,26 +250,20 @@ def watched_run(
     )
     for records in rounds:
         for record in records:
-            watch.seen[record.client].steps.append(record.steps)
+            seen[record.client].steps.append(record.steps)
         progress(1)
-    return clients
+    return clients, seen
 
 
 def _mechanism(prepared: Prepared, method: str, client: int) -> Mechanism:
+    config = prepared.config
     assembly = prepared.assembly(method)
     dp = assembly.dp(client)
+    own = assembly.method.learner == "single" and assembly.single_is_private
     return Mechanism(
         sampling_rate=assembly.sampling(client).rate,
         noise_multiplier=dp.noise_multiplier,
         clip_norm=dp.clip_norm,
         divisor=assembly.batch_size(client),
-        optimizer=_optimizer(
-            prepared.config, assembly.single_is_private, assembly.method.learner
-        ),
+        optimizer=config.private_optimizer if own else config.proxy_optimizer,
     )
-
-
-def _optimizer(config: Config, single_is_private: bool, learner: str) -> Optimizer:
-    if learner == "single" and single_is_private:
-        return config.private_optimizer
-    return config.proxy_optimizer

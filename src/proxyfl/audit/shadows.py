@@ -27,9 +27,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from proxyfl import models, params
+from proxyfl import params
 from proxyfl._files import read_text, write_text, writing
-from proxyfl.audit.observe import Watch, check_client, watched_run, with_records
+from proxyfl.audit.observe import (
+    check_client,
+    initial_model,
+    watched_run,
+    with_records,
+)
 from proxyfl.data.examples import InMemory, gathered
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.guarantee import Unit
@@ -103,27 +108,21 @@ def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
         planted,
         config=replace(config, privacy=replace(config.privacy, enabled=False)),
     )
-    protected, private = _trained(with_dp, client)
-    open_proxy, _ = _trained(without, client)
-    asked = zip(TARGETS, (protected, open_proxy, private), strict=True)
-    answers = {name: confidences(model, pool) for name, model in asked}
+    released, private = _trained(with_dp, client)
+    without_dp, _ = _trained(without, client)
+    proxy = initial_model(with_dp, METHOD)
+    answers = {}
+    for name, theta in zip(TARGETS, (released, without_dp), strict=False):
+        params.load_flat(proxy, theta)
+        answers[name] = confidences(proxy, pool)
+    answers[TARGETS[-1]] = confidences(private, pool)
     return Shadow(number, tuple(members.tolist()), answers)
 
 
-def _trained(prepared: Prepared, client: int) -> tuple[nn.Module, nn.Module]:
-    """The client's last released proxy and its private model."""
-    config = prepared.config
-    dataset = prepared.dataset
-    proxy = models.build(
-        config.models.proxy,
-        shape=dataset.shape,
-        classes=dataset.classes,
-        seed=derive(config.seed, "init", 0),
-    )
-    watch = Watch(len(prepared.clients), params.flatten(proxy))
-    clients = watched_run(prepared, METHOD, watch, lambda _rounds: None)
-    params.load_flat(proxy, watch.seen[client].releases[-1])
-    return proxy, clients[client].learner.models()["private"]
+def _trained(prepared: Prepared, client: int) -> tuple[Tensor, nn.Module]:
+    """The parameters that the client released last, and its private model."""
+    clients, seen = watched_run(prepared, METHOD)
+    return seen[client].releases[-1], clients[client].learner.models()["private"]
 
 
 def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from proxyfl.audit.neighbours import Trials, leak, lower_bound
+from benchmarks.neighbours import Trials, leak, lower_bound
 
 
 def test_one_record_leaks_through_the_private_model() -> None:
