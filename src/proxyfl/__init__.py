@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from proxyfl.simulation.run import run as run
 
 _HOMES = {
+    "DPSGD": "proxyfl.privacy.dpsgd",
+    "METHODS": "proxyfl.federation.methods",
     "Budget": "proxyfl.privacy.ledger",
     "Callback": "proxyfl.simulation.run",
     "Config": "proxyfl.simulation.config",
-    "DPSGD": "proxyfl.privacy.dpsgd",
     "Dataset": "proxyfl.data.dataset",
     "Epsilon": "proxyfl.privacy.guarantee",
     "Examples": "proxyfl._examples",
     "InMemory": "proxyfl.data.examples",
     "Kind": "proxyfl.privacy.guarantee",
     "Ledger": "proxyfl.privacy.ledger",
-    "METHODS": "proxyfl.federation.methods",
     "Mass": "proxyfl.gossip.pushsum",
     "Method": "proxyfl.federation.methods",
     "ProxyFLError": "proxyfl.errors",
@@ -54,27 +54,7 @@ _HOMES = {
     "steps_for": "proxyfl.privacy.calibration",
 }
 
-__all__ = [
-    "DPSGD",
-    "METHODS",
-    "Budget",
-    "Callback",
-    "Config",
-    "Dataset",
-    "Epsilon",
-    "Examples",
-    "InMemory",
-    "Kind",
-    "Ledger",
-    "Mass",
-    "Method",
-    "ProxyFLError",
-    "Run",
-    "load",
-    "noise_for",
-    "run",
-    "steps_for",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
