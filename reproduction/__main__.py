@@ -16,9 +16,11 @@ from reproduction import (
     catalogue,
     duration,
     figures,
+    imageplots,
     images,
     joining,
     joiningplots,
+    merging,
     page,
     records,
 )
@@ -77,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
             type=Path,
             metavar="FILE",
             help="where the record goes (default: experiments/results)",
+        )
+        command.add_argument(
+            "--add",
+            action="store_true",
+            help="keep the seeds and settings that are recorded and were not run here",
         )
         command.set_defaults(do=do)
     draw = commands.add_parser(
@@ -151,9 +158,10 @@ def _record(args: argparse.Namespace) -> int:
         out / "record.jsonl" if args.quick else experiment.record
     )
     runs = sweep.plan(experiment.file, out, quick=args.quick)
-    records.write(
-        records.condense(experiment.name, runs, yardstick=duration.yardstick()), to
-    )
+    record = records.condense(experiment.name, runs, yardstick=duration.yardstick())
+    if args.add and to.is_file():
+        record = merging.merged(records.read(to), record)
+    records.write(record, to)
     print(
         f"Recorded in {_short(to)}." + ("" if args.quick else " Then: make figures")
     )
@@ -165,7 +173,7 @@ def _figures(args: argparse.Namespace) -> int:
         print(_short(path))
     for path in joiningplots.draw(args.results, args.to):
         print(_short(path))
-    for path in images.draw(args.results, args.to):
+    for path in imageplots.draw(args.results, args.to):
         print(_short(path))
     return 0
 

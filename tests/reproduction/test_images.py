@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proxyfl.sweeps import file as sweep
-from reproduction import catalogue, images
+from reproduction import catalogue, imageplots, images
 from reproduction.catalogue import IMAGES
 from reproduction.records import Record
 from reproduction.series import Results
@@ -64,7 +64,7 @@ def test_verdicts_follow_from_the_rules(
 
 
 def test_other_studies_do_not_count(tmp_path: Path) -> None:
-    """The claim is about Kvasir: others are shown in brackets."""
+    """The claim about FML is about Kvasir: others are shown in brackets."""
     groups = [
         group("proxyfl", "private", [[0.5, 0.6]]),
         group("fml", "private", [[0.4, 0.5]]),
@@ -76,12 +76,42 @@ def test_other_studies_do_not_count(tmp_path: Path) -> None:
     assert images.above_fml(found).verdict == "not tested"
 
 
+def test_a_verdict_says_of_which_study_and_how_far(tmp_path: Path) -> None:
+    """A study has a line of its own for each statement about it, with its rounds and seeds."""
+    groups = [
+        group("proxyfl", "private", [[0.5, 0.6]]),
+        group("fml", "private", [[0.4, 0.5]]),
+        group("regular", "proxy", [[0.7, 0.7]]),
+    ]
+    tissue = record("images/slides", groups)
+    text = images.verdicts(results(tmp_path, tissue, kvasir(0.5, 0.6, 0.15)))
+    lines = text.splitlines()[2:]
+    assert ["kvasir" in line for line in lines] == [True, True, False]
+    assert "10 of 10 rounds, 1 seed | 1 of 2 comparisons | **holds partly**" in text
+
+
+def test_settings_are_compared_apart(tmp_path: Path) -> None:
+    """Pixels and features of one study are two comparisons, each named."""
+    groups = []
+    for source, score in (("ham.store", 0.5), ("ham-features.store", 0.7)):
+        setting = {"data__source": source}
+        groups.append(group("proxyfl", "private", [[score, score]], **setting))
+        groups.append(group("alone", "private", [[0.6, 0.6]], **setting))
+    found = results(tmp_path, record("images/ham10000", groups))
+    rows = images.best(found).rows
+    assert [row.where for row in rows] == [
+        "ham10000, ham",
+        "ham10000, ham-features",
+    ]
+    assert [row.met for row in rows] == [False, True]
+
+
 @pytest.mark.parametrize("name", sorted(IMAGES))
 def test_each_file_loads(name: str, tmp_path: Path) -> None:
     """Every run's settings are valid, and the paper's studies have its eight methods."""
     runs = sweep.plan(IMAGES[name].file, tmp_path)
     assert runs
-    if name.startswith(("kvasir", "histopathology")):
+    if name.startswith(("kvasir", "histopathology", "slides")):
         assert {run.config.methods[0] for run in runs} == METHODS
 
 
@@ -103,11 +133,15 @@ def test_the_privacy_table_is_about_the_experiment(tmp_path: Path) -> None:
 
 
 def test_a_figure_comes_out_of_a_record(tmp_path: Path) -> None:
-    """One panel for each recorded study; none without any."""
+    """Every recorded study has a panel of where it stands, and a curve from three scored rounds on;
+    nothing is drawn of nothing."""
     found = results(tmp_path / "results", kvasir(0.5, 0.4, 0.2))
-    (path,) = images.draw(found.folder, tmp_path)
+    (path,) = imageplots.draw(found.folder, tmp_path)
+    assert path.name == "medical-last.png"
     assert path.stat().st_size > 5000
-    assert not list(images.draw(tmp_path / "nothing", tmp_path))
+    assert not list(imageplots.draw(tmp_path / "nothing", tmp_path))
+    names = [path.name for path in imageplots.draw(catalogue.RESULTS, tmp_path)]
+    assert names == ["medical.png", "medical-last.png"]
 
 
 def test_tables_are_generated_and_not_typed() -> None:

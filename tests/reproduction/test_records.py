@@ -1,6 +1,7 @@
 """Records: what is kept of a sweep, and that it is what the runs said."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from proxyfl.errors import RunError
 from proxyfl.records import reading as loading
 from proxyfl.simulation import run as runner
 from proxyfl.sweeps import file as sweep
-from reproduction import records
+from reproduction import merging, records
 from reproduction.series import PROXYFL, Results, common_round, scores
 
 SWEEP = """
@@ -106,3 +107,35 @@ def test_what_is_missing_is_named(tmp_path: Path, done: list[sweep.Point]) -> No
         RunError, match=r"expected one record of proxyfl private .*0\.3.*got 0"
     ):
         record.group("proxyfl", "private", learning__alpha=0.3)
+
+
+def test_seeds_run_later_are_added(done: list[sweep.Point]) -> None:
+    """Two seeds recorded one after the other give the record of both."""
+    first = [run for run in done if run.config.seed == 3]
+    later = [run for run in done if run.config.seed == 5]
+    both = records.condense("small", done, yardstick=0.01)
+    added = merging.merged(
+        records.condense("small", first, yardstick=0.01),
+        records.condense("small", later, yardstick=0.01),
+    )
+    assert [vars(group) for group in added.groups] == [
+        vars(group) for group in both.groups
+    ]
+
+
+def test_a_seed_run_again_replaces_its_record(done: list[sweep.Point]) -> None:
+    """What is recorded of a seed gives way to a new run of it."""
+    both = records.condense("small", done, yardstick=0.01)
+    worse = [replace(g, accuracy=[[[0.0]]], seeds=[5]) for g in both.groups]
+    again = merging.merged(replace(both, groups=worse), both)
+    assert [vars(group) for group in again.groups] == [
+        vars(group) for group in both.groups
+    ]
+
+
+def test_other_settings_are_not_added(done: list[sweep.Point]) -> None:
+    """Records of different settings are no record."""
+    record = records.condense("small", done, yardstick=0.01)
+    other = replace(record, base={**record.base, "learning.batch_size": 7})
+    with pytest.raises(RunError, match=r"recorded with learning.batch_size=7"):
+        merging.merged(other, record)

@@ -10,6 +10,7 @@ from PIL import Image
 from proxyfl.cli.main import main
 from proxyfl.data import Dataset, load
 from proxyfl.data.images.rule import Rule
+from proxyfl.data.images.sheet import CAPTION, SIDE
 from proxyfl.data.stores import index
 from proxyfl.errors import DataError
 
@@ -125,6 +126,17 @@ def test_folders_by_site_label_and_person(folders: Path) -> None:
     assert len(found.train) + len(found.test) == 24
     assert not both(found)
     assert (folders.parent / "store" / "contact.png").is_file()
+
+
+def test_small_images_are_shown_large(folders: Path) -> None:
+    """On the contact sheet an image of 6 x 5 pixels fills its cell: each pixel is a square."""
+    assert run(folders) == 0
+    sheet = np.asarray(Image.open(folders.parent / "store" / "contact.png"))
+    cell = sheet[CAPTION : CAPTION + SIDE, :SIDE]
+    times = (SIDE - 2) // 6
+    square = cell[:times, :times]
+    assert (square == square[0, 0]).all()
+    assert (cell[: 5 * times, : 6 * times] != 255).any(axis=2).mean() > 0.9
 
 
 def test_an_index(folders: Path, tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def peak(words: list[str], limit: int | None = None) -> tuple[float, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
-    """Forty patches of a slide of 10 gigapixels take as much memory as of one of 100 megapixels."""
+    """Forty patches of a slide of 10 gigapixels take at most a quarter more memory than of one of
+    100 megapixels: the map of tissue and the cache of tiles are bounded, and fuller."""
     found = {}
     for side in (10_000, 100_000):
         root = large_slide(tmp_path, side)
@@ -74,7 +75,7 @@ def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
         ]
         found[side], _ = peak([*words, "--per-site", "40", "--workers", "2"])
     print(f"MB at 100 megapixels and at 10 gigapixels: {found}")
-    assert found[100_000] < 1.2 * found[10_000]
+    assert found[100_000] < 1.25 * found[10_000]
 
 
 @pytest.mark.slow

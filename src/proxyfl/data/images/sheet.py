@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,12 +43,22 @@ def contact_sheet(folder: Path) -> Path:
             values = examples.values(torch.tensor([rows[place]]))[0]
             bands = [images.fromarray(band) for band in values]
             image = images.merge("RGB", bands if len(bands) == 3 else bands * 3)
-            image.thumbnail((SIDE - 2, SIDE - 2), images.Resampling.BOX)
-            sheet.paste(image, (column * SIDE, top + CAPTION))
+            sheet.paste(_to_size(image), (column * SIDE, top + CAPTION))
     path = folder / NAME
     with _files.writing(path), _files.whole(path) as scratch:
-        sheet.save(scratch, format="PNG")
+        sheet.save(scratch, format="PNG", compress_level=1)
     return path
+
+
+def _to_size(image: Any) -> Any:
+    """The image at a cell's size: averaged down, or each pixel shown as a square of several."""
+    from PIL import Image, ImageOps
+
+    times = (SIDE - 2) // max(image.size)
+    if times >= 1:
+        return ImageOps.scale(image, times, Image.Resampling.NEAREST)
+    image.thumbnail((SIDE - 2, SIDE - 2), Image.Resampling.BOX)
+    return image
 
 
 def _caption(key: tuple[str, str], rows: list[int], entries: list[Entry]) -> str:

@@ -63,6 +63,7 @@ class Slide:
         self._handle.set_cache(library.OpenSlideCache(CACHE_BYTES))
         # asked for with every region, and slow to ask the library for
         self._steps = tuple(map(float, self._handle.level_downsamples))
+        self._room: Argb = np.empty((0, 0), dtype=np.uint32)
         self.microns = _microns(self._handle.properties.get("openslide.mpp-x"))
 
     def close(self) -> None:
@@ -112,9 +113,14 @@ class Slide:
         return found, self._steps[found]
 
     def _read(self, x: int, y: int, level: int, width: int, height: int) -> Argb:
+        """The next call overwrites what this one gives: fresh memory for each region would take a
+        tenth of the time."""
         library = _openslide(self.path)
+        if self._room.shape != (height, width):
+            self._room = np.empty((height, width), dtype=np.uint32)
+        found = self._room
         try:
-            found = _argb(self._handle, (x, y), level, (width, height))
+            _fill(found, self._handle, (x, y), level)
         except library.OpenSlideError as problem:
             self._handle.close()
             self._open()
@@ -136,28 +142,25 @@ def _microns(said: Any) -> float | None:
     return value if 0 < value < 1000 else None
 
 
-def _argb(
-    handle: Any, place: tuple[int, int], level: int, size: tuple[int, int]
-) -> Argb:
-    """A region as the library itself gives it: alpha, red, green and blue in one number.
+def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
+    """Read a region into ``found`` as the library itself gives it: alpha, red, green and blue in
+    one number.
 
     The package's ``read_region`` turns that into an image, from which the colours would have to be
     copied out again: a tenth of the time. A package that no longer has the function behind it is
     asked for the image."""
     from openslide import lowlevel
 
-    width, height = size
+    height, width = found.shape
     direct = getattr(lowlevel, DIRECT, None)
     slide = getattr(handle, "_osr", None)
     if direct is None or slide is None:
-        rgba = np.asarray(handle.read_region(place, level, size), dtype=np.uint32)
-        red, green, blue, alpha = np.moveaxis(rgba, 2, 0)
-        joined: Argb = alpha << 24 | red << 16 | green << 8 | blue
-        return joined
-    found = np.empty((height, width), dtype=np.uint32)
+        image = handle.read_region(place, level, (width, height))
+        red, green, blue, alpha = np.moveaxis(np.asarray(image, np.uint32), 2, 0)
+        found[:] = alpha << 24 | red << 16 | green << 8 | blue
+        return
     pointer = found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint32))
     direct(slide, pointer, *place, level, width, height)
-    return found
 
 
 def _planes(found: Argb) -> Pixels:
