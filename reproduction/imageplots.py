@@ -85,7 +85,7 @@ def _dots(axis: "Axes", part: Part) -> None:
             row,
             xerr=seen.std or 0.0,
             color=style["color"],
-            marker=style["marker"],
+            marker=style["marker"] or "P",
             markerfacecolor=style.get("markerfacecolor", style["color"]),
             markersize=5,
         )
