@@ -67,7 +67,9 @@ def _joined(old: Group, new: Group) -> Group:
     owner = dict.fromkeys(old.seeds, old)
     owner.update(dict.fromkeys(new.seeds, new))
     owner = dict(sorted(owner.items()))
-    scores = {measure: _scores(owner, measure, rounds) for measure in MEASURES}
+    scores: dict[str, Any] = {}
+    for measure in MEASURES:
+        scores[measure] = _scores(owner, measure, rounds)
     return replace(
         new,
         seeds=list(owner),
