@@ -6,8 +6,9 @@ import torch
 from scipy import stats
 from torch import nn
 
-from proxyfl.audit.membership import Curve, as_dict, attack, likelihood_ratios
+from proxyfl.audit.membership import as_dict, attack, likelihood_ratios
 from proxyfl.audit.shadows import TARGETS, Shadow, confidences
+from proxyfl.curves import Curve
 from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
 
@@ -32,15 +33,15 @@ def test_a_shift_is_found_as_far_as_it_can_be() -> None:
     curve = attack(made(2.0))["private model"]
     for rate in (0.01, 0.1):
         best = stats.norm.sf(stats.norm.isf(rate) - 2.0)
-        assert 0.75 * best < curve.true_positives(rate) < 1.15 * best
-    assert curve.area == pytest.approx(stats.norm.cdf(2.0 / 2**0.5), abs=0.02)
+        assert 0.75 * best < curve.sensitivity_at(1 - rate) < 1.15 * best
+    assert curve.auroc() == pytest.approx(stats.norm.cdf(2.0 / 2**0.5), abs=0.02)
 
 
 def test_where_nothing_differs_nothing_is_found() -> None:
     """Members who leave no trace are recognised as often as others are mistaken for them."""
     curve = attack(made(0.0))["proxy with DP"]
-    assert curve.area == pytest.approx(0.5, abs=0.03)
-    assert curve.true_positives(0.01) < 0.03
+    assert curve.auroc() == pytest.approx(0.5, abs=0.03)
+    assert curve.sensitivity_at(1 - 0.01) < 0.03
 
 
 def test_a_target_is_not_compared_with_itself() -> None:
@@ -56,12 +57,14 @@ def test_a_target_is_not_compared_with_itself() -> None:
 
 def test_rates_on_a_curve_by_hand() -> None:
     """True positives are counted above the threshold that the allowed others may pass."""
-    curve = Curve(np.array([9.0, 5.0, 3.0, 1.0]), np.array([6.0, 4.0, 2.0, 0.0]))
-    assert curve.true_positives(0.0) == 0.25
-    assert curve.true_positives(0.25) == 0.5
-    assert curve.true_positives(0.5) == 0.75
-    assert curve.true_positives(1.0) == 1.0
-    assert curve.area == pytest.approx(10 / 16)
+    curve = Curve.of(
+        np.array([9.0, 5.0, 3.0, 1.0, 6.0, 4.0, 2.0, 0.0]), np.arange(8) < 4
+    )
+    assert curve.sensitivity_at(1 - 0.0) == 0.25
+    assert curve.sensitivity_at(1 - 0.25) == 0.5
+    assert curve.sensitivity_at(1 - 0.5) == 0.75
+    assert curve.sensitivity_at(1 - 1.0) == 1.0
+    assert curve.auroc() == pytest.approx(10 / 16)
 
 
 def test_the_document_says_how_many_scores_there_were() -> None:

@@ -16,13 +16,13 @@ counted together, so they are not independent, and the rates have no confidence 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from proxyfl.audit.shadows import TARGETS, Shadow
+from proxyfl.curves import Curve
 from proxyfl.errors import ConfigError
 
 Array = npt.NDArray[np.float64]
@@ -32,34 +32,8 @@ _POINTS = 61
 _LEAST_SPREAD = 1e-6
 
 
-@dataclass(frozen=True)
-class Curve:
-    """The attack on one target: scores of members and of non-members, sorted downwards."""
-
-    members: Array
-    others: Array
-
-    def true_positives(self, false_positives: float) -> float:
-        """The share of members above the lowest threshold that at most this share of others pass.
-
-        A member that ties with the first other that may not pass does not count.
-        """
-        allowed = math.floor(false_positives * len(self.others) + 1e-9)
-        if allowed >= len(self.others):
-            return 1.0
-        return float((self.members > self.others[allowed]).mean())
-
-    @property
-    def area(self) -> float:
-        """The probability that a member scores higher than another, ties counted by half."""
-        ordered = np.sort(self.others)
-        below = np.searchsorted(ordered, self.members, side="left")
-        at_most = np.searchsorted(ordered, self.members, side="right")
-        return float((below + at_most).mean() / 2 / len(ordered))
-
-
 def attack(shadows: Sequence[Shadow]) -> dict[str, Curve]:
-    """The curve of each target."""
+    """The curve of each target: members are its positives."""
     if len(shadows) < FEWEST_SHADOWS:
         raise ConfigError(
             f"Expected at least {FEWEST_SHADOWS} shadow federations, got {len(shadows)}."
@@ -70,9 +44,7 @@ def attack(shadows: Sequence[Shadow]) -> dict[str, Curve]:
         answers = np.array([shadow.answers[name] for shadow in shadows])
         scores = likelihood_ratios(answers, members)
         known = np.isfinite(scores)
-        found[name] = Curve(
-            -np.sort(-scores[members & known]), -np.sort(-scores[~members & known])
-        )
+        found[name] = Curve.of(scores[known], members[known])
     return found
 
 
@@ -117,17 +89,17 @@ def as_dict(
         targets.append(
             {
                 "target": name,
-                "tpr_at_0.001": found.true_positives(0.001),
-                "tpr_at_0.01": found.true_positives(0.01),
-                "auc": found.area,
-                "members": len(found.members),
-                "non_members": len(found.others),
+                "tpr_at_0.001": float(found.sensitivity_at(1 - 0.001)),
+                "tpr_at_0.01": float(found.sensitivity_at(1 - 0.01)),
+                "auc": float(found.auroc()),
+                "members": int(found.positives[-1]),
+                "non_members": int(found.negatives[-1]),
             }
         )
-        least = 1 / len(found.others)
+        least = 1 / found.negatives[-1]
         for rate in np.geomspace(least, 1.0, _POINTS).tolist():
-            point = {"fpr": rate, "tpr": found.true_positives(rate)}
-            curve.append({"target": name, **point})
+            share = float(found.sensitivity_at(1 - rate))
+            curve.append({"target": name, "fpr": rate, "tpr": share})
     return {
         "attack": "likelihood ratio with shadow federations",
         "federations": federations,
