@@ -68,7 +68,14 @@ def collect(
     undone = undo(seen, mechanism)
     together = torch.zeros_like(undone.sums)
     anchored = torch.zeros_like(undone.sums)
-    found = _Sums(count)
+    gram = torch.zeros(count, count, dtype=torch.float64)
+    matched = torch.zeros(count, dtype=torch.float64)
+    along = []
+    lengths = []
+    variances = []
+    freedoms = []
+    residuals = []
+    peers = []
     others = _others(observation)
     for number, (round, start) in enumerate(
         zip(seen.rounds, seen.starts, strict=True)
@@ -86,54 +93,31 @@ def collect(
         expected = response @ anchored[: number + 1]
         unexplained = total - mechanism.sampling_rate * expected
         reach = float(response.sum())
-        found.gram += reach**2 / variance * outside.gram[:count, :count]
-        found.matched += reach / variance * (rows[:count] @ unexplained).double()
+        gram += reach**2 / variance * outside.gram[:count, :count]
+        matched += reach / variance * (rows[:count] @ unexplained).double()
         records = response @ together[: number + 1]
-        found.along.append(float(records @ total))
-        found.lengths.append(float(records @ records))
-        found.variances.append(variance)
-        found.freedoms.append(outside.freedom)
-        found.residuals.append(residual)
+        along.append(float(records @ total))
+        lengths.append(float(records @ records))
+        variances.append(variance)
+        freedoms.append(outside.freedom)
+        residuals.append(residual)
         theirs = {
-            client: outside(sums[round])
+            client: outside(sums[round]).numpy()
             for client, sums in others.items()
             if round in sums
         }
-        found.peers.append(theirs)
+        peers.append(theirs)
         progress(1)
-    return found.evidence()
-
-
-class _Sums:
-    """Evidence while it is being collected."""
-
-    def __init__(self, count: int) -> None:
-        self.gram = torch.zeros(count, count, dtype=torch.float64)
-        self.matched = torch.zeros(count, dtype=torch.float64)
-        self.along: list[float] = []
-        self.lengths: list[float] = []
-        self.variances: list[float] = []
-        self.freedoms: list[float] = []
-        self.residuals: list[Tensor] = []
-        self.peers: list[dict[int, Tensor]] = []
-
-    def evidence(self) -> Evidence:
-        """All of it, as arrays."""
-        peers = []
-        for theirs in self.peers:
-            peers.append(
-                {client: values.numpy() for client, values in theirs.items()}
-            )
-        return Evidence(
-            gram=self.gram.numpy(),
-            matched=self.matched.numpy(),
-            along=np.array(self.along),
-            lengths=np.array(self.lengths),
-            variances=np.array(self.variances),
-            freedoms=np.array(self.freedoms),
-            residuals=torch.stack(self.residuals).numpy(),
-            peers=peers,
-        )
+    return Evidence(
+        gram=gram.numpy(),
+        matched=matched.numpy(),
+        along=np.array(along),
+        lengths=np.array(lengths),
+        residuals=torch.stack(residuals).numpy(),
+        freedoms=np.array(freedoms),
+        variances=np.array(variances),
+        peers=peers,
+    )
 
 
 class _Outside:
