@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.federation.methods import Role
-from proxyfl.federation.state import State, pack, unpack
+from proxyfl.federation.state import Parts, State, pack, unpack
 from proxyfl.federation.trainers import PlainSGD, smallest_batch
 from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import DPSGD, Batch
@@ -105,19 +105,13 @@ class Single:
         return {self.role: self.model}
 
     def state(self) -> State:
-        return pack(
-            models={"model": self.model},
-            optimizers={"optimizer": self.trainer.optimizer},
-            streams=self.trainer.state(),
-        )
+        return pack(*self._parts(), streams=self.trainer.state())
 
     def restore(self, state: State) -> None:
-        streams = unpack(
-            state,
-            models={"model": self.model},
-            optimizers={"optimizer": self.trainer.optimizer},
-        )
-        self.trainer.restore(streams)
+        self.trainer.restore(unpack(state, *self._parts()))
+
+    def _parts(self) -> Parts:
+        return {"model": self.model}, {"optimizer": self.trainer.optimizer}
 
 
 class Residual(nn.Module):
@@ -239,22 +233,18 @@ class Mutual:
         return {"private": self.private, "proxy": self.proxy}
 
     def state(self) -> State:
-        return pack(
-            models=self._models(),
-            optimizers=self._optimizers(),
-            streams=self.trainer.state(),
-        )
+        return pack(*self._parts(), streams=self.trainer.state())
 
     def restore(self, state: State) -> None:
-        self.trainer.restore(
-            unpack(state, models=self._models(), optimizers=self._optimizers())
-        )
+        self.trainer.restore(unpack(state, *self._parts()))
 
-    def _models(self) -> dict[str, nn.Module]:
-        return {"private": self.own, "proxy": self.proxy, "received": self.received}
-
-    def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        return {
+    def _parts(self) -> Parts:
+        models = {
+            "private": self.own,
+            "proxy": self.proxy,
+            "received": self.received,
+        }
+        return models, {
             "private optimizer": self.private_optimizer,
             "proxy optimizer": self.trainer.optimizer,
         }

@@ -10,13 +10,16 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
+Parts = tuple[dict[str, nn.Module], dict[str, torch.optim.Optimizer]]
+"""Models and optimizers, each by its name in a state."""
+
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def pack(
-    *,
     models: Mapping[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer] = _NONE,
+    *,
     streams: Mapping[str, Tensor | None] = _NONE,
 ) -> State:
     """Copies of everything, under names such as "proxy/0.weight", "proxy optimizer/1/exp_avg",
@@ -42,7 +45,6 @@ def pack(
 
 def unpack(
     state: State,
-    *,
     models: Mapping[str, nn.Module],
     optimizers: Mapping[str, torch.optim.Optimizer] = _NONE,
 ) -> dict[str, Tensor | None]:

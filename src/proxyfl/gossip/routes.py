@@ -31,12 +31,6 @@ class Routes:
         """Receiver -> share of the client's mass; what it keeps stands under its own id."""
         return dict(self.columns[self._present(client)])
 
-    def receivers(self, client: int) -> tuple[int, ...]:
-        """Whom the client sends to, itself left out."""
-        return tuple(
-            sorted(k for k in self.columns[self._present(client)] if k != client)
-        )
-
     def senders(self, client: int) -> tuple[int, ...]:
         """Who sends to the client, itself left out: the messages to wait for."""
         return self.incoming[self._present(client)]

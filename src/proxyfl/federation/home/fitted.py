@@ -89,11 +89,11 @@ class Fitted:
     def state(self) -> State:
         if self._single is None or self.received is None:
             return {}
-        return self._single.state() | pack(models={"received": self.received})
+        return self._single.state() | pack({"received": self.received})
 
     def restore(self, state: State) -> None:
         self._private = None
         if self._single is None or self.received is None:
             return
         self._single.restore(state)
-        unpack(state, models={"received": self.received})
+        unpack(state, {"received": self.received})
