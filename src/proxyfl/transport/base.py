@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from proxyfl.errors import TransportError
+from proxyfl.errors import PeerTimeout, TransportError
 
 T = TypeVar("T")
 
@@ -63,18 +63,20 @@ def check_open(closed: bool) -> None:
         )
 
 
-def silent(*, sender: int, receiver: int, round: int, timeout: float) -> str:
-    """The message of PeerTimeout, in one wording for all transports."""
-    return (
+def silent(
+    *, sender: int, receiver: int, round: int, timeout: float, where: str = ""
+) -> PeerTimeout:
+    """The error of a peer that sent nothing, in one wording for all transports."""
+    return PeerTimeout(
         f"Client {sender} sent nothing to client {receiver} for round {round} within {timeout:g} "
         f"s. "
-        f"Check that client {sender} is running and in the same round, or allow more time."
+        f"Check that client {sender} is running and in the same round, or allow more time.{where}"
     )
 
 
-def repeated(*, sender: int, receiver: int, round: int) -> str:
-    """The message of a refused second send, in one wording for all transports."""
-    return (
+def repeated(*, sender: int, receiver: int, round: int) -> TransportError:
+    """The error of a refused second send, in one wording for all transports."""
+    return TransportError(
         f"Client {sender} already sent client {receiver} a frame for round {round} that was not "
         f"yet received. "
         "Expected one frame per sender, receiver and round."

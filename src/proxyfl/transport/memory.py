@@ -3,7 +3,6 @@
 import threading
 import time
 
-from proxyfl.errors import PeerTimeout, TransportError
 from proxyfl.transport import base
 
 
@@ -21,9 +20,7 @@ class MemoryTransport:
         with self._changed:
             base.check_open(self._closed)
             if key in self._frames:
-                raise TransportError(
-                    base.repeated(sender=sender, receiver=receiver, round=round)
-                )
+                raise base.repeated(sender=sender, receiver=receiver, round=round)
             # A bytearray could still be changed by the sender; bytes(b) of bytes is the same
             # object, without a copy.
             self._frames[key] = bytes(frame)
@@ -42,13 +39,11 @@ class MemoryTransport:
                     not self._changed.wait(max(deadline - time.monotonic(), 0.0))
                     and key not in self._frames
                 ):
-                    raise PeerTimeout(
-                        base.silent(
-                            sender=sender,
-                            receiver=receiver,
-                            round=round,
-                            timeout=timeout,
-                        )
+                    raise base.silent(
+                        sender=sender,
+                        receiver=receiver,
+                        round=round,
+                        timeout=timeout,
                     )
                 base.check_open(self._closed)
             return self._frames.pop(key)

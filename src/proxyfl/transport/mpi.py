@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from proxyfl.errors import PeerTimeout, TransportError
+from proxyfl.errors import TransportError
 from proxyfl.transport import base
 
 if TYPE_CHECKING:
@@ -183,9 +183,7 @@ class MpiTransport:
         rank = self._rank(receiver)
         tag = self._tag(sender, receiver, round)
         if self._endpoint.waits_for(rank, tag):
-            raise TransportError(
-                base.repeated(sender=sender, receiver=receiver, round=round)
-            )
+            raise base.repeated(sender=sender, receiver=receiver, round=round)
         self._endpoint.send(frame, to=rank, tag=tag)
 
     def receive(
@@ -201,12 +199,13 @@ class MpiTransport:
 
         frame = base.until(look, timeout)
         if frame is None:
-            silent = base.silent(
-                sender=sender, receiver=receiver, round=round, timeout=timeout
-            )
             machine = self._endpoint.machines[rank]
-            raise PeerTimeout(
-                f"{silent} Client {sender} is on rank {rank}, machine {machine}."
+            raise base.silent(
+                sender=sender,
+                receiver=receiver,
+                round=round,
+                timeout=timeout,
+                where=f" Client {sender} is on rank {rank}, machine {machine}.",
             )
         return frame
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from proxyfl.errors import PeerTimeout, TransportError
+from proxyfl.errors import TransportError
 from proxyfl.transport import base
 
 
@@ -64,8 +64,8 @@ class SharedTransport:
             scratch.write_bytes(frame)
             os.link(scratch, path)  # unlike a rename, refuses to replace
         except FileExistsError as error:
-            raise TransportError(
-                base.repeated(sender=sender, receiver=receiver, round=round)
+            raise base.repeated(
+                sender=sender, receiver=receiver, round=round
             ) from error
         except OSError as error:
             raise TransportError(
@@ -93,10 +93,9 @@ class SharedTransport:
 
         frame = base.until(look, timeout)
         if frame is None:
-            silent = base.silent(
+            raise base.silent(
                 sender=sender, receiver=receiver, round=round, timeout=timeout
             )
-            raise PeerTimeout(silent)
         return frame
 
     def close(self) -> None:
