@@ -116,12 +116,7 @@ class Absent:
     @classmethod
     def like(cls, examples: Examples) -> Self:
         """``examples`` without their inputs."""
-        groups = examples.groups
-        return cls(
-            examples.labels.clone(),
-            None if groups is None else groups.clone(),
-            examples.shape,
-        )
+        return cls(*_copied(examples), examples.shape)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -169,10 +164,13 @@ def is_in_memory(examples: Examples) -> bool:
 def gathered(examples: Examples, device: str | torch.device = "cpu") -> InMemory:
     """A copy of the inputs on ``device``, which keeps nothing else alive."""
     inputs = examples.take(torch.arange(len(examples))).to(device)
+    return InMemory(inputs, *_copied(examples))
+
+
+def _copied(examples: Examples) -> tuple[Tensor, Tensor | None]:
+    """Labels and groups."""
     groups = examples.groups
-    return InMemory(
-        inputs, examples.labels.clone(), None if groups is None else groups.clone()
-    )
+    return examples.labels.clone(), None if groups is None else groups.clone()
 
 
 def on_device(examples: Examples, device: str) -> Examples:

@@ -51,7 +51,7 @@ def vgg(shape: tuple[int, ...], classes: int) -> nn.Module:
     small enough to be trained with DP. Weights start as in He et al. (2015, arXiv:1502.01852v1, eq.
     10): on Kvasir (Adam, batches of 64) the mean loss of steps 41 to 60 is 0.88 so, and 1.66 from
     torch's default, which stays at chance for the first 20."""
-    channels, height, width = _image("vgg", shape, smallest=32)
+    channels, height, width = image_shape("vgg", shape, smallest=32)
     model = nn.Sequential()
     for block in ((16,), (32,), (64, 64), (128, 128), (128, 128)):
         for outputs in block:
@@ -75,7 +75,7 @@ def _two_blocks(
 
     ReLU comes after the pooling here. It is monotone, so values and gradients are the same, for a
     quarter of the work."""
-    inputs, *sides = _image(name, shape, smallest=4)
+    inputs, *sides = image_shape(name, shape, smallest=4)
 
     def out(side: int, padding: int) -> int:
         for _ in channels:
@@ -96,7 +96,7 @@ def _two_blocks(
     return features, second * out(sides[0], padding) * out(sides[1], padding)
 
 
-def _image(
+def image_shape(
     name: str, shape: tuple[int, ...], *, smallest: int
 ) -> tuple[int, int, int]:
     """``shape`` as (channels, height, width), if it is one and both sides reach ``smallest``."""

@@ -8,7 +8,7 @@ of stride 1."""
 
 from torch import Tensor, nn
 
-from proxyfl.errors import ModelError
+from proxyfl.models.convolutional import image_shape
 
 GROUPS = 32
 SMALL = 64
@@ -43,12 +43,7 @@ class Block(nn.Module):
 def resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Four stages of two blocks, 64 to 512 channels, global average, fc(classes). Any size, any
     number of channels."""
-    if len(shape) != 3:
-        raise ModelError(
-            f"resnet18 expects images of shape (channels, height, width), got shape {shape}. "
-            "For other data take linear, mlp or tabular."
-        )
-    channels, height, width = shape
+    channels, height, width = image_shape("resnet18", shape, smallest=1)
     large = min(height, width) >= SMALL
     model = nn.Sequential(
         _convolution(

@@ -20,30 +20,27 @@ class Checked:
     tally: Tally = field(default_factory=Tally)
 
 
-@dataclass
-class _Persons:
-    """The place at which each person was seen first."""
-
-    site: dict[str, str] = field(default_factory=dict)
-
-    def elsewhere(self, schema: Schema, path: Path, part: Part) -> list[Fault]:
-        """The rows of persons whom another site has too, whatever else is wrong with them."""
-        found: list[Fault] = []
-        column = schema.person
-        if column is None or column not in part.columns:
-            return found
-        sites = part.columns.get(schema.site or "") or [path.stem] * len(part.rows)
-        for text, place, row in zip(
-            part.columns[column], sites, part.rows.tolist(), strict=True
-        ):
-            person, site = text.strip(), place.strip()
-            if not person or not site:
-                continue  # each a fault of its own
-            first = self.site.setdefault(person, site)
-            if first != site:
-                expected = f"a person of {site!r} alone, who is at {first!r} too"
-                found.append(Fault(row, column, "two sites", person, expected))
+def _elsewhere(
+    first_site: dict[str, str], schema: Schema, path: Path, part: Part
+) -> list[Fault]:
+    """The rows of persons whom another site has too, whatever else is wrong with them;
+    ``first_site`` is where each person was seen first."""
+    found: list[Fault] = []
+    column = schema.person
+    if column is None or column not in part.columns:
         return found
+    sites = part.columns.get(schema.site or "") or [path.stem] * len(part.rows)
+    for text, place, row in zip(
+        part.columns[column], sites, part.rows.tolist(), strict=True
+    ):
+        person, site = text.strip(), place.strip()
+        if not person or not site:
+            continue  # each a fault of its own
+        first = first_site.setdefault(person, site)
+        if first != site:
+            expected = f"a person of {site!r} alone, who is at {first!r} too"
+            found.append(Fault(row, column, "two sites", person, expected))
+    return found
 
 
 def check(
@@ -54,15 +51,15 @@ def check(
     labelled: bool = True,
 ) -> list[Checked]:
     """Compare files with the schema, and with each other where persons are named."""
-    persons = _Persons()
-    return [_check(path, schema, dialect, persons, labelled) for path in paths]
+    first_site: dict[str, str] = {}
+    return [_check(path, schema, dialect, first_site, labelled) for path in paths]
 
 
 def _check(
     path: Path,
     schema: Schema,
     dialect: Dialect | None,
-    persons: _Persons,
+    first_site: dict[str, str],
     labelled: bool,
 ) -> Checked:
     found = Checked(path)
@@ -73,7 +70,7 @@ def _check(
         _, faults = encode(schema, part, found.tally, labelled=labelled)
         found.faults += faults
         if labelled:
-            found.faults += persons.elsewhere(schema, path, part)
+            found.faults += _elsewhere(first_site, schema, path, part)
     of_columns = [
         *in_header,
         *empty_columns(schema, found.tally, {f.column for f in in_header}),

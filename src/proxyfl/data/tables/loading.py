@@ -127,14 +127,14 @@ def load_tables(
     train = [table(path) for path in files]
     held = [table(path) for path in tests]
     rows = _gathered([*train, *held], sum(map(len, train)), scratch, names)
-    skip = _in_two_places(rows, schema, faults)
+    skipped, why = _in_two_places(rows, schema, faults)
     notes = list(
         itertools.chain.from_iterable(table.notes for table in (*train, *held))
     )
-    notes += skip.notes
+    notes += why
     is_test = rows.held if tests else _drawn(rows, test_fraction, seed)
-    training = np.flatnonzero(~is_test & ~skip.rows)
-    testing = np.flatnonzero(is_test & ~skip.rows)
+    training = np.flatnonzero(~is_test & ~skipped)
+    testing = np.flatnonzero(is_test & ~skipped)
     return _dataset(name or schema.name, schema, rows, training, testing, notes)
 
 
@@ -218,12 +218,6 @@ class _Rows:
         raise IndexError(i)
 
 
-@dataclass(frozen=True)
-class _Skipped:
-    rows: npt.NDArray[np.bool_]
-    notes: list[str]
-
-
 def _gathered(
     tables: Sequence[Table], training: int, scratch: Scratch, names: Names
 ) -> _Rows:
@@ -237,11 +231,13 @@ def _gathered(
     return _Rows(scratch, y, site, site_names, person, person_names, held, tables)
 
 
-def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
-    """Rows of persons at a second site, and training rows of persons who are in the test part."""
-    nobody = np.zeros(len(rows.y), dtype=bool)
+def _in_two_places(
+    rows: _Rows, schema: Schema, faults: str
+) -> tuple[npt.NDArray[np.bool_], list[str]]:
+    """Rows of persons at a second site, and training rows of persons who are in the test part; and
+    notes of them."""
     if schema.person is None:
-        return _Skipped(nobody, [])
+        return np.zeros(len(rows.y), dtype=bool), []
     first = np.full(rows.person.max() + 1, -1, dtype=np.int64)
     order = np.arange(len(rows.y))[::-1]
     first[rows.person[order]] = rows.site[order]
@@ -261,7 +257,7 @@ def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> _Skipped:
                 'whom such a person belongs, or leave these rows out with data.faults = "skip".'
             )
         notes.append(f"left out: {what}")
-    return _Skipped(elsewhere | tested, notes)
+    return elsewhere | tested, notes
 
 
 def _drawn(rows: _Rows, fraction: float, seed: int) -> npt.NDArray[np.bool_]:

@@ -293,20 +293,12 @@ def check_names(
         )
 
 
+_MEASURED = {"unit", "range", "possible", "encoding", "knots", "fill"}
 _FIELDS = {
-    "number": {"unit", "range", "possible", "encoding", "knots", "fill"},
+    "number": _MEASURED,
     "category": {"values", "written", "unknown"},
     "yes/no": {"yes", "no"},
-    "date": {
-        "unit",
-        "range",
-        "possible",
-        "encoding",
-        "knots",
-        "fill",
-        "formats",
-        "until",
-    },
+    "date": _MEASURED | {"formats", "until"},
     "ignored": set(),
 }
 _ALWAYS = {"type", "missing", "indicator", "absent"}

@@ -39,7 +39,7 @@ class State:
         self._model = model
         self._deep = deep
         self._buffers = {
-            name: (b, b._version, b.clone()) for name, b in model.named_buffers()
+            name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()
         }
         weights = model.named_parameters() if deep else ()
         self._weights = {name: weight.detach().clone() for name, weight in weights}
@@ -53,10 +53,8 @@ class State:
         now = dict(self._model.named_buffers())
         if now.keys() != self._buffers.keys():
             return next(iter(now.keys() ^ self._buffers.keys()))
-        for name, (buffer, _, value) in self._buffers.items():
-            if not _equal(now[name], value):
-                return name
-            if now[name] is not buffer:
+        for name, (buffer, value) in self._buffers.items():
+            if now[name] is not buffer or not _equal(buffer, value):
                 return name
         return None
 
@@ -112,7 +110,7 @@ class State:
     def restore_buffers(self) -> None:
         """Put every buffer back to its value."""
         with torch.no_grad():
-            for buffer, _, value in self._buffers.values():
+            for buffer, value in self._buffers.values():
                 if not _equal(buffer, value):
                     buffer.copy_(value)
 

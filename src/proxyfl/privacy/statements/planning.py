@@ -69,11 +69,7 @@ def options(
     _validate.whole("examples", examples)
     _validate.number("budget-epsilon", epsilon, above=0)
     _validate.number("delta", delta, above=0, below=1)
-    if delta > 1 / examples:
-        raise ConfigError(
-            f"Expected delta <= 1/N = {1 / examples:.3g}, got delta={delta}. A program that "
-            "publishes one record outright would meet such a guarantee; use 1/(10 N) or less."
-        )
+    check_small(delta, examples)
     found = []
     for count in rounds:
         _validate.whole("rounds", count)
@@ -84,6 +80,15 @@ def options(
             )
             found.append(Option(batch, count, steps, noise))
     return found
+
+
+def check_small(delta: float, examples: int) -> None:
+    """Raise ConfigError for a delta above 1/N."""
+    if delta > 1 / examples:
+        raise ConfigError(
+            f"Expected delta <= 1/N = {1 / examples:.3g}, got delta={delta}. A program that "
+            "publishes one record outright would meet such a guarantee; use 1/(10 N) or less."
+        )
 
 
 def most_parameters(found: Sequence[Option], clients: int) -> int:

@@ -26,8 +26,8 @@ import math
 from dataclasses import dataclass
 
 from proxyfl import _validate
-from proxyfl.errors import ConfigError
 from proxyfl.privacy.calibration import noise_for
+from proxyfl.privacy.statements.planning import check_small
 
 ROUNDS = 40
 MOMENTUM = 0.9
@@ -60,11 +60,7 @@ class Facts:
         _validate.whole("classes", self.classes, at_least=2)
         _validate.number("epsilon", self.epsilon, above=0)
         _validate.number("delta", self.delta, above=0, below=1)
-        if self.delta > 1 / self.examples:
-            raise ConfigError(
-                f"Expected delta <= 1/N = {1 / self.examples:.3g}, got delta={self.delta}. Use "
-                "1/(10 N) or less."
-            )
+        check_small(self.delta, self.examples)
 
     @property
     def effective_parameters(self) -> float:
