@@ -149,10 +149,6 @@ class Dataset:
         names = self.person_names
         return "persons", tuple(names[i] if names else str(i) for i in numbers)
 
-    def naming(self, persons: Sequence[str]) -> Self:
-        """The same dataset with a name for each group; none where persons have no names."""
-        return self._with(person_names=tuple(persons))
-
     def described(self, *, feature_names: Sequence[str]) -> Self:
         """The same dataset with a name for each feature."""
         return self._with(feature_names=tuple(map(str, feature_names)))
@@ -198,6 +194,28 @@ def hold_out(
     The draw looks at no label: it is the same whatever the examples are. Where examples have
     groups, persons are drawn instead, and all of a person's examples are on one side.
     """
+    train, test = drawn_rows(name, examples, test_fraction, seed, site)
+    return of_rows(
+        name,
+        examples,
+        class_names,
+        train,
+        test,
+        site=site,
+        site_names=site_names,
+        notes=notes,
+    )
+
+
+def drawn_rows(
+    name: str,
+    examples: Examples,
+    test_fraction: float,
+    seed: int,
+    site: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The rows of the training and of the test part that ``hold_out`` draws, each sorted: the order
+    of the file is kept."""
     number("test_fraction", test_fraction, above=0, below=1, error=DataError)
     if len(examples) < 2:
         raise DataError(
@@ -214,17 +232,21 @@ def hold_out(
                 f"{name}: expected a {what} for each example, got {len(examples)} examples and "
                 f"{len(given)} {what}s."
             )
-    train, test = _drawn(name, examples, test_fraction, seed)
-    return of_rows(
-        name,
-        examples,
-        class_names,
-        train,
-        test,
-        site=site,
-        site_names=site_names,
-        notes=notes,
-    )
+    units = examples.groups
+    if units is None:
+        units = torch.arange(len(examples))
+    persons, unit_of = torch.unique(units, return_inverse=True)
+    if len(persons) < 2:
+        raise DataError(
+            f"{name}: all examples are of one person, so there is nobody else to test on. "
+            "Give a test part yourself."
+        )
+    tests = min(max(round(test_fraction * len(persons)), 1), len(persons) - 1)
+    order = torch.from_numpy(numpy_stream(seed, "split").permutation(len(persons)))
+    is_test = torch.zeros(len(persons), dtype=torch.bool)
+    is_test[order[:tests]] = True
+    chosen = is_test[unit_of]
+    return (~chosen).nonzero().view(-1), chosen.nonzero().view(-1)
 
 
 def of_rows(
@@ -237,6 +259,7 @@ def of_rows(
     site: Tensor | None = None,
     site_names: Sequence[str] = (),
     notes: Sequence[str] = (),
+    person_names: Sequence[str] = (),
 ) -> Dataset:
     """A dataset whose training and test parts are rows of ``examples``. ``site`` is of all of
     them."""
@@ -250,28 +273,8 @@ def of_rows(
         site_names=site_names,
         test_site=None if site is None else site[test],
         notes=notes,
+        person_names=person_names,
     )
-
-
-def _drawn(
-    name: str, examples: Examples, fraction: float, seed: int
-) -> tuple[Tensor, Tensor]:
-    """The rows of the training and of the test part, each sorted: the order of the file is kept."""
-    units = examples.groups
-    if units is None:
-        units = torch.arange(len(examples))
-    persons, unit_of = torch.unique(units, return_inverse=True)
-    if len(persons) < 2:
-        raise DataError(
-            f"{name}: all examples are of one person, so there is nobody else to test on. "
-            "Give a test part yourself."
-        )
-    tests = min(max(round(fraction * len(persons)), 1), len(persons) - 1)
-    order = torch.from_numpy(numpy_stream(seed, "split").permutation(len(persons)))
-    is_test = torch.zeros(len(persons), dtype=torch.bool)
-    is_test[order[:tests]] = True
-    chosen = is_test[unit_of]
-    return (~chosen).nonzero().view(-1), chosen.nonzero().view(-1)
 
 
 def _part(

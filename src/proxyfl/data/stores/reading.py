@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Asked, Dataset, hold_out, of_rows
+from proxyfl.data.dataset import Asked, Dataset, drawn_rows, of_rows
 from proxyfl.data.examples import pixels
 from proxyfl.data.labels import encoded
 from proxyfl.data.stores import index
@@ -133,36 +133,15 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
         np.array([entry.label for entry in entries]),
         asked.classes or head.content.classes,
     )
-    examples = Stored(
-        path.absolute(),
-        head.content,
-        shards,
-        labels,
-        _numbers(path, entries, "person"),
-    )
-    persons = sorted({entry.person for entry in entries})
-    if persons == [""]:
-        persons = []
-    name = path.resolve().name
-    sites = _numbers(path, entries, "site")
-    site_names = (
-        tuple(sorted({entry.site for entry in entries}))
-        if sites is not None
-        else ()
-    )
+    persons, person_names = _numbered(path, entries, "person")
+    sites, site_names = _numbered(path, entries, "site")
+    examples = Stored(path.absolute(), head.content, shards, labels, persons)
     notes += [f"skipped {count} x {kind}" for kind, count in head.skipped.items()]
+    name = path.resolve().name
     if all(entry.part == "" for entry in entries):
-        return hold_out(
-            name,
-            examples,
-            class_names,
-            test_fraction=asked.test_fraction,
-            seed=asked.seed,
-            site=sites,
-            site_names=site_names,
-            notes=notes,
-        ).naming(persons)
-    train, test = (_rows_of(path, entries, part) for part in PARTS)
+        train, test = drawn_rows(name, examples, asked.test_fraction, asked.seed)
+    else:
+        train, test = (_rows_of(path, entries, part) for part in PARTS)
     return of_rows(
         name,
         examples,
@@ -172,7 +151,8 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
         site=sites,
         site_names=site_names,
         notes=notes,
-    ).naming(persons)
+        person_names=person_names,
+    )
 
 
 def _sound(
@@ -213,20 +193,22 @@ def _problem(path: Path, shard: Shard) -> str:
     return f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was changed."
 
 
-def _numbers(path: Path, entries: Sequence[Entry], what: str) -> Tensor | None:
-    """The persons or sites, numbered in the order of their sorted names; None if none has one."""
-    names = np.array([getattr(entry, what) for entry in entries])
-    if not any(names):
-        return None
-    if what == "person" and not all(names):
-        row = int(np.argmax(names == ""))
+def _numbered(
+    path: Path, entries: Sequence[Entry], what: str
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The persons or sites, numbered in the order of their sorted names, and these; None if no
+    entry has one."""
+    texts = np.array([getattr(entry, what) for entry in entries])
+    if not any(texts):
+        return None, ()
+    if what == "person" and not all(texts):
+        row = int(np.argmax(texts == ""))
         raise DataError(
             f"{path}: example {row} names no person, and others do. Those without a name would be "
             "taken for one person. Name them all, or none."
         )
-    return torch.from_numpy(
-        np.unique(names, return_inverse=True)[1].astype(np.int64)
-    )
+    names, numbers = np.unique(texts, return_inverse=True)
+    return torch.from_numpy(numbers.astype(np.int64)), tuple(map(str, names))
 
 
 def _rows_of(path: Path, entries: Sequence[Entry], part: str) -> Tensor:

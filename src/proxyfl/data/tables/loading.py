@@ -296,7 +296,8 @@ def _dataset(
         schema=to_toml(schema),
         prevalence=schema.label.prevalence,
         notes=tuple(notes),
-    ).naming(rows.person_names)
+        person_names=rows.person_names,
+    )
 
 
 def _check_test(name: str, schema: Schema, y: Codes) -> None:
