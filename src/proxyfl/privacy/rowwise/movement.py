@@ -22,10 +22,7 @@ def reshape(step: Step) -> Rows:
     if rows is None or "dtype" in step.inputs:
         step.fail("it takes the examples apart")
     blocks = _product(step.shape_of("self")[: rows.axis]) * rows.outer
-    growing = [d for d, size in enumerate(step.shape) if not isinstance(size, int)]
-    if len(growing) != 1 or not isinstance(step.shape[growing[0]], Times):
-        step.fail("it takes the examples apart")
-    axis = growing[0]
+    axis = _growing(step, "it takes the examples apart")
     before = _product(step.shape[:axis])
     factor = step.shape[axis].factor
     outer = blocks // max(1, before)
@@ -145,11 +142,17 @@ OVERWRITES = {
 
 
 def _uniform(step: Step) -> Rows:
+    axis = _growing(step, "its size does not follow from the number of examples")
+    return Rows(axis, 1, step.shape[axis].factor)
+
+
+def _growing(step: Step, otherwise: str) -> int:
+    """The one dimension of the output that grows with the number of examples; fail if there is
+    none, or another whose size is not known."""
     growing = [d for d, size in enumerate(step.shape) if not isinstance(size, int)]
     if len(growing) != 1 or not isinstance(step.shape[growing[0]], Times):
-        step.fail("its size does not follow from the number of examples")
-    axis = growing[0]
-    return Rows(axis, 1, step.shape[axis].factor)
+        step.fail(otherwise)
+    return growing[0]
 
 
 def select(step: Step) -> Rows:

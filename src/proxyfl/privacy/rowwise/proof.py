@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.clipping.recording import Layout
 from proxyfl.privacy.clipping.tracing import Trace
@@ -57,11 +56,8 @@ def _after(step: Step) -> Axes:
         several = step.axes[step.inputs["0"]]
         return several[step.inputs["1"]] if isinstance(several, list) else several
     carries = any(step.axes[each] is not None for each in step.tensors())
-    grows = any(
-        isinstance(value, Times) for value in pytree.tree_leaves(step.inputs)
-    )
     name, in_place = base_name(node)
-    if not carries and not grows:
+    if not carries and not step.grows:
         if name in UNINITIALISED:
             overwritten(step)
         return _verified(

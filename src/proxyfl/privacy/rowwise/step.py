@@ -83,11 +83,15 @@ class Step:
         rows: Rows = found.pop()
         return rows
 
+    @property
+    def grows(self) -> bool:
+        """True if one of the arguments is a multiple of the number of examples."""
+        leaves = pytree.tree_leaves(self.inputs)
+        return any(isinstance(value, Times) for value in leaves)
+
     def no_batch_size(self) -> None:
         """Fail if one of the arguments is a multiple of the number of examples."""
-        if any(
-            isinstance(value, Times) for value in pytree.tree_leaves(self.inputs)
-        ):
+        if self.grows:
             self.fail("its value depends on how many examples there are")
 
     def fail(self, why: str) -> NoReturn:
