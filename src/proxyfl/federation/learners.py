@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl.federation.methods import Role
 from proxyfl.federation.state import Parts, State, pack, unpack
-from proxyfl.federation.trainers import PlainSGD, smallest_batch
+from proxyfl.federation.trainers import PlainSGD, descend, smallest_batch
 from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 
@@ -221,10 +221,7 @@ class Mutual:
             batch.y, self.classes, teacher_logits, self.alpha
         )
         loss = self._balance.loss(logits, targets).mean()
-        self.private_optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
-        self.private_optimizer.step()
-        return float(loss.detach())
+        return descend(self.private_optimizer, loss)
 
     def adopt(self, theta: Tensor) -> None:
         params.load_flat(self.proxy, theta)

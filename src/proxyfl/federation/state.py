@@ -50,17 +50,17 @@ def unpack(
 ) -> dict[str, Tensor | None]:
     """Put a state back into models and optimizers; return the random streams' states."""
     for name, model in models.items():
-        model.load_state_dict(_below(state, name))
+        model.load_state_dict(below(state, f"{name}/"))
     for name, optimizer in optimizers.items():
         slots: dict[int, dict[str, Tensor]] = {}
-        for key, value in _below(state, name).items():
+        for key, value in below(state, f"{name}/").items():
             index, _, slot = key.partition("/")
             slots.setdefault(int(index), {})[slot] = value
         optimizer.load_state_dict(
             {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
         )
         _lay_out(optimizer)
-    return dict(_below(state, "streams"))
+    return dict(below(state, "streams/"))
 
 
 def _copy(value: Tensor) -> Tensor:
@@ -76,9 +76,10 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
                 slots[key] = torch.empty_like(parameter).copy_(value).detach()
 
 
-def _below(state: State, name: str) -> State:
+def below(tensors: Mapping[str, Tensor], prefix: str) -> State:
+    """The tensors whose names begin with ``prefix``, which is taken off."""
     return {
-        key.removeprefix(f"{name}/"): value
-        for key, value in state.items()
-        if key.startswith(f"{name}/")
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
     }

@@ -121,10 +121,7 @@ class PlainSGD:
             batch.y, self._classes, teacher_logits, weight
         )
         loss = self._balance.loss(self.model(batch.x), targets).mean()
-        self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
-        self.optimizer.step()
-        return float(loss.detach())
+        return descend(self.optimizer, loss)
 
     def state(self) -> dict[str, Tensor | None]:
         """The random stream, for a checkpoint."""
@@ -133,6 +130,14 @@ class PlainSGD:
     def restore(self, state: dict[str, Tensor | None]) -> None:
         """Continue from a checkpoint's ``state``."""
         self._batches.restore(state.get("batches"))
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
+    """One step down ``loss``, whose value it returns."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
+    optimizer.step()
+    return float(loss.detach())
 
 
 def smallest_batch(model: nn.Module) -> int:

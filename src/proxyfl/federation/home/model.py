@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl.errors import ModelError
+from proxyfl.federation.state import below
 from proxyfl.models import estimators
 from proxyfl.models.estimators import UNSEEN
 
@@ -75,22 +76,14 @@ def rebuilt(
     own_weight, proxy_weight = map(float, about["weights"])
     own = None
     if about["form"] is not None:
-        state = _below("own.", tensors)
+        state = below(tensors, "own.")
         own = estimators.rebuilt(about["form"], state, unpickle=unpickle)
     received = None
     if proxy_weight and proxy is not None:
-        proxy.load_state_dict(_below("received.", tensors))
+        proxy.load_state_dict(below(tensors, "received."))
         received = proxy
     weights = (own_weight, proxy_weight)
     return Home(about["name"], own, received, weights, tensors["shift"])
-
-
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        key.removeprefix(prefix): value
-        for key, value in tensors.items()
-        if key.startswith(prefix)
-    }
 
 
 def combined(

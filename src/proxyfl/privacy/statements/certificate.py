@@ -12,7 +12,7 @@ and a ledger agree.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from proxyfl.privacy.guarantee import (
@@ -75,15 +75,6 @@ def certificate(ledger: Ledger, facts: Facts) -> dict[str, Any]:
     """The certificate as a JSON document."""
     epsilon = ledger.epsilon()
     charged = [charge for charge in ledger.charges if charge.steps]
-    settings = []
-    for segment in ledger.segments():
-        settings.append(
-            {
-                "sampling_rate": segment.sampling_rate,
-                "noise_multiplier": segment.noise_multiplier,
-                "steps": segment.steps,
-            }
-        )
     mechanism = "none" if ledger.kind is Kind.NONE else MECHANISMS[ledger.unit]
     return {
         "format": FORMAT,
@@ -101,7 +92,7 @@ def certificate(ledger: Ledger, facts: Facts) -> dict[str, Any]:
         "epsilon": _number(epsilon.best),
         "steps": ledger.steps,
         "rounds": len({charge.round for charge in charged}),
-        "settings": settings,
+        "settings": [asdict(segment) for segment in ledger.segments()],
         "simulation": ledger.simulated,
         "randomness": RANDOMNESS[ledger.simulated],
         "version": facts.version,
