@@ -99,7 +99,7 @@ def encode(
 
     Rows with a fault are left out. ``tally`` counts rows and what was changed or left out, not the
     faults themselves. Without ``labelled``, label, site and person are not looked at."""
-    reader = _Reader(schema, part, today or datetime.date.today())
+    reader = _Reader(schema, part, tally, today or datetime.date.today())
     blocks = [
         reader.features(name, column) for name, column in schema.features.items()
     ]
@@ -117,9 +117,6 @@ def encode(
     )
     tally.rows += len(part.rows) + len(part.ragged)
     tally.skipped += len(part.ragged) + int(reader.bad.sum())
-    tally.clipped.update(reader.clipped)
-    tally.missing.update(reader.missing)
-    tally.others.update(reader.others)
     faults = [*_ragged(part), *reader.faults]
     return kept, sorted(faults, key=lambda fault: fault.row)
 
@@ -127,15 +124,15 @@ def encode(
 class _Reader:
     """Understands one part, column by column, and collects what is wrong with it."""
 
-    def __init__(self, schema: Schema, part: Part, today: datetime.date) -> None:
+    def __init__(
+        self, schema: Schema, part: Part, tally: Tally, today: datetime.date
+    ) -> None:
         self.schema = schema
         self.part = part
+        self.tally = tally
         self.today = float(today.toordinal())
         self.bad: Mask = np.zeros(len(part.rows), dtype=bool)
         self.faults: list[Fault] = []
-        self.clipped: dict[str, int] = {}
-        self.missing: dict[str, int] = {}
-        self.others: dict[str, int] = {}
         self._dates: dict[str, Floats] = {}
 
     def features(self, name: str, column: Column) -> Features:
@@ -169,7 +166,7 @@ class _Reader:
             if column.type == "number"
             else self._interval(name)
         )
-        self.missing[name] = int(np.isnan(values).sum())
+        self.tally.missing[name] += int(np.isnan(values).sum())
         low, high = column.range
         impossible = np.isfinite(values) & ~possible(values, column)
         unit = f" {column.unit}" if column.unit else ""
@@ -179,7 +176,7 @@ class _Reader:
             np.isfinite(values) & ((values < low) | (values > high)) & ~impossible
         )
         if outside.any():
-            self.clipped[name] = int(outside.sum())
+            self.tally.clipped[name] += int(outside.sum())
         return spread(np.clip(values, low, high), column)
 
     def _numbers(self, name: str, column: Column) -> Floats:
@@ -242,7 +239,7 @@ class _Reader:
             unknown = codes == UNKNOWN
             codes[unknown] = len(column.values)
             if unknown.any():
-                self.others[name] = int(unknown.sum())
+                self.tally.others[name] += int(unknown.sum())
         expected = f"one of {', '.join(column.values)}"
         self._report(name, "category", codes == UNKNOWN, expected)
         options = np.arange(len(column.values) + (column.unknown == "other"))
@@ -276,7 +273,7 @@ class _Reader:
             return listed.get(text.lower() if lower else text, UNKNOWN)
 
         codes = each(meaning, self._texts(name)).astype(np.int64)
-        self.missing[name] = int((codes == ABSENT).sum())
+        self.tally.missing[name] += int((codes == ABSENT).sum())
         return codes
 
     def roles(self) -> tuple[Codes, Sequence[str], Sequence[str]]:
