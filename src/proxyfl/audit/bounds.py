@@ -26,15 +26,19 @@ Guarantees:
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize, special, stats
 
 from proxyfl._validate import number, whole
 from proxyfl.errors import ConfigError
+
+Array = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 _LARGEST = 100.0
 """No audit distinguishes epsilons beyond this one."""
@@ -86,8 +90,8 @@ def ceiling(made: int, *, confidence: float) -> float:
 
 
 def best(
-    scores_in: Sequence[float],
-    scores_out: Sequence[float],
+    scores: Array,
+    took_part: Mask,
     *,
     delta: float,
     confidence: float,
@@ -100,12 +104,6 @@ def best(
     for the k highest and "did not" for the k lowest scores depends on the scores alone, not on the
     coins. Each of the ``thresholds`` values of k is tried at its share of the error.
     """
-    scores = np.concatenate(
-        [np.asarray(scores_in, float), np.asarray(scores_out, float)]
-    )
-    took_part = np.concatenate(
-        [np.ones(len(scores_in), dtype=bool), np.zeros(len(scores_out), dtype=bool)]
-    )
     ranked = took_part[np.argsort(-scores, kind="stable")]
     strict = 1 - (1 - confidence) / thresholds
     found = (0.0, Guesses(len(ranked), 0, 0))
@@ -143,11 +141,7 @@ def ideal(
         took_part = generator.random(canaries) < 0.5
         scores = generator.standard_normal(canaries) + distance * took_part
         value, _ = best(
-            scores[took_part].tolist(),
-            scores[~took_part].tolist(),
-            delta=delta,
-            confidence=confidence,
-            bound=bound,
+            scores, took_part, delta=delta, confidence=confidence, bound=bound
         )
         found.append(value)
     return float(np.mean(found))

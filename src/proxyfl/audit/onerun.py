@@ -57,13 +57,11 @@ def guess(
     planted = canaries.planted[: len(canaries)].numpy()
     found = scores(evidence, observation.mechanism.sampling_rate)
     delta = observation.claimed.delta
-    inside = found[planted].tolist()
-    outside = found[~planted].tolist()
     by_curve, guesses = bounds.best(
-        inside, outside, delta=delta, confidence=confidence
+        found, planted, delta=delta, confidence=confidence
     )
     by_point, _ = bounds.best(
-        inside, outside, delta=delta, confidence=confidence, bound=bounds.steinke
+        found, planted, delta=delta, confidence=confidence, bound=bounds.steinke
     )
     ideal = bounds.ideal(
         observation.claimed.best,
