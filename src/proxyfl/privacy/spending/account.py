@@ -42,7 +42,7 @@ from proxyfl.privacy.accounting import Segment
 from proxyfl.privacy.guarantee import Unit, shown
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.spending.charges import Charge, Spent
-from proxyfl.privacy.spending.entries import EVERY, Entry, overlapping
+from proxyfl.privacy.spending.entries import EVERY, Entry
 
 VERSION = 1
 FILE = "account.jsonl"
@@ -157,6 +157,12 @@ class Account:
                 found.add(other)
         return found
 
+    def overlapping(self, dataset: str, entries: Sequence[Entry]) -> list[Entry]:
+        """The real entries of datasets that share a record with ``dataset``."""
+        real = [entry for entry in entries if not entry.simulated]
+        sharing = self.sharing(dataset, [entry.dataset for entry in real])
+        return [entry for entry in real if entry.dataset in sharing]
+
     def page(
         self, ids: Ids, ledger: Ledger, *, study: str, mechanism: str = "DP-SGD"
     ) -> "LedgerPage":
@@ -234,7 +240,7 @@ class LedgerPage:
     def _spent(self, entries: Sequence[Entry], own: Sequence[Segment]) -> Spent:
         counted = [
             entry.charge.segment
-            for entry in overlapping(self.account, self.dataset, entries)
+            for entry in self.account.overlapping(self.dataset, entries)
         ]
         # What a ledger in memory or a simulation has spent is on no real entry.
         if self.ledger.simulated or not self._identity:

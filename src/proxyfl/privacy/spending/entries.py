@@ -1,9 +1,9 @@
 """The lines of an account: who spent what, on which dataset, when, and by which mechanism."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from proxyfl.errors import PrivacyError
 from proxyfl.privacy.guarantee import Kind, Relation
@@ -53,20 +53,3 @@ class Entry:
     def repeats(self, other: "Entry") -> bool:
         """Whether the two are the same but for when they were made."""
         return dataclasses.replace(self, date=other.date) == other
-
-
-class _Overlaps(Protocol):
-    """An account, as far as it knows which datasets share records."""
-
-    def sharing(self, fingerprint: str, others: Sequence[str]) -> set[str]:
-        """Those among ``others`` that share a record with the dataset."""
-        ...
-
-
-def overlapping(
-    account: _Overlaps, dataset: str, entries: Sequence[Entry]
-) -> list[Entry]:
-    """The real entries of datasets that share a record with ``dataset``."""
-    real = [entry for entry in entries if not entry.simulated]
-    sharing = account.sharing(dataset, [entry.dataset for entry in real])
-    return [entry for entry in real if entry.dataset in sharing]

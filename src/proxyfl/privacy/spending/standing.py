@@ -13,7 +13,7 @@ from proxyfl.privacy import accounting
 from proxyfl.privacy.calibration import steps_left
 from proxyfl.privacy.guarantee import Epsilon, Unit, weakest
 from proxyfl.privacy.spending.account import Account
-from proxyfl.privacy.spending.entries import EVERY, Entry, overlapping
+from proxyfl.privacy.spending.entries import EVERY, Entry
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _standing(account: Account, dataset: str, entries: Sequence[Entry]) -> Stand
     if dataset == EVERY:
         counted = [entry for entry in entries if entry.dataset == EVERY]
     else:
-        counted = overlapping(account, dataset, entries)
+        counted = account.overlapping(dataset, entries)
     own = [e for e in entries if e.simulated and e.dataset == dataset]
     return Standing(account, dataset, tuple(counted), tuple(own))
 
