@@ -278,43 +278,38 @@ def _value(hint: Any, default: Any, value: Any, key: str) -> Any:
     if value == _NOTHING and type(None) in options and str not in options:
         return None
     for option in options:
-        if _fits(option, value, alone=len(options) == 1):
-            return _converted(option, default, value, key)
+        alone = len(options) == 1
+        found = _converted(option, default, value, key, alone=alone)
+        if found is not MISSING:
+            return found
     expected = " or ".join(map(_described, options))
     raise ConfigError(f"Expected {expected} for {key}, got {value!r}.")
 
 
-def _fits(option: Any, value: Any, *, alone: bool) -> bool:
+def _converted(
+    option: Any, default: Any, value: Any, key: str, *, alone: bool
+) -> Any:
+    """``value`` as an ``option``; MISSING if it is none. An option that is ``alone`` says itself
+    what is wrong with a value."""
     origin = typing.get_origin(option)
-    if origin is tuple:
-        return alone or isinstance(value, list | tuple)
-    if origin is dict:
-        return isinstance(value, Mapping)
-    if dataclasses.is_dataclass(option):
-        return alone or isinstance(value, Mapping)
-    if isinstance(value, bool) or option is bool:
-        return isinstance(value, bool) and option is bool
-    if option is float:
-        return isinstance(value, int | float)
-    return isinstance(value, option)
-
-
-def _converted(option: Any, default: Any, value: Any, key: str) -> Any:
-    origin = typing.get_origin(option)
-    if origin is tuple:
+    if origin is tuple and (alone or isinstance(value, list | tuple)):
         inner = typing.get_args(option)[0]
         listed = value if isinstance(value, list | tuple) else [value]
         return tuple(_value(inner, MISSING, each, key) for each in listed)
-    if origin is dict:
+    if origin is dict and isinstance(value, Mapping):
         inner = typing.get_args(option)[1]
         return {
             name: _value(inner, MISSING, v, f"{key}.{name}")
             for name, v in value.items()
         }
-    if dataclasses.is_dataclass(option):
+    if dataclasses.is_dataclass(option) and (alone or isinstance(value, Mapping)):
         start = default if dataclasses.is_dataclass(default) else MISSING
         return _table(option, start, value, key)
-    return float(value) if option is float else value
+    if not isinstance(option, type) or (option is bool) != isinstance(value, bool):
+        return MISSING
+    if option is float and isinstance(value, int | float):
+        return float(value)
+    return value if isinstance(value, option) else MISSING
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
