@@ -80,7 +80,7 @@ def candidates(spec: str) -> list[Candidate]:
         if name == LOGISTIC:
             found.extend(_logistic(penalty) for penalty in PENALTIES)
         else:
-            found.extend(_foreign(name))
+            found.append(_foreign(name))
     return found
 
 
@@ -218,7 +218,7 @@ def _logistic(penalty: float) -> Candidate:
     return Candidate(f"{LOGISTIC}, penalty {penalty:g}", fit)
 
 
-def _foreign(name: str) -> list[Candidate]:
+def _foreign(name: str) -> Candidate:
     """A class of scikit-learn's kind, with its defaults; small trees for few examples."""
     spec = SHORT.get(name, name)
     make = resolve(spec, error=ModelError)
@@ -237,7 +237,7 @@ def _foreign(name: str) -> list[Candidate]:
         estimator = _seeded(make(**_SMALL_TREES) if small else make(), seed)
         return _as_module(_fitted(name, estimator, x, y, weights), classes)
 
-    return [Candidate(name, fit)]
+    return Candidate(name, fit)
 
 
 def _seeded(estimator: Any, seed: int) -> Any:

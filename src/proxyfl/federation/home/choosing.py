@@ -136,31 +136,6 @@ class _Local:
         offsets = self.balance.offsets
         return np.array(offsets) if offsets else np.zeros(self.classes)
 
-    def sample_weights(self, rows: Labels) -> Array | None:
-        if not self.balance.weights:
-            return None
-        return np.array(self.balance.weights)[self.y[rows]]
-
-    def own(self, candidate: Candidate, rows: Labels) -> nn.Module:
-        """The candidate, fitted on some of the examples."""
-        return candidate.fit(
-            self.x[rows],
-            self.y[rows],
-            self.classes,
-            self.sample_weights(rows),
-            self.seed,
-        )
-
-    def residual(self, penalty: float, rows: Labels) -> nn.Module:
-        return softmax_fit(
-            self.x[rows],
-            self.y[rows],
-            self.classes,
-            penalty,
-            offset=self.proxy[rows] + self.shift,
-            weights=self.sample_weights(rows),
-        )
-
     def out_of_fold(self, fit: Candidate | float) -> Array:
         """Logits for every example, by models that have not seen it or its person."""
         logits = np.zeros((len(self.y), self.classes))
@@ -172,9 +147,15 @@ class _Local:
         return logits
 
     def _fit(self, fit: Candidate | float, rows: Labels) -> nn.Module:
+        """A candidate, or a residual with this penalty, fitted on some of the examples."""
+        x, y = self.x[rows], self.y[rows]
+        weights = None
+        if self.balance.weights:
+            weights = np.array(self.balance.weights)[y]
         if isinstance(fit, Candidate):
-            return self.own(fit, rows)
-        return self.residual(fit, rows)
+            return fit.fit(x, y, self.classes, weights, self.seed)
+        offset = self.proxy[rows] + self.shift
+        return softmax_fit(x, y, self.classes, fit, offset=offset, weights=weights)
 
     def fitted(self, found: _Judged, received: nn.Module | None) -> Home:
         """The model that is kept, fitted on all of the client's examples."""

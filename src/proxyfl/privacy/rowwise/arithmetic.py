@@ -65,10 +65,6 @@ def reduce(step: Step) -> Rows:
     return rows.at(rows.axis - sum(d < rows.axis for d in dims))
 
 
-def linear(step: Step) -> Rows:
-    return trailing(1)(step)
-
-
 def bilinear(step: Step) -> Rows:
     rows = step.only("input1", "input2")
     if rows.axis >= step.rank("input1") - 1:

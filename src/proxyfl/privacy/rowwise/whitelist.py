@@ -35,7 +35,9 @@ OPERATIONS = _table(
             softshrink sqrt square sub subtract tan tanh threshold to _to_copy true_divide trunc
             type_as uniform xlogy zero zeros_like""",
         arithmetic.where: "where",
-        trailing(1): "adaptive_avg_pool1d adaptive_max_pool1d avg_pool1d max_pool1d"
+        trailing(
+            1
+        ): "adaptive_avg_pool1d adaptive_max_pool1d avg_pool1d linear max_pool1d"
         " upsample_linear1d upsample_nearest1d",
         trailing(2): "adaptive_avg_pool2d adaptive_max_pool2d avg_pool2d max_pool2d"
         " max_pool2d_with_indices upsample_bicubic2d upsample_bilinear2d upsample_nearest2d tril"
@@ -77,7 +79,6 @@ OPERATIONS = _table(
         movement.pad: "pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad1d"
         " replication_pad2d",
         movement.unfold: "unfold",
-        arithmetic.linear: "linear",
         arithmetic.bilinear: "bilinear",
         arithmetic.matmul: "matmul mm bmm mv addmm baddbmm",
         arithmetic.attention: "scaled_dot_product_attention",
