@@ -32,6 +32,8 @@ ENDOSCOPY = ("kvasir",)
 HISTOPATHOLOGY = ("histopathology", "slides")
 """The studies that the paper's statements are about; comparisons in others are shown and do not
 count."""
+ENOUGH = 0.5
+"""The share of its rounds that a study must have done before a statement is judged by it."""
 KVASIR_CLASSES = 8
 SHARE = 0.5
 """A model learns little if it gains less than this part of what ProxyFL's private models gain over
@@ -99,6 +101,11 @@ class Part:
         counted = "1 seed" if seeds == 1 else f"{seeds} seeds"
         return f"{self.last_round} of {self.record.rounds} rounds, {counted}"
 
+    @property
+    def is_early(self) -> bool:
+        """True if too few rounds were done to judge anything by them."""
+        return self.last_round < ENOUGH * self.record.rounds
+
     def group(self, model: Model) -> Group | None:
         """The model's scores, if it was run."""
         for group in self.groups:
@@ -130,11 +137,12 @@ def overview(results: Results) -> str:
     for name, study in IMAGES.items():
         link = f"[{name}](../experiments/images/{name}.toml)"
         if name not in found:
-            rows.append([link, study.title, study.place, "not run", "", ""])
+            rows.append([link, study.title, study.place, "not run", "", "", ""])
             continue
         record = found[name]
         done = {group.rounds[-1] for group in record.groups}
         seeds = {len(group.seeds) for group in record.groups}
+        methods = {group.method for group in record.groups}
         rows.append(
             [
                 link,
@@ -142,10 +150,12 @@ def overview(results: Results) -> str:
                 study.place,
                 f"{_range(done)} of {record.rounds}",
                 f"{_range(seeds)} of {len(record.seeds)}",
+                f"{len(methods)}",
                 f"{core_hours(record):.2f}",
             ]
         )
-    heads = ["experiment", "data", "in the paper", "rounds", "seeds", "core-hours"]
+    heads = ["experiment", "data", "in the paper", "rounds", "seeds", "methods"]
+    heads.append("core-hours")
     return markdown(heads, rows)
 
 
@@ -211,7 +221,7 @@ def little(results: Results) -> Statement:
             if not ours or not gained:
                 continue
             against = f"half of ProxyFL private, by {model.name}"
-            counts = part.study in ENDOSCOPY
+            counts = part.study in ENDOSCOPY and not part.is_early
             rows.append(
                 difference(part.name, against, gained, half, lower, counts=counts)
             )
@@ -255,7 +265,8 @@ def _above(
             theirs = part.scores(model)
             if not ours or not theirs:
                 continue
-            counts = part.study in counted and model is not ALONE
+            about = part.study in counted and model is not ALONE
+            counts = about and not part.is_early
             rows.append(
                 difference(
                     part.name, model.name, ours, theirs, higher, counts=counts
@@ -264,21 +275,29 @@ def _above(
     return rows
 
 
-STATEMENTS = (little, above_fml, best)
+STATEMENTS = (
+    (little, ENDOSCOPY),
+    (above_fml, ENDOSCOPY),
+    (best, HISTOPATHOLOGY),
+)
+"""Each with the studies that it is about."""
 
 
 def verdicts(results: Results) -> str:
     """Each statement in each study that it is about, and what was found."""
     rows = []
-    for make in STATEMENTS:
+    for make, studies in STATEMENTS:
         statement = make(results)
         for part in parts(results):
             own = [row for row in statement.rows if row.where == part.name]
-            judged = replace(statement, rows=own)
-            if any(row.counts for row in own):
-                met = f"{judged.count} comparisons"
-                verdict = f"**{judged.verdict}**"
-                rows.append([statement.claim, part.name, part.far, met, verdict])
+            met = [row.met for row in own if row.against != ALONE.name]
+            if part.study in studies and met:
+                verdict = replace(statement, rows=own).verdict
+                if part.is_early:
+                    verdict = "too early to say"
+                count = f"{sum(met)} of {len(met)} comparisons"
+                cells = [statement.claim, part.name, part.far, count]
+                rows.append([*cells, f"**{verdict}**"])
     heads = ["the paper says", "study", "how far", "met by", "verdict"]
     return markdown(heads, rows)
 

@@ -2,6 +2,7 @@
 rule."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,16 @@ def test_a_verdict_says_of_which_study_and_how_far(tmp_path: Path) -> None:
     lines = text.splitlines()[2:]
     assert ["kvasir" in line for line in lines] == [True, True, False]
     assert "10 of 10 rounds, 1 seed | 1 of 2 comparisons | **holds partly**" in text
+
+
+def test_a_few_rounds_are_too_early(tmp_path: Path) -> None:
+    """A study that did less than half of its rounds is shown, and judges nothing."""
+    early = replace(kvasir(0.5, 0.4, 0.15), rounds=30)
+    found = results(tmp_path, early)
+    assert images.above_fml(found).verdict == "not tested"
+    text = images.verdicts(found)
+    assert text.count("**too early to say**") == 2
+    assert "10 of 30 rounds, 1 seed | 1 of 1 comparisons" in text
 
 
 def test_settings_are_compared_apart(tmp_path: Path) -> None:
