@@ -3,7 +3,7 @@
 Guarantees:
     * a file that ``whole`` writes appears complete under its name or keeps its former content,
       also if the program or the machine stops half-way;
-    * a failure leaves no scratch file behind;
+    * a failure leaves no scratch file behind, and no link in its place is followed;
     * what the operating system refuses is raised as a ProxyFLError that names the file.
 """
 
@@ -38,6 +38,8 @@ def writing(
 def whole(path: Path) -> Iterator[Path]:
     """A scratch file to write what becomes ``path`` when the block ends well."""
     scratch = path.with_name(f".{path.name}.new")
+    # Left by a crash, or a link by which somebody has another file overwritten.
+    scratch.unlink(missing_ok=True)
     try:
         yield scratch
         with scratch.open("rb") as written:
@@ -61,8 +63,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; make its folder if need be."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as scratch:
-            scratch.write_bytes(content)
+        with whole(path) as scratch, scratch.open("xb") as file:
+            file.write(content)
 
 
 def write_text(path: Path, content: str) -> None:

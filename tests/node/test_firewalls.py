@@ -1,6 +1,7 @@
 """Sites that cannot be called, and sites that have no network to each other at all."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,27 @@ def test_what_nobody_collects_does_not_pile_up(tmp_path: Path) -> None:
     assert list(folder.waiting("south")) == []
     with pytest.raises(TransportError, match="site's name"):
         folder.put(b"x", "../outside", "hello")
+
+
+def test_only_plain_files_are_read_from_the_folder(tmp_path: Path) -> None:
+    """A link to what never ends, a pipe, a folder and a file that is too large are left alone."""
+    folder = Folder(tmp_path, largest=100)
+    inbox = tmp_path / "for-north"
+    folder.put(b"good", "north", "south-hello")
+    (inbox / "link.message").symlink_to("/dev/zero")
+    os.mkfifo(inbox / "pipe.message")
+    (inbox / "folder.message").mkdir()
+    (inbox / "large.message").write_bytes(bytes(101))
+    assert [content for _, content in folder.waiting("north")] == [b"good"]
+
+
+def test_what_is_left_in_the_folder_overwrites_nothing_else(tmp_path: Path) -> None:
+    """Somebody who can write to the folder puts a link where the next message will be written."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    inbox = tmp_path / "for-north"
+    inbox.mkdir()
+    (inbox / ".south-hello.message.new").symlink_to(precious)
+    Folder(tmp_path, largest=100).put(b"sealed", "north", "south-hello")
+    assert precious.read_text() == "mine"
+    assert (inbox / "south-hello.message").read_bytes() == b"sealed"

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -136,6 +137,32 @@ def test_weights_are_dyadic_and_not_negative(text: str) -> None:
     """Anything but a number >= 0 over a power of two is refused."""
     with pytest.raises(MessageError):
         messages.parse_weight(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2/4", "+1/2", " 1/2", "0x1/2", "1_0/1", "f" * 690 + "/1", f"1/{2**1075:x}"],
+)
+def test_weights_are_spelled_in_one_way_and_are_sums_of_floats(text: str) -> None:
+    """No other spelling, nothing that is too large or too fine for a float."""
+    with pytest.raises(MessageError):
+        messages.parse_weight(text)
+
+
+def test_the_least_and_the_largest_weights_of_honest_sites_pass() -> None:
+    """What is divided down to the least float, and what a thousand members hold."""
+    for weight in (Fraction(5e-324), 1000 - Fraction(5e-324)):
+        assert messages.parse_weight(messages.spelled_weight(weight)) == weight
+
+
+@pytest.mark.parametrize("tag", ["\ud800", "line\nline", "\x1b[2J", "\0"])
+def test_a_text_that_no_store_or_terminal_takes_is_refused(
+    identity: Identity, tag: str
+) -> None:
+    """Half a character, a control character: signed or not, it is no header."""
+    message = messages.pack(replace(a_hello(), tag=tag), identity)
+    with pytest.raises(MessageError, match="tag is"):
+        messages.begin(message)
 
 
 def test_a_stamp_that_shows_less_is_behind() -> None:

@@ -22,9 +22,9 @@ from proxyfl.node.exchange.store import Store
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
 from proxyfl.node.members.identity import Identity
-from proxyfl.node.members.manifest import Input, Manifest
+from proxyfl.node.members.manifest import MOST_ROUNDS, Input, Manifest
 from proxyfl.node.mixing import Mixer, Proxy
-from proxyfl.node.observe.auditlog import AuditLog
+from proxyfl.node.observe.auditlog import AuditLog, read
 from proxyfl.transport import wire
 
 from .test_messages import mutated
@@ -59,6 +59,8 @@ class Corner:
         self.books.start()
         self.mixer = Mixer(self.roster, name, Proxy("model", size))
         self.exchange = Exchange(self.books, self.mixer.check)
+        self.exchange.manifest = manifest.digest
+        self.exchange.accepted = self.roster.acceptance
         self.log = AuditLog(folder / name / "audit.jsonl")
         self.service = Service(self.identity, self.roster, self.exchange, self.log)
 
@@ -194,6 +196,24 @@ def test_nobody_speaks_in_anothers_name(
         asked(b, a, forged)
 
 
+def test_another_manifest_of_the_same_version_is_refused(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """A member that agreed to something else, or that never signed, is told so and not admitted."""
+    a, b, _ = corners
+    a.exchange.manifest = "0" * 64
+    with pytest.raises(TransportError, match="another version 1 of the manifest"):
+        asked(b, a, a.hello(b))
+    a.exchange.manifest = a.roster.current.digest
+    for nobodys in ("", "0" * 128, b.exchange.accepted, "x"):
+        a.exchange.accepted = nobodys
+        with pytest.raises(TransportError):
+            asked(b, a, a.hello(b))
+    assert b.books.peer("a").version == 0
+    a.exchange.accepted = a.roster.acceptance
+    assert asked(b, a, a.hello(b))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -232,6 +252,7 @@ INFINITE = np.float32("inf").tobytes()
         ({"weight": "8/1", "frame_weight": 8.0}, "members' total"),
         ({"weight": "0/1", "frame_weight": 0.0}, "more than 0"),
         ({"version": 0}, "not known here"),
+        ({"weight": f"{2**60:x}/1", "frame_weight": 2.0**60}, "members' total"),
     ],
 )
 def test_harmful_shares_are_refused_for_good(
@@ -245,6 +266,47 @@ def test_harmful_shares_are_refused_for_good(
     assert said in found.reason
     assert b.books.parts(every=True) == []
     assert b.log.counts["refused"] == 1
+
+
+def lines(site: Corner, event: str) -> int:
+    """How often the site's audit log has ``event``."""
+    return sum(
+        entry["event"] == event for entry in read(site.folder / "audit.jsonl")
+    )
+
+
+def test_a_member_cannot_fill_the_audit_log(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """The same share again and again, verdicts on shares that were never sent, streams opened and
+    left: what decides nothing is not written a second time."""
+    a, b, _ = corners
+    share = a.share(b)
+    assert verdict(a, b, share).outcome == "stored"
+    start = (a.roster.current.federation, 1, "a", "b", *a.books.stamp().numbers)
+    for number in range(50):
+        assert verdict(a, b, share).outcome == "stored"
+        about = {"sha256": "0" * 64, "outcome": "stored", "reason": ""}
+        never = Verdict(*start, round=number, **about)  # type: ignore[arg-type]  # one each
+        asked(b, a, messages.pack(never, a.identity))
+        assert list(b.service.follow(a.certificate, lambda: False)) == []
+    assert lines(b, "stored") == 1
+    assert lines(b, "delivered") == 0
+    assert lines(b, "dialled in") == 1
+    assert b.log.counts["dialled in"] == 50
+
+
+def test_rounds_that_no_manifest_has_leave_no_trace_in_the_store(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """A member that makes up rounds without end fills no table with verdicts."""
+    a, b, _ = corners
+    asked(b, a, a.hello(b))
+    for round in (MOST_ROUNDS, 2**53 - 1):
+        with pytest.raises(TransportError, match="no manifest has it"):
+            asked(b, a, a.share(b, round=round))
+    with b.books.store.reading() as run:
+        assert run.execute("select count(*) from verdicts").fetchone() == (0,)
 
 
 def fuzz(a: Corner, b: Corner, count: int, seed: int) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import resource
 import socket
 import ssl
 import subprocess
@@ -235,6 +236,68 @@ def test_strangers_who_call_at_once_do_not_crash_the_server(tmp_path: Path) -> N
     server.start()
     server.join(PATIENCE)
     assert server.exitcode == 0
+
+
+def crowded(folder: Path) -> None:
+    """A server that may open 128 files, and strangers who connect 200 times and say nothing."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    pair = Pair(folder)
+    client = pair.client(pair.friend)
+    assert client.send(b"before", timeout=PATIENCE)
+    script = (
+        "import socket, sys\n"
+        f"address = ('127.0.0.1', {pair.server.port})\n"
+        "held = [socket.create_connection(address) for _ in range(200)]\n"
+        "print('all', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    strangers = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert strangers.stdout is not None
+    assert strangers.stdout.readline() == b"all\n"
+    wait_until(lambda: len(list(Path("/proc/self/fd").iterdir())) > 50)
+    for number in range(20):
+        with (folder / f"file-{number}").open("w") as file:
+            file.write("the site's own")
+        assert client.send(b"meanwhile", timeout=PATIENCE)
+    strangers.communicate()
+    newcomer = pair.client(pair.friend)
+    assert newcomer.send(b"after", timeout=PATIENCE)
+    pair.server.stop(0)
+
+
+def test_strangers_do_not_take_all_files(tmp_path: Path) -> None:
+    """More silent connections than the process may open files: the site still opens its own, a
+    member that is connected is answered, and one that comes later too.
+
+    Without a bound the store and the ledger could not be opened any more: the node ended."""
+    context = multiprocessing.get_context("spawn")
+    server = context.Process(target=crowded, args=(tmp_path,))
+    server.start()
+    server.join(PATIENCE)
+    assert server.exitcode == 0
+
+
+def test_strangers_write_nothing_to_the_terminal(
+    pair: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """gRPC would print a line for each handshake that fails: whoever can connect could fill the
+    disk of a site whose terminal is a file."""
+    client = pair.client(pair.stranger)
+    for _ in range(3):
+        with pytest.raises(PeerTimeout):
+            client.send(b"hello", timeout=PATIENCE)
+        client.close()
+        address = ("127.0.0.1", pair.server.port)
+        with socket.create_connection(address, PATIENCE) as plain:
+            plain.sendall(b"no TLS at all")
+            plain.shutdown(socket.SHUT_WR)
+            plain.recv(1000)
+    assert capfd.readouterr().err == ""
 
 
 def test_plain_text_gets_nothing(pair: Pair) -> None:

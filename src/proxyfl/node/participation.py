@@ -148,10 +148,7 @@ class Participant:
             self.exchange.wait()
 
     def _speaks(self, name: str) -> bool:
-        heard = (
-            time.time() - self.courier.service.contact.get(name, 0.0)
-            < SPEAKS_SECONDS
-        )
+        heard = self.courier.service.silence(name) < SPEAKS_SECONDS
         return heard or self.courier.reachable(name)
 
     def finish(self) -> tuple[list[Part], Mass | None]:
@@ -231,19 +228,15 @@ class Participant:
         since = self.missed.get(name)
         if since is None:
             return False
-        if self.courier.service.contact.get(name, 0.0) > since:
+        if self.courier.service.silence(name) < time.monotonic() - since:
             del self.missed[name]
             self.log.add("is back", peer=name)
             return False
         return True
 
     def _give_up(self, names: Sequence[str], round: int) -> None:
-        now = time.time()
+        now = time.monotonic()
         for name in names:
             # A peer that talks but does not send is slow, not away: it is waited for again.
-            recently = (
-                now - self.courier.service.contact.get(name, 0.0)
-                < self.patience / 2
-            )
-            if not recently:
+            if self.courier.service.silence(name) >= self.patience / 2:
                 self.missed[name] = now

@@ -348,10 +348,12 @@ class Node:
         if not self.roster.reload():
             return
         manifest = self.roster.current
-        self.books.version = manifest.version
-        self.books.rounds = manifest.rounds
-        self.exchange.manifest = manifest.digest
-        self.exchange.accepted = self.roster.acceptance
+        acceptance = self.roster.acceptance
+        with self.store.reading():  # a hello has all of the new version or nothing
+            self.books.version = manifest.version
+            self.books.rounds = manifest.rounds
+            self.exchange.manifest = manifest.digest
+            self.exchange.accepted = acceptance
         self.client.id = manifest.position(self.site.name)
         assembly.follow_tail(self.client, manifest)
         self.books.write_off(set(before.names()) - set(manifest.names()))

@@ -6,9 +6,13 @@ Guarantees:
     * a file appears under its name whole or not at all, so a synchronisation in between copies no
       half of one;
     * a slot holds one message, the latest: what nobody collects does not pile up;
-    * ``waiting`` reads no file larger than ``largest``; a file that cannot be read is left alone.
+    * ``waiting`` reads no file larger than ``largest``; a file that cannot be read is left alone,
+      and so is whatever is no plain file: whoever can write to the folder could put a link or a
+      pipe there that never ends.
 """
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,10 +47,11 @@ class Folder:
         found = [path for path in inbox.iterdir() if path.suffix == _SUFFIX]
         for path in sorted(found, key=_age):
             try:
-                if path.stat().st_size <= self._largest:
-                    yield path, path.read_bytes()
+                message = _plain(path, self._largest)
             except OSError:
                 continue
+            if message is not None:
+                yield path, message
 
     def _path(self, receiver: str, slot: str) -> Path:
         return self._inbox(receiver) / f"{slot}{_SUFFIX}"
@@ -57,8 +62,18 @@ class Folder:
         return self.path / f"for-{receiver}"
 
 
+def _plain(path: Path, largest: int) -> bytes | None:
+    """The content of a plain file; None if it is something else, or larger than ``largest``."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        content = file.read(largest + 1)
+    return content if len(content) <= largest else None
+
+
 def _age(path: Path) -> tuple[float, str]:
     try:
-        return path.stat().st_mtime, path.name
+        return path.lstat().st_mtime, path.name
     except OSError:
         return 0.0, path.name

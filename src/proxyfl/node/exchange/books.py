@@ -354,8 +354,10 @@ class Books:
 
     def settle(
         self, receiver: str, round: int, sha256: str, *, stored: bool
-    ) -> None:
-        """Close an entry of the outbox: the receiver stored it, or it is this site's again."""
+    ) -> bool:
+        """Close an entry of the outbox: the receiver stored it, or it is this site's again.
+
+        False, and nothing changes, if there is no such entry."""
         with self.store.transaction() as run:
             key = (receiver, round, sha256)
             if not stored:
@@ -364,12 +366,15 @@ class Books:
                     " from outbox where receiver = ? and round = ? and sha256 = ?",
                     (self.me, *key),
                 )
-            run.execute(
+            gone = run.execute(
                 "delete from outbox where receiver = ? and round = ? and sha256 = ?",
                 key,
             )
+            if not gone.rowcount:
+                return False
             run.execute("update site set clock = clock + 1")
             self.store.forget()
+            return True
 
 
 def divided(

@@ -110,7 +110,7 @@ class Frames:
         present = list(self._folder.iterdir())
         needed = {each[len(MARK) :].decode() for each in held} | self._arriving
         for path in present:
-            if path.name not in needed:
+            if path.name not in needed and not path.is_dir():
                 path.unlink(missing_ok=True)
 
     def _write(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:

@@ -38,7 +38,9 @@ HEAD_LIMIT = _START + HEADER_LIMIT + SIGNATURE_BYTES
 """A message's bytes before its body, at most."""
 _CONTEXT = b"proxyfl message\0"
 _LARGEST = 2**53
-_WEIGHT_DIGITS = 700
+_LONGEST_TEXT = 700
+_FINEST_WEIGHT = 2**1074
+"""Weights are sums of floats, so all are multiples of the least float."""
 
 State = Literal["active", "leaving", "left"]
 
@@ -236,19 +238,28 @@ def spelled_weight(weight: Fraction) -> str:
 
 
 def parse_weight(text: str) -> Fraction:
-    """The weight that ``spelled_weight`` wrote; MessageError unless it is a dyadic number >= 0."""
-    numerator, slash, denominator = text.partition("/")
+    """The weight that ``spelled_weight`` wrote; MessageError unless it is a sum of floats >= 0.
+
+    A finer one would add digits to every weight that it is added to, until no header holds them;
+    a larger one is no float."""
+    numerator, _, denominator = text.partition("/")
     try:
         over, under = int(numerator, 16), int(denominator, 16)
     except ValueError as error:
         raise MessageError(
             f"Expected a weight such as 3/4, got {text!r:.60}."
         ) from error
-    if not slash or over < 0 or under < 1 or under & (under - 1):
+    if over < 0 or under < 1 or _FINEST_WEIGHT % under or over > under << 64:
         raise MessageError(
-            f"Expected a weight >= 0 over a power of two, got {text!r:.60}."
+            f"Expected a weight from 0 to 2**64 over a power of two up to 2**1074, got "
+            f"{text!r:.60}."
         )
-    return Fraction(over, under)
+    weight = Fraction(over, under)
+    if spelled_weight(weight) != text:
+        raise MessageError(
+            f"Expected the weight {spelled_weight(weight):.60}, spelled {text!r:.60}."
+        )
+    return weight
 
 
 def _encoded(header: Header) -> bytes:
@@ -298,7 +309,9 @@ def _checked(name: str, hint: Any, value: Any) -> Any:
         if type(value) is int and 0 <= value < _LARGEST:
             return value
     elif hint is str:
-        if isinstance(value, str) and len(value) <= _WEIGHT_DIGITS:
+        # Half a character, which JSON can spell, is not printable: no store takes it.
+        short = isinstance(value, str) and len(value) <= _LONGEST_TEXT
+        if short and value.isprintable():
             return value
     elif hint is bool:
         if isinstance(value, bool):

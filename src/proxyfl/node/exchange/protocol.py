@@ -34,6 +34,7 @@ from proxyfl.node.exchange.messages import (
     Stamp,
     Verdict,
 )
+from proxyfl.node.members.manifest import MOST_ROUNDS
 
 MOST_UNAPPLIED = 4
 """Shares of one peer that wait in the inbox; more are put off until some have been added."""
@@ -54,6 +55,8 @@ class Exchange:
         self.manifest = ""
         self.accepted = ""
         self.has_ended = False
+        self.decided: Callable[[Verdict], None] = lambda verdict: None
+        """Is told each verdict that decides something, this site's and its peers'; no other."""
         self._check = check
         self._admitted: set[str] = set()
         self._hellos: dict[str, Hello] = {}
@@ -105,19 +108,19 @@ class Exchange:
                 " order by round desc limit ?",
                 (peer, MOST_LISTED),
             ).fetchall()
-        return Hello(
-            *self._start(peer, stamp),
-            manifest=self.manifest,
-            accepted=self.accepted,
-            round=here.released,
-            since=here.since,
-            state=here.state,
-            owed=tuple(round for (round,) in owed),
-            stored=tuple(round for (round,) in stored),
-            ended=self.has_ended,
-            time=time,
-            answer=answer,
-        )
+            return Hello(
+                *self._start(peer, stamp),
+                manifest=self.manifest,
+                accepted=self.accepted,
+                round=here.released,
+                since=here.since,
+                state=here.state,
+                owed=tuple(round for (round,) in owed),
+                stored=tuple(round for (round,) in stored),
+                ended=self.has_ended,
+                time=time,
+                answer=answer,
+            )
 
     def _start(
         self, peer: str, stamp: Stamp
@@ -194,6 +197,10 @@ class Exchange:
             )
 
     def _take_share(self, share: Share, frame: bytes | memoryview) -> Verdict:
+        if share.round >= MOST_ROUNDS:
+            raise TransportError(
+                f"A share of round {share.round}: no manifest has it."
+            )
         with self.books.store.transaction() as run:
             self.books.saw_release(share)
             earlier = run.execute(
@@ -240,7 +247,9 @@ class Exchange:
             )
             run.execute("update site set clock = clock + 1")
         self.notify()
-        return self._verdict(share, outcome, reason)
+        verdict = self._verdict(share, outcome, reason)
+        self.decided(verdict)
+        return verdict
 
     def _reason_to_wait(self, share: Share) -> str:
         known = self.books.peer(share.sender).stamp
@@ -269,7 +278,7 @@ class Exchange:
         try:
             self._check(share, frame)
         except TransportError as error:
-            return str(error)[:400]
+            return " ".join(str(error).split())[:400]
         return ""
 
     def _verdict(self, share: Share, outcome: str, reason: str) -> Verdict:
@@ -286,11 +295,10 @@ class Exchange:
         if verdict.outcome == "again":
             return
         stored = verdict.outcome == "stored"
-        with self.books.store.transaction():
-            self.books.settle(
-                verdict.sender, verdict.round, verdict.sha256, stored=stored
-            )
-        self.notify()
+        key = (verdict.sender, verdict.round, verdict.sha256)
+        if self.books.settle(*key, stored=stored):
+            self.decided(verdict)
+            self.notify()
 
     def _take_restored(self, answer: Restored) -> None:
         stamp = self.books.stamp()

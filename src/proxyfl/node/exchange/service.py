@@ -3,12 +3,15 @@
 Guarantees:
     * a message is heard only if a member signed it, it is for this site and this federation, and,
       where it came over a connection, the connection's certificate holds the same member's key;
+    * a member whose manifest of a known version differs from this site's, or that has not signed
+      it, is refused;
     * whatever else arrives changes nothing: it is refused, counted and logged;
     * what is relayed is sealed: the relay learns who writes to whom, and how much.
 """
 
 import itertools
 import json
+import math
 import queue
 import threading
 import time
@@ -20,7 +23,7 @@ from proxyfl.errors import ProxyFLError, RunError, TransportError
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.messages import Header, Hello, Verdict
 from proxyfl.node.exchange.protocol import Exchange, RestoredError
-from proxyfl.node.members.card import fingerprint_of
+from proxyfl.node.members.card import fingerprint_of, from_hex
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster
@@ -53,9 +56,11 @@ class Service:
         self.identity = identity
         self.roster = roster
         self.exchange = exchange
+        exchange.decided = self._log_decision
         self.log = log
         self.traffic: Counter[str] = Counter()
         self.contact: dict[str, float] = {}
+        """When each peer was last heard from, on a clock that nobody sets (``time.monotonic``)."""
         self.skew: dict[str, float] = {}
         self.behind: RestoredError | None = None
         self.failure: Exception | None = None
@@ -86,6 +91,8 @@ class Service:
         header, begun = messages.begin(message)
         self._check_addresses(header, via)
         messages.check_signature(message, self.roster.current.member(header.sender))
+        if isinstance(header, Hello):
+            self._check_manifest(header)
         size = messages.body_size(header)
         pieces: Iterable[bytes | memoryview] = itertools.chain([begun], rest)
         with self.exchange.books.store.frames.receiving(pieces, size) as arrived:
@@ -101,12 +108,6 @@ class Service:
             self.log.add("restored from an old backup", peer=header.sender)
             self.exchange.notify()
             raise
-        if isinstance(answer, Verdict):
-            self._log_verdict(answer)
-        if isinstance(header, Verdict) and header.outcome != "again":
-            event = "delivered" if header.outcome == "stored" else "returned"
-            about = {"round": header.round, "reason": header.reason}
-            self.log.add(event, peer=header.sender, **about)
         return b"" if answer is None else messages.pack(answer, self.identity)
 
     def check_behind(self) -> None:
@@ -152,6 +153,10 @@ class Service:
             with self._lock:
                 if self._queues.get(peer) is waiting:
                     del self._queues[peer]
+
+    def silence(self, peer: str) -> float:
+        """The seconds since ``peer`` was heard from; infinite if it never was."""
+        return time.monotonic() - self.contact.get(peer, -math.inf)
 
     def dialled_in(self, peer: str) -> bool:
         """True if ``peer`` holds a stream to this site."""
@@ -207,6 +212,21 @@ class Service:
                 f"{via!r} sent a message in the name of {header.sender!r}."
             )
 
+    def _check_manifest(self, hello: Hello) -> None:
+        """Refuse a member that has agreed to something else under the same number."""
+        known = self.roster.versions.get(hello.version)
+        if known is None:
+            return
+        if hello.manifest != known.digest:
+            raise TransportError(
+                f"{hello.sender!r} has another version {hello.version} of the manifest than "
+                f"{self.identity.name!r}. Compare its hash by `proxyfl federation show`."
+            )
+        signature = from_hex("accepted", hello.accepted)
+        self.roster.current.member(hello.sender).verify(
+            signature, known.acceptance()
+        )
+
     def _pass_on(self, peer: str, message: bytes) -> bytes:
         receiver, _ = _unwrapped(message)
         if receiver not in self.roster.current.names():
@@ -218,14 +238,13 @@ class Service:
         return b""
 
     def _note(self, header: Header, size: int) -> None:
-        now = time.time()
         known = header.sender in self.contact
-        self.contact[header.sender] = now
+        self.contact[header.sender] = time.monotonic()
         self.on_contact(header.sender)
         self.traffic["bytes_received"] += size
         self.traffic["messages_received"] += 1
         if isinstance(header, Hello):
-            self.skew[header.sender] = header.time - now
+            self.skew[header.sender] = header.time - time.time()
             if not known:
                 about: dict[str, Any] = {
                     "version": header.version,
@@ -233,16 +252,16 @@ class Service:
                 }
                 self.log.add("connected", peer=header.sender, **about)
 
-    def _log_verdict(self, verdict: Verdict) -> None:
-        if verdict.outcome == "refused":
-            self.log.add(
-                "refused",
-                peer=verdict.receiver,
-                round=verdict.round,
-                reason=verdict.reason,
-            )
-        elif verdict.outcome == "stored":
-            self.log.add("stored", peer=verdict.receiver, round=verdict.round)
+    def _log_decision(self, verdict: Verdict) -> None:
+        """Put on record what was decided on a share, by this site or by a peer."""
+        about = {"round": verdict.round, "reason": verdict.reason}
+        stored = verdict.outcome == "stored"
+        if verdict.sender == self.identity.name:
+            event = "stored" if stored else "refused"
+            self.log.add(event, peer=verdict.receiver, **about)
+        else:
+            event = "delivered" if stored else "returned"
+            self.log.add(event, peer=verdict.sender, **about)
 
 
 def _gathered(pieces: Iterator[bytes]) -> bytes:

@@ -132,6 +132,11 @@ class Manifest:
     def __post_init__(self) -> None:
         whole("version", self.version)
         whole("rounds", self.rounds)
+        if not (0 < len(self.name) <= 200 and self.name.isprintable()):
+            raise ConfigError(
+                "Expected a federation's name of 1 to 200 printable characters, got "
+                f"{self.name!r:.80}."
+            )
         self._check_end()
         self._check_prevalence()
         if self.ends:

@@ -22,7 +22,13 @@ from proxyfl.errors import RunError
 FILE = "audit.jsonl"
 QUIET_SECONDS = 10.0
 
-_FLOODING = ("refused", "unreachable")
+_FLOODING = (
+    "refused",
+    "unreachable",
+    "dialled in",
+    "restored from an old backup",
+)
+"""What a peer can bring about as often as it likes."""
 
 
 class AuditLog:
@@ -39,15 +45,15 @@ class AuditLog:
     def add(self, event: str, *, peer: str = "", **about: Any) -> None:
         """Put ``event`` on record, and count it."""
         key = (event, peer)
-        now = time.time()
+        now = time.monotonic()  # a clock that is set back must not silence the log
         with self._lock:
             self.counts[event] += 1
-            recent = now - self._written.get(key, 0.0) < QUIET_SECONDS
-            if event in _FLOODING and recent:
+            quiet_until = self._written.get(key, -QUIET_SECONDS) + QUIET_SECONDS
+            if event in _FLOODING and now < quiet_until:
                 self._left_out[key] += 1
                 return
             self._written[key] = now
-            entry: dict[str, Any] = {"time": round(now, 3), "event": event}
+            entry: dict[str, Any] = {"time": round(time.time(), 3), "event": event}
             if peer:
                 entry["peer"] = peer
             entry |= about

@@ -8,7 +8,6 @@ import contextlib
 import json
 import sqlite3
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -148,8 +147,9 @@ def _weight(text: str) -> float:
 
 def _peer(name: str, found: Status, service: "Service | None") -> Status:
     round, state, version = found["known_peers"].get(name, (0, "unknown", 0))
-    contact = None if service is None else service.contact.get(name)
-    ago = None if contact is None else max(0.0, time.time() - contact)
+    ago = None
+    if service is not None and name in service.contact:
+        ago = service.silence(name)
     return {
         "name": name,
         "round": round,

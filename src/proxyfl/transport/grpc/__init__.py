@@ -33,6 +33,9 @@ if "grpc" in sys.modules and os.environ.get(_VARIABLE) != _SUITES:
     )
 os.environ[_VARIABLE] = _SUITES
 
+# gRPC prints a line for each handshake that fails, so strangers could fill a site's log.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 
 @dataclass(frozen=True)
 class Credentials:

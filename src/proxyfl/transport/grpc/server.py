@@ -10,10 +10,13 @@ Guarantees:
       stream; more are turned away before they are read, and a message that has not arrived after
       ``patience`` seconds ends its call. So one peer cannot occupy all threads, by many calls or
       by slow ones;
+    * strangers who connect and say nothing are let go after ``HANDSHAKE_SECONDS``, and all
+      connections together take at most half of the files that the process may open;
     * certificates, one's own and the trusted ones, may change while the server runs: each new
       connection asks for them.
 """
 
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +34,8 @@ from proxyfl.transport.grpc import (
     Credentials,
     options,
 )
+
+MOST_CONNECTIONS = 512
 
 Who = Callable[[bytes], str]
 """The peer's certificate -> its name; TransportError if it is nobody's."""
@@ -76,6 +81,7 @@ class Server:
                 *options(sent=largest, received=PIECE),
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_concurrent_streams", 2 * per_peer),
+                ("grpc.max_allowed_incoming_connections", _most_connections()),
                 ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
                 # Without these a server answers a client's keepalive with GOAWAY.
                 (
@@ -243,6 +249,12 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
 
     def service(self, handler_call_details: Any) -> Any:
         return self._methods.get(handler_call_details.method)
+
+
+def _most_connections() -> int:
+    """Half of the files that this process may open, so that its own can always be opened."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft < 0 else min(soft // 2, MOST_CONNECTIONS)
 
 
 def _configuration(credentials: Credentials) -> Any:
