@@ -128,6 +128,7 @@ def test_preflight_says_ok_or_what_to_do(
             "private keys",
             "chmod 600",
         ),
+        (lambda place: place.chmod(0o770), "private keys", "chmod 700"),
         (lambda place: (place / "data.npz").unlink(), "data", "no such"),
         (
             lambda place: change(
@@ -152,6 +153,15 @@ def test_preflight_finds_what_is_wrong(
     lines = {line.check: line for line in preflight.preflight(settings, folder)}
     assert not lines[check].ok
     assert said in lines[check].text
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"[]", b'{"version": 1}', b"[" * 9999, b"\xff", b"null"]
+)
+def test_preflight_says_that_a_peer_answers_nonsense(answer: bytes) -> None:
+    """Whatever a peer answers becomes a line of the list, never an error of the program."""
+    with pytest.raises(TransportError, match="not as a site does"):
+        preflight._understood(answer)
 
 
 def test_preflight_sees_another_key_in_between(tmp_path: Path) -> None:

@@ -56,9 +56,9 @@ def test_two_sites_that_only_dial_out_meet_through_a_relay(tmp_path: Path) -> No
         passed: list[bytes] = []
         original = relay.hand
 
-        def watched(peer: str, message: bytes) -> None:
+        def watched(peer: str, message: bytes, *, on_behalf: str = "") -> None:
             passed.append(message)
-            original(peer, message)
+            original(peer, message, on_behalf=on_behalf)
 
         relay.hand = watched  # type: ignore[method-assign]  # to see what a relay sees
         made.join()

@@ -34,6 +34,15 @@ def test_keys_are_the_owners_alone(identity: Identity) -> None:
         Identity(identity.folder, "north")
 
 
+def test_a_folder_that_was_there_becomes_the_owners_alone(tmp_path: Path) -> None:
+    """The operator made it to put the records in, under a careless umask."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    folder.chmod(0o777)
+    Identity.create(folder, "north")
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_key_is_never_replaced(identity: Identity) -> None:
     """A second init in the same folder is refused."""
     with pytest.raises(IdentityError, match="exists already"):

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -303,3 +304,19 @@ def test_a_flood_costs_one_line(tmp_path: Path) -> None:
         log.add("refused", peer="mallory", reason="x")
     assert len(auditlog.read(tmp_path / "audit.jsonl")) == 1
     assert log.counts["refused"] == 1000
+
+
+def test_a_clock_that_is_set_back_does_not_silence_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A year back, and later on: the next refusal is written, with what was left out before."""
+    log = auditlog.AuditLog(tmp_path / "audit.jsonl")
+    log.add("refused", peer="mallory")
+    log.add("refused", peer="mallory")
+    past, later = time.time() - 365 * 86400, time.monotonic() + 11
+    monkeypatch.setattr(time, "time", lambda: past)
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    log.add("refused", peer="mallory")
+    first, second = auditlog.read(tmp_path / "audit.jsonl")
+    assert second["time"] < first["time"]
+    assert second["left_out_before"] == 1

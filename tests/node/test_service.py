@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.frames import FOLDER, LARGEST_IN_A_ROW
 from proxyfl.node.exchange.messages import Hello, Share, Verdict
 from proxyfl.node.exchange.protocol import Exchange
-from proxyfl.node.exchange.service import ABOUT, RELAY, Service
+from proxyfl.node.exchange.service import ABOUT, MOST_RELAYED, RELAY, Service
 from proxyfl.node.exchange.store import Store
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster
@@ -26,6 +27,7 @@ from proxyfl.node.members.manifest import MOST_ROUNDS, Input, Manifest
 from proxyfl.node.mixing import Mixer, Proxy
 from proxyfl.node.observe.auditlog import AuditLog, read
 from proxyfl.transport import wire
+from tests.waiting import wait_until
 
 from .test_messages import mutated
 
@@ -294,6 +296,29 @@ def test_a_member_cannot_fill_the_audit_log(
     assert lines(b, "delivered") == 0
     assert lines(b, "dialled in") == 1
     assert b.log.counts["dialled in"] == 50
+
+
+def test_a_member_cannot_shut_others_out_of_a_relay(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """Whoever floods a peer's queue at the relay has two places in it; the others find room."""
+    a, b, _ = corners
+    stream = b.service.follow(a.certificate, lambda: True)
+    threading.Thread(target=next, args=(stream,), daemon=True).start()
+    wait_until(lambda: b.service.dialled_in("a"))
+    b.service.hand("a", b"the one that is on its way")
+    wait_until(lambda: b.service._queues["a"].empty())
+    refused = 0
+    for _ in range(10):
+        try:
+            b.service.hand("a", b"rubbish", on_behalf="mallory")
+        except TransportError:
+            refused += 1
+    assert refused == 10 - MOST_RELAYED
+    b.service.hand("a", b"an honest one", on_behalf="c")
+    b.service.hand("a", b"the relay's own")
+    with pytest.raises(TransportError, match="Too many"):
+        b.service.hand("a", b"one too many")
 
 
 def test_rounds_that_no_manifest_has_leave_no_trace_in_the_store(

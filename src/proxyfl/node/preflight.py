@@ -29,6 +29,7 @@ from proxyfl.node.members.identity import (
     KEY_FILE,
     SEALING_FILE,
     Identity,
+    check_folder,
     check_secret,
 )
 from proxyfl.node.members.manifest import Manifest
@@ -93,6 +94,7 @@ def _tried(check: str, look: Callable[[], str]) -> Line:
 def _keys(folder: Path) -> str:
     for name in (KEY_FILE, SEALING_FILE):
         check_secret(folder / name)
+    check_folder(folder)
     return "readable by their owner only"
 
 
@@ -265,10 +267,10 @@ def _peer(card: Card, identity: Identity, roster: Roster) -> str:
         largest=1 << 16,
     )
     try:
-        answer = json.loads(channel.send(ABOUT, timeout=_CALL_SECONDS))
+        answer = _understood(channel.send(ABOUT, timeout=_CALL_SECONDS))
     finally:
         channel.close()
-    skew = abs(float(answer["time"]) - time.time())
+    skew = abs(answer["time"] - time.time())
     if skew > CLOCK_SECONDS:
         raise TransportError(f"Its clock differs by {skew:.0f} s. Set both by NTP.")
     agreed = roster.current
@@ -278,6 +280,21 @@ def _peer(card: Card, identity: Identity, roster: Roster) -> str:
             f"version {agreed.version}. Accept the same manifest at both."
         )
     return f"{card.address} reached over TLS 1.3, same manifest, clocks {skew:.1f} s apart"
+
+
+def _understood(answer: bytes) -> dict[str, Any]:
+    """A peer's answer to ``ABOUT``; TransportError if it is something else."""
+    try:
+        found = json.loads(answer)
+        return {
+            "version": int(found["version"]),
+            "hash": str(found["hash"]),
+            "time": float(found["time"]),
+        }
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+        raise TransportError(
+            "It answers, but not as a site does. Does it run the same release?"
+        ) from None
 
 
 def _check_key(card: Card, identity: Identity) -> None:

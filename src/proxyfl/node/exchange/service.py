@@ -35,6 +35,8 @@ ABOUT = b"PFLABOUT"
 """A member's question before it takes part: which manifest, and what time is it there?"""
 MOST_QUEUED = 4
 """Messages that wait for a peer that dials in; a share that finds no room is sent again later."""
+MOST_RELAYED = 2
+"""Of these, messages that one other member asked to pass on: it cannot shut the others out."""
 
 
 def about(manifest: Manifest) -> bytes:
@@ -65,7 +67,7 @@ class Service:
         self.behind: RestoredError | None = None
         self.failure: Exception | None = None
         self.on_contact: Callable[[str], None] = lambda peer: None
-        self._queues: dict[str, queue.Queue[bytes]] = {}
+        self._queues: dict[str, queue.Queue[tuple[str, bytes]]] = {}
         self._lock = threading.Lock()
 
     def answer(self, certificate: bytes, pieces: Iterator[bytes]) -> bytes:
@@ -139,14 +141,15 @@ class Service:
     ) -> Iterator[bytes]:
         """The messages for a member that dialled in, as they come."""
         peer = self.member(certificate)
-        waiting: queue.Queue[bytes] = queue.Queue(MOST_QUEUED)
+        waiting: queue.Queue[tuple[str, bytes]] = queue.Queue(MOST_QUEUED)
         with self._lock:
             self._queues[peer] = waiting
         self.log.add("dialled in", peer=peer)
         try:
             while listens() and self.member(certificate) == peer:
                 try:
-                    yield waiting.get(timeout=0.5)
+                    _, message = waiting.get(timeout=0.5)
+                    yield message
                 except queue.Empty:
                     continue
         finally:
@@ -163,16 +166,20 @@ class Service:
         with self._lock:
             return peer in self._queues
 
-    def hand(self, peer: str, message: bytes) -> None:
-        """Give ``message`` to a peer that dialled in."""
+    def hand(self, peer: str, message: bytes, *, on_behalf: str = "") -> None:
+        """Give ``message`` to a peer that dialled in; ``on_behalf`` of another member, relay it."""
         with self._lock:
             waiting = self._queues.get(peer)
         if waiting is None:
             raise TransportError(
                 f"{peer!r} is not connected to {self.identity.name!r}."
             )
+        others = [sender for sender, _ in tuple(waiting.queue)]
+        full = on_behalf and others.count(on_behalf) >= MOST_RELAYED
         try:
-            waiting.put_nowait(message)
+            if full:
+                raise queue.Full
+            waiting.put_nowait((on_behalf, message))
         except queue.Full:
             raise TransportError(
                 f"Too many messages wait for {peer!r}. Try later."
@@ -233,7 +240,7 @@ class Service:
             raise TransportError(
                 f"{peer!r} asks to relay to {receiver!r:.60}, who is no member."
             )
-        self.hand(receiver, message)
+        self.hand(receiver, message, on_behalf=peer)
         self.traffic["messages_relayed"] += 1
         return b""
 

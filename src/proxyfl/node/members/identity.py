@@ -13,6 +13,7 @@ in a folder.
 
 Guarantees:
     * private keys are written with mode 0600 and refused when others can read them;
+    * the folder of a new identity is its owner's alone, also if it was there before;
     * a key that exists is never replaced;
     * ``open_sealed`` returns what was sealed to this site for this purpose, or raises
       IdentityError.
@@ -73,6 +74,7 @@ class Identity:
         """Make new keys in ``folder``; refuse to replace keys that are there."""
         check_name(name)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # it may have been there, with the records in it
         if (folder / KEY_FILE).exists():
             raise IdentityError(
                 f"{folder / KEY_FILE} exists already. A site keeps its key for life: peers know it "
@@ -256,6 +258,15 @@ def check_secret(path: Path) -> None:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise IdentityError(
             f"{path} can be read by others (mode {stat.S_IMODE(mode):o}). Run: chmod 600 {path}"
+        )
+
+
+def check_folder(folder: Path) -> None:
+    """Raise IdentityError if others can put files into ``folder``, or take some away."""
+    mode = folder.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise IdentityError(
+            f"Others can change {folder} (mode {stat.S_IMODE(mode):o}). Run: chmod 700 {folder}"
         )
 
 
