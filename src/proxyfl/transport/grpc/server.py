@@ -195,17 +195,22 @@ class _Limit:
 
     def __init__(self, seconds: float, context: Any) -> None:
         self.passed = False
-        self._context = context
+        self._context: Any = context
         self._timer = threading.Timer(seconds, self._cancel)
         self._timer.daemon = True
         self._timer.start()
 
     def lift(self) -> None:
+        """Let the call be. The timer holds this and this the timer: with the call among them, it
+        would count as in progress until Python looks for such circles."""
         self._timer.cancel()
+        self._context = None
 
     def _cancel(self) -> None:
         self.passed = True
-        self._context.cancel()
+        context = self._context
+        if context is not None:
+            context.cancel()
 
 
 class _Turn:
