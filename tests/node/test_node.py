@@ -4,6 +4,7 @@ import shutil
 import signal
 import time
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -304,6 +305,30 @@ def test_a_flood_costs_one_line(tmp_path: Path) -> None:
         log.add("refused", peer="mallory", reason="x")
     assert len(auditlog.read(tmp_path / "audit.jsonl")) == 1
     assert log.counts["refused"] == 1000
+
+
+def test_what_a_removed_member_should_get_is_written_off_at_the_start_too(
+    tmp_path: Path,
+) -> None:
+    """A version without it is accepted while the site is stopped: its share is owed no more."""
+    layout = trial.lay_out(tmp_path, sites=3, rounds=3, template=quick())
+    north = layout.sites[0]
+    settings, folder = sites.read(north)
+    with Node(settings, folder, seed=SEED) as node:
+        node.books.start()
+        half = Fraction(1, 2)
+        weights = {"north": half, "south": half}
+        node.books.release(
+            kept=b"mine", frames={"south": b"frame"}, weights=weights
+        )
+    second = manifests.successor(layout.manifest, remove=["south"])
+    roster.accept(north, Identity(north, "north"), second)
+    with Node(settings, folder, seed=SEED) as node:
+        assert node.books.owed_to() == {"south"}
+        node._start()
+        assert node.books.owed_to() == set()
+        rows = node.store.connection.execute("select * from written_off").fetchall()
+        assert rows == [("south", 0, "1/2")]
 
 
 def test_a_clock_that_is_set_back_does_not_silence_the_log(

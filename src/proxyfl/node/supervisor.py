@@ -197,6 +197,8 @@ class Node:
         self.books.start(round=manifest.member(self.site.name).joins)
         self.exchange.manifest = manifest.digest
         self.exchange.accepted = self.roster.acceptance
+        # A version may have been accepted while the site was stopped.
+        self.books.write_off(self.books.owed_to() - set(manifest.names()))
         keeping.check_budget(self.store, self.site.privacy.budget)
         keeping.check_ledger(self.store, self.client.ledger)
         here = self.books.position()
@@ -344,7 +346,6 @@ class Node:
 
     def _follow_manifest(self) -> None:
         """Take in a version that the operator accepted meanwhile."""
-        before = self.roster.current
         if not self.roster.reload():
             return
         manifest = self.roster.current
@@ -356,7 +357,7 @@ class Node:
             self.exchange.accepted = acceptance
         self.client.id = manifest.position(self.site.name)
         assembly.follow_tail(self.client, manifest)
-        self.books.write_off(set(before.names()) - set(manifest.names()))
+        self.books.write_off(self.books.owed_to() - set(manifest.names()))
         self.log.add(
             "manifest", version=manifest.version, members=list(manifest.names())
         )
