@@ -7,6 +7,7 @@ Guarantees:
     * what the operating system refuses is raised as a ProxyFLError that names the file.
 """
 
+import fcntl
 import json
 import math
 import os
@@ -48,6 +49,20 @@ def whole(path: Path) -> Iterator[Path]:
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone_in(folder: Path, refusal: str) -> Iterator[int]:
+    """Hold the folder's lock, whose descriptor is given; RunError(``refusal``) if another process
+    does. The operating system lifts it when the last process that has it ends, however it ends."""
+    with writing(folder):
+        file = (folder / ".lock").open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(refusal) from None
+        yield file.fileno()
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,6 @@ Guarantees:
 """
 
 import datetime
-import fcntl
 import json
 import os
 import platform
@@ -25,12 +24,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from proxyfl._files import finite, read_json, write_json, writing
+from proxyfl._files import alone_in, finite, read_json, write_json, writing
 from proxyfl.errors import RunError
 
 FORMAT = 2
@@ -162,11 +161,6 @@ def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
         return file.tell()
 
 
-def metrics_size(path: Path) -> int:
-    """The size of ``metrics.jsonl`` in bytes."""
-    return (path / "metrics.jsonl").stat().st_size
-
-
 def cut_metrics(path: Path, size: int) -> None:
     """Drop what was written to ``metrics.jsonl`` after its first ``size`` bytes: those rounds are
     done again."""
@@ -197,22 +191,9 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             ) from error
 
 
-def end_method(
-    path: Path,
-    name: str,
-    content: Mapping[str, Any],
-) -> None:
-    """Note that a method is over, with what a resumed run needs of it."""
-    write_json(path / "ended" / f"{name}.json", content)
-
-
-def ended_method(path: Path, name: str) -> dict[str, Any] | None:
-    """The note of ``end_method``; None if the method is not over."""
-    file = path / "ended" / f"{name}.json"
-    if not file.exists():
-        return None
-    content: dict[str, Any] = read_json(file)
-    return content
+def ended(path: Path, name: str) -> Path:
+    """The note that a method is over, with what a resumed run needs of it."""
+    return path / "ended" / f"{name}.json"
 
 
 def end_run(path: Path, summary: Mapping[str, Any]) -> None:
@@ -220,12 +201,6 @@ def end_run(path: Path, summary: Mapping[str, Any]) -> None:
     write_json(path / "summary.json", summary)
     if summary["finished"]:
         shutil.rmtree(path / "ended", ignore_errors=True)
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """The contents of ``summary.json``."""
-    content: dict[str, Any] = read_json(existing(path) / "summary.json")
-    return content
 
 
 def existing(path: Path) -> Path:
@@ -245,20 +220,13 @@ def subfolder(path: Path, *names: str) -> Path:
     return below
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> AbstractContextManager[int]:
     """Keep other processes from running the same run: two writers would spoil each other's
     records."""
-    with writing(path):
-        file = (path / ".lock").open("w")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"Another process is at work on the run in {path}. Wait for it or stop it."
-            ) from None
-        yield  # the operating system lifts the lock when this process ends, however it ends
+    return alone_in(
+        path,
+        f"Another process is at work on the run in {path}. Wait for it or stop it.",
+    )
 
 
 def _version(package: str) -> str | None:

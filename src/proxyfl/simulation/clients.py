@@ -5,7 +5,8 @@ What a client gets depends on the config and its id alone, so any process can as
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,7 @@ class Assembly:
 
     def batch_size(self, i: int) -> int:
         """The expected number of units (records or persons) in a batch of client ``i``."""
-        batch_size: int = self._setting(
-            "learning.batch_size", self.config.learning.batch_size, i
-        )
+        batch_size: int = self._setting("learning.batch_size", i)
         dp = self.dp(i)
         units = dp.declared_examples or len(dp.units(self.clients[i].examples))
         if dp.sampling_rate is None and batch_size > units:
@@ -134,29 +133,27 @@ class Assembly:
 
     def steps(self, i: int) -> int:
         """The number of steps of client ``i`` in a round: one pass over its data by default."""
-        configured = self.config.learning.steps_per_round
-        steps: int | None = self._setting("learning.steps_per_round", configured, i)
+        steps: int | None = self._setting("learning.steps_per_round", i)
         return steps or self.sampling(i).steps_per_pass
 
     def dp(self, i: int, ledgers: Path | None = None) -> DP:
         """The privacy settings of client ``i``."""
         settings = self.config.privacy
-        limit: float | None = self._setting("privacy.budget", settings.budget, i)
+        limit: float | None = self._setting("privacy.budget", i)
+        rate = declared = None
         # Pooled data are nobody's own: their rate follows from their number, which no one declares.
-        pooled = self.method.pooled
-        rate = None if pooled else settings.sampling_rate
-        declared = None if pooled else settings.examples
+        if not self.method.pooled:
+            rate = self._setting("privacy.sampling_rate", i)
+            declared = self._setting("privacy.examples", i)
         return DP(
             unit=Unit(settings.unit),
             max_per_group=settings.max_per_group,
             max_physical_batch_size=settings.max_physical_batch_size,
-            sampling_rate=self._setting("privacy.sampling_rate", rate, i),
-            declared_examples=self._setting("privacy.examples", declared, i),
-            clip_norm=self._setting("privacy.clip_norm", settings.clip_norm, i),
-            noise_multiplier=self._setting(
-                "privacy.noise_multiplier", settings.noise_multiplier, i
-            ),
-            delta=self._setting("privacy.delta", settings.delta, i),
+            sampling_rate=rate,
+            declared_examples=declared,
+            clip_norm=self._setting("privacy.clip_norm", i),
+            noise_multiplier=self._setting("privacy.noise_multiplier", i),
+            delta=self._setting("privacy.delta", i),
             budget=None if limit is None else Budget(limit, settings.accountant),
             ledger=None if ledgers is None else ledgers / f"{i:03d}.jsonl",
             account=self._kept(i, ledgers),
@@ -220,10 +217,12 @@ class Assembly:
 
     def private_spec(self, i: int) -> str:
         """The architecture of client ``i``'s private model."""
-        spec: str = self._setting("models.private", self.config.models.private, i)
+        spec: str = self._setting("models.private", i)
         return spec
 
-    def _setting(self, name: str, setting: Any, i: int) -> Any:
+    def _setting(self, name: str, i: int) -> Any:
+        """Client ``i``'s value of the setting ``name``."""
+        setting = attrgetter(name)(self.config)
         # A pooled client is nobody in particular: it takes a per-client setting's first value.
         if self.method.pooled and isinstance(setting, tuple):
             return setting[0]
@@ -325,12 +324,7 @@ class Assembly:
 
 
 def _optimizer(settings: Optimizer) -> trainers.Optimizer:
-    return trainers.Optimizer(
-        settings.name,
-        learning_rate=settings.learning_rate,
-        weight_decay=settings.weight_decay,
-        momentum=settings.momentum,
-    )
+    return trainers.Optimizer(**asdict(settings))
 
 
 def _release(method: Method, client: Client, role: str) -> str:

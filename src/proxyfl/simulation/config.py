@@ -20,7 +20,7 @@ from proxyfl.measures import MEASURES
 from proxyfl.records import folder
 from proxyfl.simulation.exchanging import Exchange as Exchange
 from proxyfl.simulation.exchanging import Membership as Membership
-from proxyfl.simulation.perclient import PerClientInt, PerClientStr, values
+from proxyfl.simulation.perclient import PerClientInt, PerClientStr, check_each
 from proxyfl.simulation.privacy import Privacy as Privacy
 
 # The homes of these names import torch or the accountants, which take seconds to load. A test
@@ -111,8 +111,7 @@ class Partition:
         choice("partition.kind", self.kind, kinds)
         whole("partition.clients", self.clients)
         whole("partition.classes", self.classes)
-        for value in values(self.examples):
-            whole("partition.examples", value)
+        check_each(whole, "partition.examples", self.examples)
         number("partition.p_major", self.p_major, at_least=0, at_most=1)
         number("partition.concentration", self.concentration, above=0)
 
@@ -164,10 +163,8 @@ class Learning:
         number("learning.alpha", self.alpha, at_least=0, at_most=1)
         number("learning.beta", self.beta, at_least=0, at_most=1)
         choice("learning.teacher", self.teacher, ("current", "received"))
-        for value in values(self.batch_size):
-            whole("learning.batch_size", value)
-        for value in values(self.steps_per_round):
-            whole("learning.steps_per_round", value)
+        check_each(whole, "learning.batch_size", self.batch_size)
+        check_each(whole, "learning.steps_per_round", self.steps_per_round)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ The division depends on the config alone, so that every process divides alike.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -127,26 +128,14 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
             concentration=settings.concentration,
             generator=generator,
         )
+    divide: Callable[..., list[partition.Indices]] = partition.iid
     if settings.kind == "classes":
-        parts = partition.by_class(
-            labels,
-            clients=settings.clients,
-            classes=settings.classes,
-            examples=examples,
-            generator=generator,
-        )
-    elif settings.kind == "iid":
-        parts = partition.iid(
-            labels, clients=settings.clients, examples=examples, generator=generator
-        )
-    else:
-        parts = partition.majority(
-            labels,
-            clients=settings.clients,
-            examples=examples,
-            p_major=settings.p_major,
-            generator=generator,
-        )
+        divide = partial(partition.by_class, classes=settings.classes)
+    elif settings.kind == "majority":
+        divide = partial(partition.majority, p_major=settings.p_major)
+    parts = divide(
+        labels, clients=settings.clients, examples=examples, generator=generator
+    )
     if not isinstance(settings.examples, tuple):
         return parts
     # A shuffled prefix keeps the mixture of classes.

@@ -1,5 +1,6 @@
 """Settings that take one value for all clients or a list with one for each."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from proxyfl.errors import ConfigError
@@ -9,12 +10,16 @@ PerClientInt = int | tuple[int, ...]
 PerClientStr = str | tuple[str, ...]
 T = TypeVar("T")
 
+Check = Callable[..., object]
+"""``number`` or ``whole`` of ``_validate``."""
 
-def values(setting: Any) -> tuple[Any, ...]:
-    """The values in a per-client setting; none for None."""
-    if setting is None:
-        return ()
-    return setting if isinstance(setting, tuple) else (setting,)
+
+def check_each(check: Check, name: str, setting: Any, **bounds: float) -> None:
+    """``check`` each value of a per-client setting, if it has one."""
+    values = setting if isinstance(setting, tuple) else (setting,)
+    for value in values:
+        if value is not None:
+            check(name, value, **bounds)
 
 
 def per_client(

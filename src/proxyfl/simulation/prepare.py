@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 
@@ -31,8 +32,12 @@ class Prepared:
     dataset: Dataset
     clients: list[ClientData]
     methods: Mapping[str, Method]
-    topology: Topology
-    presences: Mapping[str, Sequence[Presence]]
+    presences: Mapping[str, Sequence[Presence]] = field(default_factory=dict)
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The topology that the config names; made where it is needed, as it cannot be sent."""
+        return topology_of(self.config)
 
     def clients_of(self, method: str) -> list[ClientData]:
         """The clients' data under a method: everyone's own, or all of it in one place."""
@@ -100,7 +105,11 @@ def prepare(
         choice("method", name, methods)
     _check_device(config.device)
     torch.set_num_threads(config.threads)
-    prepared = laid_out(config, dataset, methods)
+    dataset = dataset if dataset is not None else load_data(config)
+    if config.measure == "auto":
+        measure = default_measure(dataset.test.labels.numpy(), dataset.classes)
+        config = replace(config, measure=measure)
+    prepared = Prepared(config, dataset, split(config, dataset), methods)
     presences = {}
     for name in config.methods:
         assembly = prepared.assembly(name)
@@ -110,30 +119,6 @@ def prepare(
             membership.rehearse(prepared.topology, presences[name])
     prepared.presences = presences
     return prepared
-
-
-def laid_out(
-    config: Config,
-    dataset: Dataset | None = None,
-    methods: Mapping[str, Method] = METHODS,
-    presences: Mapping[str, Sequence[Presence]] | None = None,
-) -> Prepared:
-    """A run with its data divided among the clients, neither checked nor planned.
-
-    For a process that was given the plan (``presences``) by the one that checked the run.
-    """
-    dataset = dataset if dataset is not None else load_data(config)
-    if config.measure == "auto":
-        measure = default_measure(dataset.test.labels.numpy(), dataset.classes)
-        config = replace(config, measure=measure)
-    return Prepared(
-        config,
-        dataset,
-        split(config, dataset),
-        methods,
-        topology_of(config),
-        presences if presences is not None else {},
-    )
 
 
 def topology_of(config: Config) -> Topology:

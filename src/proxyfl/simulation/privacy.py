@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Unit
-from proxyfl.simulation.perclient import PerClientFloat, PerClientInt, values
+from proxyfl.simulation.perclient import PerClientFloat, PerClientInt, check_each
 
 # The home of the accountants takes seconds to load. A test compares them.
 ACCOUNTANTS = ("pld", "rdp")
@@ -57,18 +57,16 @@ class Privacy:
                 )
         if self.max_physical_batch_size is not None:
             whole("privacy.max_physical_batch_size", self.max_physical_batch_size)
-        for value in values(self.budget):
-            number("privacy.budget", value, above=0)
-        for value in values(self.noise_multiplier):
-            number("privacy.noise_multiplier", value, above=0)
-        for value in values(self.clip_norm):
-            number("privacy.clip_norm", value, above=0)
-        for value in values(self.delta):
-            number("privacy.delta", value, above=0, below=1)
-        for value in values(self.sampling_rate):
-            number("privacy.sampling_rate", value, above=0, at_most=1)
-        for value in values(self.examples):
-            whole("privacy.examples", value)
+        check_each(number, "privacy.budget", self.budget, above=0)
+        check_each(
+            number, "privacy.noise_multiplier", self.noise_multiplier, above=0
+        )
+        check_each(number, "privacy.clip_norm", self.clip_norm, above=0)
+        check_each(number, "privacy.delta", self.delta, above=0, below=1)
+        check_each(
+            number, "privacy.sampling_rate", self.sampling_rate, above=0, at_most=1
+        )
+        check_each(whole, "privacy.examples", self.examples)
         if self.sampling_rate is not None and self.examples is not None:
             raise ConfigError(
                 "Expected privacy.sampling_rate or privacy.examples, got both. The rate alone is "

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from proxyfl._files import read_json
+from proxyfl._files import read_json, write_json
 from proxyfl.data import Dataset, class_counts
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
@@ -41,7 +41,7 @@ class Callback:
         self, name: str, method: Method, clients: int, first_round: int
     ) -> None:
         """Before the records of a method's first round, or of the first that was still to be
-        report."""
+        done."""
 
     def round_ended(
         self, name: str, round: int, records: Sequence[ClientRound]
@@ -189,7 +189,7 @@ class _Recorder:
         self.ended: set[str] = set()
 
     def restore(self, path: Path) -> list[Task]:
-        """Take in what the folder holds; what is still to be report."""
+        """Take in what the folder holds; what is still to be done."""
         config = self.prepared.config
         if state(path) == "finished":
             self._restore_finished(path)
@@ -200,18 +200,17 @@ class _Recorder:
             if tasks:
                 tasks.append(Task(name))
                 continue
-            noted = folder.ended_method(path, name)
-            last = None
-            if noted is None:
-                below = path / "checkpoints" / name
-                last = checkpoint.newest(below, identity=identity(config))
-                tasks.append(Task(name, last))
-            else:
+            note = folder.ended(path, name)
+            if note.exists():
                 self.ended.add(name)
-            if noted is not None:
+                noted = read_json(note)
                 keep = noted["metrics_bytes"]
                 self.confusion[name] = _numbered(noted["confusion"])
-            elif last is not None:
+                continue
+            below = path / "checkpoints" / name
+            last = checkpoint.newest(below, identity=identity(config))
+            tasks.append(Task(name, last))
+            if last is not None:
                 keep = last.metrics_bytes
                 self.confusion[name] = _numbered(last.confusion)
         folder.cut_metrics(path, keep)
@@ -244,9 +243,9 @@ class _Recorder:
         self.ended.add(name)
         if self.path is None:
             return
-        size = folder.metrics_size(self.path)
+        size = folder.append_metrics(self.path, [])
         noted = {"metrics_bytes": size, "confusion": self.confusion.get(name, {})}
-        folder.end_method(self.path, name, noted)
+        write_json(folder.ended(self.path, name), noted)
         checkpoint.clear(self.path / "checkpoints" / name)
 
     def run(self) -> Run:
@@ -300,7 +299,7 @@ class _Recorder:
     def _restore_finished(self, path: Path) -> None:
         self.ended.update(self.prepared.config.methods)
         self.rows.extend(folder.read_metrics(path))
-        for name, about in folder.read_summary(path)["methods"].items():
+        for name, about in read_json(path / "summary.json")["methods"].items():
             counts = {row["client"]: row["confusion"] for row in about["clients"]}
             self.confusion[name] = counts
 

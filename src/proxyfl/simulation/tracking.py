@@ -92,13 +92,13 @@ class MLflow(Callback):
         experiment: str = "proxyfl",
         tracking_uri: str | None = None,
     ) -> None:
-        self._mlflow = _optional("mlflow", "mlflow")
+        mlflow = _optional("mlflow", "mlflow")
         self._entities = _optional("mlflow.entities", "mlflow")
         self._refused: type[Exception] = _optional(
             "mlflow.exceptions", "mlflow"
         ).MlflowException
         self.experiment = experiment
-        self._client = self._mlflow.MlflowClient(tracking_uri=tracking_uri)
+        self._client = mlflow.MlflowClient(tracking_uri=tracking_uri)
         self._run = ""
         self._out: Path | None = None
 
@@ -179,20 +179,17 @@ class MLflow(Callback):
             ) from error
 
 
-TRACKERS: dict[str, Callable[[Path | None], Callback]] = {
-    "tensorboard": lambda out: TensorBoard(
-        out / "tensorboard" if out is not None else None
-    ),
-    "mlflow": lambda out: MLflow(),
+TRACKERS: dict[str, Callable[[], Callback]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
 }
 
 
-def from_names(names: Sequence[str], out: Path | None) -> list[Callback]:
-    """The trackers called ``names`` for a run in ``out``; unknown names and missing extras are
-    refused at once."""
+def from_names(names: Sequence[str]) -> list[Callback]:
+    """The trackers called ``names``; unknown names and missing extras are refused at once."""
     for name in names:
         choice("tracker", name, TRACKERS)
-    return [TRACKERS[name](out) for name in dict.fromkeys(names)]
+    return [TRACKERS[name]() for name in dict.fromkeys(names)]
 
 
 def scalars(

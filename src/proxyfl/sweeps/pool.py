@@ -14,13 +14,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from proxyfl._files import write_text, writing
+from proxyfl._files import alone_in, write_text, writing
 from proxyfl._validate import whole
-from proxyfl.errors import RunError
 from proxyfl.records import folder
 from proxyfl.records.reading import state
 from proxyfl.simulation import config as configs
@@ -74,7 +72,12 @@ def execute(
     outcomes: list[Outcome] = []
     running: list[_Process] = []
     clock = _Clock(waiting)
-    with _alone_in(folder.subfolder(waiting[0].folder.parent)) as lock:
+    below = folder.subfolder(waiting[0].folder.parent)
+    refusal = (
+        f"Another sweep, or a run that one left behind, is at work in {below}. "
+        "Wait for it to end, or give another folder with --out."
+    )
+    with alone_in(below, refusal) as lock:
         try:
             while waiting or running:
                 while waiting and len(running) < parallel:
@@ -163,27 +166,6 @@ def _stop(running: Sequence[_Process]) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.child.pid, signal.SIGKILL)
                 process.child.wait()
-
-
-@contextlib.contextmanager
-def _alone_in(path: Path) -> Iterator[int]:
-    """Hold the sweep folder's lock; refuse if another sweep, or a process that one left behind, is
-    at work there."""
-    import fcntl  # Unix only, as is killing a process group
-
-    with writing(path / ".lock"):
-        lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunError(
-                f"Another sweep, or a run that one left behind, is at work in {path}. "
-                "Wait for it to end, or give another folder with --out."
-            ) from error
-        yield lock
-    finally:
-        os.close(lock)
 
 
 class _Clock:

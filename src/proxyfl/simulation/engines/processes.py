@@ -15,7 +15,7 @@ import multiprocessing
 import pickle
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -26,12 +26,7 @@ import torch
 
 from proxyfl._machine import end_with_parent, keep_freed_memory, return_freed_memory
 from proxyfl._validate import whole
-from proxyfl.data import Dataset
 from proxyfl.errors import ProxyFLError, WorkerDied
-from proxyfl.federation.membership import Presence
-from proxyfl.federation.methods import Method
-from proxyfl.simulation.config import Config
-from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.engines import serial
 from proxyfl.simulation.engines.serial import (
     Engine,
@@ -40,7 +35,7 @@ from proxyfl.simulation.engines.serial import (
     merged,
     rounds_of,
 )
-from proxyfl.simulation.prepare import Prepared, topology_of
+from proxyfl.simulation.prepare import Prepared
 from proxyfl.transport.shared import SharedTransport, shared_folder
 
 
@@ -48,28 +43,13 @@ from proxyfl.transport.shared import SharedTransport, shared_folder
 class Assignment:
     """All that a worker needs to know; sent to it once, when it has started."""
 
-    config: Config
-    dataset: Dataset
-    clients: list[ClientData]
-    methods: Mapping[str, Method]
-    presences: Mapping[str, Sequence[Presence]]
+    prepared: Prepared
+    """The run, with the examples of the worker's own clients."""
     tasks: Sequence[Task]
     number: int
     workers: int
     out: Path | None
     frames: Path
-
-    def prepared(self) -> Prepared:
-        """The run as this worker sees it."""
-        topology = topology_of(self.config)
-        return Prepared(
-            self.config,
-            self.dataset,
-            self.clients,
-            self.methods,
-            topology,
-            self.presences,
-        )
 
 
 @dataclass
@@ -118,8 +98,9 @@ def _rounds(
                 own = _own(len(prepared.clients), number, workers)
                 names = [prepared.clients[i].name for i in own]
                 team.append(_Worker(process, line, ", ".join(names)))
+                part = prepared.only(own)
                 _hand_over(
-                    line, _assignment(prepared, tasks, out, number, workers, frames)
+                    line, Assignment(part, tasks, number, workers, out, frames)
                 )
             prepared.release_examples()
             return_freed_memory()
@@ -136,29 +117,6 @@ def _rounds(
 def _own(clients: int, number: int, workers: int) -> list[int]:
     """The clients of worker ``number``: every ``workers``-th."""
     return list(range(number, clients, workers))
-
-
-def _assignment(
-    prepared: Prepared,
-    tasks: Sequence[Task],
-    out: Path | None,
-    number: int,
-    workers: int,
-    frames: Path,
-) -> Assignment:
-    mine = prepared.only(_own(len(prepared.clients), number, workers))
-    return Assignment(
-        mine.config,
-        mine.dataset,
-        mine.clients,
-        mine.methods,
-        mine.presences,
-        tasks,
-        number,
-        workers,
-        out,
-        frames,
-    )
 
 
 def _hand_over(line: Connection, job: Assignment) -> None:
@@ -243,7 +201,7 @@ def _work(line: Connection) -> None:
     try:
         job: Assignment = pickle.loads(line.recv_bytes())
         keep_freed_memory()  # from here on: what receiving the data took has gone back
-        torch.set_num_threads(job.config.threads)
+        torch.set_num_threads(job.prepared.config.threads)
         _run_tasks(job, line)
         line.send(None)
     except (BrokenPipeError, EOFError):
@@ -259,7 +217,7 @@ def _work(line: Connection) -> None:
 
 
 def _run_tasks(job: Assignment, line: Connection) -> None:
-    prepared = job.prepared()
+    prepared = job.prepared
     for task in job.tasks:
         line.recv()  # all others are done with the method before
         own = _own(len(prepared.clients_of(task.method)), job.number, job.workers)
