@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from benchmarks.communication.plots import save
+from proxyfl.records.answers import Spread, spread
 from proxyfl.records.palette import BLUE, COLOURS, PURPLE, SKY, VERMILION
-from proxyfl.sweeps.statistics import Spread, spread
 from reproduction import views
 from reproduction.records import Record, Scores
 from reproduction.series import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from proxyfl.privacy.accounting import Segment, pld_of
 from proxyfl.privacy.guarantee import shown
 from proxyfl.privacy.statements.persons import person_epsilon
-from proxyfl.sweeps.statistics import spread
+from proxyfl.records.answers import spread
 from reproduction.catalogue import HOME, IMAGES, RESULTS
 from reproduction.page import core_hours, evidence, filled, markdown, plus_minus
 from reproduction.records import Group, Record, Scores

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from proxyfl.privacy.statements.worth import Facts, worth
-from proxyfl.sweeps.statistics import spread
+from proxyfl.records.answers import spread
 from reproduction.catalogue import HOME, JOINING, RESULTS
 from reproduction.page import filled
 from reproduction.records import Record, Scores

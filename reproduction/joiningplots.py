@@ -9,8 +9,8 @@ from matplotlib.lines import Line2D
 
 from benchmarks.communication.plots import save
 from proxyfl.privacy.statements.worth import worth
+from proxyfl.records.answers import spread
 from proxyfl.records.palette import COLOURS
-from proxyfl.sweeps.statistics import spread
 from reproduction.joining import (
     ENOUGH,
     EPSILONS,

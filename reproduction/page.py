@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from proxyfl.errors import RunError
 from proxyfl.privacy.guarantee import shown
-from proxyfl.sweeps.statistics import PairedTest, spread
+from proxyfl.records.answers import spread
+from proxyfl.sweeps.statistics import PairedTest
 from reproduction import statements, views
 from reproduction.catalogue import EXPERIMENTS, HOME, RESULTS
 from reproduction.records import Record, Scores

@@ -1,6 +1,8 @@
 """The models that are compared, their names in figures and tables, and how two of them are
 compared."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 from proxyfl.errors import RunError
 from proxyfl.federation.methods import METHODS
 from proxyfl.sweeps import statistics
-from proxyfl.sweeps.statistics import Comparison
+from proxyfl.sweeps.statistics import Comparison, K
 from reproduction import records
 from reproduction.records import Record, Scores
 
@@ -107,7 +109,31 @@ def compare(
 ) -> Comparison:
     """Ours minus theirs, paired by seed and client."""
     return statistics.compare(
-        statistics.differences(
+        differences(
             ours, theirs, ours_pooled=ours_pooled, theirs_pooled=theirs_pooled
         )
     )
+
+
+def differences(
+    ours: Mapping[tuple[K, int], float],
+    theirs: Mapping[tuple[K, int], float],
+    *,
+    ours_pooled: bool = False,
+    theirs_pooled: bool = False,
+) -> dict[K, list[float]]:
+    """Ours minus theirs for each seed, over the clients that both have; keys are (seed, client).
+
+    A pooled method has one model for everybody: it is paired with each client of its seed.
+    """
+    if ours_pooled and not theirs_pooled:
+        flipped = differences(theirs, ours, theirs_pooled=True)
+        return {seed: [-d for d in found] for seed, found in flipped.items()}
+    if theirs_pooled and not ours_pooled:
+        for_all = {seed: value for (seed, _), value in theirs.items()}
+        theirs = {key: for_all[key[0]] for key in ours if key[0] in for_all}
+    found: dict[K, list[float]] = defaultdict(list)
+    for key, value in ours.items():
+        if key in theirs:
+            found[key[0]].append(value - theirs[key])
+    return dict(found)

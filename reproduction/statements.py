@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from proxyfl.privacy.guarantee import shown
-from proxyfl.sweeps.statistics import Comparison, spread
+from proxyfl.records.answers import spread
+from proxyfl.sweeps.statistics import Comparison
 from reproduction import views
 from reproduction.records import Record, Scores
 from reproduction.series import (

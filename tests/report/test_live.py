@@ -96,22 +96,22 @@ def test_news_is_the_whole_document(folder: Path) -> None:
 def test_half_a_round_is_left_for_later(folder: Path, cut: int) -> None:
     """A round that is still being written, in mid-line or between lines, is not told until it is
     whole."""
-    known = recorded(folder).cursor
+    known = recorded(folder)[1]
     whole = lines("proxyfl", 1)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(whole[:-cut])
         file.flush()
-        early = recorded(folder)
+        early, cursor = recorded(folder)
         file.write(whole[-cut:])
-    assert early.cursor == known
-    assert len(recorded(folder).rows) == len(early.rows) + 2
+    assert cursor == known
+    assert len(recorded(folder)[0]) == len(early) + 2
 
 
 def test_a_rewritten_end_is_news(folder: Path) -> None:
     """If a resumed run cut off the end and wrote another of the same length, the page is told."""
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(lines("proxyfl", 1))
-    old = recorded(folder).cursor
+    old = recorded(folder)[1]
     (folder / "metrics.jsonl").write_text(lines("proxyfl", 0) + lines("another", 1))
     assert news(folder, old)["document"]["runs"][0]["progress"] == {
         "proxyfl": 1,
@@ -170,7 +170,7 @@ def test_the_end_is_told_at_once(
     monkeypatch.setattr(live, "HOLD_SECONDS", 2 * PATIENCE)
     threading.Timer(0.3, lambda: (folder / "summary.json").write_text("{}")).start()
     started = time.monotonic()
-    await_news(folder, recorded(folder).cursor, threading.Event())
+    await_news(folder, recorded(folder)[1], threading.Event())
     assert over(folder)
     assert time.monotonic() - started < PATIENCE
 
@@ -299,7 +299,7 @@ def test_watching_changes_no_result(tmp_path: Path) -> None:
     plain, seen = (
         [
             {k: v for k, v in row.items() if not k.startswith("seconds")}
-            for row in recorded(tmp_path / n).rows
+            for row in recorded(tmp_path / n)[0]
         ]
         for n in ("plain", "live")
     )

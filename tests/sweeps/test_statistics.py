@@ -10,20 +10,22 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from proxyfl.records.answers import Spread, spread
 from proxyfl.sweeps import statistics
-from proxyfl.sweeps.statistics import compare, differences, paired_test, spread
+from proxyfl.sweeps.statistics import compare, paired_test
+from reproduction.series import differences
 
 scores = st.floats(0, 1).map(lambda x: round(x, 4))
 
 
 def test_mean_and_spread_by_hand() -> None:
     """1, 2, 3 have mean 2 and a sample standard deviation of exactly 1."""
-    assert spread([1, 2, 3]) == statistics.Spread(2.0, 1.0, 3, 1, 3)
+    assert spread([1, 2, 3]) == Spread(2.0, 1.0, 3, 1, 3)
 
 
 def test_one_value_has_no_spread() -> None:
     """The spread of one value is unknown, not zero."""
-    assert spread([0.7]) == statistics.Spread(0.7, None, 1, 0.7, 0.7)
+    assert spread([0.7]) == Spread(0.7, None, 1, 0.7, 0.7)
 
 
 def test_no_values_are_refused() -> None:

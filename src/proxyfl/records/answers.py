@@ -164,23 +164,13 @@ def answer(
         if after is None and other is not None:
             after = compared_after(run, method, other, asked.against)
         rounds[number] = after
+        here = replace(asked, after=after)
         for client in run.clients_of(method):
-            value = run.kept(
-                method,
-                client,
-                asked.measure,
-                role=asked.role,
-                after=after,
-            )
+            value = _score(run, method, client, here)
             if value is not None:
                 scores[number, client] = value
         if other is not None:
-            for client, gain in _gains(
-                run,
-                method,
-                other,
-                replace(asked, after=after),
-            ).items():
+            for client, gain in _gains(run, method, other, here).items():
                 gains[number, client] = gain
         epsilon = run.epsilon(method, after=after)
         if epsilon is not None:
@@ -204,15 +194,7 @@ def answers(
     others: Sequence[Run] = (),
 ) -> list[Answer]:
     """The worth of every method in a group; those without a score are left out."""
-    found = [
-        answer(
-            group,
-            method,
-            asked,
-            others,
-        )
-        for method in group.methods
-    ]
+    found = [answer(group, method, asked, others) for method in group.methods]
     return [one for one in found if one is not None]
 
 
@@ -240,6 +222,12 @@ def _counterpart(
     return None
 
 
+def _score(run: Run, method: str, client: int, asked: Question) -> float | None:
+    return run.kept(
+        method, client, asked.measure, role=asked.role, after=asked.after
+    )
+
+
 def _gains(
     run: Run,
     method: str,
@@ -257,21 +245,8 @@ def _gains(
     for client in ours:
         if client not in theirs:
             continue
-        joined = run.kept(
-            method,
-            client,
-            asked.measure,
-            role=asked.role,
-            after=asked.after,
-        )
-        role = asked.role
-        alone = other.kept(
-            asked.against,
-            client,
-            asked.measure,
-            role=role,
-            after=asked.after,
-        )
+        joined = _score(run, method, client, asked)
+        alone = _score(other, asked.against, client, asked)
         gain = better_by(asked.measure, joined, alone)
         if gain is not None:
             found[client] = gain

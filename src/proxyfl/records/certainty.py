@@ -71,7 +71,7 @@ def majority_rate(run: Run) -> float | None:
 
 def one_class_only(run: Run) -> list[tuple[str, int, str]]:
     """(method, client, class) of every kept model that says one class only."""
-    classes = (run.summary or {}).get("classes", [])
+    classes = run.classes
     found = []
     for name, client, counts in _kept_counts(run):
         said = [
@@ -103,11 +103,11 @@ def warnings(run: Run) -> list[str]:
 
 def _kept_counts(run: Run) -> Iterator[tuple[str, int, list[list[int]]]]:
     """(method, client, confusion counts) of every kept model, as the summary has them."""
-    for name, about in (run.summary or {}).get("methods", {}).items():
-        for client in about.get("clients", ()):
-            counts = client.get("confusion", {}).get(about.get("keeps"))
+    for name in run.methods:
+        for client, by_role in run.confusion(name).items():
+            counts = by_role.get(run.method(name).keeps)
             if counts:
-                yield name, client["client"], counts
+                yield name, client, counts
 
 
 def _differences(

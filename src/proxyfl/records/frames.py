@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from proxyfl.records import folder
 from proxyfl.records.answers import Question, answer
 from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.reading import find, read
-from proxyfl.records.row import ROLES, Row
+from proxyfl.records.row import Row, scored_in
 from proxyfl.records.run import Run
 
 if TYPE_CHECKING:
@@ -83,12 +84,7 @@ class Runs:
             from proxyfl.records import plots
         except ImportError as error:
             raise _missing(error) from error
-        draw = {
-            "accuracy": plots.accuracy,
-            "gain": plots.gain,
-            "epsilon": plots.epsilon,
-        }[what]
-        return draw(self, measure)
+        return plots.PLOTS[what](self, measure)
 
 
 def load(*paths: Path | str) -> Runs:
@@ -137,15 +133,11 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
         if method not in run.methods:
             continue
         for client, name in run.clients.items():
-            holder = client
-            if run.method(method).pooled:
-                holder = next(iter(run.clients_of(method)), client)
+            holder = run.holder(method, client)
             row: Row = {
                 "run": run.name,
                 "seed": run.seed,
                 "method": method,
-            }
-            row |= {
                 "client": client,
                 "name": name,
                 "model": run.method(method).keeps,
@@ -162,8 +154,9 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
             spent = run.spent(method, holder, after=after)
             if spent is not None:
                 row["round"] = run.progress[method] if after is None else after
-                row |= {"epsilon": spent.best, "delta": spent.delta}
                 yield row | {
+                    "epsilon": spent.best,
+                    "delta": spent.delta,
                     "epsilon_kind": str(spent.kind),
                     "epsilon_unit": str(spent.unit),
                 }
@@ -171,15 +164,8 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
 
 def _scored(group: Group, method: str) -> list[str]:
     """The measures, and those on a client's own test part where there is one."""
-    keys: set[str] = set()
-    for run in group.runs:
-        for row in run.finals(method) if method in run.methods else ():
-            keys.update(row)
-    found = list(measures.MEASURES)
-    for name in measures.names():
-        if name not in found and any(f"{role}_{name}" in keys for role in ROLES):
-            found.append(name)
-    return found
+    finals = chain.from_iterable(run.finals(method) for run in group.runs)
+    return list(dict.fromkeys([*measures.MEASURES, *scored_in(finals)]))
 
 
 def _ledger_rows(runs: Iterable[Run]) -> Iterator[Row]:

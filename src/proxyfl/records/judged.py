@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxyfl.measures import MEASURES
-from proxyfl.records.row import own_of
+from proxyfl.records.row import calibration_of, intervals_of, own_of, values_of
 from proxyfl.records.run import Run
 from proxyfl.resampling import Interval
 
@@ -59,12 +58,13 @@ def judged(run: Run) -> Iterator[ClientJudged]:
     The one model of a pooled method appears once, under the method's name."""
     for method in run.methods:
         pooled = run.method(method).pooled
+        confusion = run.confusion(method)
         for client in run.clients_of(method):
             found = run.kept_row(method, client)
             if found is None:
                 continue
             row, role = found
-            counts = _confusion(run, method, client)
+            counts = confusion.get(client, {})
             name = method if pooled else run.clients.get(client, f"client {client}")
             own = own_of(role)
             yield ClientJudged(
@@ -79,22 +79,9 @@ def judged(run: Run) -> Iterator[ClientJudged]:
 def _judged(
     row: Mapping[str, Any], where: str, counts: Mapping[str, Counts]
 ) -> Judged:
-    intervals = {}
-    for measure, ends in row.get(f"{where}_intervals", {}).items():
-        intervals[measure] = None if ends is None else (ends[0], ends[1])
     return Judged(
-        {measure: row.get(f"{where}_{measure}") for measure in MEASURES},
-        intervals,
-        [tuple(point) for point in row.get(f"{where}_calibration", ())],
+        values_of(row, where),
+        intervals_of(row, where),
+        calibration_of(row, where),
         counts.get(where),
     )
-
-
-def _confusion(run: Run, method: str, client: int) -> Mapping[str, Counts]:
-    """Role -> counts of a client's last scored round, as the summary has them."""
-    about = (run.summary or {}).get("methods", {}).get(method, {})
-    for row in about.get("clients", ()):
-        if row["client"] == client:
-            found: Mapping[str, Counts] = row.get("confusion", {})
-            return found
-    return {}

@@ -85,6 +85,10 @@ def epsilon(runs: "Runs", _measure: str) -> go.Figure:
     return _titled(figure, "Epsilon, largest over clients", "round", "epsilon")
 
 
+PLOTS = {"accuracy": accuracy, "gain": gain, "epsilon": epsilon}
+"""Every plot by its name."""
+
+
 def _line(
     figure: go.Figure,
     values: "pandas.Series",

@@ -18,13 +18,14 @@ Guarantees:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from proxyfl._files import finite
 from proxyfl.federation.methods import Role
-from proxyfl.measures import MEASURES, OWN
+from proxyfl.measures import MEASURES, OWN, names
 from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
+from proxyfl.resampling import Interval
 
 if TYPE_CHECKING:
     from proxyfl.federation.metrics import Score
@@ -139,19 +140,33 @@ def _score_of(row: Mapping[str, Any], prefix: str) -> "Score":
 
     from proxyfl.federation.metrics import Score
 
-    values = {measure: row.get(f"{prefix}_{measure}") for measure in MEASURES}
-    bounds = {}
-    for measure, found in row.get(f"{prefix}_intervals", {}).items():
-        bounds[measure] = None if found is None else (found[0], found[1])
     own = own_of(prefix)
     return Score(
         torch.tensor(row["confusion"][prefix]),
-        values,
+        values_of(row, prefix),
         _score_of(row, own) if own in row["confusion"] else None,
-        [tuple(point) for point in row.get(f"{prefix}_calibration", ())],
-        bounds,
+        calibration_of(row, prefix),
+        intervals_of(row, prefix),
         row.get(f"{prefix}_resampled", ()),
     )
+
+
+def values_of(row: Mapping[str, Any], prefix: str) -> dict[str, float | None]:
+    """Measure -> score, under a role or, for the own test part, ``own_of`` it."""
+    return {measure: row.get(f"{prefix}_{measure}") for measure in MEASURES}
+
+
+def intervals_of(row: Mapping[str, Any], prefix: str) -> dict[str, Interval | None]:
+    """Measure -> its interval, likewise."""
+    found = {}
+    for measure, ends in row.get(f"{prefix}_intervals", {}).items():
+        found[measure] = None if ends is None else (ends[0], ends[1])
+    return found
+
+
+def calibration_of(row: Mapping[str, Any], prefix: str) -> list[Any]:
+    """The points of the calibration curve, likewise."""
+    return [tuple(point) for point in row.get(f"{prefix}_calibration", ())]
 
 
 def _rounded(value: float | None) -> float | None:
@@ -174,6 +189,16 @@ def roles(row: Mapping[str, Any]) -> list[Role]:
         role
         for role in ROLES
         if any(f"{role}_{measure}" in row for measure in MEASURES)
+    ]
+
+
+def scored_in(rows: Iterable[Row]) -> list[str]:
+    """The measures in which some model has a score in some row."""
+    keys: set[str] = set()
+    for row in rows:
+        keys.update(row)
+    return [
+        name for name in names() if any(f"{role}_{name}" in keys for role in ROLES)
     ]
 
 

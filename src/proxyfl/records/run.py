@@ -72,6 +72,19 @@ class Run:
         named = str(self.settings.get("measure", DEFAULT_MEASURE))
         return DEFAULT_MEASURE if named == "auto" else named
 
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes; none before the run was summed up."""
+        return list((self.summary or {}).get("classes", []))
+
+    def confusion(self, name: str) -> dict[int, dict[str, Any]]:
+        """Client -> role -> confusion counts of its last scored round, as the summary has them."""
+        about = (self.summary or {}).get("methods", {}).get(name, {})
+        return {
+            row["client"]: row.get("confusion", {})
+            for row in about.get("clients", ())
+        }
+
     @cached_property
     def methods(self) -> tuple[str, ...]:
         """The methods asked for, in order; those recorded besides come after."""
@@ -148,7 +161,9 @@ class Run:
     def departures(self, name: str) -> dict[int, str]:
         """Client -> why it left the method before its end."""
         return {
-            row["client"]: row["left"] for row in self._of(name) if row.get("left")
+            row["client"]: row["left"]
+            for row in self.rows_of(name)
+            if row.get("left")
         }
 
     def kept(
@@ -173,7 +188,7 @@ class Run:
         self, name: str, client: int, *, after: int | None = None
     ) -> tuple[Row, Role] | None:
         """The row in which the model that a client keeps was last scored, and its role there."""
-        row = self.final(name, self._holder(name, client), after=after)
+        row = self.final(name, self.holder(name, client), after=after)
         if row is None:
             return None
         keeps = self.method(name).keeps
@@ -195,7 +210,7 @@ class Run:
     ) -> float | None:
         """A client's gain from a method; None if the other was not part of the run, or has no
         score to compare with."""
-        self._holder(name, client)
+        self.holder(name, client)
         if over not in self.methods:
             return None
         measure = self.measure if measure is None else measure
@@ -292,7 +307,7 @@ class Run:
 
     def _told(self, name: str, keeps: Role | None) -> Method:
         """A method's summary from its records alone."""
-        rows = self._of(name)
+        rows = self.rows_of(name)
         scored: set[Role] = set()
         for row in rows:
             scored.update(roles(row))
@@ -307,7 +322,8 @@ class Run:
             keeps=keeps or first,
         )
 
-    def _of(self, name: str) -> list[Row]:
+    def rows_of(self, name: str) -> list[Row]:
+        """The rows of one method, in order."""
         return [row for row in self.rows if row["method"] == name]
 
     def _backwards(
@@ -320,7 +336,7 @@ class Run:
             if after is None or row["round"] < after:
                 yield row
 
-    def _holder(self, name: str, client: int) -> int:
+    def holder(self, name: str, client: int) -> int:
         """Under whose number a client's model is on record."""
         choice("method", name, self.methods)
         recorded = self.clients_of(name)

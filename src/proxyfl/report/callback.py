@@ -7,7 +7,7 @@ from pathlib import Path
 
 from proxyfl.errors import ConfigError
 from proxyfl.records.run import Run
-from proxyfl.report.live import HOLD_SECONDS, LOOPBACK, LiveServer
+from proxyfl.report.live import HOLD_SECONDS, LiveServer
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.run import Callback
@@ -17,15 +17,7 @@ class LivePage(Callback):
     """Serves the page from within a run. At the end it waits for a page that is open to fetch the
     rest."""
 
-    def __init__(
-        self,
-        *,
-        host: str = LOOPBACK,
-        port: int = 0,
-        patience: float = 3.0,
-    ) -> None:
-        self.host = host
-        self.port = port
+    def __init__(self, *, patience: float = 3.0) -> None:
         self.patience = patience
         self.server: LiveServer | None = None
 
@@ -41,11 +33,7 @@ class LivePage(Callback):
                 "The live page reads the run's folder, and this run has none. Give it one with "
                 "out=..."
             )
-        self.server = LiveServer(
-            out,
-            host=self.host,
-            port=self.port,
-        )
+        self.server = LiveServer(out)
         self.announce(self.server.url)
 
     def announce(self, url: str) -> None:

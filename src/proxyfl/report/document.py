@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxyfl._files import finite
-from proxyfl.measures import named, names, title_of
+from proxyfl.measures import named, title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, Unit, shown
 from proxyfl.records.answers import Answer, Question, answers
 from proxyfl.records.certainty import (
@@ -17,7 +17,7 @@ from proxyfl.records.certainty import (
 from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.judged import judged, shares
 from proxyfl.records.palette import looks
-from proxyfl.records.row import ROLES
+from proxyfl.records.row import Row, scored_in
 from proxyfl.records.run import Run, flat
 from proxyfl.report.graph import graph
 from proxyfl.report.series import costs, curves, epsilons
@@ -57,7 +57,6 @@ def document(
 
 def about(run: Run) -> Document:
     """A run's own part of the document, besides what it shares with its group."""
-    summary = run.summary or {}
     return {
         "name": run.name,
         "seed": run.seed,
@@ -72,8 +71,8 @@ def about(run: Run) -> Document:
         "simulation": bool(run.environment.get("simulation", False)),
         "methods": {name: _method(run, name) for name in run.methods},
         "names": run.clients,
-        "classes": summary.get("classes", []),
-        "clients": summary.get("clients", []),
+        "classes": run.classes,
+        "clients": (run.summary or {}).get("clients", []),
         "confusion": _confusion(run),
         "judged": judgements(run),
         "warnings": warnings(run),
@@ -113,15 +112,8 @@ def told(group: Group) -> list[Document]:
 
 def cost(epsilon: Epsilon) -> Document:
     """An epsilon as plain data: never without its kind."""
-    if epsilon.kind is Kind.NONE:
-        return {
-            "epsilon": None,
-            "delta": epsilon.delta,
-            "epsilon_kind": "none",
-            "epsilon_unit": str(epsilon.unit),
-        }
     return {
-        "epsilon": epsilon.best,
+        "epsilon": None if epsilon.kind is Kind.NONE else epsilon.best,
         "delta": epsilon.delta,
         "epsilon_kind": str(epsilon.kind),
         "epsilon_unit": str(epsilon.unit),
@@ -131,14 +123,11 @@ def cost(epsilon: Epsilon) -> Document:
 def _recorded(runs: Sequence[Run]) -> list[str]:
     """The runs' own measures, then the others that some run has a score in."""
     own = [run.measure for run in runs if named(run.measure) is not None]
-    keys: set[str] = set()
+    finals: list[Row] = []
     for run in runs:
         for name in run.methods:
-            keys.update(*run.finals(name))
-    scored = [
-        name for name in names() if any(f"{role}_{name}" in keys for role in ROLES)
-    ]
-    return list(dict.fromkeys([*own, *scored]))
+            finals += run.finals(name)
+    return list(dict.fromkeys([*own, *scored_in(finals)]))
 
 
 def _group(
@@ -223,12 +212,12 @@ def _confusion(run: Run) -> Document:
     """Method -> client -> role -> counts and their shares of each true class; ROLE_own is the
     client's own test part."""
     found: Document = {}
-    for name, method in (run.summary or {}).get("methods", {}).items():
+    for name in (run.summary or {}).get("methods", {}):
         found[name] = {}
-        for row in method.get("clients", []):
-            found[name][row["client"]] = {
+        for client, by_role in run.confusion(name).items():
+            found[name][client] = {
                 role: {"counts": counts, "shares": shares(counts)}
-                for role, counts in row.get("confusion", {}).items()
+                for role, counts in by_role.items()
             }
     return found
 
@@ -276,10 +265,8 @@ def _by_class(run: Run) -> Document:
             kept[one.method, one.client] = _diagonal(one.common.shares)
     found: Document = {}
     for name in run.methods:
-        pooled = run.method(name).pooled
         for client in run.clients:
-            holder = next(iter(run.clients_of(name)), client) if pooled else client
-            own = kept.get((name, holder))
+            own = kept.get((name, run.holder(name, client)))
             alone = kept.get(("alone", client))
             if own is not None:
                 entry: Document = {"accuracy": own, "gain": None}

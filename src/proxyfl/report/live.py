@@ -23,7 +23,6 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -54,17 +53,9 @@ _SEEN = 4096
 and written others."""
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """The complete rounds of a run so far, and a mark that changes with them."""
-
-    rows: list[Row]
-    cursor: str
-
-
-def recorded(path: Path) -> Recorded:
-    """The content of ``metrics.jsonl``. A round counts once the lines of all who were present are
-    there."""
+def recorded(path: Path) -> tuple[list[Row], str]:
+    """The complete rounds in ``metrics.jsonl``, and a mark that changes with them. A round counts
+    once the lines of all who were present are there."""
     rows: list[Row] = []
     waiting: list[Row] = []
     size = end = 0
@@ -80,7 +71,7 @@ def recorded(path: Path) -> Recorded:
                 end = size
         file.seek(max(0, end - _SEEN))
         seen = file.read(min(end, _SEEN))
-    return Recorded(rows, f"{end}-{zlib.crc32(seen):08x}")
+    return rows, f"{end}-{zlib.crc32(seen):08x}"
 
 
 def over(path: Path) -> bool:
@@ -95,20 +86,20 @@ def over(path: Path) -> bool:
 
 def live_page(path: Path) -> str:
     """The page as of now; it asks for the rest by itself."""
-    found = recorded(path)
-    run = read(path, found.rows)
-    content = document([run], live={"cursor": found.cursor})
+    rows, cursor = recorded(path)
+    run = read(path, rows)
+    content = document([run], live={"cursor": cursor})
     return page.page(content, title=f"ProxyFL live: {run.name}")
 
 
 def news(path: Path, since: str) -> dict[str, Any]:
     """The document that the page is to show now; None in its place if it shows that already."""
     done = over(path)  # asked before reading, so that what is said to be all is all
-    found = recorded(path)
+    rows, cursor = recorded(path)
     content = None
-    if done or found.cursor != since:
-        content = document([read(path, found.rows)])
-    return {"cursor": found.cursor, "done": done, "document": content}
+    if done or cursor != since:
+        content = document([read(path, rows)])
+    return {"cursor": cursor, "done": done, "document": content}
 
 
 def await_news(
@@ -143,7 +134,6 @@ class LiveServer(ThreadingHTTPServer):
         *,
         host: str = LOOPBACK,
         port: int = 0,
-        token: str | None = None,
     ) -> None:
         folder.existing(path)
         page.plotly_script()  # complain now if it is missing, not when the page is opened
@@ -153,9 +143,7 @@ class LiveServer(ThreadingHTTPServer):
         self.done_told = False
         self.closing = threading.Event()
         self._quiet_until = 0.0
-        self.token = token or (
-            None if is_loopback(host) else secrets.token_urlsafe(24)
-        )
+        self.token = None if is_loopback(host) else secrets.token_urlsafe(24)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)

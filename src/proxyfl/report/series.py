@@ -87,9 +87,7 @@ def costs(group: Group, method: str) -> dict[str, Any] | None:
 
 def _rows(group: Group, method: str) -> Iterable[Row]:
     for run in group.runs:
-        for row in run.rows:
-            if row["method"] == method:
-                yield row
+        yield from run.rows_of(method)
 
 
 def _scores(row: Row) -> Iterable[tuple[str, float]]:
@@ -132,9 +130,8 @@ def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
 def _paid(run: Run, method: str) -> Iterable[tuple[int, dict[int, Any]]]:
     """Per round, what each client that has ever been there has spent."""
     by_round: dict[int, list[Row]] = {}
-    for row in run.rows:
-        if row["method"] == method:
-            by_round.setdefault(row["round"], []).append(row)
+    for row in run.rows_of(method):
+        by_round.setdefault(row["round"], []).append(row)
     spent: dict[int, Any] = {}
     for number, here in sorted(by_round.items()):
         for row in here:

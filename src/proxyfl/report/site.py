@@ -6,7 +6,7 @@ a browser run nothing, and needs no plotly.
 
 import html
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,10 @@ def page(status: dict[str, Any]) -> str:
     title = f"{status['name']} of {status['federation']}"
     history = status["history"]
     measure = status["measure"]
+    events = [
+        (_text(event), str(times))
+        for event, times in sorted(status["events"].items())
+    ]
     parts = [
         f"<h1>{_text(title)}</h1>",
         f'<p class="quiet">{_text(_standing(status))}</p>',
@@ -62,7 +66,7 @@ def page(status: dict[str, Any]) -> str:
         "<h2>Peers</h2>",
         _peers(status["peers"]),
         "<h2>Events since the start</h2>",
-        _table(("event", "times"), sorted(status["events"].items())),
+        _table(("event", "times"), events),
     ]
     body = "\n".join(parts)
     return (
@@ -204,32 +208,21 @@ def _peers(peers: Sequence[dict[str, Any]]) -> str:
     for peer in peers:
         ago = peer["seconds_since_contact"]
         contact = "never" if ago is None else f"{ago:.0f} s ago"
-        late = ago is None or ago >= 60
-        shown = _Late(contact) if late else contact
-        rows.append(
-            (peer["name"], peer["state"], peer["round"], peer["owed"], shown)
-        )
+        if ago is None or ago >= 60:
+            contact = f'<span class="late">{contact}</span>'
+        cells = [_text(peer[key]) for key in ("name", "state", "round", "owed")]
+        rows.append([*cells, contact])
     titles = ("site", "state", "round", "shares owed to it", "last contact")
     return _table(titles, rows)
 
 
-class _Late(str):
-    """A time that somebody should look at."""
-
-    __slots__ = ()
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are markup already."""
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)
     body = []
     for row in rows:
-        cells = []
-        for cell in row:
-            shown = _text(cell)
-            if isinstance(cell, _Late):
-                shown = f'<span class="late">{shown}</span>'
-            cells.append(f"<td>{shown}</td>")
-        body.append(f"<tr>{''.join(cells)}</tr>")
+        cells = "".join(f"<td>{cell}</td>" for cell in row)
+        body.append(f"<tr>{cells}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 

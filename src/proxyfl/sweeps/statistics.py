@@ -18,14 +18,12 @@ Guarantees:
 
 import itertools
 import math
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
-from proxyfl.records.answers import Spread as Spread
-from proxyfl.records.answers import spread as spread
+from proxyfl.records.answers import Spread, spread
 
 K = TypeVar("K", bound=Hashable)
 
@@ -91,30 +89,6 @@ def compare(pairs: Mapping[K, Sequence[float]]) -> Comparison:
             fmean(differences) for differences in by_seed.values()
         )
     return Comparison(over_clients, over_seeds, len(by_seed))
-
-
-def differences(
-    ours: Mapping[tuple[K, int], float],
-    theirs: Mapping[tuple[K, int], float],
-    *,
-    ours_pooled: bool = False,
-    theirs_pooled: bool = False,
-) -> dict[K, list[float]]:
-    """Ours minus theirs for each seed, over the clients that both have; keys are (seed, client).
-
-    A pooled method has one model for everybody: it is paired with each client of its seed.
-    """
-    if ours_pooled and not theirs_pooled:
-        flipped = differences(theirs, ours, theirs_pooled=True)
-        return {seed: [-d for d in found] for seed, found in flipped.items()}
-    if theirs_pooled and not ours_pooled:
-        for_all = {seed: value for (seed, _), value in theirs.items()}
-        theirs = {key: for_all[key[0]] for key in ours if key[0] in for_all}
-    found: dict[K, list[float]] = defaultdict(list)
-    for key, value in ours.items():
-        if key in theirs:
-            found[key[0]].append(value - theirs[key])
-    return dict(found)
 
 
 def _t_test(seen: Spread) -> float | None:
