@@ -16,7 +16,6 @@ from types import FrameType
 
 from proxyfl._machine import keep_freed_memory
 from proxyfl.cli.commands import COMMANDS
-from proxyfl.cli.options import add_action
 from proxyfl.errors import InputError, ProxyFLError
 
 _DESCRIPTION = """\
@@ -43,6 +42,8 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The whole command line; with ``only``, the options of that command alone.
 
     Only the modules of commands whose options are needed are imported: torch takes seconds."""
+    from proxyfl.cli.options import add_action  # once Ctrl-C is in hand
+
     top = argparse.ArgumentParser(
         prog="proxyfl",
         description=_DESCRIPTION,

@@ -99,11 +99,7 @@ def add_config(
 ) -> None:
     """Add the settings of a run: a file, and changes to single ones of them."""
     option(parser, usage, f"settings{what}; the demo's without it", Path, nargs="?")
-    add_set(parser, "change one setting, for example privacy.noise_multiplier=1.1")
-
-
-def add_set(parser: Container, help: str) -> None:
-    """Add changes to single settings."""
+    help = "change one setting, for example privacy.noise_multiplier=1.1"
     repeated(parser, "--set KEY=VALUE", help, dest="overrides", default=[])
 
 

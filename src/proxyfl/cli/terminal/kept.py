@@ -10,10 +10,9 @@ from rich.table import Table
 from proxyfl.cli.terminal.layouts import airy
 from proxyfl.measures import title_of
 from proxyfl.records.answers import spread
+from proxyfl.records.groups import distinct
 from proxyfl.records.judged import ClientJudged, Judged, judged
 from proxyfl.records.run import Run
-
-_SETS = ("common", "own")
 
 
 def measures(run: Run) -> Table:
@@ -22,18 +21,17 @@ def measures(run: Run) -> Table:
         "Every measure of the models kept, mean over clients (lowest to highest)"
     )
     table.add_column("measure")
-    found = list(judged(run))
-    methods = list(dict.fromkeys(one.method for one in found))
+    found = list(_each(run))
+    methods = list(dict.fromkeys(one.method for one, _, _ in found))
     for method in methods:
         table.add_column(escape(method), justify="right", no_wrap=True)
-    for where in _SETS:
-        if where == "own" and _defined(found, where):
+    for where in ("common", "own"):
+        here = [(one.method, on) for one, place, on in found if place == where]
+        if where == "own" and here:
             table.add_section()
             table.add_row("each on its own test part:")
-        for measure in _defined(found, where):
-            cells = [
-                _over_clients(found, method, where, measure) for method in methods
-            ]
+        for measure in distinct(_defined(on) for _, on in here):
+            cells = [_over_clients(here, method, measure) for method in methods]
             table.add_row(title_of(measure), *cells)
     return table
 
@@ -60,7 +58,7 @@ def sites(run: Run) -> Table:
 
 def confusion(run: Run) -> Table:
     """What was taken for what: counts, and the share of each true class."""
-    classes = (run.summary or {}).get("classes", [])
+    classes = run.classes
     table = airy("Confusion counts (share of the true class)")
     for column in ("method", "client", "test set", "true class"):
         table.add_column(column, overflow="fold")
@@ -112,31 +110,19 @@ def _each(run: Run) -> Iterator[tuple[ClientJudged, str, Judged]]:
             yield one, "own", one.own
 
 
-def _on(one: ClientJudged, where: str) -> Judged | None:
-    return one.common if where == "common" else one.own
-
-
-def _defined(found: list[ClientJudged], where: str) -> list[str]:
-    """The measures in which some model has a score."""
-    names: dict[str, None] = {}
-    for one in found:
-        on = _on(one, where)
-        for measure, value in on.measures.items() if on else ():
-            if value is not None:
-                names[measure] = None
-    return list(names)
+def _defined(found: Judged) -> list[str]:
+    """The measures in which a model has a score."""
+    return [name for name, value in found.measures.items() if value is not None]
 
 
 def _over_clients(
-    found: list[ClientJudged], method: str, where: str, measure: str
+    found: list[tuple[str, Judged]], method: str, measure: str
 ) -> str:
     values = []
-    for one in found:
-        on = _on(one, where)
-        if one.method == method and on is not None:
-            value = on.measures.get(measure)
-            if value is not None:
-                values.append(value)
+    for name, on in found:
+        value = on.measures.get(measure)
+        if name == method and value is not None:
+            values.append(value)
     if not values:
         return ""
     seen = spread(values)

@@ -22,7 +22,7 @@ from rich.text import Text
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.layouts import airy, first_that_fits
 from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration
-from proxyfl.federation.methods import METHODS, Method
+from proxyfl.federation.methods import Method
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind, brief, largest
@@ -70,9 +70,7 @@ class Progress(Display, Callback):
     ) -> None:
         super().__init__(quiet=quiet, console=console)
         self._rows: dict[str, dict[str, str]] = {}
-        self._keeps: dict[str, str] = {
-            name: method.keeps for name, method in METHODS.items()
-        }
+        self._keeps: dict[str, str] = {}
         self._rounds = 0
         self._done = 0
         self._in_all = 0

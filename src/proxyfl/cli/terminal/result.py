@@ -27,7 +27,7 @@ from proxyfl.records.judged import judged
 from proxyfl.records.row import ROLES
 from proxyfl.records.run import Run
 
-_WIDE = ("method", "model", "score", "others", "epsilon", "delta", "kind")
+_WIDE = ("method", "model", "score", "other", "epsilon", "delta", "kind")
 _NARROW = ("method", "model", "score", "epsilon", "kind")
 """The columns. The delta is also said below the table; an epsilon is never without its kind."""
 
@@ -130,54 +130,43 @@ def _comparison(run: Run, console: Console) -> Table:
 
 
 def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
-    others = (
-        [name for name in _SHORT if name != run.measure][:1]
-        if "others" in columns
-        else []
-    )
+    other = next(name for name in _SHORT if name != run.measure)
+    titles = {"score": title_of(run.measure), "other": _SHORT[other]}
     for column in columns:
-        if column == "others":
-            for name in others:
-                table.add_column(_SHORT[name], justify="right", no_wrap=True)
-            continue
-        numeric = column in ("score", "epsilon")
+        numeric = column in ("score", "other", "epsilon")
         table.add_column(
-            title_of(run.measure) if column == "score" else column,
+            titles.get(column, column),
             justify="right" if numeric else "left",
             no_wrap=column != "method",
             overflow="fold",
         )
     for name in run.methods:
         for role in ROLES:
-            _add_row(run, table, name, role, columns, others)
+            cells = _cells(run, name, role, other)
+            if cells:
+                kept_here = role == run.method(name).keeps
+                style = "bold" if kept_here else None
+                table.add_row(*(cells[column] for column in columns), style=style)
     return table
 
 
-def _add_row(
-    run: Run,
-    table: Table,
-    name: str,
-    role: str,
-    columns: Sequence[str],
-    others: Sequence[str],
-) -> None:
+def _cells(run: Run, name: str, role: str, other: str) -> dict[str, str]:
+    """What the row of a model says; empty if it has no score."""
     scores = _scores(run, name, role, run.measure)
     if scores is None:
-        return
-    cells = {"method": escape(name), "model": role}
-    moved = run.method(name).exchange != "none"
-    single = run.method(name).learner == "single"
-    shared = (moved or run.method(name).pooled) if single else role != "private"
-    cells |= {"score": _shown(scores)} | _cost(run.epsilon(name), shared=shared)
-    row = []
-    for column in columns:
-        if column != "others":
-            row.append(cells[column])
-            continue
-        for other in others:
-            found = _scores(run, name, role, other)
-            row.append("" if found is None else f"{found.mean:.3f}")
-    table.add_row(*row, style="bold" if role == run.method(name).keeps else None)
+        return {}
+    also = _scores(run, name, role, other)
+    method = run.method(name)
+    shared = role != "private"
+    if method.learner == "single":
+        shared = method.exchange != "none" or method.pooled
+    return {
+        "method": escape(name),
+        "model": role,
+        "score": _shown(scores),
+        "other": "" if also is None else f"{also.mean:.3f}",
+        **_cost(run.epsilon(name), shared=shared),
+    }
 
 
 def _scores(run: Run, name: str, role: str, measure: str) -> Spread | None:
@@ -257,7 +246,7 @@ def _legend(run: Run) -> Iterable[str]:
 def _clinical(run: Run) -> Iterable[Table]:
     """What a clinician or a bank reads beside the gain: with two classes every measure, and where
     clients are sites each of them on its own test part."""
-    if len((run.summary or {}).get("classes", [])) == 2:
+    if len(run.classes) == 2:
         yield kept.measures(run)
     if any(one.own is not None for one in judged(run)):
         yield kept.sites(run)

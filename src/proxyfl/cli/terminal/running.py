@@ -6,6 +6,7 @@ The commands import this module when they run something: it loads PyTorch, and t
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,33 +29,19 @@ from proxyfl.simulation.engines.serial import Engine
 def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> int:
     """Run ``config`` in a new folder; the exit code."""
     out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
-    others = _followers(args, out)
+    others = _followers(args)
     quiet = args.json or _will_download(config)
     with spinner("Loading the data and building the models", quiet=quiet):
         prepared = runner.prepare(config)
     show_notes(prepared.dataset.notes, Console(stderr=True))
-
-    def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.execute(
-            prepared,
-            out=out,
-            callbacks=callbacks,
-            workers=_workers(args),
-            engine=engine,
-        )
-
-    return _carry_out(action, others, out, as_json=args.json)
+    action = partial(runner.execute, prepared, out=out, engine=engine)
+    return _carry_out(action, others, out, args)
 
 
 def resume(path: Path, args: argparse.Namespace, engine: Engine | None) -> int:
     """Continue the run in the folder ``path``; the exit code."""
-
-    def action(callbacks: Sequence[runner.Callback]) -> Run:
-        return runner.resume(
-            path, callbacks=callbacks, workers=_workers(args), engine=engine
-        )
-
-    return _carry_out(action, _followers(args, path), path, as_json=args.json)
+    action = partial(runner.resume, path, engine=engine)
+    return _carry_out(action, _followers(args), path, args)
 
 
 def _will_download(config: Config) -> bool:
@@ -63,15 +50,9 @@ def _will_download(config: Config) -> bool:
     return source is not None and source.find(config.data.directory) is None
 
 
-def _workers(args: argparse.Namespace) -> int:
-    """The number of processes to use."""
-    given: int | None = args.workers
-    return physical_cores() if given is None else given
-
-
-def _followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
+def _followers(args: argparse.Namespace) -> list[runner.Callback]:
     """The callbacks besides the terminal's that the options ask for."""
-    found = tracking.from_names(args.track, out)
+    found = tracking.from_names(args.track)
     if args.live:
         # a run without it pays nothing
         from proxyfl.report.callback import LivePage
@@ -81,17 +62,17 @@ def _followers(args: argparse.Namespace, out: Path) -> list[runner.Callback]:
 
 
 def _carry_out(
-    action: Callable[[Sequence[runner.Callback]], Run],
+    action: Callable[..., Run],
     others: Sequence[runner.Callback],
     out: Path,
-    *,
-    as_json: bool,
+    args: argparse.Namespace,
 ) -> int:
     """Do ``action`` with progress shown, then show its result; if it is interrupted, say how
     to resume."""
+    workers = physical_cores() if args.workers is None else args.workers
     try:
-        with Progress(quiet=as_json) as progress:
-            result = action([progress, *others])
+        with Progress(quiet=args.json) as progress:
+            result = action(callbacks=[progress, *others], workers=workers)
     except KeyboardInterrupt:
         print(f"proxyfl: interrupted; {_what_is_left(out)}", file=sys.stderr)
         return 130
@@ -100,7 +81,7 @@ def _carry_out(
             f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr
         )
         return 1
-    if as_json:
+    if args.json:
         notes = result.environment.get("notes", [])
         print_json({**(result.summary or {}), "notes": notes, "out": str(out)})
     else:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl._files import read_text, write_json
+from proxyfl.cli.commands.ledger.sum import SITE_LEDGER
 from proxyfl.cli.options import add_json, flag, option, print_json
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.ledger import Ledger
@@ -27,7 +28,6 @@ examples:
   proxyfl certificate runs/a --check certificates.json    do they hold?
 """
 
-_SITE_LEDGER = "ledger.jsonl"
 _TITLE = "# Privacy certificate: "
 _AUDIT = (
     "client",
@@ -87,8 +87,8 @@ def execute(args: argparse.Namespace) -> int:
 
 def _documents(path: Path, method: str | None) -> list[dict[str, Any]]:
     """A certificate for each ledger, in the order of the clients."""
-    if (path / _SITE_LEDGER).is_file():
-        ledger = Ledger.read(path / _SITE_LEDGER)
+    if (path / SITE_LEDGER).is_file():
+        ledger = Ledger.read(path / SITE_LEDGER)
         return [certificates.certificate(ledger, certificates.NODE)]
     run = reading.read(path)
     name = method or _releasing(run)

@@ -3,28 +3,16 @@
 import argparse
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
-from proxyfl._validate import number, whole
+from proxyfl.cli.commands.budget.solving import Answer, solve
 from proxyfl.cli.options import add_json, add_unit, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
-from proxyfl.errors import ConfigError
-from proxyfl.privacy import accounting
-from proxyfl.privacy.accounting import AccountingWarning, Segment
-from proxyfl.privacy.calibration import noise_for, steps_for
-from proxyfl.privacy.guarantee import (
-    WEAK,
-    Epsilon,
-    Unit,
-    kind_of,
-    shown,
-    upward,
-)
-from proxyfl.privacy.sampling import Sampling, sampling_for
-from proxyfl.privacy.statements.persons import person_epsilon
+from proxyfl.privacy.accounting import AccountingWarning
+from proxyfl.privacy.guarantee import WEAK, Epsilon, shown, upward
 
 DESCRIPTION = """\
 Say what a training costs in privacy: epsilon of DP-SGD with Poisson batches, by two accountants.
@@ -52,37 +40,6 @@ examples:
   proxyfl epsilon --sampling-rate 0.05 --steps 600 --noise 2 --delta 1e-5      without N
   proxyfl epsilon --examples 1000 --batch 50 --steps 600 --noise 2 --records-per-person 4
 """
-
-
-@dataclass(frozen=True)
-class Person:
-    """The cost of the training to a person with several records."""
-
-    records: int
-    pld: float
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One setting and its cost.
-
-    If something was solved for, ``solutions`` says what each accountant allows, and the setting is
-    PLD's."""
-
-    examples: int | None
-    batch: int | None
-    segment: Segment
-    epsilon: Epsilon
-    solved: str
-    solutions: dict[str, float]
-    epoch: int
-    """Steps in an epoch."""
-    person: Person | None = None
-
-    @property
-    def epochs(self) -> float:
-        """Epochs in the training."""
-        return self.segment.steps / self.epoch
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -142,138 +99,19 @@ def execute(args: argparse.Namespace) -> int:
         if issubclass(warning.category, AccountingWarning) and said not in notes:
             notes.append(said)
     if args.json:
-        print_json(_document(answer, notes))
+        print_json(_document(args, answer, notes))
     else:
-        _show(answer, notes, Console(highlight=False))
+        _show(args, answer, notes, Console(highlight=False))
     return 0
-
-
-def solve(args: argparse.Namespace) -> Answer:
-    """The answer to what was asked; ConfigError if that cannot be answered."""
-    sampling = _sampling(args)
-    rate = sampling.rate
-    delta = sampling.default_delta() if args.delta is None else args.delta
-    number("delta", delta, above=0, below=1)
-    kind = kind_of(dp=True, teacher_weight=args.beta)
-    steps = _steps(args, sampling.steps_per_pass)
-    noise = args.noise
-    solved = _missing(
-        {"noise": noise, "steps": steps, "epsilon": args.target_epsilon}
-    )
-    solutions: dict[str, float] = {}
-    if solved != "epsilon":
-        for accountant in ("rdp", "pld"):
-            solutions[accountant] = _solution(args, steps, rate, delta, accountant)
-    if solved == "noise":
-        noise = solutions["pld"]
-    if solved == "steps":
-        steps = int(solutions["pld"])
-    segment = Segment(rate, noise, steps or 0)
-    unit = Unit(args.unit)
-    epsilon = accounting.epsilon([segment], delta, kind, sampling.relation, unit)
-    person = None
-    if args.records_per_person is not None:
-        if unit is Unit.GROUP:
-            raise ConfigError(
-                "With --unit group epsilon is per person, however many records they have: leave "
-                "--records-per-person out."
-            )
-        records: int = args.records_per_person
-        person = Person(records, person_epsilon(segment, records, delta))
-    return Answer(
-        examples=sampling.examples,
-        batch=args.batch,
-        segment=segment,
-        epsilon=epsilon,
-        solved=solved,
-        solutions=solutions,
-        epoch=sampling.steps_per_pass,
-        person=person,
-    )
-
-
-def _sampling(args: argparse.Namespace) -> Sampling:
-    """The source of the sampling rate; ConfigError unless that is said once."""
-    if args.sampling_rate is not None:
-        if args.batch is not None:
-            raise ConfigError(
-                f"Expected --sampling-rate alone, got --batch {args.batch} besides. The batch size "
-                "does not enter: leave it out, or give --examples and --batch."
-            )
-        if args.delta is None:
-            raise ConfigError(
-                "With --sampling-rate, --delta must be given: its default 1/N would follow from "
-                "the data. Use 1/(10 N) for a rounded N, or less."
-            )
-        # The batch size divides the sum, which costs nothing.
-        return sampling_for(1, 1, sampling_rate=args.sampling_rate)
-    if args.batch is None:
-        raise ConfigError(
-            "Expected --batch with --examples, got none. The sampling rate is B/N."
-        )
-    examples = whole("examples", args.examples)
-    batch = whole("batch", args.batch)
-    if batch > examples:
-        raise ConfigError(
-            f"Expected batch <= examples, got batch={batch} and examples={examples}."
-        )
-    return sampling_for(batch, examples)
-
-
-def _solution(
-    args: argparse.Namespace,
-    steps: int | None,
-    rate: float,
-    delta: float,
-    accountant: str,
-) -> float:
-    """The noise, or without ``steps`` their number, that the target allows."""
-    target = args.target_epsilon
-    if steps is not None:
-        return noise_for(
-            target,
-            sampling_rate=rate,
-            steps=steps,
-            delta=delta,
-            accountant=accountant,
-        )
-    return steps_for(
-        target,
-        sampling_rate=rate,
-        noise_multiplier=args.noise,
-        delta=delta,
-        accountant=accountant,
-    )
-
-
-def _steps(args: argparse.Namespace, epoch: int) -> int | None:
-    if args.epochs is not None:
-        return whole("epochs", args.epochs, at_least=0) * epoch
-    if args.steps is not None:
-        return whole("steps", args.steps, at_least=0)
-    return None
-
-
-def _missing(given: dict[str, float | None]) -> str:
-    """The one of the three to compute: the one that is missing."""
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) == 1:
-        return missing[0]
-    found = f"Got {3 - len(missing)}"
-    if missing:
-        found += f", missing {', '.join(missing)}"
-    raise ConfigError(
-        "Give exactly two of these three, and the third is computed: --noise; --epochs or --steps; "
-        f"--target-epsilon. {found}."
-    )
 
 
 def _notes(answer: Answer) -> list[str]:
     notes = []
     epsilon = answer.epsilon
-    if answer.examples is not None and epsilon.delta > 1 / answer.examples:
+    examples = answer.sampling.examples
+    if examples is not None and epsilon.delta > 1 / examples:
         notes.append(
-            f"Warning: delta={epsilon.delta:.3g} is above 1/N = {1 / answer.examples:.3g}. A "
+            f"Warning: delta={epsilon.delta:.3g} is above 1/N = {1 / examples:.3g}. A "
             "program that publishes one example outright would meet such a guarantee. Choose a "
             "smaller delta."
         )
@@ -301,16 +139,12 @@ def _meaning(epsilon: Epsilon) -> str:
     )
 
 
-def _document(answer: Answer, notes: list[str]) -> dict[str, object]:
-    document: dict[str, object] = {
-        "rdp": answer.epsilon.rdp,
-        "pld": answer.epsilon.pld,
-        "kind": str(answer.epsilon.kind),
-        "relation": str(answer.epsilon.relation),
-        "unit": str(answer.epsilon.unit),
-        "delta": answer.epsilon.delta,
-        "examples": answer.examples,
-        "batch": answer.batch,
+def _document(
+    args: argparse.Namespace, answer: Answer, notes: list[str]
+) -> dict[str, object]:
+    document: dict[str, object] = asdict(answer.epsilon) | {
+        "examples": answer.sampling.examples,
+        "batch": args.batch,
         "sampling_rate": answer.segment.sampling_rate,
         "noise": answer.segment.noise_multiplier,
         "steps": answer.segment.steps,
@@ -318,16 +152,16 @@ def _document(answer: Answer, notes: list[str]) -> dict[str, object]:
         "notes": notes,
     }
     if answer.person is not None:
-        document["person"] = {
-            "records": answer.person.records,
-            "pld": answer.person.pld,
-        }
+        records = args.records_per_person
+        document["person"] = {"records": records, "pld": answer.person}
     if answer.solutions:
         document["solved"] = {"for": answer.solved, **answer.solutions}
     return document
 
 
-def _show(answer: Answer, notes: list[str], console: Console) -> None:
+def _show(
+    args: argparse.Namespace, answer: Answer, notes: list[str], console: Console
+) -> None:
     if answer.solutions:
         console.print(_solutions(answer))
     segment = answer.segment
@@ -341,8 +175,8 @@ def _show(answer: Answer, notes: list[str], console: Console) -> None:
     console.print(table)
     if answer.person is not None:
         console.print(
-            f"For a person with {answer.person.records} records, drawn one by one: epsilon "
-            f"{shown(answer.person.pld)} (PLD) at the same delta."
+            f"For a person with {args.records_per_person} records, drawn one by one: epsilon "
+            f"{shown(answer.person)} (PLD) at the same delta."
         )
     console.print(
         f"{segment.steps} steps ({answer.epochs:.4g} epochs), sampling rate "
@@ -363,6 +197,8 @@ def _solutions(answer: Answer) -> Table:
     for accountant, value in answer.solutions.items():
         text = f"{value:g}"
         if answer.solved == "steps":
-            text = f"{value:.0f} ({value / answer.epoch:.4g} epochs)"
+            text = (
+                f"{value:.0f} ({value / answer.sampling.steps_per_pass:.4g} epochs)"
+            )
         table.add_row(accountant.upper(), text)
     return table

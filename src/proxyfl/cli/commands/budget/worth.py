@@ -1,7 +1,7 @@
 """``proxyfl worth``: whether joining can be expected to pay, and with which settings."""
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,10 +12,12 @@ from proxyfl.errors import ConfigError
 from proxyfl.privacy.statements.worth import (
     WORTH,
     Facts,
+    Settings,
     Worth,
     settings_for,
     worth,
 )
+from proxyfl.records.run import flat
 
 if TYPE_CHECKING:
     from proxyfl.simulation.config import Config
@@ -124,8 +126,9 @@ def _show(
         "parameters."
     )
     console.print("\nSettings (a linear proxy on public features, full batches):")
-    for line in _settings(facts, expected):
-        console.print(f"  {line}", soft_wrap=True)
+    for key, value in flat(_tree(facts, settings)).items():
+        said = f"{value:g}" if isinstance(value, float) else value
+        console.print(f"  {key}={said}", soft_wrap=True)
     if measured is not None:
         console.print(
             f"\nRehearsal on {measured['source']}, {measured['measure']}: alone "
@@ -139,23 +142,24 @@ def _show(
     )
 
 
-def _settings(facts: Facts, expected: Worth) -> list[str]:
-    """The settings as ``--set`` takes them."""
-    settings = expected.settings
-    return [
-        f"rounds={settings.rounds + settings.settle}",
-        "models.proxy=linear",
-        f"learning.batch_size={settings.batch}",
-        "learning.steps_per_round=1",
-        "privacy.sampling_rate=1.0",
-        f"privacy.delta={facts.delta:.3g}",
-        f"privacy.noise_multiplier={settings.noise_multiplier:g}",
-        "proxy_optimizer.name=sgd",
-        f"proxy_optimizer.momentum={settings.momentum:g}",
-        f"proxy_optimizer.learning_rate={settings.learning_rate:g}",
-        "exchange.settle=auto",
-        "exchange.average=0.5",
-    ]
+def _tree(facts: Facts, settings: Settings) -> dict[str, Any]:
+    """The settings as a config has them."""
+    return {
+        "rounds": settings.rounds + settings.settle,
+        "models": {"proxy": "linear"},
+        "learning": {"batch_size": settings.batch, "steps_per_round": 1},
+        "privacy": {
+            "sampling_rate": 1.0,
+            "delta": facts.delta,
+            "noise_multiplier": settings.noise_multiplier,
+        },
+        "proxy_optimizer": {
+            "name": "sgd",
+            "momentum": settings.momentum,
+            "learning_rate": settings.learning_rate,
+        },
+        "exchange": {"settle": "auto", "average": 0.5},
+    }
 
 
 def _rehearsed(source: str, facts: Facts) -> dict[str, Any]:
@@ -191,40 +195,18 @@ def _config(source: str, facts: Facts) -> "Config":
             f"{facts.classes}. Give its number with --classes."
         )
     proxy = models.build("linear", shape=found.shape, classes=found.classes, seed=0)
-    own = Facts(
-        facts.clients,
-        facts.examples,
-        models.parameter_count(proxy),
-        facts.epsilon,
-        facts.delta,
-        facts.classes,
-    )
-    settings = settings_for(own)
-    rounds = settings.rounds + settings.settle
-    return from_tree(
-        {
-            "methods": ["alone", "proxyfl"],
-            "rounds": rounds,
-            "evaluate_every": rounds,
-            "data": {"source": source},
-            "partition": {
-                "kind": "iid",
-                "clients": facts.clients,
-                "examples": facts.examples,
-            },
-            "models": {"private": "logistic", "proxy": "linear"},
-            "learning": {"batch_size": settings.batch, "steps_per_round": 1},
-            "proxy_optimizer": {
-                "name": "sgd",
-                "momentum": settings.momentum,
-                "learning_rate": settings.learning_rate,
-                "weight_decay": 0.0,
-            },
-            "privacy": {
-                "sampling_rate": 1.0,
-                "delta": facts.delta,
-                "noise_multiplier": settings.noise_multiplier,
-            },
-            "exchange": {"settle": "auto", "average": 0.5},
-        }
-    )
+    own = replace(facts, parameters=models.parameter_count(proxy))
+    tree = _tree(facts, settings_for(own))
+    tree |= {
+        "methods": ["alone", "proxyfl"],
+        "evaluate_every": tree["rounds"],
+        "data": {"source": source},
+        "partition": {
+            "kind": "iid",
+            "clients": facts.clients,
+            "examples": facts.examples,
+        },
+    }
+    tree["models"]["private"] = "logistic"
+    tree["proxy_optimizer"]["weight_decay"] = 0.0
+    return from_tree(tree)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
-from proxyfl.cli.options import add_columns, add_set, flag, option
+from proxyfl.cli.options import add_columns, flag, option, repeated
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
 
@@ -39,7 +39,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "scattering, efficientnet-lite0, whitened, or package.module:factory",
         required=True,
     )
-    add_set(parser, "an option of the embedder, such as grid=2")
+    grid = "an option of the embedder, such as grid=2"
+    repeated(parser, "--set KEY=VALUE", grid, dest="options", default=[])
     option(parser, "--out STORE", "the store to write", Path, required=True)
     add_columns(parser)
     option(parser, "--data-dir DIR", "where named datasets lie")
@@ -52,7 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     from proxyfl.data.features.embedding import embed
 
     options: dict[str, Any] = {}
-    for text in args.overrides:
+    for text in args.options:
         _settings.override(options, text)
     _check_public(args.source, options)
     dataset = load(

@@ -2,8 +2,10 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from proxyfl.cli.options import Actions, Execute, add_action, add_json, option
+from proxyfl.privacy.spending.account import Account
 
 
 def on_account(
@@ -14,3 +16,13 @@ def on_account(
     option(parser, "account ACCOUNT", "its folder", Path)
     add_json(parser)
     return parser
+
+
+def about(account: Account) -> dict[str, Any]:
+    """What an account says of itself, as plain data."""
+    return {
+        "account": str(account.folder),
+        "unit": str(account.unit),
+        "delta": account.delta,
+        "budget": account.budget,
+    }

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from proxyfl.cli.commands.ledger.actions import on_account
+from proxyfl.cli.commands.ledger.actions import about, on_account
 from proxyfl.cli.commands.ledger.sum import file_of
 from proxyfl.cli.options import Actions, add_unit, option, print_json
 from proxyfl.privacy.guarantee import Unit
@@ -72,13 +72,7 @@ def execute_open(args: argparse.Namespace) -> int:
         unit=Unit(args.unit),
     )
     if args.json:
-        about = {
-            "account": str(account.path),
-            "unit": str(account.unit),
-            "delta": account.delta,
-            "budget": account.budget,
-        }
-        print_json(about)
+        print_json(about(account))
         return 0
     limit = "no budget"
     if account.budget is not None:

@@ -2,16 +2,17 @@
 
 import argparse
 import math
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl.cli.commands.ledger.actions import on_account
+from proxyfl.cli.commands.ledger.actions import about, on_account
 from proxyfl.cli.options import Actions, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
-from proxyfl.privacy.guarantee import Epsilon, shown
+from proxyfl.privacy.guarantee import shown
 from proxyfl.privacy.spending.account import Account
 from proxyfl.privacy.spending.standing import (
     Release,
@@ -68,9 +69,7 @@ def execute_list(args: argparse.Namespace) -> int:
     with spinner("Adding up", quiet=args.json):
         account = Account(args.account)
         found = standings(account)
-        document = _account(account) | {
-            "datasets": [_dataset(one) for one in found]
-        }
+        document = about(account) | {"datasets": [_dataset(one) for one in found]}
     if args.json:
         print_json(document)
     else:
@@ -83,7 +82,7 @@ def execute_show(args: argparse.Namespace) -> int:
     with spinner("Adding up", quiet=args.json):
         account = Account(args.account)
         one = standing(account, args.dataset)
-        document = _account(account) | _dataset(one)
+        document = about(account) | _dataset(one)
         document["releases"] = [_release(each) for each in one.releases()]
         document["simulations"] = [_release(each) for each in one.rehearsals()]
         document["steps_left"] = one.steps_left()
@@ -94,21 +93,12 @@ def execute_show(args: argparse.Namespace) -> int:
     return 1 if one.exceeded else 0
 
 
-def _account(account: Account) -> dict[str, Any]:
-    return {
-        "account": str(account.folder),
-        "unit": str(account.unit),
-        "delta": account.delta,
-        "budget": account.budget,
-    }
-
-
 def _dataset(one: Standing) -> dict[str, Any]:
     return {
         "dataset": one.dataset,
         "ids": one.ids,
         "size": one.size,
-        "spent": _said(one.spent),
+        "spent": asdict(one.spent),
         "left": one.left,
         "exceeded": one.exceeded,
         "studies": len(one.releases()),
@@ -128,17 +118,7 @@ def _release(release: Release) -> dict[str, Any]:
         "rounds": len(release.entries),
         "steps": release.steps,
         "simulation": first.simulated,
-        "epsilon": _said(release.epsilon),
-    }
-
-
-def _said(epsilon: Epsilon) -> dict[str, Any]:
-    return {
-        "pld": epsilon.pld,
-        "rdp": epsilon.rdp,
-        "kind": str(epsilon.kind),
-        "relation": str(epsilon.relation),
-        "unit": str(epsilon.unit),
+        "epsilon": asdict(release.epsilon),
     }
 
 

@@ -1,6 +1,7 @@
 """``proxyfl ledger sum``: what the ledgers of several studies cost together, and what is left."""
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from proxyfl.cli.options import Actions, add_action, add_json, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.guarantee import Epsilon, shown
+from proxyfl.privacy.guarantee import shown
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.statements.together import Together, added_up
 
@@ -24,7 +25,7 @@ That the ledgers are about the same records is yours to know: a ledger does not 
 account (proxyfl ledger open) knows.
 """
 
-_SITE_LEDGER = "ledger.jsonl"
+SITE_LEDGER = "ledger.jsonl"
 
 
 def add(actions: Actions) -> None:
@@ -68,11 +69,11 @@ def execute(args: argparse.Namespace) -> int:
 
 def file_of(path: Path) -> Path:
     """The ledger's file that is meant: a file, or the one in a site's folder."""
-    if (path / _SITE_LEDGER).is_file():
-        return path / _SITE_LEDGER
+    if (path / SITE_LEDGER).is_file():
+        return path / SITE_LEDGER
     if path.is_dir():
         raise ConfigError(
-            f"{path} is a folder without {_SITE_LEDGER}. Expected a ledger's file or a site's "
+            f"{path} is a folder without {SITE_LEDGER}. Expected a ledger's file or a site's "
             "folder; a run has one file for each method and client, in its folder ledger/METHOD."
         )
     return path
@@ -97,9 +98,9 @@ def _document(
             "steps": ledger.steps,
         }
         studies.append(
-            about | _said(account.alone(ledger)) | {"simulation": ledger.simulated}
+            about | asdict(account.alone(ledger)) | {"simulation": ledger.simulated}
         )
-    found: dict[str, Any] = {"studies": studies, "total": _said(account.total)}
+    found: dict[str, Any] = {"studies": studies, "total": asdict(account.total)}
     found["simulation"] = account.simulated
     if budget is None:
         return found
@@ -109,17 +110,6 @@ def _document(
     if charges:
         found["steps_left"] = account.steps_left(budget, charges[-1].segment)
     return found
-
-
-def _said(epsilon: Epsilon) -> dict[str, Any]:
-    return {
-        "pld": epsilon.pld,
-        "rdp": epsilon.rdp,
-        "delta": epsilon.delta,
-        "kind": str(epsilon.kind),
-        "relation": str(epsilon.relation),
-        "unit": str(epsilon.unit),
-    }
 
 
 def _show(found: dict[str, Any], account: Together, console: Console) -> None:

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-
 from proxyfl.cli.options import add_json, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.certainty import warnings
@@ -54,22 +51,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the page and say where it is."""
-    out = args.out if args.out is not None else args.runs[0] / "report.html"
+    out = args.out or args.runs[0] / "report.html"
     runs, size = _made(args.runs, out, quiet=args.json)
     if args.json:
         print_json(_told(runs, out, size), indent=None)
         return 0
-    console = Console(highlight=False)
     unfinished = [one.name for one in runs if not one.finished]
     if unfinished:
-        names = escape(", ".join(unfinished))
-        console.print(
-            f"Not finished, shown as far as recorded: {names}", soft_wrap=True
-        )
-    console.print(
-        f"{escape(str(out))} ({size / 1e6:.1f} MB, {len(runs)} runs)",
-        soft_wrap=True,
-    )
+        print(f"Not finished, shown as far as recorded: {', '.join(unfinished)}")
+    print(f"{out} ({size / 1e6:.1f} MB, {len(runs)} runs)")
     return 0
 
 
@@ -101,12 +91,7 @@ def _told(
                 "methods": told(group),
             }
         )
-    return {
-        "out": str(out),
-        "bytes": size,
-        "groups": pooled,
-        "runs": said,
-    }
+    return {"out": str(out), "bytes": size, "groups": pooled, "runs": said}
 
 
 def _made(

@@ -2,7 +2,6 @@
 
 import argparse
 import csv
-import io
 import json
 import sys
 from collections.abc import Callable
@@ -135,9 +134,7 @@ def _show_kept(args: argparse.Namespace) -> int:
         found = [{"name": run.name, "judged": judgements(run)} for run in runs]
         print_json({"runs": found})
         return 0
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=240)
+    console = _console()
     for run in runs:
         if len(runs) > 1:
             console.print(f"[bold]{escape(run.name)}[/bold]")
@@ -259,10 +256,14 @@ def _p(test: PairedTest) -> list[str]:
     return cells
 
 
-def _print_text(found: Overview) -> None:
+def _console() -> Console:
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=240)  # a file has no edge to wrap at
+    # a file has no edge to wrap at
+    return console if console.is_terminal else Console(width=240)
+
+
+def _print_text(found: Overview) -> None:
+    console = _console()
     header = _header(found)
     table = Table(*header, caption_justify="left")
     last = None
@@ -308,15 +309,9 @@ def _print_markdown(found: Overview) -> None:
 
 def _print_csv(found: Overview) -> None:
     rows = [_flat(row, found) for row in found.rows]
-    text = io.StringIO()
-    writer = csv.DictWriter(
-        text,
-        list(rows[0]),
-        lineterminator="\n",
-    )
+    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    sys.stdout.write(text.getvalue())
     for remark in remarks(found):
         print(remark, file=sys.stderr)
 
@@ -325,29 +320,24 @@ def _flat(row: Row, found: Overview) -> dict[str, Any]:
     flat: dict[str, Any] = {"method": row.method}
     for key, value in row.group.items():
         flat[key] = _value(value)
+    clients = row.comparison.over_clients if row.comparison else None
+    seeds = row.comparison.over_seeds if row.comparison else None
+    low, high = row.interval or (None, None)
     flat |= {
         "metric": found.measure,
         "mean": row.score.mean,
         "std": row.score.std,
-    }
-    flat |= {
         "n": row.score.n,
         "clients": row.clients,
         "seeds": row.seeds,
-    }
-    flat |= {
         "epsilon": row.epsilon,
         "delta": row.delta,
         "epsilon_kind": row.kind,
-    }
-    clients = row.comparison.over_clients if row.comparison else None
-    seeds = row.comparison.over_seeds if row.comparison else None
-    flat |= {
         "against": found.against,
         "difference": clients.difference if clients else None,
+        "difference_low": low,
+        "difference_high": high,
     }
-    low, high = row.interval or (None, None)
-    flat |= {"difference_low": low, "difference_high": high}
     for over, test in (("clients", clients), ("seeds", seeds)):
         flat[f"p_t_test_over_{over}"] = test.t_test if test else None
         flat[f"p_wilcoxon_over_{over}"] = test.wilcoxon if test else None

@@ -219,14 +219,9 @@ def _print_plan(
     table = Table("run", "rounds", "state")
     for point in points:
         table.add_row(escape(point.name), str(point.work), before[point.name])
-    console = Console()
-    console.print(table)
+    Console().print(table)
     todo = sum(found != "finished" for found in before.values())
-    console.print(
-        f"{len(points)} runs, {todo} to do, {parallel} at a time, below {out}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    print(f"{len(points)} runs, {todo} to do, {parallel} at a time, below {out}")
 
 
 def _print_end(
@@ -246,4 +241,4 @@ def _print_end(
     if failed:
         lines.append(f"To try them again: {again}")
     lines.append(f"To compare: proxyfl table {out}")
-    Console().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    print("\n".join(lines))

@@ -5,8 +5,6 @@ import time
 import webbrowser
 from pathlib import Path
 
-from rich.console import Console
-
 from proxyfl.cli.options import flag, option, print_json
 from proxyfl.report.live import LOOPBACK, LiveServer, is_loopback, over
 
@@ -53,18 +51,12 @@ def execute(args: argparse.Namespace) -> int:
         if args.json:
             print_json({"url": server.url, "run": str(args.folder)}, indent=None)
         else:
-            console = Console(highlight=False)
-            console.print(
-                f"Watching {args.folder} at {server.url}",
-                soft_wrap=True,
-                markup=False,
-            )
+            print(f"Watching {args.folder} at {server.url}")
             if not is_loopback(args.host):
-                console.print(
-                    "Others can look, with this address; the connection is not encrypted.",
-                    soft_wrap=True,
+                print(
+                    "Others can look, with this address; the connection is not encrypted."
                 )
-            console.print("Ctrl-C ends this; the run continues.")
+            print("Ctrl-C ends this; the run continues.", flush=True)
         if args.open:
             webbrowser.open(server.url)
         try:
