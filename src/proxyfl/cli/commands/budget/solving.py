@@ -1,6 +1,7 @@
 """What ``proxyfl epsilon`` computes: of noise, steps and epsilon the one that was left out."""
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,7 +48,7 @@ def solve(args: argparse.Namespace) -> Answer:
     )
     solutions: dict[str, float] = {}
     if solved != "epsilon":
-        allowed = partial(noise_for, steps=steps)
+        allowed: Callable[..., float] = partial(noise_for, steps=steps or 0)
         if solved == "steps":
             allowed = partial(steps_for, noise_multiplier=noise)
         for accountant in ("rdp", "pld"):
