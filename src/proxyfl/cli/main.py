@@ -59,11 +59,18 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
             commands.add_parser(name, help=summary)
             continue
         made = importlib.import_module(f"proxyfl.cli.commands.{module}")
-        execute = getattr(made, "execute", None)  # or its actions have one each
+        has_actions = hasattr(made, "add")
         parser = add_action(
-            commands, name, summary, made.DESCRIPTION, made.EPILOG, execute
+            commands,
+            name,
+            summary,
+            () if has_actions else made.OPTIONS,
+            made.DESCRIPTION,
+            made.EPILOG,
+            getattr(made, "execute", None),
         )
-        made.add(parser)
+        if has_actions:
+            made.add(parser)
     return top
 
 

@@ -1,21 +1,84 @@
-"""Options of the commands, each declared in one line as a usage line writes it.
+"""Options of the commands: tables of entries, each as a usage line writes it.
 
 An option's default stands in one place: ``option`` says it in the help."""
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from proxyfl._files import finite
 from proxyfl.privacy.guarantee import Unit
 
-Container = argparse._ActionsContainer
-"""A parser, or a group of its options."""
+Option = tuple[str, dict[str, Any]]
+"""The name of an option or a place, and what argparse is told of it."""
 
 Actions: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Execute = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Options of which at most one is given, or exactly one."""
+
+    options: Iterable[Option]
+    required: bool = False
+
+
+def option(
+    usage: str,
+    help: str,
+    kind: Callable[[str], Any] = str,
+    default: Any = None,
+    **more: Any,
+) -> Option:
+    """What ``usage`` names: ``--clients K`` is an option, ``folder RUN`` a place."""
+    name, _, metavar = usage.partition(" ")
+    if isinstance(default, tuple):
+        help += f" (default: {' '.join(map(str, default))})"
+    elif default not in (None, ""):
+        help += f" (default: {default})"
+    said = {"metavar": metavar or None, "help": help}
+    return name, said | {"type": kind, "default": default} | more
+
+
+def flag(name: str, help: str) -> Option:
+    """An option that is there or not."""
+    return name, {"action": "store_true", "help": help}
+
+
+def repeated(usage: str, help: str, **more: Any) -> Option:
+    """An option that may be given more than once; its values are a list."""
+    name, _, metavar = usage.partition(" ")
+    said = {"metavar": metavar, "help": f"{help}; may be repeated"}
+    return name, {"action": "append"} | said | more
+
+
+def unit(help: str) -> Option:
+    """The option that says what is protected: a record, or a person."""
+    units = [str(unit) for unit in Unit]
+    return option("--unit", help, str, str(Unit.RECORD), choices=units)
+
+
+JSON = flag("--json", "print one JSON document and nothing else")
+
+COLUMNS = (
+    option("--label COLUMN", "label column of a table", str, "label"),
+    option("--site COLUMN", "site column of a table, or site array of an .npz"),
+)
+
+
+def config_options(
+    usage: str = "config CONFIG.toml", what: str = ""
+) -> tuple[Option, ...]:
+    """The settings of a run: a file, and changes to single ones of them."""
+    one = "change one setting, for example privacy.noise_multiplier=1.1"
+    return (
+        option(usage, f"settings{what}; the demo's without it", Path, nargs="?"),
+        repeated("--set KEY=VALUE", one, dest="overrides", default=[]),
+    )
 
 
 def add_actions(parser: argparse.ArgumentParser) -> Actions:
@@ -29,13 +92,12 @@ def add_action(
     actions: Actions,
     name: str,
     summary: str,
+    options: Iterable[Option | OneOf] = (),
     description: str = "",
     epilog: str = "",
     execute: Execute | None = None,
 ) -> argparse.ArgumentParser:
-    """Add a command, or an action of one, to whose parser its options are added.
-
-    An action without ``execute`` leaves it to the command's."""
+    """Add a command, or an action of one. Without ``execute`` it leaves that to others."""
     parser = actions.add_parser(
         name,
         help=summary,
@@ -43,77 +105,19 @@ def add_action(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    for each in options:
+        if isinstance(each, OneOf):
+            group = parser.add_mutually_exclusive_group(required=each.required)
+            for place, more in each.options:
+                group.add_argument(place, **more)
+        else:
+            place, more = each
+            parser.add_argument(place, **more)
     if execute is not None:
         parser.set_defaults(run=execute)
     return parser
 
 
-def option(
-    parser: Container,
-    usage: str,
-    help: str,
-    kind: Callable[[str], Any] = str,
-    default: Any = None,
-    **more: Any,
-) -> None:
-    """Add what ``usage`` names: ``--clients K`` is an option, ``folder RUN`` a place."""
-    name, _, metavar = usage.partition(" ")
-    if isinstance(default, tuple):
-        help += f" (default: {' '.join(map(str, default))})"
-    elif default not in (None, ""):
-        help += f" (default: {default})"
-    parser.add_argument(
-        name,
-        metavar=metavar or None,
-        help=help,
-        type=kind,
-        default=default,
-        **more,
-    )
-
-
-def flag(parser: Container, name: str, help: str) -> None:
-    """Add an option that is there or not."""
-    parser.add_argument(name, action="store_true", help=help)
-
-
-def repeated(parser: Container, usage: str, help: str, **more: Any) -> None:
-    """Add an option that may be given more than once; its values are a list."""
-    name, _, metavar = usage.partition(" ")
-    help += "; may be repeated"
-    parser.add_argument(name, action="append", metavar=metavar, help=help, **more)
-
-
-def add_json(parser: Container) -> None:
-    """Add the option that most commands share."""
-    flag(parser, "--json", "print one JSON document and nothing else")
-
-
 def print_json(document: Any, *, indent: int | None = 2) -> None:
     """Print what ``--json`` asks for; what is infinite becomes null."""
     print(json.dumps(finite(document), indent=indent), flush=True)
-
-
-def add_config(
-    parser: Container, usage: str = "config CONFIG.toml", what: str = ""
-) -> None:
-    """Add the settings of a run: a file, and changes to single ones of them."""
-    option(parser, usage, f"settings{what}; the demo's without it", Path, nargs="?")
-    help = "change one setting, for example privacy.noise_multiplier=1.1"
-    repeated(parser, "--set KEY=VALUE", help, dest="overrides", default=[])
-
-
-def add_columns(parser: Container) -> None:
-    """Add which columns of a table are the label and the site."""
-    option(parser, "--label COLUMN", "label column of a table", str, "label")
-    option(
-        parser,
-        "--site COLUMN",
-        "site column of a table, or site array of an .npz",
-    )
-
-
-def add_unit(parser: Container, help: str) -> None:
-    """Add what is protected: a record, or a person."""
-    units = [str(unit) for unit in Unit]
-    option(parser, "--unit", help, str, str(Unit.RECORD), choices=units)

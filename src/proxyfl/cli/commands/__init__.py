@@ -1,5 +1,5 @@
-"""The commands. Each is a module with ``DESCRIPTION``, ``EPILOG``, ``add(parser)``, which adds its
-options, and ``execute(args)``; one that has actions adds those instead (``options.add_action``)."""
+"""The commands. Each is a module with ``DESCRIPTION``, ``EPILOG``, ``OPTIONS`` and
+``execute(args)``; one that has actions adds those instead (``add(parser)``)."""
 
 COMMANDS = {
     "run": ("runs.run", "run one or more methods and compare them"),

@@ -11,7 +11,7 @@ from proxyfl.audit import finding
 from proxyfl.audit.finding import VERDICTS, Finding
 from proxyfl.audit.observe import method_of
 from proxyfl.cli.commands.budget import membership
-from proxyfl.cli.options import add_config, add_json, option, print_json
+from proxyfl.cli.options import JSON, config_options, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import shown
 from proxyfl.records import folder as folders
@@ -49,24 +49,19 @@ docs/audit.md says how it works, what it assumes, and which mistakes it cannot f
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_config(parser, "config CONFIG.toml|RUN", ", or a run's folder")
+OPTIONS = (
+    *config_options("config CONFIG.toml|RUN", ", or a run's folder"),
+    option("--method NAME", "the method (default: the last that shares with DP)"),
+    option("--client K", "the audited client", int, 0),
     option(
-        parser,
-        "--method NAME",
-        "the method (default: the last that shares with DP)",
-    )
-    option(parser, "--client K", "the audited client", int, 0)
-    option(
-        parser,
         "--canaries M",
         "how many (default: a fifth of the proxy's parameters, at most 600)",
         int,
-    )
-    option(parser, "--confidence P", "of the bound", float, 0.95)
-    membership.add(parser)
-    add_json(parser)
+    ),
+    option("--confidence P", "of the bound", float, 0.95),
+    *membership.OPTIONS,
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

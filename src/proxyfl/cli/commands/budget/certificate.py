@@ -6,7 +6,7 @@ from typing import Any
 
 from proxyfl._files import read_text, write_json
 from proxyfl.cli.commands.ledger.sum import SITE_LEDGER
-from proxyfl.cli.options import add_json, flag, option, print_json
+from proxyfl.cli.options import JSON, flag, option, print_json
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.statements import certificate as certificates
@@ -40,27 +40,19 @@ _AUDIT = (
 )
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "run_folder RUN", "a run's or a site's folder", Path)
-    option(parser, "--client K", "number or name of the client (default: all)")
+OPTIONS = (
+    option("run_folder RUN", "a run's or a site's folder", Path),
+    option("--client K", "number or name of the client (default: all)"),
     option(
-        parser,
-        "--method NAME",
-        "which method (default: the last that releases models)",
-    )
-    option(
-        parser,
-        "--check FILE",
-        "certificates, as Markdown or JSON, to compare",
-        Path,
-    )
+        "--method NAME", "which method (default: the last that releases models)"
+    ),
+    option("--check FILE", "certificates, as Markdown or JSON, to compare", Path),
     flag(
-        parser,
         "--save",
         "also put them into the run's folder, where `proxyfl report` finds them",
-    )
-    add_json(parser)
+    ),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from proxyfl.cli.commands.budget.solving import Answer, solve
-from proxyfl.cli.options import add_json, add_unit, option, print_json
+from proxyfl.cli.options import JSON, OneOf, option, print_json, unit
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.accounting import AccountingWarning
 from proxyfl.privacy.guarantee import WEAK, Epsilon, shown, upward
@@ -42,48 +42,50 @@ examples:
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    sampling = parser.add_mutually_exclusive_group(required=True)
+OPTIONS = (
+    OneOf(
+        (
+            option(
+                "--examples N",
+                "the client's training examples, or those declared",
+                int,
+            ),
+            option(
+                "--sampling-rate Q",
+                "the probability that a step draws a record, if it does not follow from N",
+                float,
+            ),
+        ),
+        required=True,
+    ),
+    option("--batch B", "the expected batch size, with --examples", int),
+    OneOf(
+        (
+            option("--epochs E", "train for E * floor(N/B) steps", int),
+            option("--steps S", "train for S steps", int),
+        )
+    ),
+    option("--noise SIGMA", "the noise multiplier", float),
+    option("--delta D", "the guarantee's delta (default: 1/N)", float),
+    option("--target-epsilon E", "solve for what was left out", float),
     option(
-        sampling,
-        "--examples N",
-        "the client's training examples, or those declared",
-        int,
-    )
-    option(
-        sampling,
-        "--sampling-rate Q",
-        "the probability that a step draws a record, if it does not follow from N",
-        float,
-    )
-    option(parser, "--batch B", "the expected batch size, with --examples", int)
-    length = parser.add_mutually_exclusive_group()
-    option(length, "--epochs E", "train for E * floor(N/B) steps", int)
-    option(length, "--steps S", "train for S steps", int)
-    option(parser, "--noise SIGMA", "the noise multiplier", float)
-    option(parser, "--delta D", "the guarantee's delta (default: 1/N)", float)
-    option(parser, "--target-epsilon E", "solve for what was left out", float)
-    option(
-        parser,
         "--beta",
         "weight of the private model in the proxy's loss, on which the guarantee's kind "
         "depends",
         float,
         0.0,
-    )
+    ),
     option(
-        parser,
         "--records-per-person K",
         "also say what it costs a person who has up to K records",
         int,
-    )
-    add_unit(
-        parser,
+    ),
+    unit(
         "what is drawn, clipped and protected: a record, or a group, which is a person with "
-        "all of theirs",
-    )
-    add_json(parser)
+        "all of theirs"
+    ),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -19,27 +19,18 @@ SHADOWS = 32
 RECORD = "shadows.jsonl"
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options to ``proxyfl audit``."""
-    flag(
-        parser,
-        "--membership",
-        "membership inference with shadow federations instead",
-    )
+OPTIONS = (
+    flag("--membership", "membership inference with shadow federations instead"),
     option(
-        parser,
-        "--shadows K",
-        "shadow federations; more resolve lower rates",
-        int,
-        SHADOWS,
-    )
+        "--shadows K", "shadow federations; more resolve lower rates", int, SHADOWS
+    ),
     option(
-        parser,
         "--out FOLDER",
         "where federations and result are kept (default: the run's folder); run again to "
         "continue",
         Path,
-    )
+    ),
+)
 
 
 def execute(args: argparse.Namespace, config: Config, run: Path | None) -> int:

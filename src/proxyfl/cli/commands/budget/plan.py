@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.options import add_json, add_unit, option, print_json
+from proxyfl.cli.options import JSON, option, print_json, unit
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import WEAK, Unit
 from proxyfl.privacy.statements.planning import (
@@ -39,30 +39,16 @@ examples:
 _BAR = 24
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(
-        parser, "--examples N", "the client's training examples", int, required=True
-    )
-    option(parser, "--budget-epsilon E", "what may be spent", float, required=True)
-    option(
-        parser, "--delta D", "at most 1/N; 1/(10 N) or less", float, required=True
-    )
-    option(parser, "--parameters P", "the proxy's parameters", int)
-    option(parser, "--clients K", "clients that average", int, 1)
-    option(
-        parser,
-        "--rounds R",
-        "rounds to try",
-        int,
-        ROUNDS,
-        nargs="+",
-    )
-    add_unit(
-        parser,
-        "what N counts and the budget is for: records, or groups (persons)",
-    )
-    add_json(parser)
+OPTIONS = (
+    option("--examples N", "the client's training examples", int, required=True),
+    option("--budget-epsilon E", "what may be spent", float, required=True),
+    option("--delta D", "at most 1/N; 1/(10 N) or less", float, required=True),
+    option("--parameters P", "the proxy's parameters", int),
+    option("--clients K", "clients that average", int, 1),
+    option("--rounds R", "rounds to try", int, ROUNDS, nargs="+"),
+    unit("what N counts and the budget is for: records, or groups (persons)"),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

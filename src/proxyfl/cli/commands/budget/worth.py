@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from proxyfl.cli.options import add_json, option, print_json
+from proxyfl.cli.options import JSON, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.statements.worth import (
@@ -39,32 +39,29 @@ examples:
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "--clients K", "sites that join", int, required=True)
+OPTIONS = (
+    option("--clients K", "sites that join", int, required=True),
     option(
-        parser,
         "--examples N",
         "training examples of a site, on average",
         int,
         required=True,
-    )
+    ),
     option(
-        parser,
         "--parameters P",
         "the proxy's parameters (proxyfl models)",
         int,
         required=True,
-    )
-    option(parser, "--epsilon E", "what may be spent", float, required=True)
-    option(parser, "--delta D", "the guarantee's delta (default: 1/(10 N))", float)
-    option(parser, "--classes C", "the classes", int, 2)
+    ),
+    option("--epsilon E", "what may be spent", float, required=True),
+    option("--delta D", "the guarantee's delta (default: 1/(10 N))", float),
+    option("--classes C", "the classes", int, 2),
     option(
-        parser,
         "--rehearsal SOURCE",
         "a public or synthetic dataset on which to measure (proxyfl data)",
-    )
-    add_json(parser)
+    ),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
-from proxyfl.cli.options import add_columns, flag, option, repeated
+from proxyfl.cli.options import COLUMNS, flag, option, repeated
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
 
@@ -30,21 +30,24 @@ examples:
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "source SOURCE", "what `proxyfl data SOURCE` reads")
+OPTIONS = (
+    option("source SOURCE", "what `proxyfl data SOURCE` reads"),
     option(
-        parser,
         "--model NAME",
         "scattering, efficientnet-lite0, whitened, or package.module:factory",
         required=True,
-    )
-    grid = "an option of the embedder, such as grid=2"
-    repeated(parser, "--set KEY=VALUE", grid, dest="options", default=[])
-    option(parser, "--out STORE", "the store to write", Path, required=True)
-    add_columns(parser)
-    option(parser, "--data-dir DIR", "where named datasets lie")
-    flag(parser, "--offline", "fetch nothing from a publisher")
+    ),
+    repeated(
+        "--set KEY=VALUE",
+        "an option of the embedder, such as grid=2",
+        dest="options",
+        default=[],
+    ),
+    option("--out STORE", "the store to write", Path, required=True),
+    *COLUMNS,
+    option("--data-dir DIR", "where named datasets lie"),
+    flag("--offline", "fetch nothing from a publisher"),
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl._machine import physical_cores
-from proxyfl.cli.options import option, repeated
+from proxyfl.cli.options import Option, option, repeated
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import DataError
 
@@ -34,84 +34,68 @@ examples:
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "folder FOLDER", "where the images lie", Path)
+def listing(layout: str) -> list[Option]:
+    """The options that say where files lie and what is known of them."""
+    folders = (
+        "what the folders on the way to a file name: label, site, person, part, any"
+    )
+    suffix = "added to files that the index names without"
+    of_index = [
+        option(
+            "--file COLUMN", "column of the index that gives the file", str, "file"
+        )
+    ]
+    for name in ("site", "person", "part"):
+        text = f"column of the index that gives the {name}"
+        of_index.append(option(f"--{name} COLUMN", text))
+    return [
+        option("--layout NAMES", folders, str, layout),
+        option("--index CSV", "a table with a row for each file, instead", Path),
+        *of_index,
+        option("--suffix .EXT", suffix, str, ""),
+    ]
+
+
+WRITING = (
+    repeated(
+        "--skip FAULT",
+        "leave out and count this kind of fault, instead of refusing it",
+        default=[],
+    ),
+    option("--workers N", "threads (default: one for each core)", int),
+    option("--out STORE", "the store to write", Path, required=True),
+)
+
+OPTIONS = (
+    option("folder FOLDER", "where the images lie", Path),
     option(
-        parser,
         "--size WxH",
         "width and height of every image in the store, or one number for both",
         required=True,
-    )
+    ),
     option(
-        parser,
         "--fit RULE",
         "resize (stretch), pad (fit and fill) or crop (cover and cut)",
         str,
         "resize",
-    )
-    option(parser, "--mode MODE", "rgb or grey", str, "rgb")
+    ),
+    option("--mode MODE", "rgb or grey", str, "rgb"),
     option(
-        parser,
         "--filling COLOUR",
         "black or white, behind padding and transparency",
         str,
         "black",
-    )
-    add_listing(parser, layout="site/label")
-    option(parser, "--label COLUMN", "column of the index", str, "label")
+    ),
+    *listing("site/label"),
+    option("--label COLUMN", "column of the index", str, "label"),
     option(
-        parser,
         "--classes NAME,...",
         "the classes in their order (default: those that the labels show)",
         str,
         "",
-    )
-    add_writing(parser)
-
-
-def add_listing(parser: argparse.ArgumentParser, *, layout: str) -> None:
-    """Add the options that say where files lie and what is known of them."""
-    option(
-        parser,
-        "--layout NAMES",
-        "what the folders on the way to a file name: label, site, person, part, any",
-        str,
-        layout,
-    )
-    option(parser, "--index CSV", "a table with a row for each file, instead", Path)
-    for name, default in (
-        ("file", "file"),
-        ("site", None),
-        ("person", None),
-        ("part", None),
-    ):
-        option(
-            parser,
-            f"--{name} COLUMN",
-            f"column of the index that gives the {name}",
-            str,
-            default,
-        )
-    option(
-        parser,
-        "--suffix .EXT",
-        "added to files that the index names without",
-        str,
-        "",
-    )
-
-
-def add_writing(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command that writes a store."""
-    repeated(
-        parser,
-        "--skip FAULT",
-        "leave out and count this kind of fault, instead of refusing it",
-        default=[],
-    )
-    option(parser, "--workers N", "threads (default: one for each core)", int)
-    option(parser, "--out STORE", "the store to write", Path, required=True)
+    ),
+    *WRITING,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl.cli.commands.images.images import (
-    add_listing,
-    add_writing,
+    WRITING,
     listed,
+    listing,
     show,
     workers,
 )
@@ -38,56 +38,70 @@ examples:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the action."""
-    extract = add_action(
+    add_action(
         add_actions(parser),
         "extract",
         "patches, labelled by contours",
+        OPTIONS,
         EXTRACTION,
         EPILOG,
         execute,
     )
-    option(extract, "folder FOLDER", "where the slides lie", Path)
-    add_listing(extract, layout="site/person")
+
+
+PATCHES = (
+    option("--size PIXELS", "side of a patch", int, 512),
     option(
-        extract,
+        "--level N", "level of the slide's pyramid that patches are read at", int, 0
+    ),
+    option("--microns M", "instead of a level: microns per pixel", float),
+    option(
+        "--overlap SHARE",
+        "share of its side that a patch shares with the next",
+        float,
+        0.0,
+    ),
+    option("--tissue SHARE", "least share of a patch that is tissue", float, 0.5),
+    option(
+        "--tumour SHARE",
+        "least share inside a contour that makes it tumour",
+        float,
+        0.75,
+    ),
+    option(
+        "--per-site N", "patches of each site (default: as many as balance)", int
+    ),
+    option(
+        "--seed N", "draws the patches, where there are more than asked for", int, 0
+    ),
+    option(
+        "--tumour-groups NAME,...",
+        "groups of contours that are tumour (default: Camelyon's names)",
+    ),
+    option(
+        "--hole-groups NAME,...",
+        "groups of contours that are cut out of it (default: Camelyon's names)",
+    ),
+)
+
+OPTIONS = (
+    option("folder FOLDER", "where the slides lie", Path),
+    *listing("site/person"),
+    option(
         "--person-from PATTERN",
         "a regular expression that finds the person in a file's name",
-    )
+    ),
+    option("--contours DIR", "where contour files lie (default FOLDER)", Path),
     option(
-        extract, "--contours DIR", "where contour files lie (default FOLDER)", Path
-    )
-    option(
-        extract,
         "--without-contours",
         "what a slide without a contour file is: a fault, or normal",
         str,
         "refuse",
         choices=("refuse", "normal"),
-    )
-    _add_patches(extract)
-    add_writing(extract)
-
-
-def _add_patches(parser: argparse.ArgumentParser) -> None:
-    option(parser, "--size PIXELS", "side of a patch", int, 512)
-    level = "level of the slide's pyramid that patches are read at"
-    option(parser, "--level N", level, int, 0)
-    option(parser, "--microns M", "instead of a level: microns per pixel", float)
-    overlap = "share of its side that a patch shares with the next"
-    option(parser, "--overlap SHARE", overlap, float, 0.0)
-    tissue = "least share of a patch that is tissue"
-    option(parser, "--tissue SHARE", tissue, float, 0.5)
-    tumour = "least share inside a contour that makes it tumour"
-    option(parser, "--tumour SHARE", tumour, float, 0.75)
-    patches = "patches of each site (default: as many as balance)"
-    option(parser, "--per-site N", patches, int)
-    seed = "draws the patches, where there are more than asked for"
-    option(parser, "--seed N", seed, int, 0)
-    ours = "(default: Camelyon's names)"
-    groups = f"groups of contours that are tumour {ours}"
-    option(parser, "--tumour-groups NAME,...", groups)
-    holes = f"groups of contours that are cut out of it {ours}"
-    option(parser, "--hole-groups NAME,...", holes)
+    ),
+    *PATCHES,
+    *WRITING,
+)
 
 
 def _patches(args: argparse.Namespace) -> "Patches":

@@ -1,21 +1,24 @@
 """What the actions of `proxyfl ledger` on an account have in common."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from proxyfl.cli.options import Actions, Execute, add_action, add_json, option
+from proxyfl.cli.options import JSON, Actions, Execute, Option, add_action, option
 from proxyfl.privacy.spending.account import Account
 
 
 def on_account(
-    actions: Actions, name: str, summary: str, description: str, execute: Execute
-) -> argparse.ArgumentParser:
+    actions: Actions,
+    name: str,
+    summary: str,
+    description: str,
+    execute: Execute,
+    *options: Option,
+) -> None:
     """Add an action whose first argument is the account's folder."""
-    parser = add_action(actions, name, summary, description, execute=execute)
-    option(parser, "account ACCOUNT", "its folder", Path)
-    add_json(parser)
-    return parser
+    account = option("account ACCOUNT", "its folder", Path)
+    every = (account, *options, JSON)
+    add_action(actions, name, summary, every, description, execute=execute)
 
 
 def about(account: Account) -> dict[str, Any]:

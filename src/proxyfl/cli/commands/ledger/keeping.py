@@ -5,7 +5,7 @@ from pathlib import Path
 
 from proxyfl.cli.commands.ledger.actions import about, on_account
 from proxyfl.cli.commands.ledger.sum import file_of
-from proxyfl.cli.options import Actions, add_unit, option, print_json
+from proxyfl.cli.options import Actions, option, print_json, unit
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.spending.account import FILE, Account
@@ -23,43 +23,34 @@ Charges that the account has already are left out.
 
 def add(actions: Actions) -> None:
     """Add the actions to `proxyfl ledger`."""
-    parser = on_account(
+    on_account(
         actions,
         "open",
         "begin an account",
         _OPEN,
         execute_open,
+        option(
+            "--delta D",
+            "of all totals; 1/(10 n) of the largest dataset, or less",
+            float,
+            required=True,
+        ),
+        option(
+            "--budget-epsilon E",
+            "what any dataset may cost in all, by PLD (default: no limit, only a record)",
+            float,
+        ),
+        unit("what the studies protect (privacy.unit): a record, or a person"),
     )
-    option(
-        parser,
-        "--delta D",
-        "of all totals; 1/(10 n) of the largest dataset, or less",
-        float,
-        required=True,
-    )
-    option(
-        parser,
-        "--budget-epsilon E",
-        "what any dataset may cost in all, by PLD (default: no limit, only a record)",
-        float,
-    )
-    add_unit(
-        parser,
-        "what the studies protect (privacy.unit): a record, or a person",
-    )
-    parser = on_account(
+    on_account(
         actions,
         "enter",
         "enter the ledgers of studies from before the account",
         _ENTER,
         execute_enter,
-    )
-    option(
-        parser,
-        "ledgers LEDGER",
-        "ledger files, or folders of sites",
-        Path,
-        nargs="+",
+        option(
+            "ledgers LEDGER", "ledger files, or folders of sites", Path, nargs="+"
+        ),
     )
 
 

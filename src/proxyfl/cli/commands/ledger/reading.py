@@ -40,27 +40,26 @@ Exit code 1 if more than the budget is spent.
 
 def add(actions: Actions) -> None:
     """Add the actions to `proxyfl ledger`."""
-    parser = on_account(
+    on_account(
         actions,
         "list",
         "every dataset of an account: what was spent, what is left",
         _LIST,
         execute_list,
     )
-    parser = on_account(
+    on_account(
         actions,
         "show",
         "one dataset: which release spent what, and when",
         _SHOW,
         execute_show,
-    )
-    option(
-        parser,
-        "dataset DATASET",
-        "the beginning of its fingerprint (may be left out if there is one dataset)",
-        str,
-        "",
-        nargs="?",
+        option(
+            "dataset DATASET",
+            "the beginning of its fingerprint (may be left out if there is one dataset)",
+            str,
+            "",
+            nargs="?",
+        ),
     )
 
 

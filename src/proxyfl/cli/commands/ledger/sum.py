@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl.cli.options import Actions, add_action, add_json, option, print_json
+from proxyfl.cli.options import JSON, Actions, add_action, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import shown
@@ -28,29 +28,18 @@ account (proxyfl ledger open) knows.
 SITE_LEDGER = "ledger.jsonl"
 
 
+OPTIONS = (
+    option("ledgers LEDGER", "ledger files, or folders of sites", Path, nargs="+"),
+    option("--delta D", "of the total (default: the ledgers' smallest)", float),
+    option("--budget-epsilon E", "what all studies may cost together", float),
+    JSON,
+)
+
+
 def add(actions: Actions) -> None:
     """Add the action to `proxyfl ledger`."""
-    parser = add_action(
-        actions,
-        "sum",
-        "add up ledgers, without an account",
-        DESCRIPTION,
-        execute=execute,
-    )
-    option(
-        parser,
-        "ledgers LEDGER",
-        "ledger files, or folders of sites",
-        Path,
-        nargs="+",
-    )
-    option(
-        parser, "--delta D", "of the total (default: the ledgers' smallest)", float
-    )
-    option(
-        parser, "--budget-epsilon E", "what all studies may cost together", float
-    )
-    add_json(parser)
+    summary = "add up ledgers, without an account"
+    add_action(actions, "sum", summary, OPTIONS, DESCRIPTION, execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

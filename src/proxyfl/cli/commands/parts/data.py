@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from proxyfl.cli.options import add_columns, add_json, flag, option, print_json
+from proxyfl.cli.options import COLUMNS, JSON, flag, option, print_json
 from proxyfl.cli.terminal.result import show_notes
 from proxyfl.data import SOURCES, Dataset, load
 from proxyfl.data.examples import chunks
@@ -30,36 +30,28 @@ examples:
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+OPTIONS = (
+    option("source SOURCE", f"{', '.join(SOURCES)}; {'; '.join(FORMS)}", nargs="?"),
     option(
-        parser,
-        "source SOURCE",
-        f"{', '.join(SOURCES)}; {'; '.join(FORMS)}",
-        nargs="?",
-    )
-    option(
-        parser,
         "--data-dir DIR",
         "where named datasets lie (default: PROXYFL_DATA, else ~/.cache/proxyfl)",
-    )
-    add_columns(parser)
+    ),
+    *COLUMNS,
     option(
-        parser,
         "--schema FILE",
         "the schema.toml of a table; SOURCE is then a file, or a quoted pattern such as "
         "'sites/*.csv'",
-    )
+    ),
     option(
-        parser,
         "--faults",
         "what becomes of rows that the schema finds at fault",
         str,
         "refuse",
         choices=("refuse", "skip"),
-    )
-    flag(parser, "--offline", "fetch nothing; say what is missing instead")
-    add_json(parser)
+    ),
+    flag("--offline", "fetch nothing; say what is missing instead"),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 from rich.console import Console
 from rich.table import Table
 
-from proxyfl.cli.options import add_json, print_json
+from proxyfl.cli.options import JSON, print_json
 from proxyfl.federation.methods import METHODS
 
 DESCRIPTION = """\
@@ -21,9 +21,7 @@ examples:
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_json(parser)
+OPTIONS = (JSON,)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from proxyfl.cli.options import add_json, option, print_json
+from proxyfl.cli.options import JSON, option, print_json
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS, build, parameter_count
 from proxyfl.privacy.clipping.validation import checked_clipper
@@ -31,19 +31,14 @@ bytes a round: what a client sends to one peer if this is the proxy (4 bytes a p
 Your own: package.module:factory, called as factory(shape, classes)."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+OPTIONS = (
     option(
-        parser,
-        "names MODEL",
-        "only these: names, or package.module:factory",
-        nargs="*",
-    )
-    option(
-        parser, "--shape", "shape of one example, channels first", str, "1x28x28"
-    )
-    option(parser, "--classes N", "number of classes", int, 10)
-    add_json(parser)
+        "names MODEL", "only these: names, or package.module:factory", nargs="*"
+    ),
+    option("--shape", "shape of one example, channels first", str, "1x28x28"),
+    option("--classes N", "number of classes", int, 10),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.options import add_json, option, print_json
+from proxyfl.cli.options import JSON, option, print_json
 from proxyfl.errors import TopologyError
 from proxyfl.gossip import reach as spreading
 from proxyfl.gossip import topology as gossip
@@ -44,34 +44,23 @@ _MOST_SHARES = 1_000_000
 """Shares of all rounds that are worked out: some seconds."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    names = ", ".join(gossip.TOPOLOGIES)
+OPTIONS = (
     option(
-        parser,
         "name NAME",
-        f"{names}; a .json or .npy file with matrices; or package.module:function",
-    )
-    option(parser, "--clients K", "number of clients", int, 8)
+        f"{', '.join(gossip.TOPOLOGIES)}; a .json or .npy file with matrices; or "
+        "package.module:function",
+    ),
+    option("--clients K", "number of clients", int, 8),
+    option("--rounds T", "rounds to show (default ceil(log2 K), at least 1)", int),
+    option("--self-weight W", "share a client keeps, 0 <= W < 1", float),
+    option("--degree D", "receivers per client and round (random)", int),
+    option("--seed", "seed of the random topology", int, 0),
     option(
-        parser,
-        "--rounds T",
-        "rounds to show (default ceil(log2 K), at least 1)",
-        int,
-    )
-    option(parser, "--self-weight W", "share a client keeps, 0 <= W < 1", float)
-    option(parser, "--degree D", "receivers per client and round (random)", int)
-    option(parser, "--seed", "seed of the random topology", int, 0)
-    option(
-        parser,
-        "--parameters N",
-        "parameters of the proxy, to print bytes as well",
-        int,
-    )
-    option(
-        parser, "--limit T", "give up on 'everyone has heard' after T rounds", int
-    )
-    add_json(parser)
+        "--parameters N", "parameters of the proxy, to print bytes as well", int
+    ),
+    option("--limit T", "give up on 'everyone has heard' after T rounds", int),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import Tensor
 
 from proxyfl import data
-from proxyfl.cli.options import add_json, flag, option, print_json
+from proxyfl.cli.options import JSON, flag, option, print_json
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
@@ -35,32 +35,29 @@ examples:
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "run_folder RUN", "a run's folder", Path)
-    option(parser, "input INPUT", ".npz, .npy, .csv, .parquet or an image", Path)
-    option(parser, "--client K", "number or name of the client", required=True)
+OPTIONS = (
+    option("run_folder RUN", "a run's folder", Path),
+    option("input INPUT", ".npz, .npy, .csv, .parquet or an image", Path),
+    option("--client K", "number or name of the client", required=True),
     option(
-        parser,
         "--method NAME",
         "which method's model (default: the last that has such a model)",
-    )
+    ),
     option(
-        parser,
         "--model",
         "which of the client's models",
         str,
         "private",
         choices=("private", "proxy"),
-    )
-    option(parser, "--id COLUMN", "the column of a table that names its rows")
-    flag(parser, "--csv", "print id, class and all probabilities as CSV")
+    ),
+    option("--id COLUMN", "the column of a table that names its rows"),
+    flag("--csv", "print id, class and all probabilities as CSV"),
     flag(
-        parser,
         "--unpickle",
         "open a private model that is kept as a pickle: it runs the code in the file",
-    )
-    add_json(parser)
+    ),
+    JSON,
+)
 
 
 @torch.no_grad()

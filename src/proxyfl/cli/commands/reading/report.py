@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proxyfl.cli.options import add_json, option, print_json
+from proxyfl.cli.options import JSON, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.certainty import warnings
 from proxyfl.records.groups import groups
@@ -31,22 +31,13 @@ differ. An interrupted or unfinished run is shown as far as it got.
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+OPTIONS = (
     option(
-        parser,
-        "runs RUN",
-        "a run's folder, or a folder that holds runs",
-        Path,
-        nargs="+",
-    )
-    option(
-        parser,
-        "--out FILE",
-        "the page (default: report.html in the first RUN)",
-        Path,
-    )
-    add_json(parser)
+        "runs RUN", "a run's folder, or a folder that holds runs", Path, nargs="+"
+    ),
+    option("--out FILE", "the page (default: report.html in the first RUN)", Path),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

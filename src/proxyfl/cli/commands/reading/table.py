@@ -44,63 +44,6 @@ each client of its seed.
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(
-        parser,
-        "paths RUN_OR_SWEEP",
-        "run folders, or folders of them",
-        Path,
-        nargs="+",
-    )
-    repeated(parser, "--by KEY", "group by this setting only")
-    option(
-        parser,
-        "--metric MEASURE",
-        "the measure (default: the runs' own); own_auroc is AUROC on each site's own test "
-        "part, and so on (docs/measures.md)",
-        choices=names(),
-    )
-    option(
-        parser,
-        "--role",
-        "which model: the one that an institution keeps under the method, or a "
-        "certain one",
-        str,
-        "kept",
-        choices=("kept", "private", "proxy", "received"),
-    )
-    option(
-        parser,
-        "--round last|N",
-        "after the last round, or after N rounds",
-        str,
-        "last",
-    )
-    option(
-        parser,
-        "--against METHOD",
-        "compare with this method (default: alone, if it is there)",
-    )
-    option(
-        parser,
-        "--show",
-        "instead of comparing, show the models kept in each run: every measure, client by "
-        "client with intervals, confusion counts, or calibration",
-        choices=tuple(kept.SHOWN),
-    )
-    option(
-        parser, "--format", "how to print it", str, "text", choices=tuple(_FORMATS)
-    )
-    parser.add_argument(
-        "--json",
-        action="store_const",
-        const="json",
-        dest="format",
-        help="the same as --format json",
-    )
-
-
 def execute(args: argparse.Namespace) -> int:
     """Read the runs, compare, print."""
     if args.round != "last" and not args.round.isdecimal():
@@ -361,3 +304,53 @@ _FORMATS: dict[str, Callable[[Overview], None]] = {
     "markdown": _print_markdown,
     "json": _print_json,
 }
+
+OPTIONS = (
+    option(
+        "paths RUN_OR_SWEEP", "run folders, or folders of them", Path, nargs="+"
+    ),
+    repeated("--by KEY", "group by this setting only"),
+    option(
+        "--metric MEASURE",
+        "the measure (default: the runs' own); own_auroc is AUROC on each site's own test "
+        "part, and so on (docs/measures.md)",
+        choices=names(),
+    ),
+    option(
+        "--role",
+        "which model: the one that an institution keeps under the method, or a "
+        "certain one",
+        str,
+        "kept",
+        choices=("kept", "private", "proxy", "received"),
+    ),
+    option(
+        "--round last|N", "after the last round, or after N rounds", str, "last"
+    ),
+    option(
+        "--against METHOD",
+        "compare with this method (default: alone, if it is there)",
+    ),
+    option(
+        "--show",
+        "instead of comparing, show the models kept in each run: every measure, client by "
+        "client with intervals, confusion counts, or calibration",
+        choices=tuple(kept.SHOWN),
+    ),
+    option(
+        "--format",
+        "how to print it",
+        str,
+        "text",
+        choices=tuple(_FORMATS),
+    ),
+    (
+        "--json",
+        {
+            "action": "store_const",
+            "const": "json",
+            "dest": "format",
+            "help": "the same as --format json",
+        },
+    ),
+)

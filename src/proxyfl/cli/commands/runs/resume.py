@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyfl.cli.commands.runs.run import add_run_options
+from proxyfl.cli.commands.runs.run import RUN_OPTIONS
 from proxyfl.cli.options import option
 from proxyfl.records import folder
 
@@ -27,10 +27,10 @@ number of workers will do.
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "run_folder RUN", "the run's folder", Path)
-    add_run_options(parser)
+OPTIONS = (
+    option("run_folder RUN", "the run's folder", Path),
+    *RUN_OPTIONS,
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl import _settings
-from proxyfl.cli.options import add_config, add_json, flag, option, repeated
+from proxyfl.cli.options import JSON, config_options, flag, option, repeated
 from proxyfl.simulation import config as configs
 from proxyfl.transport.mpi import launched
 
@@ -32,46 +32,33 @@ anybody. docs/settings.md explains every setting.
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_config(parser)
-    option(
-        parser,
-        "--out DIR",
-        "the run's folder (default: a new one below runs/)",
-        Path,
-    )
-    option(
-        parser,
-        "--data-dir DIR",
-        "where datasets lie or are downloaded to (or PROXYFL_DATA)",
-    )
-    option(
-        parser, "--device DEVICE", 'a PyTorch device such as "cuda" (default: cpu)'
-    )
-    add_run_options(parser)
-    flag(parser, "--print-config", "print the resolved config as TOML and stop")
-    option(
-        parser,
-        "--federation DIR",
-        "simulate the real federation of this folder's manifest and site folders",
-        Path,
-    )
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options that running and resuming share."""
-    option(parser, "--workers N", "processes (default: the physical cores)", int)
+RUN_OPTIONS = (
+    option("--workers N", "processes (default: the physical cores)", int),
     repeated(
-        parser,
         "--track NAME",
         "also report to tensorboard or mlflow (extras of the same names)",
         default=[],
-    )
-    flag(
-        parser, "--live", "serve a page that follows the run, on this machine only"
-    )
-    add_json(parser)
+    ),
+    flag("--live", "serve a page that follows the run, on this machine only"),
+    JSON,
+)
+
+OPTIONS = (
+    *config_options(),
+    option("--out DIR", "the run's folder (default: a new one below runs/)", Path),
+    option(
+        "--data-dir DIR",
+        "where datasets lie or are downloaded to (or PROXYFL_DATA)",
+    ),
+    option("--device DEVICE", 'a PyTorch device such as "cuda" (default: cpu)'),
+    *RUN_OPTIONS,
+    flag("--print-config", "print the resolved config as TOML and stop"),
+    option(
+        "--federation DIR",
+        "simulate the real federation of this folder's manifest and site folders",
+        Path,
+    ),
+)
 
 
 def execute(args: argparse.Namespace) -> int:

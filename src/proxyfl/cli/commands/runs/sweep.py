@@ -14,7 +14,7 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
-from proxyfl.cli.options import add_json, flag, option, print_json
+from proxyfl.cli.options import JSON, flag, option, print_json
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
@@ -51,20 +51,14 @@ A sweep file (docs/sweeps.md):
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "sweep SWEEP.toml", "what varies, over which base config", Path)
-    flag(
-        parser, "--quick", "run the file's quick variant ([quick]), in SWEEP-quick"
-    )
-    option(
-        parser, "--out DIR", "the runs' common folder (default: runs/SWEEP)", Path
-    )
-    option(
-        parser, "--parallel N", "runs at a time (default: the physical cores)", int
-    )
-    flag(parser, "--dry-run", "check every run's settings, list the runs and stop")
-    add_json(parser)
+OPTIONS = (
+    option("sweep SWEEP.toml", "what varies, over which base config", Path),
+    flag("--quick", "run the file's quick variant ([quick]), in SWEEP-quick"),
+    option("--out DIR", "the runs' common folder (default: runs/SWEEP)", Path),
+    option("--parallel N", "runs at a time (default: the physical cores)", int),
+    flag("--dry-run", "check every run's settings, list the runs and stop"),
+    JSON,
+)
 
 
 def execute(

@@ -25,20 +25,14 @@ Ctrl-C.
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "folder RUN", "the run's folder", Path)
-    option(
-        parser,
-        "--host",
-        "the address to serve on",
-        str,
-        LOOPBACK,
-    )
-    option(parser, "--port", "the port; 0 takes a free one", int, 0)
-    flag(parser, "--open", "open the page in the default browser")
-    flag(parser, "--until-done", "stop a few seconds after the run has ended")
-    flag(parser, "--json", "print the address as one JSON document, nothing else")
+OPTIONS = (
+    option("folder RUN", "the run's folder", Path),
+    option("--host", "the address to serve on", str, LOOPBACK),
+    option("--port", "the port; 0 takes a free one", int, 0),
+    flag("--open", "open the page in the default browser"),
+    flag("--until-done", "stop a few seconds after the run has ended"),
+    flag("--json", "print the address as one JSON document, nothing else"),
+)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -4,15 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from proxyfl.cli.commands.schema.dialects import add_dialect, dialect
-from proxyfl.cli.options import (
-    Actions,
-    add_action,
-    add_json,
-    flag,
-    option,
-    print_json,
-)
+from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
+from proxyfl.cli.options import JSON, Actions, add_action, flag, option, print_json
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.checking import Checked, check
 from proxyfl.data.tables.faults import KINDS
@@ -22,20 +15,19 @@ Compare files with a schema. Rows are numbered as a spreadsheet does: the header
 """
 
 
+OPTIONS = (
+    option("files FILE", "tables, one per site", Path, nargs="+"),
+    option("--schema FILE", "schema.toml", Path, required=True),
+    flag("--unlabelled", "the files need no label, site and person"),
+    JSON,
+    *DIALECT,
+)
+
+
 def add(actions: Actions) -> None:
     """Add the action to `proxyfl schema`."""
-    parser = add_action(
-        actions,
-        "check",
-        "name every violation with row and column, all of them at once",
-        DESCRIPTION,
-        execute=execute,
-    )
-    option(parser, "files FILE", "tables, one per site", Path, nargs="+")
-    option(parser, "--schema FILE", "schema.toml", Path, required=True)
-    flag(parser, "--unlabelled", "the files need no label, site and person")
-    add_json(parser)
-    add_dialect(parser)
+    summary = "name every violation with row and column, all of them at once"
+    add_action(actions, "check", summary, OPTIONS, DESCRIPTION, execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -5,13 +5,19 @@ import argparse
 from proxyfl.cli.options import option
 from proxyfl.data.tables.reading import DECIMALS, SEPARATORS, Dialect
 
-
-def add_dialect(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    auto = "auto recognises it"
-    option(parser, "--separator", auto, str, "auto", choices=("auto", *SEPARATORS))
-    option(parser, "--decimal", auto, str, "auto", choices=("auto", *DECIMALS))
-    option(parser, "--encoding NAME", auto, str, "auto")
+DIALECT = (
+    option(
+        "--separator",
+        "auto recognises it",
+        str,
+        "auto",
+        choices=("auto", *SEPARATORS),
+    ),
+    option(
+        "--decimal", "auto recognises it", str, "auto", choices=("auto", *DECIMALS)
+    ),
+    option("--encoding NAME", "auto recognises it", str, "auto"),
+)
 
 
 def dialect(args: argparse.Namespace) -> Dialect:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from proxyfl.cli.commands.schema.dialects import add_dialect, dialect
+from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
 from proxyfl.cli.options import Actions, add_action, flag, option
 from proxyfl.data.tables.draft import draft
 
@@ -14,25 +14,23 @@ records.
 """
 
 
-def add(actions: Actions) -> None:
-    """Add the action to `proxyfl schema`."""
-    parser = add_action(
-        actions,
-        "draft",
-        "print a first version from a file's header and types",
-        DESCRIPTION,
-        execute=execute,
-    )
-    option(parser, "file FILE", "a table", Path)
-    option(parser, "--label COLUMN", "the column to be predicted")
-    option(parser, "--site COLUMN", "the column that names the institution")
-    option(parser, "--person COLUMN", "the column that names the individual")
+OPTIONS = (
+    option("file FILE", "a table", Path),
+    option("--label COLUMN", "the column to be predicted"),
+    option("--site COLUMN", "the column that names the institution"),
+    option("--person COLUMN", "the column that names the individual"),
     flag(
-        parser,
         "--from-data",
         "take ranges and lists from the records: a look at the data that no epsilon covers",
-    )
-    add_dialect(parser)
+    ),
+    *DIALECT,
+)
+
+
+def add(actions: Actions) -> None:
+    """Add the action to `proxyfl schema`."""
+    summary = "print a first version from a file's header and types"
+    add_action(actions, "draft", summary, OPTIONS, DESCRIPTION, execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxyfl import seeds
-from proxyfl.cli.commands.schema.dialects import add_dialect, dialect
+from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
 from proxyfl.cli.options import Actions, add_action, option, repeated
 from proxyfl.data.tables.measured import first_of_each, numbers
 from proxyfl.errors import ConfigError
@@ -22,41 +22,26 @@ questions. The cost is on the ledger before the first is asked.
 """
 
 
-def add(actions: Actions) -> None:
-    """Add the action to `proxyfl schema`."""
-    parser = add_action(
-        actions,
-        "ranges",
-        "estimate plausible ranges with DP and charge the ledger",
-        DESCRIPTION,
-        execute=execute,
-    )
-    option(parser, "file FILE", "a table", Path)
+OPTIONS = (
+    option("file FILE", "a table", Path),
     repeated(
-        parser,
         "--within COLUMN=LOW:HIGH",
         "a column and public bounds to search in",
         required=True,
-    )
-    option(parser, "--epsilon", "what the estimates may cost", float, required=True)
-    option(
-        parser,
-        "--ledger FILE",
-        "the site's ledger, or a new one",
-        Path,
-        required=True,
-    )
-    option(parser, "--delta", "of a new ledger", float, 1e-5)
-    option(parser, "--person COLUMN", "count one row of each person")
-    option(
-        parser,
-        "--quantiles P",
-        "which quantiles",
-        float,
-        (0.02, 0.98),
-        nargs=2,
-    )
-    add_dialect(parser)
+    ),
+    option("--epsilon", "what the estimates may cost", float, required=True),
+    option("--ledger FILE", "the site's ledger, or a new one", Path, required=True),
+    option("--delta", "of a new ledger", float, 1e-5),
+    option("--person COLUMN", "count one row of each person"),
+    option("--quantiles P", "which quantiles", float, (0.02, 0.98), nargs=2),
+    *DIALECT,
+)
+
+
+def add(actions: Actions) -> None:
+    """Add the action to `proxyfl schema`."""
+    summary = "estimate plausible ranges with DP and charge the ledger"
+    add_action(actions, "ranges", summary, OPTIONS, DESCRIPTION, execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -4,10 +4,11 @@ import argparse
 from pathlib import Path
 
 from proxyfl.cli.options import (
+    JSON,
     Actions,
+    Option,
     add_action,
     add_actions,
-    add_json,
     flag,
     option,
 )
@@ -33,58 +34,71 @@ audit log. Nothing of it leaves the site but the card and the proxies. docs/node
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the actions."""
     actions = add_actions(parser)
-    init = _action(
-        actions, "init", "make a site's folder: keys, certificate, settings"
-    )
-    option(init, "--name", "the site's name (default: the folder's)")
-    option(
-        init,
-        "--address HOST:PORT",
-        "where peers reach this site; without it, the site can only dial out",
-        str,
-        "",
-    )
-    option(
-        init,
-        "--data SOURCE",
-        "this site's examples: a file in its folder, or a dataset of `proxyfl data`",
-        str,
-        "data.npz",
-    )
-    option(
-        init,
-        "--status-port PORT",
-        "of the status page, on this machine only",
-        int,
-        7480,
+    _action(
+        actions,
+        "init",
+        "make a site's folder: keys, certificate, settings",
+        option("--name", "the site's name (default: the folder's)"),
+        option(
+            "--address HOST:PORT",
+            "where peers reach this site; without it, the site can only dial out",
+            str,
+            "",
+        ),
+        option(
+            "--data SOURCE",
+            "this site's examples: a file in its folder, or a dataset of `proxyfl data`",
+            str,
+            "data.npz",
+        ),
+        option(
+            "--status-port PORT",
+            "of the status page, on this machine only",
+            int,
+            7480,
+        ),
     )
     _action(actions, "card", "print the card that the others need")
-    certificate = _action(
-        actions, "certificate", "renew, or have your own authority sign"
+    _action(
+        actions,
+        "certificate",
+        "renew, or have your own authority sign",
+        flag("--request", "print a signing request"),
+        option("--install PEM", "the signed certificate", Path),
+        option("--authority PEM", "whoever signed it", Path),
     )
-    flag(certificate, "--request", "print a signing request")
-    option(certificate, "--install PEM", "the signed certificate", Path)
-    option(certificate, "--authority PEM", "whoever signed it", Path)
-    accept = _action(actions, "accept", "sign a manifest for this site")
-    option(accept, "manifest MANIFEST", "its file or folder", Path)
-    run = _action(actions, "run", "take part until the end")
-    option(
-        run,
-        "--simulated-seed N",
-        "for tests only: seeded noise, which protects nobody; the ledger says so",
-        int,
+    _action(
+        actions,
+        "accept",
+        "sign a manifest for this site",
+        option("manifest MANIFEST", "its file or folder", Path),
     )
-    flag(run, "--no-status-page", "serve no status page")
-    status = _action(actions, "status", "how far the site is, and with whom")
-    add_json(status)
+    _action(
+        actions,
+        "run",
+        "take part until the end",
+        option(
+            "--simulated-seed N",
+            "for tests only: seeded noise, which protects nobody; the ledger says so",
+            int,
+        ),
+        flag("--no-status-page", "serve no status page"),
+    )
+    _action(actions, "status", "how far the site is, and with whom", JSON)
     _action(actions, "stop", "ask a running site to stop after its round")
     _action(actions, "leave", "hand the site's mass on and leave the federation")
-    rejoin = _action(
-        actions, "rejoin", "continue after a restore from an old backup"
+    _action(
+        actions,
+        "rejoin",
+        "continue after a restore from an old backup",
+        option("--round", "the round that a peer named", int, required=True),
     )
-    option(rejoin, "--round", "the round that a peer named", int, required=True)
-    export = _action(actions, "export", "the private model, for use elsewhere")
-    option(export, "out OUT", "a new folder for the files", Path)
+    _action(
+        actions,
+        "export",
+        "the private model, for use elsewhere",
+        option("out OUT", "a new folder for the files", Path),
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -94,7 +108,6 @@ def execute(args: argparse.Namespace) -> int:
     return ACTIONS[args.action](args)
 
 
-def _action(actions: Actions, name: str, summary: str) -> argparse.ArgumentParser:
-    parser = add_action(actions, name, summary)
-    option(parser, "folder SITE", "the site's folder", Path)
-    return parser
+def _action(actions: Actions, name: str, summary: str, *options: Option) -> None:
+    folder = option("folder SITE", "the site's folder", Path)
+    add_action(actions, name, summary, (folder, *options))

@@ -5,10 +5,10 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyfl.cli.options import add_json, option, print_json
-
 if TYPE_CHECKING:
     pass
+
+from proxyfl.cli.options import JSON, option, print_json
 
 DESCRIPTION = """\
 Check a site before it takes part. Each line says ok, or what to do.
@@ -23,11 +23,11 @@ Exit code 0 if everything is in order, 1 if not.
 """
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    option(parser, "folder SITE", "the site's folder or site.toml", Path)
-    option(parser, "--wait SECONDS", "wait for peers, and answer them", float, 0.0)
-    add_json(parser)
+OPTIONS = (
+    option("folder SITE", "the site's folder or site.toml", Path),
+    option("--wait SECONDS", "wait for peers, and answer them", float, 0.0),
+    JSON,
+)
 
 
 def execute(args: argparse.Namespace) -> int:
