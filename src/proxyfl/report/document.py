@@ -3,6 +3,8 @@ nothing else. Every number on the page is computed here or in ``records``, none 
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from proxyfl._files import finite
@@ -18,7 +20,7 @@ from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.judged import judged, shares
 from proxyfl.records.palette import looks
 from proxyfl.records.row import Row, scored_in
-from proxyfl.records.run import Run, flat
+from proxyfl.records.run import Run, better_by, flat
 from proxyfl.report.graph import graph
 from proxyfl.report.series import costs, curves, epsilons
 
@@ -69,7 +71,7 @@ def about(run: Run) -> Document:
             {key: run.environment[key] for key in run.environment if key != "notes"}
         ),
         "simulation": bool(run.environment.get("simulation", False)),
-        "methods": {name: _method(run, name) for name in run.methods},
+        "methods": {name: asdict(run.method(name)) for name in run.methods},
         "names": run.clients,
         "classes": run.classes,
         "clients": (run.summary or {}).get("clients", []),
@@ -181,16 +183,6 @@ def _answer(found: Answer) -> Document:
     }
 
 
-def _method(run: Run, name: str) -> Document:
-    method = run.method(name)
-    return {
-        "summary": method.summary,
-        "keeps": method.keeps,
-        "exchange": method.exchange,
-        "pooled": method.pooled,
-    }
-
-
 def _budget(run: Run) -> Document | None:
     """The epsilon that each client may spend, and by which accountant."""
     given = run.flat.get("privacy.budget")
@@ -271,14 +263,12 @@ def _by_class(run: Run) -> Document:
             if own is not None:
                 entry: Document = {"accuracy": own, "gain": None}
                 if alone is not None:
-                    entry["gain"] = list(map(_difference, own, alone))
+                    entry["gain"] = list(
+                        map(partial(better_by, "accuracy"), own, alone)
+                    )
                 found.setdefault(name, {})[client] = entry
     return found
 
 
 def _diagonal(shares: Sequence[Sequence[float | None]]) -> list[float | None]:
     return [row[number] for number, row in enumerate(shares)]
-
-
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other

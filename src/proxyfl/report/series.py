@@ -6,6 +6,7 @@ epsilons up to four digits: all that a chart can show, and a large comparison st
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
@@ -99,29 +100,18 @@ def _scores(row: Row) -> Iterable[tuple[str, float]]:
 
 
 def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {
-        key: []
-        for key in (
-            "rounds",
-            "mean",
-            "std",
-            "below",
-            "above",
-            "low",
-            "high",
-            "n",
-        )
-    }
+    found: dict[str, list[Any]] = {}
     for number, values in sorted(by_round.items()):
         seen = spread(values)
-        found["rounds"].append(number + 1)
-        found["n"].append(seen.n)
-        for key in ("mean", "low", "high"):
-            found[key].append(round(getattr(seen, key), 4))
         deviation = seen.std or 0.0
-        found["std"].append(None if seen.std is None else round(deviation, 4))
-        found["below"].append(round(seen.mean - deviation, 4))
-        found["above"].append(round(seen.mean + deviation, 4))
+        here = asdict(seen) | {
+            "rounds": number + 1,
+            "below": seen.mean - deviation,
+            "above": seen.mean + deviation,
+        }
+        for key, value in here.items():
+            short = round(value, 4) if isinstance(value, float) else value
+            found.setdefault(key, []).append(short)
     if max(found["n"]) == 1:
         return {"rounds": found["rounds"], "mean": found["mean"]}
     return found
