@@ -140,7 +140,8 @@ class Assembly:
         """The privacy settings of client ``i``."""
         settings = self.config.privacy
         limit: float | None = self._setting("privacy.budget", i)
-        rate = declared = None
+        rate = None
+        declared = None
         # Pooled data are nobody's own: their rate follows from their number, which no one declares.
         if not self.method.pooled:
             rate = self._setting("privacy.sampling_rate", i)

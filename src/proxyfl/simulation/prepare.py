@@ -110,13 +110,16 @@ def prepare(
         measure = default_measure(dataset.test.labels.numpy(), dataset.classes)
         config = replace(config, measure=measure)
     prepared = Prepared(config, dataset, split(config, dataset), methods)
+    topology = (
+        prepared.topology
+    )  # refused now if it cannot be made, whether or not it is used
     presences = {}
     for name in config.methods:
         assembly = prepared.assembly(name)
         assembly.check_models()
         presences[name] = _plan(assembly)
         if methods[name].exchange == "pushsum":
-            membership.rehearse(prepared.topology, presences[name])
+            membership.rehearse(graph, presences[name])
     prepared.presences = presences
     return prepared
 
