@@ -124,7 +124,7 @@ def _show(
     )
     console.print("\nSettings (a linear proxy on public features, full batches):")
     for key, value in flat(_tree(facts, settings)).items():
-        said = f"{value:g}" if isinstance(value, float) else value
+        said = float(f"{value:g}") if isinstance(value, float) else value
         console.print(f"  {key}={said}", soft_wrap=True)
     if measured is not None:
         console.print(
