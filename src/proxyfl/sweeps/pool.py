@@ -72,12 +72,7 @@ def execute(
     outcomes: list[Outcome] = []
     running: list[_Process] = []
     clock = _Clock(waiting)
-    below = folder.subfolder(waiting[0].folder.parent)
-    refusal = (
-        f"Another sweep, or a run that one left behind, is at work in {below}. "
-        "Wait for it to end, or give another folder with --out."
-    )
-    with alone_in(below, refusal) as lock:
+    with _alone_in(folder.subfolder(waiting[0].folder.parent)) as lock:
         try:
             while waiting or running:
                 while waiting and len(running) < parallel:
@@ -166,6 +161,16 @@ def _stop(running: Sequence[_Process]) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.child.pid, signal.SIGKILL)
                 process.child.wait()
+
+
+def _alone_in(path: Path) -> contextlib.AbstractContextManager[int]:
+    """Hold the sweep folder's lock; refuse if another sweep, or a process that one left behind, is
+    at work there."""
+    return alone_in(
+        path,
+        f"Another sweep, or a run that one left behind, is at work in {path}. "
+        "Wait for it to end, or give another folder with --out.",
+    )
 
 
 class _Clock:
