@@ -110,9 +110,8 @@ def prepare(
         measure = default_measure(dataset.test.labels.numpy(), dataset.classes)
         config = replace(config, measure=measure)
     prepared = Prepared(config, dataset, split(config, dataset), methods)
-    topology = (
-        prepared.topology
-    )  # refused now if it cannot be made, whether or not it is used
+    # refused now if it cannot be made, whether or not a method uses it
+    graph = prepared.topology
     presences = {}
     for name in config.methods:
         assembly = prepared.assembly(name)

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from proxyfl._files import alone_in, write_text, writing
 from proxyfl._validate import whole
