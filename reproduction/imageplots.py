@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib import pyplot as plt
 
 from benchmarks.communication.plots import save
-from proxyfl.sweeps.statistics import spread
+from proxyfl.records.answers import spread
 from reproduction.catalogue import IMAGES
 from reproduction.figures import HEIGHT, STYLES, WIDTH, curves, legend_below
 from reproduction.images import Part, parts

@@ -119,7 +119,7 @@ def test_unknown_tracker() -> None:
     with pytest.raises(
         ConfigError, match=r"Unknown tracker 'wandb'. Known: tensorboard, mlflow"
     ):
-        from_names(["wandb"], None)
+        from_names(["wandb"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator"
     )
-    (tracker,) = from_names(["tensorboard"], tmp_path / "run")
+    (tracker,) = from_names(["tensorboard"])
     tracker.started(CONFIG, tmp_path / "run", [])
     for round, accuracy in enumerate((0.25, 0.5)):
         tracker.round_ended(
