@@ -3,7 +3,8 @@
 
 Eight sites with 1000 examples of two classes each, or 32 with 100 examples, share a linear model of
 public features. Each line is the accuracy on the test part, a mean over draws of the noise, at
-epsilon 1 and 3:
+epsilon 1 and 3. A store that has sites of its own keeps them; a quarter of its training persons is
+held out, and each line is the AUROC on those:
 
     descent            what the studies do: 40 steps of full batches, averaged
     class means        one release of every class's sum of features and count; the nearest mean wins
@@ -26,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from proxyfl.data import by_class, load, majority
+from proxyfl.data import Dataset, by_class, load, majority
+from proxyfl.measures import Predictions, auroc
 from proxyfl.privacy.calibration import noise_for
 from proxyfl.privacy.statements.worth import Facts, settings_for
 
@@ -40,32 +42,38 @@ PULLS = (0.1, 1.0)
 
 @dataclass(frozen=True)
 class Federation:
-    """Every site's features and labels, and the test part."""
+    """Every site's features and labels, and the part on which all are judged."""
 
     name: str
     parts: Sequence[tuple[Array, Array]]
     test: tuple[Array, Array]
     classes: int
+    ranked: bool = False
 
     @property
-    def examples(self) -> int:
-        """The examples of one site."""
-        return len(self.parts[0][1])
+    def sizes(self) -> list[int]:
+        """The examples of each site."""
+        return [len(labels) for _, labels in self.parts]
 
     @property
     def delta(self) -> float:
-        """1 / (10 n)."""
-        return 1 / (10 * self.examples)
+        """1 / (10 n) of the largest site."""
+        return 1 / (10 * max(self.sizes))
 
     def score(self, weights: Array) -> float:
-        """The accuracy of a linear model on the test part."""
+        """The accuracy of a linear model on the judged part, or its AUROC."""
         x, y = self.test
-        return float(((x @ weights).argmax(1) == y).mean())
+        logits = x @ weights
+        if self.ranked:
+            return auroc(Predictions(logits, y)) or math.nan
+        return float((logits.argmax(1) == y).mean())
 
 
 def federations(store: str) -> list[Federation]:
-    """The store's examples, divided in two ways."""
+    """The store's examples by their own sites, or divided in two ways."""
     dataset = load(store)
+    if dataset.site is not None:
+        return [_true_sites(dataset)]
     x, y = _arrays(dataset.train)
     generator = np.random.default_rng(0)
     few = by_class(y, clients=8, classes=2, examples=1000, generator=generator)
@@ -77,6 +85,21 @@ def federations(store: str) -> list[Federation]:
             Federation(name, parts, _arrays(dataset.test), dataset.classes)
         )
     return found
+
+
+def _true_sites(dataset: Dataset) -> Federation:
+    """The training part by sites, a quarter of its persons held out to be judged."""
+    x, y = _arrays(dataset.train)
+    groups = dataset.train.groups
+    persons = np.arange(len(y)) if groups is None else groups.numpy()
+    drawn = np.random.default_rng(7).permutation(np.unique(persons))
+    held_out = np.isin(persons, drawn[: len(drawn) // 4])
+    parts = []
+    for number in range(len(dataset.site_names)):
+        rows = (np.asarray(dataset.site) == number) & ~held_out
+        parts.append((x[rows], y[rows]))
+    judged = (x[held_out], y[held_out])
+    return Federation("true sites", parts, judged, dataset.classes, ranked=True)
 
 
 def descent(
@@ -185,15 +208,16 @@ def clipped_sum(x: Array, y: Array, weights: Array) -> Array:
 def _settings(all_sites: Federation, epsilon: float) -> tuple[float, float]:
     """The noise and the learning rate of ``proxyfl worth``."""
     width = all_sites.test[0].shape[1]
+    total = sum(all_sites.sizes)
     facts = Facts(
         len(all_sites.parts),
-        all_sites.examples,
+        total // len(all_sites.parts),
         width * all_sites.classes,
         epsilon,
         all_sites.delta,
         all_sites.classes,
     )
-    found = settings_for(facts)
+    found = settings_for(facts, total=total)
     return found.noise_multiplier, found.learning_rate
 
 
@@ -213,7 +237,7 @@ def _line(name: str, score: Callable[[float, int], float]) -> str:
 
 
 def main() -> None:
-    """Print every lever's accuracy."""
+    """Print every lever's score."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", help="public features of the examples")
     parser.add_argument("--other", type=Path, help="other features of the same")

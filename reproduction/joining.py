@@ -10,7 +10,7 @@ Definitions:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxyfl.privacy.statements.worth import Facts, worth
 from proxyfl.records.answers import spread
@@ -89,8 +89,10 @@ class Study:
         return counts
 
     def facts(self, epsilon: int) -> Facts:
-        """What everybody may know of it."""
+        """What everybody may know of it. The score of a good model, which the literature would
+        give, is that of the study's own ``pooled`` in AUROC, rounded."""
         base = self.record.base
+        pooled = replace(self, measure="auroc").pooled
         return Facts(
             self.clients,
             int(base["learning.batch_size"]),
@@ -98,6 +100,8 @@ class Study:
             float(epsilon),
             float(base["privacy.delta"]),
             CLASSES.get(self.name, 2),
+            round(spread(pooled.values()).mean, 2),
+            SEEN.get(self.name),
         )
 
     @property
@@ -114,15 +118,18 @@ class Study:
 CLASSES = {"ham": 7, "fashion-two": 10, "fashion-five": 10, "fashion-many": 10}
 """The number of classes, where there are more than two."""
 
+SEEN = {"fashion-two": 2, "fashion-five": 5}
+"""The classes of which a site has examples, where they are not all."""
+
 IMAGES = tuple(CLASSES)
-"""The studies of images. ``proxyfl worth`` was made without them."""
+"""The studies of images."""
 
 PARAMETERS = {
     "heart": 50,
     "gusto": 64,
     "ist": 62,
     "impact": 32,
-    "loans": 48,
+    "loans": 514,
     "ham": 455,
     "fashion-two": 650,
     "fashion-five": 650,

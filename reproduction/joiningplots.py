@@ -14,7 +14,6 @@ from proxyfl.records.palette import COLOURS
 from reproduction.joining import (
     ENOUGH,
     EPSILONS,
-    IMAGES,
     Study,
     mean_of,
     seed_interval,
@@ -35,13 +34,8 @@ def draw(results: Path, to: Path) -> Iterator[Path]:
     figure, axes = plt.subplots(figsize=(8.5, height), layout="constrained")
     _gains(axes, found)
     yield save(figure, to / "joining.png")
-    figure, pair = plt.subplots(1, 2, figsize=(9.2, 4.6), layout="constrained")
-    tables = [study for study in found if study.name not in IMAGES]
-    images = [study for study in found if study.name in IMAGES]
-    _predicted(pair[0], tables)
-    pair[0].set_title("tables: the rule was made with these", fontsize=10)
-    _predicted(pair[1], images)
-    pair[1].set_title("images: the rule had not seen them", fontsize=10)
+    figure, axes = plt.subplots(figsize=(6.4, 5.6), layout="constrained")
+    _predicted(axes, found)
     yield save(figure, to / "joining-predicted.png")
 
 
@@ -103,14 +97,11 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
 
 
 def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
-    """Expected gain against measured gain, in points."""
-    least, most = 0.0, 1.0
+    """Expected gain against measured gain, in points, on logarithmic axes."""
     for study in found:
         for epsilon in EPSILONS:
             expected = worth(study.facts(epsilon)).gain
             measured = 100 * mean_of(study.gains(epsilon))
-            least = min(least, expected, measured)
-            most = max(most, expected, measured)
             axes.plot(
                 expected,
                 measured,
@@ -125,9 +116,17 @@ def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
                 xytext=(6, -3),
                 fontsize=7,
             )
-    limits = (least * 1.25, most * 1.45)
+    limits = (1.0, 60.0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
     axes.plot(limits, limits, color="0.7", zorder=0)
+    for factor in (0.5, 2.0):
+        twice = [factor * limit for limit in limits]
+        axes.plot(limits, twice, color="0.85", linestyle=":", zorder=0)
     axes.set_xlim(limits)
     axes.set_ylim(limits)
+    ticks = (1, 2, 5, 10, 20, 50)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
     axes.set_xlabel("expected gain (proxyfl worth), points of AUROC")
     axes.set_ylabel("measured gain, points of AUROC")

@@ -288,3 +288,22 @@ def test_a_sample_that_pays_nothing_is_no_step() -> None:
     )
     with pytest.raises(PrivacyError, match="not the last one that draw"):
         trainer.step(trainer.sample())
+
+
+def test_a_class_with_one_example_is_judged_as_it_would_be_kept() -> None:
+    """The fold that judges the only example of a class has a model that never saw the class. It
+    leaves it to the proxy there, so that a sum is not condemned for one example."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, generator=draw)
+    y = (x[:, 0] > 0).long()
+    y[-1] = 2
+    received = nn.Linear(3, 3)
+    at_hand = choosing._Local.of(
+        InMemory(x, y), 3, received, choosing.NO_BALANCE, 0
+    )
+    (candidate, *_) = choosing.candidates("logistic")
+    own = at_hand.out_of_fold(candidate)
+    summed = torch.from_numpy(at_hand.combined(own, (0.5, 0.5)))
+    expected = torch.from_numpy(at_hand.proxy).softmax(1)[-1, 2]
+    assert own[-1, 2] == UNSEEN
+    assert summed.softmax(1)[-1, 2] == pytest.approx(float(expected))

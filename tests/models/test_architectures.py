@@ -32,6 +32,7 @@ SMALL = [name for name in MODELS if name not in ("vgg", "resnet18")]
         ("cnn1", (1, 28, 28), 10, 60 + 880 + 16 * 5 * 5 * 64 + 64 + 64 * 10 + 10),
         ("cnn1", (3, 32, 32), 10, 168 + 880 + 16 * 6 * 6 * 64 + 64 + 64 * 10 + 10),
         ("cnn2", (3, 32, 32), 10, 3584 + 147584 + 128 * 6 * 6 * 10 + 10),
+        ("fourier", (23,), 2, 256 * 2 + 2),
         ("tabular", (30,), 2, 30 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2),
         # torchvision's resnet18 has 11,689,512 parameters at 1000 classes; GroupNorm has as many as
         # BatchNorm.
@@ -186,3 +187,31 @@ def test_pooling_before_relu_is_the_papers_function(name: str) -> None:
             ]
         )
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_random_waves_are_public_and_fixed():
+    """Whatever the seed, the waves are the same: only the last layer is drawn, learns and
+    travels."""
+    one, other = (
+        build("fourier", shape=(23,), classes=2, seed=seed) for seed in (0, 1)
+    )
+    assert torch.equal(one.frequencies, other.frequencies)
+    assert torch.equal(one.phases, other.phases)
+    assert not torch.equal(one.last.weight, other.last.weight)
+    assert {name for name, _ in one.named_parameters()} == {
+        "last.weight",
+        "last.bias",
+    }
+
+
+def test_random_waves_have_one_length_on_average():
+    """The features that the last layer sees have about the length 2 for small and large inputs
+    alike, so that clipping treats examples alike."""
+    model = build("fourier", shape=(23,), classes=2, seed=0)
+    seen = []
+    model.last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    draw = torch.Generator().manual_seed(0)
+    for scale in (0.3, 1.0, 3.0):
+        model(scale * torch.randn(200, 23, generator=draw))
+    for features in seen:
+        assert features.norm(dim=1).mean() == pytest.approx(2.0, rel=0.1)

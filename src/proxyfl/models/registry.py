@@ -17,6 +17,7 @@ from proxyfl._entrypoint import resolve
 from proxyfl._validate import whole
 from proxyfl.errors import InputError, ModelError
 from proxyfl.models.convolutional import cnn1, cnn2, lenet5, vgg
+from proxyfl.models.fourier import fourier
 from proxyfl.models.plain import linear, mlp, tabular
 from proxyfl.models.resnet import resnet18
 
@@ -54,6 +55,10 @@ MODELS = {
         resnet18, "ResNet-18 with GroupNorm; the paper's histopathology model"
     ),
     "tabular": Architecture(tabular, "two hidden layers of 64, for tables"),
+    "fourier": Architecture(
+        fourier,
+        "logistic regression on 256 random waves: a proxy for tables with interactions",
+    ),
 }
 
 

@@ -20,13 +20,41 @@ def test_the_noise_keeps_the_budget() -> None:
 
 
 def test_the_share_is_the_formula() -> None:
-    """share = 1 - rho / (K - 1), rho = sigma_1^2 P (C - 1) / (C n)."""
+    """The module's formulas, by hand for four hospitals: no class is missing, so that
+    share = REACH / (1 + rho / 3)."""
     found = worth(HEART)
     once = found.settings.noise_multiplier / math.sqrt(found.settings.rounds)
     rho = once**2 * 25 / 184
+    x = 25 / 184
     assert found.rho == pytest.approx(rho)
-    assert found.share == pytest.approx(1 - rho / 3)
-    assert found.counts_as == pytest.approx(4 * 184 / (1 + rho))
+    assert found.most == pytest.approx(100 * 5 * 0.2 * x / (1 + x / 2) * 0.75)
+    assert found.share == pytest.approx(0.85 / (1 + rho / 3))
+    assert found.gain == pytest.approx(found.share * found.most)
+
+
+def test_joining_counts_as_something_between_alone_and_pooled() -> None:
+    """As K n examples with next to no noise, as n with very much."""
+    quiet = worth(dataclasses.replace(HEART, parameters=1, epsilon=20.0))
+    loud = worth(dataclasses.replace(HEART, parameters=10**7))
+    assert quiet.counts_as == pytest.approx(4 * 184, rel=0.01)
+    assert loud.counts_as == pytest.approx(184, rel=0.01)
+
+
+def test_classes_that_a_site_lacks_are_worth_joining_for() -> None:
+    """With two of ten classes, most of what pooling gives is the other eight, and the noise takes
+    a smaller part of it."""
+    all_seen = Facts(8, 1000, 650, 1.0, 1e-4, classes=10, score=0.98)
+    two_seen = dataclasses.replace(all_seen, seen=2)
+    assert worth(two_seen).most == pytest.approx(worth(all_seen).most + 48 * 0.8)
+    assert worth(two_seen).share > worth(all_seen).share
+
+
+def test_the_largest_proxy_is_the_last_that_recovers_half() -> None:
+    """One parameter more, and the share is below a half."""
+    largest = worth(HEART).largest_proxy
+    fits = dataclasses.replace(HEART, parameters=largest)
+    too_many = dataclasses.replace(HEART, parameters=largest + 1)
+    assert worth(fits).share >= 0.5 > worth(too_many).share
 
 
 def test_more_of_everything_good_is_worth_more() -> None:
@@ -41,8 +69,8 @@ def test_a_large_proxy_is_not_worth_it() -> None:
     facts = Facts(8, 1000, 199_210, 1.0, 1e-4, classes=10)
     found = worth(facts)
     assert not found.join
-    assert found.share < 0
-    assert found.largest_proxy(facts) < 199_210
+    assert found.share < 0.01
+    assert found.largest_proxy < 199_210
 
 
 @pytest.mark.parametrize(
@@ -52,6 +80,8 @@ def test_a_large_proxy_is_not_worth_it() -> None:
         ({"examples": 0}, "examples"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 0.5}, "delta <= 1/N"),
+        ({"score": 0.5}, "score"),
+        ({"seen": 3}, "1 to 2 classes"),
     ],
 )
 def test_facts_that_cannot_be(wrong: dict[str, float], message: str) -> None:

@@ -146,6 +146,16 @@ class _Local:
             logits[judging] = part.double().numpy()
         return logits
 
+    def combined(self, own: Array, weights: tuple[float, float]) -> Array:
+        """The weighted sum with the proxy, fold by fold: a class that a fold's model has not seen
+        is left to the proxy there, as at home."""
+        logits = np.zeros_like(own)
+        for _, judging in self.folds:
+            part = torch.from_numpy(own[judging])
+            received = torch.from_numpy(self.proxy[judging])
+            logits[judging] = combined(part, received, *weights).numpy()
+        return logits
+
     def _fit(self, fit: Candidate | float, rows: Labels) -> nn.Module:
         """A candidate, or a residual with this penalty, fitted on some of the examples."""
         x, y = self.x[rows], self.y[rows]
@@ -177,11 +187,10 @@ def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
     """The proxy, and its sums with the best estimator of the client's own."""
     losses = _losses(at_hand.proxy, at_hand.y)
     yield _Judged("proxy", None, (0.0, 1.0), losses)
-    logits = torch.from_numpy(at_hand.out_of_fold(own) - at_hand.shift)
-    received = torch.from_numpy(at_hand.proxy)
+    logits = at_hand.out_of_fold(own) - at_hand.shift
     for share in SHARES:
         weights = (1 - share, share)
-        losses = _losses(combined(logits, received, *weights).numpy(), at_hand.y)
+        losses = _losses(at_hand.combined(logits, weights), at_hand.y)
         name = f"sum, {share:g} proxy ({own.name})"
         yield _Judged(name, own, weights, losses)
 

@@ -1,19 +1,24 @@
 r"""What joining can be expected to be worth, from public facts alone.
 
-K sites with n examples each release a linear proxy of P parameters under (epsilon, delta). Take
-sigma_1 for the noise that one release of that budget would need. Its variance beside that of
-sampling n examples is
+K sites with n examples each release a linear proxy of P parameters under (epsilon, delta). A good
+model of the task has an AUROC of A (from the literature). A site has examples of ``seen`` of the C
+classes. What a site lacks alone, and pooling without privacy would give, in AUROC:
 
-    rho = sigma_1^2 P' / n,     P' = P (C - 1) / C     (C classes: only differences of logits count)
+    x = P' / n,                 P' = P (C - 1) / C     (only differences of logits count)
+    S = SHORTFALL (1 - A) x / (1 + x / SATURATED) (1 - 1/K)             too few examples
+    U = (A - 1/2) (1 - seen / C)                                        classes never seen
+    most = S + U
 
-so that joining is like having K n / (1 + rho) examples in place of n. If a model's shortfall with m
-examples is a P' / m, then the part that joining recovers of what pooling without privacy gives is
+Take sigma_1 for the noise that one release of that budget would need. Its variance beside that of
+sampling n examples is rho = sigma_1^2 P' / n; r = rho / (K - 1) is the noise of the average beside
+what joining saves. To first order it costs r S. An estimate that is shrunk as its noise demands
+loses no more than it knew, so that what is left is
 
-    share = (1/n - (1 + rho)/(K n)) / (1/n - 1/(K n)) = 1 - rho / (K - 1)
+    share = REACH / (1 + r S / most),     gain = share most
 
-and joining loses where rho > K - 1. ``SHORTFALL`` is a, in points of AUROC, as the recorded studies
-have it (docs/joining.md shows what this predicts beside what was measured). It is a rule of thumb:
-it knows nothing of how easy the task is or how much the sites differ.
+``REACH`` is what a linear proxy and a choice at home have without noise. The three constants are
+fitted to the recorded studies (docs/joining.md shows what this says beside what was measured). It
+is a rule of thumb: it does not know how much the sites differ.
 
 The settings: full batches, so that a step's sum weighs each site by its examples; ``ROUNDS`` steps
 with momentum; a learning rate at which the noise of one averaged step moves the weights of two
@@ -23,9 +28,10 @@ Guarantee: the noise keeps the whole run within epsilon by the PLD accountant.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxyfl import _validate
+from proxyfl.errors import ConfigError
 from proxyfl.privacy.calibration import noise_for
 from proxyfl.privacy.statements.planning import check_small
 
@@ -35,8 +41,20 @@ STEP = 0.1
 FASTEST = 2.0
 """The largest learning rate: beyond it clipped gradients overshoot whatever the noise."""
 
-SHORTFALL = 80.0
-"""Points of AUROC that a model lacks for each parameter per example."""
+SHORTFALL = 5.0
+"""What a model lacks for each parameter per example, in parts of what the best lacks of 1."""
+
+SATURATED = 2.0
+"""Parameters per example at which the shortfall is half of what it would be in proportion."""
+
+REACH = 0.85
+"""The part of what pooling gives that joining recovers without noise."""
+
+USUAL = 0.8
+"""The AUROC that is taken for attainable where nobody says."""
+
+MOST = 10**9
+"""No proxy has more parameters than this."""
 
 WORTH = 1.0
 """Expected points below which joining is not worth the effort."""
@@ -44,7 +62,8 @@ WORTH = 1.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What everybody may know: sites, examples of each, the proxy's parameters, the budget."""
+    """What everybody may know: sites, examples of each, the proxy's parameters, the budget; the
+    score that a good model has, and of how many classes a site has examples (all, if None)."""
 
     clients: int
     examples: int
@@ -52,20 +71,41 @@ class Facts:
     epsilon: float
     delta: float
     classes: int = 2
+    score: float = USUAL
+    seen: int | None = None
 
     def __post_init__(self) -> None:
         _validate.whole("clients", self.clients, at_least=2)
         _validate.whole("examples", self.examples)
         _validate.whole("parameters", self.parameters)
         _validate.whole("classes", self.classes, at_least=2)
+        _validate.number("score", self.score, above=0.5, below=1)
         _validate.number("epsilon", self.epsilon, above=0)
         _validate.number("delta", self.delta, above=0, below=1)
         check_small(self.delta, self.examples)
+        if self.seen is not None and not 1 <= self.seen <= self.classes:
+            raise ConfigError(
+                f"Expected 1 to {self.classes} classes that a site has seen, got "
+                f"seen={self.seen}."
+            )
 
     @property
     def effective_parameters(self) -> float:
         """P': the parameters that a prediction depends on."""
         return self.parameters * (self.classes - 1) / self.classes
+
+    @property
+    def from_examples(self) -> float:
+        """S: what pooling gives because a site has too few examples, in AUROC."""
+        x = self.effective_parameters / self.examples
+        alone = SHORTFALL * (1 - self.score) * x / (1 + x / SATURATED)
+        return min(alone, self.score - 0.5) * (1 - 1 / self.clients)
+
+    @property
+    def from_classes(self) -> float:
+        """U: what pooling gives because a site has never seen some classes, in AUROC."""
+        seen = self.classes if self.seen is None else self.seen
+        return (self.score - 0.5) * (1 - seen / self.classes)
 
 
 @dataclass(frozen=True)
@@ -83,24 +123,21 @@ class Settings:
 @dataclass(frozen=True)
 class Worth:
     """What is expected: ``share`` of what pooling gives, ``gain`` and ``most`` in points of AUROC
-    over a model of the site's own, and as how many examples joining counts."""
+    over a model of the site's own, as how many examples joining counts, and the most parameters
+    of a proxy with which half of what pooling gives is still expected."""
 
     rho: float
     share: float
     gain: float
     most: float
     counts_as: float
+    largest_proxy: int
     settings: Settings
 
     @property
     def join(self) -> bool:
         """Whether joining is expected to be worth it."""
         return self.gain >= WORTH
-
-    def largest_proxy(self, facts: Facts) -> int:
-        """The most parameters with which half of what pooling gives is still expected."""
-        per_parameter = self.rho / facts.parameters
-        return math.floor(0.5 * (facts.clients - 1) / per_parameter)
 
 
 def settings_for(facts: Facts, *, total: int | None = None) -> Settings:
@@ -127,14 +164,41 @@ def worth(facts: Facts) -> Worth:
     settings = settings_for(facts)
     once = settings.noise_multiplier / math.sqrt(settings.rounds)
     rho = once**2 * facts.effective_parameters / facts.examples
-    share = 1 - rho / (facts.clients - 1)
-    shortfall = SHORTFALL * facts.effective_parameters / facts.examples
-    most = min(shortfall, 50.0) * (1 - 1 / facts.clients)
+    most = facts.from_examples + facts.from_classes
+    share = _share(facts, once)
+    kept = 1 / (1 + rho / (facts.clients - 1))
     return Worth(
         rho=rho,
         share=share,
-        gain=most * share,
-        most=most,
-        counts_as=facts.clients * facts.examples / (1 + rho),
+        gain=100 * share * most,
+        most=100 * most,
+        counts_as=facts.examples / (1 - kept * (1 - 1 / facts.clients)),
+        largest_proxy=_largest(facts, once),
         settings=settings,
     )
+
+
+def _share(facts: Facts, once: float) -> float:
+    """The expected share, at a noise of ``once`` for one release."""
+    rho = once**2 * facts.effective_parameters / facts.examples
+    few = facts.from_examples
+    lost = rho / (facts.clients - 1) * few / (few + facts.from_classes)
+    return REACH / (1 + lost)
+
+
+def _largest(facts: Facts, once: float) -> int:
+    """The most parameters with which half of what pooling gives is still expected."""
+    fits, too_many = 0, 1
+    while too_many < MOST and _share(_sized(facts, too_many), once) >= 0.5:
+        fits, too_many = too_many, 2 * too_many
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if _share(_sized(facts, middle), once) >= 0.5:
+            fits = middle
+        else:
+            too_many = middle
+    return fits
+
+
+def _sized(facts: Facts, parameters: int) -> Facts:
+    return replace(facts, parameters=parameters)

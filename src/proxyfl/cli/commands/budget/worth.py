@@ -10,6 +10,7 @@ from proxyfl.cli.options import JSON, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.statements.worth import (
+    USUAL,
     WORTH,
     Facts,
     Settings,
@@ -33,7 +34,8 @@ expected to be worth a point of AUROC.
 EPILOG = """\
 examples:
   proxyfl worth --clients 4 --examples 184 --parameters 50 --epsilon 1
-  proxyfl worth --clients 8 --examples 1000 --parameters 7850 --classes 10 --epsilon 3 --json
+  proxyfl worth --clients 8 --examples 1000 --parameters 650 --classes 10 --seen 2 \\
+                --score 0.98 --epsilon 1 --json
   proxyfl worth --clients 8 --examples 150 --parameters 650 --classes 10 --epsilon 3 \\
                 --rehearsal digits
 """
@@ -56,6 +58,13 @@ OPTIONS = (
     option("--epsilon E", "what may be spent", float, required=True),
     option("--delta D", "the guarantee's delta (default: 1/(10 N))", float),
     option("--classes C", "the classes", int, 2),
+    option("--seen C", "classes of which a site has examples (default: all)", int),
+    option(
+        "--score A",
+        "AUROC of a good model of this task, from the literature",
+        float,
+        USUAL,
+    ),
     option(
         "--rehearsal SOURCE",
         "a public or synthetic dataset on which to measure (proxyfl data)",
@@ -74,6 +83,8 @@ def execute(args: argparse.Namespace) -> int:
         args.epsilon,
         delta,
         args.classes,
+        args.score,
+        args.seen,
     )
     with spinner("Expecting", quiet=args.json):
         expected = worth(facts)
@@ -95,7 +106,6 @@ def _document(
     return {
         "facts": asdict(facts),
         "expected": asdict(expected) | {"join": expected.join},
-        "largest_proxy": expected.largest_proxy(facts),
         "rehearsal": measured,
     }
 
@@ -111,15 +121,14 @@ def _show(
     console.print(f"[bold]{verdict}[/bold]")
     console.print(
         f"Expected gain over a model of one's own: about {expected.gain:.1f} points of AUROC, of "
-        f"{expected.most:.1f} that pooling without privacy would give "
-        f"({max(expected.share, 0):.0%})."
+        f"{expected.most:.1f} that pooling without privacy would give ({expected.share:.0%})."
     )
     console.print(
         f"Joining counts like {expected.counts_as:,.0f} examples; a site has "
         f"{facts.examples:,}, all together {facts.clients * facts.examples:,}."
     )
     console.print(
-        f"Half of what pooling gives is expected up to {expected.largest_proxy(facts):,} "
+        f"Half of what pooling gives is expected up to {expected.largest_proxy:,} "
         "parameters."
     )
     console.print("\nSettings (a linear proxy on public features, full batches):")
@@ -134,8 +143,9 @@ def _show(
             f"more than a point below alone. Epsilon {measured['epsilon']:.3g}."
         )
     console.print(
-        f"\nA rule of thumb for {settings.rounds} steps; it does not know how hard the task is or "
-        "how much the sites differ. A rehearsal on public data knows more."
+        f"\nA rule of thumb for {settings.rounds} steps and a task on which a good model has an "
+        f"AUROC of {facts.score:g} (--score); it does not know how much the sites differ. A "
+        "rehearsal on public data knows more."
     )
 
 
