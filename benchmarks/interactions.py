@@ -68,9 +68,7 @@ class Pairs(nn.Module):
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
-        self.pairs = torch.tensor(
-            list(itertools.combinations(range(inputs), 2))
-        ).T
+        self.pairs = torch.tensor(list(itertools.combinations(range(inputs), 2))).T
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([x, x[:, self.pairs[0]] * x[:, self.pairs[1]]], dim=1)

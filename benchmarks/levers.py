@@ -10,7 +10,8 @@ held out, and each line is the AUROC on those:
     class means        one release of every class's sum of features and count; the nearest mean wins
     mean-regularised   a model of each site's own, drawn towards the mean (MR-MTL)
     secure sum         descent, if only the sum of all sites were seen: noise of one site, not of K
-    other directions   descent on the features of ``--other``, such as those of random images
+    other directions   descent on the features of ``--other``, such as those of benchmarks.leaves
+    alone, pooled      without noise, corrected for the class prior, by the strength of the penalty
 
 and, from jax-privacy, the error of noise that is correlated over the steps beside that of
 independent noise."""
@@ -28,7 +29,9 @@ import numpy.typing as npt
 import torch
 
 from proxyfl.data import Dataset, by_class, load, majority
+from proxyfl.losses import class_shares
 from proxyfl.measures import Predictions, auroc
+from proxyfl.models.estimators import softmax_fit
 from proxyfl.privacy.calibration import noise_for
 from proxyfl.privacy.statements.worth import Facts, settings_for
 
@@ -36,6 +39,7 @@ Array = npt.NDArray[Any]
 STEPS = 40
 MOMENTUM = 0.9
 DRAWS = 3
+PENALTIES = (100.0, 10.0, 1.0, 0.1)
 PULLS = (0.1, 1.0)
 """Strengths with which a site's own model is drawn towards the mean."""
 
@@ -168,6 +172,24 @@ def mean_regularised(
     return float(np.mean([all_sites.score(own) for own in average]))
 
 
+def without_noise(all_sites: Federation, penalty: float, *, pooled: bool) -> float:
+    """Logistic regression corrected for the class prior: the mean over sites, or on all records in
+    one place."""
+    parts = all_sites.parts
+    if pooled:
+        x = np.concatenate([part for part, _ in parts])
+        parts = [(x, np.concatenate([labels for _, labels in parts]))]
+    scores = []
+    for x, y in parts:
+        own = softmax_fit(
+            x[:, :-1].astype(np.float64), y, all_sites.classes, penalty
+        )
+        shares = class_shares(torch.from_numpy(y), all_sites.classes)
+        bias = own.bias.numpy() - np.log(shares)
+        scores.append(all_sites.score(np.vstack([own.weight.numpy().T, bias])))
+    return float(np.mean(scores))
+
+
 def correlated_noise() -> list[str]:
     """The mean squared error of running sums under independent and under the best correlated noise
     (jax-privacy), for full batches and for five passes of batches of an eighth."""
@@ -253,6 +275,10 @@ def main() -> None:
         print(_line("secure sum", partial(descent, fed, secure=True)))
         if other:
             print(_line("other directions", partial(descent, other[i])))
+        for penalty in PENALTIES:
+            alone = without_noise(fed, penalty, pooled=False)
+            pooled = without_noise(fed, penalty, pooled=True)
+            print(f"  penalty {penalty:g}: alone {alone:.3f}, pooled {pooled:.3f}")
     for line in correlated_noise():
         print(line)
 

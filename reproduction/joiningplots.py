@@ -113,10 +113,11 @@ def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
                 f"{study.name}, {epsilon}",
                 (expected, measured),
                 textcoords="offset points",
-                xytext=(6, -3),
+                xytext=(-6 if epsilon == 1 else 6, -3),
+                horizontalalignment="right" if epsilon == 1 else "left",
                 fontsize=7,
             )
-    limits = (1.0, 60.0)
+    limits = (1.0, 80.0)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.plot(limits, limits, color="0.7", zorder=0)

@@ -94,6 +94,18 @@ def test_the_majority_rate_and_one_class_only():
     assert not certainty.one_class_only(fair)
 
 
+def test_the_alone_that_gains_are_over_is_named():
+    """Chosen among estimators where clients record what they keep, else plain; nothing where no
+    method is ``alone``."""
+    found = run([[0.5], [0.5]], [[0.5], [0.5]], counts=[[50, 5], [5, 40]])
+    assert "plain" in (certainty.kind_of_alone(found) or "")
+    for client in found.summary["methods"]["alone"]["clients"]:
+        client["keeps"] = "alone (trees)"
+    assert "best of the stated estimators" in certainty.warnings(found)[0]
+    del found.summary["methods"]["alone"]
+    assert certainty.kind_of_alone(found) is None
+
+
 def test_an_answer_has_the_interval_of_its_run():
     """The interval of an answer over one run is that of the run, for all clients and for each."""
     found = run([[0.5, 0.6], [0.5, 0.4]], [[0.7, 0.7], [0.6, 0.5]])

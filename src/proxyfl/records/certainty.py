@@ -85,9 +85,22 @@ def one_class_only(run: Run) -> list[tuple[str, int, str]]:
     return found
 
 
+def kind_of_alone(run: Run) -> str | None:
+    """Which ``alone`` the gains are over, in a sentence; None if the run has none."""
+    about = (run.summary or {}).get("methods", {}).get("alone")
+    if about is None:
+        return None
+    if any(client.get("keeps") for client in about.get("clients", ())):
+        return "alone: the best of the stated estimators at each client, chosen on its own examples."
+    return "alone: the plain one, the private model as it is trained at home."
+
+
 def warnings(run: Run) -> list[str]:
-    """What would make a good score worthless, in sentences."""
+    """What a gain is over, and what would make a good score worthless, in sentences."""
     found = []
+    against = kind_of_alone(run)
+    if against is not None:
+        found.append(against)
     rate = majority_rate(run)
     if rate is not None:
         found.append(
