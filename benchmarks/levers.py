@@ -1,8 +1,8 @@
 """Ways to make joining pay more that are no settings (docs/joining.md says why):
 ``python -m benchmarks.levers FEATURES.store [--other FEATURES.store]``.
 
-Eight sites with 1000 examples of two classes each, or 32 with 100 examples, share a linear model of
-public features. Each line is the accuracy on the test part, a mean over draws of the noise, at
+Eight sites with 1000 examples of two classes each, 32 with 100 examples, or eight with 800 of 1000
+examples of one class share a linear model of public features. Each line is the accuracy on the test part, a mean over draws of the noise, at
 epsilon 1 and 3. A store that has sites of its own keeps them; a quarter of its training persons is
 held out, and each line is the AUROC on those:
 
@@ -74,7 +74,7 @@ class Federation:
 
 
 def federations(store: str) -> list[Federation]:
-    """The store's examples by their own sites, or divided in two ways."""
+    """The store's examples by their own sites, or divided in three ways."""
     dataset = load(store)
     if dataset.site is not None:
         return [_true_sites(dataset)]
@@ -82,8 +82,20 @@ def federations(store: str) -> list[Federation]:
     generator = np.random.default_rng(0)
     few = by_class(y, clients=8, classes=2, examples=1000, generator=generator)
     many = majority(y, clients=32, examples=100, p_major=0.8, generator=generator)
+    skewed = majority(
+        y,
+        clients=8,
+        examples=1000,
+        p_major=0.8,
+        generator=np.random.default_rng(0),
+    )
+    divided = {
+        "8 sites, 2 classes each": few,
+        "32 sites of 100": many,
+        "8 sites, 80 % of one class": skewed,
+    }
     found = []
-    for name, rows in (("8 sites, 2 classes each", few), ("32 sites of 100", many)):
+    for name, rows in divided.items():
         parts = [(x[part], y[part]) for part in rows]
         found.append(
             Federation(name, parts, _arrays(dataset.test), dataset.classes)

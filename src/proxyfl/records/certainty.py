@@ -91,7 +91,7 @@ def kind_of_alone(run: Run) -> str | None:
     if about is None:
         return None
     if any(client.get("keeps") for client in about.get("clients", ())):
-        return "alone: the best of the stated estimators at each client, chosen on its own examples."
+        return "alone: the best of the stated estimators for each client, by its own examples."
     return "alone: the plain one, the private model as it is trained at home."
 
 
