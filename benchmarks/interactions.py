@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from proxyfl.data import load
 from proxyfl.data.examples import InMemory
 from proxyfl.federation.home.choosing import choose
-from proxyfl.measures import Predictions, auroc
+from proxyfl.measures import MEASURES, Predictions
 from proxyfl.models import build
 from proxyfl.privacy.calibration import noise_for
 from proxyfl.privacy.statements.worth import FASTEST, MOMENTUM, ROUNDS, STEP
@@ -194,7 +194,7 @@ def _together(parts: Sequence[InMemory]) -> InMemory:
 def _auroc(model: nn.Module, records: InMemory) -> float:
     with torch.no_grad():
         logits = model(records.x).double().numpy()
-    found = auroc(Predictions(logits, records.labels.numpy()))
+    found = MEASURES["auroc"].compute(Predictions(logits, records.labels.numpy()))
     return math.nan if found is None else found
 
 

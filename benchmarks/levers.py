@@ -2,9 +2,9 @@
 ``python -m benchmarks.levers FEATURES.store [--other FEATURES.store]``.
 
 Eight sites with 1000 examples of two classes each, 32 with 100 examples, or eight with 800 of 1000
-examples of one class share a linear model of public features. Each line is the accuracy on the test part, a mean over draws of the noise, at
-epsilon 1 and 3. A store that has sites of its own keeps them; a quarter of its training persons is
-held out, and each line is the AUROC on those:
+examples of one class share a linear model of public features. Each line is the accuracy on the test
+part, a mean over draws of the noise, at epsilon 1 and 3. A store that has sites of its own keeps
+them; a quarter of its training persons is held out, and each line is the AUROC on those:
 
     descent            what the studies do: 40 steps of full batches, averaged
     class means        one release of every class's sum of features and count; the nearest mean wins
@@ -30,7 +30,7 @@ import torch
 
 from proxyfl.data import Dataset, by_class, load, majority
 from proxyfl.losses import class_shares
-from proxyfl.measures import Predictions, auroc
+from proxyfl.measures import MEASURES, Predictions
 from proxyfl.models.estimators import softmax_fit
 from proxyfl.privacy.calibration import noise_for
 from proxyfl.privacy.statements.worth import Facts, settings_for
@@ -69,7 +69,7 @@ class Federation:
         x, y = self.test
         logits = x @ weights
         if self.ranked:
-            return auroc(Predictions(logits, y)) or math.nan
+            return MEASURES["auroc"].compute(Predictions(logits, y)) or math.nan
         return float((logits.argmax(1) == y).mean())
 
 

@@ -307,17 +307,3 @@ def test_a_class_with_one_example_is_judged_as_it_would_be_kept() -> None:
     expected = torch.from_numpy(at_hand.proxy).softmax(1)[-1, 2]
     assert own[-1, 2] == UNSEEN
     assert summed.softmax(1)[-1, 2] == pytest.approx(float(expected))
-
-
-def test_who_lacks_a_class_does_not_keep_the_bare_proxy() -> None:
-    """Its own examples cannot judge such a choice, so its own model has a say in what it knows."""
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 3, generator=draw)
-    y = (x[:, 0] > 0).long()
-    received = nn.Linear(3, 3)
-    with torch.no_grad():
-        received.weight.copy_(
-            torch.tensor([[-9.0, 0, 0], [9.0, 0, 0], [0.0, 0, 0]])
-        )
-    kept = choose("logistic", InMemory(x, y), 3, received=received)
-    assert kept.name.startswith("sum")

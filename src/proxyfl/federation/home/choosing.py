@@ -5,8 +5,8 @@ and after a fit of scale and shift, so that a site's own prevalence does not dec
 candidates that listen to the proxy the best is taken; ``alone`` only if it is better than that by
 more than ``SURE`` standard errors of the difference. A site's own examples cannot show what the
 others' are like, so in doubt the proxy has a say. A site that has no example of some class cannot
-show at all what its own models would do to that class: it takes a sum, which leaves such classes
-to the proxy.
+show at all what its own models would do to that class: it takes the proxy or a sum, which leave
+such classes to the proxy.
 
 Guarantees:
     * all of this uses the client's own examples and the proxy it received, and nothing of it is
@@ -77,11 +77,13 @@ def choose(
     alone = judged[place]
     if received is None:
         return at_hand.fitted(alone, None)
-    sums = list(_sums(tried[place], at_hand))
-    if len(np.unique(at_hand.y)) < classes:
-        return at_hand.fitted(min(sums, key=lambda found: found.loss), received)
-    listening = [_proxy(at_hand), *sums, *_residuals(at_hand)]
+    listening = list(_sums(tried[place], at_hand))
+    lacks_a_class = len(np.unique(at_hand.y)) < classes
+    if not lacks_a_class:
+        listening.extend(_residuals(at_hand))
     best = min(listening, key=lambda found: found.loss)
+    if lacks_a_class:
+        return at_hand.fitted(best, received)
     difference = best.losses - alone.losses
     error = float(difference.std()) / math.sqrt(len(difference))
     kept = alone if difference.mean() > SURE * error else best
@@ -181,12 +183,10 @@ def _alone(candidate: Candidate, at_hand: _Local) -> _Judged:
     return _Judged(f"alone ({candidate.name})", candidate, (1.0, 0.0), losses)
 
 
-def _proxy(at_hand: _Local) -> _Judged:
-    return _Judged("proxy", None, (0.0, 1.0), _losses(at_hand.proxy, at_hand.y))
-
-
 def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
-    """Sums of the proxy and the best estimator of the client's own."""
+    """The proxy, and its sums with the best estimator of the client's own."""
+    losses = _losses(at_hand.proxy, at_hand.y)
+    yield _Judged("proxy", None, (0.0, 1.0), losses)
     logits = at_hand.out_of_fold(own) - at_hand.shift
     for share in SHARES:
         weights = (1 - share, share)
