@@ -93,7 +93,8 @@ def divided(source: str, schema: str) -> Federation:
     x = dataset.train.take(torch.arange(len(dataset.train)))
     y = dataset.train.labels
     draw = np.random.default_rng(7)
-    fitted, judged = [], []
+    fitted: list[InMemory] = []
+    judged: list[InMemory] = []
     site = dataset.site
     if site is None:
         raise SystemExit(f"{source} has no sites.")
