@@ -48,6 +48,20 @@ def test_a_good_proxy_is_listened_to() -> None:
     assert not kept.name.startswith("alone")
 
 
+def test_few_examples_take_no_bare_proxy() -> None:
+    """With fewer than 20 examples a class a site keeps a part of its own, though the bare proxy may
+    be what its folds like best; with 20 it may keep the proxy."""
+    kept: dict[int, set[bool]] = {39: set(), 40: set()}
+    for n, found in kept.items():
+        for seed in range(8):
+            model = choose(
+                "logistic", site(n, seed=seed), 2, received=proxy(DIRECTION)
+            )
+            found.add(model.name == "proxy")
+    assert kept[39] == {False}
+    assert True in kept[40]
+
+
 def test_a_harmful_proxy_is_left_out() -> None:
     """A site with many examples keeps its own model when the proxy says the opposite."""
     examples = site(400)

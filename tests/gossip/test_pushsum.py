@@ -189,7 +189,7 @@ def test_a_permutation_moves_parameters_bit_for_bit(
     for round in range(9):
         plan = routing.routes(topology, round, range(7))
         masses = exchange(masses, plan)
-        where = [plan.receivers(k)[0] for k in where]
+        where = [next(iter(plan.shares(k))) for k in where]
         for origin, k in enumerate(where):
             assert torch.equal(masses[k].theta.view(torch.int32), bits[origin])
             assert masses[k].w == 1.0

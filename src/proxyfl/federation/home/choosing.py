@@ -6,7 +6,8 @@ candidates that listen to the proxy the best is taken; ``alone`` only if it is b
 more than ``SURE`` standard errors of the difference. A site's own examples cannot show what the
 others' are like, so in doubt the proxy has a say. A site that has no example of some class cannot
 show at all what its own models would do to that class: it takes the proxy or a sum, which leave
-such classes to the proxy.
+such classes to the proxy. A site with fewer than ``FEW`` examples for each class takes no bare
+proxy: its folds can hardly tell a proxy from a sum, and a sum errs less.
 
 Guarantees:
     * all of this uses the client's own examples and the proxy it received, and nothing of it is
@@ -40,6 +41,9 @@ SHARES = (0.5, 0.75)
 
 SURE = 2.0
 """Standard errors by which ``alone`` must be better to be kept."""
+
+FEW = 20
+"""Examples for each class, on average, from which on a bare proxy may be kept."""
 
 FOLDS = 5
 
@@ -78,6 +82,8 @@ def choose(
     if received is None:
         return at_hand.fitted(alone, None)
     listening = list(_sums(tried[place], at_hand))
+    if len(at_hand.y) < FEW * classes:
+        listening = [found for found in listening if found.fit is not None]
     lacks_a_class = len(np.unique(at_hand.y)) < classes
     if not lacks_a_class:
         listening.extend(_residuals(at_hand))
