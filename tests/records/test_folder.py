@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,9 @@ def test_a_full_disk_leaves_no_folder(
 
 
 @needs_full
-def test_a_full_disk_while_recording(tmp_path: Path) -> None:
+def test_a_full_disk_while_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When metrics, a summary or a model cannot be written the error names the file, and no half of
     it is left."""
     path = make(tmp_path / "run")
@@ -102,7 +105,12 @@ def test_a_full_disk_while_recording(tmp_path: Path) -> None:
         RunError, match=r"metrics.jsonl: No space left on device.*intact"
     ):
         folder.append_metrics(path, [{"round": 0}])
-    (path / ".summary.json.new").symlink_to(FULL)
+    # A link to the full device would not be followed here. A disk may also say so when it syncs.
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match=r"summary.json: No space left on device"):
         write_json(path / "summary.json", {"a": 1})
     assert leftovers(path) == ["config.toml", "environment.json", "metrics.jsonl"]
