@@ -78,7 +78,7 @@ def federations(store: str) -> list[Federation]:
     dataset = load(store)
     if dataset.site is not None:
         return [_true_sites(dataset)]
-    x, y = _arrays(dataset.train)
+    x, y = arrays(dataset.train)
     generator = np.random.default_rng(0)
     few = by_class(y, clients=8, classes=2, examples=1000, generator=generator)
     many = majority(y, clients=32, examples=100, p_major=0.8, generator=generator)
@@ -97,15 +97,13 @@ def federations(store: str) -> list[Federation]:
     found = []
     for name, rows in divided.items():
         parts = [(x[part], y[part]) for part in rows]
-        found.append(
-            Federation(name, parts, _arrays(dataset.test), dataset.classes)
-        )
+        found.append(Federation(name, parts, arrays(dataset.test), dataset.classes))
     return found
 
 
 def _true_sites(dataset: Dataset) -> Federation:
     """The training part by sites, a quarter of its persons held out to be judged."""
-    x, y = _arrays(dataset.train)
+    x, y = arrays(dataset.train)
     groups = dataset.train.groups
     persons = np.arange(len(y)) if groups is None else groups.numpy()
     drawn = np.random.default_rng(7).permutation(np.unique(persons))
@@ -121,6 +119,13 @@ def _true_sites(dataset: Dataset) -> Federation:
 def descent(
     all_sites: Federation, epsilon: float, seed: int, *, secure: bool = False
 ) -> float:
+    """The score of the model that ``descended`` gives."""
+    return all_sites.score(descended(all_sites, epsilon, seed, secure=secure))
+
+
+def descended(
+    all_sites: Federation, epsilon: float, seed: int, *, secure: bool = False
+) -> Array:
     """The shared model of 40 noisy full-batch steps, averaged over the second half."""
     sites = len(all_sites.parts)
     noise, rate = _settings(all_sites, epsilon)
@@ -138,7 +143,8 @@ def descent(
         weights = weights - rate * velocity
         if step >= STEPS // 2:
             average += weights
-    return all_sites.score(average)
+    mean: Array = average / (STEPS - STEPS // 2)
+    return mean
 
 
 def class_means(all_sites: Federation, epsilon: float, seed: int) -> float:
@@ -255,7 +261,7 @@ def _settings(all_sites: Federation, epsilon: float) -> tuple[float, float]:
     return found.noise_multiplier, found.learning_rate
 
 
-def _arrays(examples: Any) -> tuple[Array, Array]:
+def arrays(examples: Any) -> tuple[Array, Array]:
     """Features with a last column of ones, and labels."""
     x = examples.take(torch.arange(len(examples))).flatten(1).numpy()
     ones = np.ones((len(x), 1), dtype=x.dtype)

@@ -97,8 +97,10 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
 
 
 def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
-    """Expected gain against measured gain, in points, on logarithmic axes."""
+    """Expected gain against measured gain, in points, on logarithmic axes. A line joins a study's
+    points; the larger epsilon's has the name."""
     for study in found:
+        ends: list[tuple[float, float]] = []
         for epsilon in EPSILONS:
             expected = worth(study.facts(epsilon)).gain
             measured = 100 * mean_of(study.gains(epsilon))
@@ -108,15 +110,18 @@ def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
                 "v" if epsilon == 1 else "^",
                 color=COLOURS["proxyfl"],
                 markerfacecolor="white" if epsilon == 1 else COLOURS["proxyfl"],
+                label=f"epsilon {epsilon}" if study is found[0] else None,
             )
-            axes.annotate(
-                f"{study.name}, {epsilon}",
-                (expected, measured),
-                textcoords="offset points",
-                xytext=(-6 if epsilon == 1 else 6, -3),
-                horizontalalignment="right" if epsilon == 1 else "left",
-                fontsize=7,
-            )
+            ends.append((expected, measured))
+        axes.plot(*zip(*ends, strict=True), color=COLOURS["proxyfl"], linewidth=0.7)
+        axes.annotate(
+            study.name,
+            ends[-1],
+            textcoords="offset points",
+            xytext=(6, -8),
+            fontsize=7,
+        )
+    axes.legend(frameon=False, loc="upper left")
     limits = (1.0, 80.0)
     axes.set_xscale("log")
     axes.set_yscale("log")

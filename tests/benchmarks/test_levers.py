@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks import interactions, leaves
+from benchmarks import interactions, keeping, leaves, levers
 from proxyfl.data.examples import InMemory
 from proxyfl.data.features.backbones import build
 
@@ -47,3 +48,18 @@ def test_only_proxies_that_see_interactions_learn_one() -> None:
         scores[name] = federation.score(trained)
     assert scores["linear"] < 0.65
     assert min(scores["pairs"], scores["fourier"], scores["hidden"]) > 0.9
+
+
+def test_a_site_is_judged_with_and_without_the_bare_proxy() -> None:
+    """Both rules give every site its gain over its own model."""
+    draw = np.random.default_rng(0)
+    centres = draw.normal(size=(3, 6))
+    parts = []
+    for _ in range(2):
+        y = draw.integers(0, 3, 30)
+        x = centres[y] + draw.normal(size=(30, 6))
+        parts.append((np.hstack([x, np.ones((30, 1))]), y))
+    federation = levers.Federation("two sites", parts, parts[0], 3)
+    found = list(keeping.gains(federation, 3.0, 0))
+    assert [rule for rule, _ in found] == 2 * list(keeping.RULES)
+    assert all(-1 < gain < 1 for _, gain in found)
