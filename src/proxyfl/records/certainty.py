@@ -92,7 +92,7 @@ def kind_of_alone(run: Run) -> str | None:
         return None
     if any(client.get("keeps") for client in about.get("clients", ())):
         return "alone: the best of the stated estimators for each client, by its own examples."
-    return "alone: the plain one, the private model as it is trained at home."
+    return "alone: the private model, trained at home by the same settings as the others."
 
 
 def warnings(run: Run) -> list[str]:
