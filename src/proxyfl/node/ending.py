@@ -12,7 +12,7 @@ import time
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.participation import Participant
 
-FAREWELL_SECONDS = 60.0
+FAREWELL_SECONDS = 10.0
 """The longest that a site stays to tell everybody who can be reached that it goes. Who is not told
 waits for it in vain."""
 
