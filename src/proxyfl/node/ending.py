@@ -77,7 +77,9 @@ class Ending:
         deadline = time.monotonic() + FAREWELL_SECONDS
         while time.monotonic() < deadline:
             waiting = [
-                turn for turn in turns if turn.hello_due == 0.0 and turn.reachable
+                turn
+                for turn in turns
+                if turn.reachable and (turn.busy or turn.hello_due == 0.0)
             ]
             if not waiting:
                 return

@@ -192,6 +192,7 @@ class Courier:
             turn.pause = QUICKEST
         except (ProxyFLError, sqlite3.Error) as error:
             turn.reachable = False
+            turn.hello_due = 0.0
             turn.pause = min(2 * turn.pause, SLOWEST)
             about = {"reason": str(error)[:300], "lost": before}
             self.service.log.add("unreachable", peer=card.name, **about)
@@ -206,8 +207,9 @@ class Courier:
         exchange = self.service.exchange
         name = card.name
         if not exchange.admitted(name) or time.monotonic() >= turn.hello_due:
-            self._send(card, exchange.hello(name, time=int(time.time())))
+            # Before the hello is made: one that is asked for meanwhile must still go out.
             turn.hello_due = time.monotonic() + self.heartbeat
+            self._send(card, exchange.hello(name, time=int(time.time())))
         if not exchange.admitted(name):
             return
         for share, frame in exchange.books.unsettled(name):
