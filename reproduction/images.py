@@ -16,12 +16,14 @@ from reproduction.page import core_hours, evidence, filled, markdown, plus_minus
 from reproduction.records import Group, Record, Scores
 from reproduction.series import (
     ALONE,
+    AVGPUSH,
     FEDAVG,
     FML,
     FML_PROXY,
     MODELS,
     OF_THE_PAPER,
     PROXYFL,
+    PROXYFL_PROXY,
     Model,
     Results,
 )
@@ -36,8 +38,11 @@ ENOUGH = 0.5
 """The share of its rounds that a study must have done before a statement is judged by it."""
 KVASIR_CLASSES = 8
 SHARE = 0.5
-"""A model learns little if it gains less than this part of what ProxyFL's private models gain over
-chance."""
+"""A hub's model learns little if it gains less than this part of what its decentralized counterpart
+gains over chance."""
+IN_THE_TABLE = tuple(model for model in OF_THE_PAPER if model is not FML_PROXY)
+"""The paper's table of histopathology has FML's private models, not its proxy."""
+ABOVE = "higher mean at the end; beside it, after how many of the scored rounds"
 
 
 @dataclass(frozen=True)
@@ -117,6 +122,33 @@ class Part:
         """The model's accuracies after the last round; none if it was not run."""
         group = self.group(model)
         return {} if group is None else group.at(self.last_round)
+
+    def gains(self, model: Model) -> Scores:
+        """What the model's accuracies are above chance on Kvasir's classes."""
+        chance = 1 / KVASIR_CLASSES
+        return {key: score - chance for key, score in self.scores(model).items()}
+
+    def means(self, model: Model) -> dict[int, float]:
+        """The model's mean accuracy after each round in which it was scored, to the last."""
+        group = self.group(model)
+        if group is None:
+            return {}
+        scored = [done for done in group.rounds if done <= self.last_round]
+        return {done: spread(group.at(done).values()).mean for done in scored}
+
+    def times_above(self, ours: Model, theirs: Model) -> list[bool]:
+        """Whether the mean of ``ours`` is the higher one, round by round where both were scored."""
+        mine, others = self.means(ours), self.means(theirs)
+        return [mine[done] > others[done] for done in mine if done in others]
+
+    def best_before_last(self, model: Model) -> tuple[int, Scores] | None:
+        """The round before the last with the best mean, and its scores; None if there is none."""
+        group, means = self.group(model), self.means(model)
+        means.pop(self.last_round, None)
+        if group is None or not means:
+            return None
+        best_round = max(means, key=means.__getitem__)
+        return best_round, group.at(best_round)
 
 
 def parts(results: Results) -> list[Part]:
@@ -208,48 +240,77 @@ def privacy(_results: Results) -> str:
 
 
 def little(results: Results) -> Statement:
-    """Whether a hub's models learn little."""
+    """Whether a hub's models learn little, "as opposed to their decentralized counterparts"."""
     rows: list[Row] = []
     for part in parts(results):
         if not part.study.startswith("kvasir"):
             continue
-        chance = 1 / KVASIR_CLASSES
-        ours = part.scores(PROXYFL)
-        half = {key: SHARE * (score - chance) for key, score in ours.items()}
-        for model in (FEDAVG, FML_PROXY):
-            gained = {k: s - chance for k, s in part.scores(model).items()}
-            if not ours or not gained:
+        counts = part.study in ENDOSCOPY and not part.is_early
+        for hub, counterpart in ((FEDAVG, AVGPUSH), (FML_PROXY, PROXYFL_PROXY)):
+            gained = part.gains(hub)
+            half = {
+                key: SHARE * gain for key, gain in part.gains(counterpart).items()
+            }
+            if not gained or not half:
                 continue
-            against = f"half of ProxyFL private, by {model.name}"
-            counts = part.study in ENDOSCOPY and not part.is_early
+            against = f"{hub.name} against half of {counterpart.name}"
             rows.append(
                 difference(part.name, against, gained, half, lower, counts=counts)
             )
     return Statement(
         "little",
-        "Centralized schemes learn little under DP",
-        "gains less than half of what ProxyFL's private models gain over chance",
+        "Endoscopy: a hub's models (FedAvg, FML's proxy) learn little under DP, unlike AvgPush and "
+        "ProxyFL's proxies",
+        "gains over chance less than half of what its decentralized counterpart gains",
         rows,
     )
 
 
 def above_fml(results: Results) -> Statement:
-    """Whether ProxyFL's private models are above FML's on Kvasir."""
+    """Whether ProxyFL's private models are above FML's on Kvasir, "consistently ... during
+    training"."""
     return Statement(
         "fml",
         "Endoscopy: ProxyFL's private models are above FML's",
-        "higher mean",
+        ABOVE,
         _above(results, (FML,), ENDOSCOPY),
     )
 
 
 def best(results: Results) -> Statement:
-    """Whether ProxyFL's private models are above every other method's but Joint's, on tissue."""
+    """Whether ProxyFL's private models are above every other method's but Joint's, on tissue, as in
+    the paper's table of final performance."""
     return Statement(
         "best",
         "Histopathology: ProxyFL's private models are above every other method but Joint",
-        "higher mean",
-        _above(results, OF_THE_PAPER, HISTOPATHOLOGY),
+        ABOVE,
+        _above(results, IN_THE_TABLE, HISTOPATHOLOGY),
+    )
+
+
+def peaks(results: Results) -> Statement:
+    """Whether "FML's performance peaks early and begins to degrade, while ProxyFL continues to
+    improve marginally to the end of training"."""
+    rows = []
+    for part in parts(results):
+        counts = part.study in HISTOPATHOLOGY and not part.is_early
+        for model, rule in ((FML, lower), (PROXYFL, higher)):
+            before = part.best_before_last(model)
+            if before is None:
+                continue
+            best_round, theirs = before
+            against = (
+                f"{model.name}, last against its best before, round {best_round}"
+            )
+            ours = part.scores(model)
+            rows.append(
+                difference(part.name, against, ours, theirs, rule, counts=counts)
+            )
+    return Statement(
+        "peaks",
+        "Histopathology: FML's private models peak early, ProxyFL's improve to the end",
+        "FML's last mean is below its best before, ProxyFL's above",
+        rows,
     )
 
 
@@ -267,9 +328,16 @@ def _above(
                 continue
             about = part.study in counted and model is not ALONE
             counts = about and not part.is_early
+            ahead = part.times_above(PROXYFL, model)
             rows.append(
                 difference(
-                    part.name, model.name, ours, theirs, higher, counts=counts
+                    part.name,
+                    model.name,
+                    ours,
+                    theirs,
+                    higher,
+                    counts=counts,
+                    more=f"{sum(ahead)}/{len(ahead)}",
                 )
             )
     return rows
@@ -279,6 +347,7 @@ STATEMENTS = (
     (little, ENDOSCOPY),
     (above_fml, ENDOSCOPY),
     (best, HISTOPATHOLOGY),
+    (peaks, HISTOPATHOLOGY),
 )
 """Each with the studies that it is about."""
 
@@ -310,6 +379,7 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
     "statement-little": lambda results: evidence(little(results)),
     "statement-fml": lambda results: evidence(above_fml(results)),
     "statement-best": lambda results: evidence(best(results)),
+    "statement-peaks": lambda results: evidence(peaks(results)),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from proxyfl.sweeps import file as sweep
 from reproduction import catalogue, imageplots, images
 from reproduction.catalogue import IMAGES
-from reproduction.records import Record
+from reproduction.records import Group, Record
 from reproduction.series import Results
 from tests.reproduction.samples import group, record, results
 
@@ -27,10 +27,14 @@ METHODS = {
 }
 
 
-def kvasir(proxyfl: float, fml: float, hub: float) -> Record:
+def kvasir(
+    proxyfl: float, fml: float, hub: float, decentralized: float = 0.5
+) -> Record:
     """A record of Kvasir in which models score as given, and a little better at one client."""
     scored = {
         ("proxyfl", "private"): proxyfl,
+        ("proxyfl", "proxy"): decentralized,
+        ("avgpush", "proxy"): decentralized,
         ("fml", "private"): fml,
         ("fml", "received"): hub,
         ("fedavg", "received"): hub,
@@ -57,11 +61,58 @@ def test_verdicts_follow_from_the_rules(
     little: str,
     above: str,
 ) -> None:
-    """A hub's model learns little below half of the gain over chance; ProxyFL is above FML with the
-    higher mean."""
+    """A hub's model learns little below half of its decentralized counterpart's gain over chance;
+    ProxyFL is above FML with the higher mean."""
     found = results(tmp_path, kvasir(proxyfl, fml, hub))
     assert images.little(found).verdict == little
     assert images.above_fml(found).verdict == above
+
+
+def over_rounds(method: str, *means: float) -> Group:
+    """A method's private models, two clients with one seed, scored after every fifth round."""
+    scores = [[mean, mean + 0.02] for mean in means]
+    rounds = [5 * (i + 1) for i in range(len(means))]
+    one = group(method, "private", [[0.0, 0.0]])
+    return replace(
+        one,
+        rounds=rounds,
+        accuracy=[scores],
+        macro_accuracy=[scores],
+        epsilon=[2.0 for _ in rounds],
+    )
+
+
+@pytest.mark.parametrize(
+    ("fml", "proxyfl", "verdict"),
+    [
+        ((0.5, 0.7, 0.6), (0.5, 0.6, 0.7), "holds"),
+        ((0.5, 0.6, 0.7), (0.5, 0.7, 0.6), "does not hold here"),
+        ((0.5, 0.7, 0.6), (0.5, 0.7, 0.6), "holds partly"),
+    ],
+)
+def test_a_peak_is_before_the_last_round(
+    tmp_path: Path,
+    fml: tuple[float, ...],
+    proxyfl: tuple[float, ...],
+    verdict: str,
+) -> None:
+    """FML peaks early if its last mean is below its best before; ProxyFL improves to the end if its
+    last is the best."""
+    groups = [over_rounds("fml", *fml), over_rounds("proxyfl", *proxyfl)]
+    tissue = replace(record("images/histopathology", groups), rounds=15)
+    assert images.peaks(results(tmp_path, tissue)).verdict == verdict
+
+
+def test_a_comparison_says_after_how_many_rounds_it_was_met(tmp_path: Path) -> None:
+    """The paper says "throughout training": beside the end, the rounds on the way are counted."""
+    groups = [
+        over_rounds("proxyfl", 0.5, 0.6, 0.7),
+        over_rounds("fml", 0.6, 0.5, 0.6),
+    ]
+    endoscopy = replace(record("images/kvasir", groups), rounds=15)
+    (row,) = images.above_fml(results(tmp_path, endoscopy)).rows
+    assert row.met
+    assert row.more == "2/3"
 
 
 def test_other_studies_do_not_count(tmp_path: Path) -> None:
