@@ -11,8 +11,8 @@ OPENING = """\
 Every setting of a run (`proxyfl run CONFIG.toml`), made by `make settings` from the source. Change
 one with `--set KEY=VALUE`, or in a TOML file, where the part before the dot is a table:
 `privacy.budget` is `budget` below `[privacy]`. *Per client* means one value for all, or a list with
-one for each. A setting that is absent by default has no value unless it is given; `"none"` takes
-the value from one that has a default. `proxyfl run --print-config` prints them all.
+one for each. A setting that is absent by default has no value until you give it one; `"none"`
+removes the value of a setting that has a default. `proxyfl run --print-config` prints them all.
 
 """
 

@@ -24,11 +24,11 @@ COMMANDS = {
     ),
     "certificate": (
         "budget.certificate",
-        "what each client's releases cost, on a page; whether a page is true",
+        "what each client's releases cost, on a page; check such a page",
     ),
     "audit": (
         "budget.audit",
-        "test a claimed epsilon: how much do peers really learn from the proxies",
+        "test a claimed epsilon: how much peers really learn from the proxies",
     ),
     "ledger": (
         "ledger",

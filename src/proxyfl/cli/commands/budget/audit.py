@@ -37,7 +37,7 @@ above the claim proves, at the stated confidence, that something is wrong.
 
 EPILOG = """\
 examples:
-  proxyfl audit                                  the demo's settings
+  proxyfl audit                                  the default settings
   proxyfl audit experiments/base/images.toml     a config
   proxyfl audit runs/a --client 3 --json         the settings of a run, its client 3
   proxyfl audit runs/a --membership              federations are kept in runs/a; repeat to continue

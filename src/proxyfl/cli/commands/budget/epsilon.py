@@ -24,12 +24,15 @@ With --examples and --batch the sampling rate is B/N. Then N is public, and epsi
 datasets of N records each (zero-out). With --sampling-rate nothing follows from the number of
 records, and epsilon compares a dataset with one that has one record more (add-or-remove).
 
-Epsilon is per record; a person with several is promised less, which --records-per-person says. With
---unit group (privacy.unit in a config) persons are drawn and clipped, N, B and Q count persons, and
-epsilon is per person, however many records they have.
+Epsilon is per record. A person with several records is promised less; --records-per-person prints
+it. With --unit group (privacy.unit in a config) persons are drawn and clipped, N, B and Q count
+persons, and epsilon is per person, however many records they have.
 
-An epoch is floor(N/B) steps, or floor(1/Q). The noise is a multiple of the clipping norm, which
-therefore does not enter.
+Epsilon is end-to-end if beta (learning.beta) is 0. Above 0, give --beta: epsilon is the same number
+and only conditional, because the proxy then learns from a private model without DP.
+
+An epoch is floor(N/B) steps, or floor(1/Q). The noise is a multiple of the clipping norm, so the
+clipping norm itself is not asked for.
 """
 
 EPILOG = """\

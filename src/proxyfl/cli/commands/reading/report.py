@@ -15,8 +15,8 @@ from proxyfl.report import page
 from proxyfl.report.document import judgements, told
 
 DESCRIPTION = """\
-Make a page that shows what each client gains over training alone, at which epsilon and of which
-kind; curves, epsilon over rounds, the communication graph, costs, and class by class results.
+Make a page that shows what each client gains over training alone, and the epsilon and its kind.
+It also has curves, epsilon over rounds, the communication graph, costs, and results by class.
 """
 
 EPILOG = """\

@@ -21,7 +21,7 @@ Run the methods of a config on the same data, partition and seeds; record everyt
 
 EPILOG = """\
 examples:
-  proxyfl run                                    the demo: eight clients, scikit-learn's digits
+  proxyfl run                                    all defaults: eight clients, scikit-learn's digits
   proxyfl run experiments/base/images.toml --data-dir data      a config file, with real data
   proxyfl run --set methods=alone,proxyfl --set privacy.noise_multiplier=2 --set rounds=50
   proxyfl run --print-config > my.toml           every setting with its value, to start from

@@ -36,7 +36,7 @@ examples:
   proxyfl table runs/noise                      means, standard deviations and tests over its runs
 
 A sweep file (docs/sweeps.md):
-  base = "base/images.toml"                     beside this file; the demo's settings without it
+  base = "base/images.toml"                     relative to this file; without it: the defaults
   [set]
   rounds = 100                                  the same in every run
   [grid]                                        every combination of

@@ -10,7 +10,7 @@ from proxyfl.report.live import LOOPBACK, LiveServer, is_loopback, over
 
 DESCRIPTION = """\
 Serve a page that shows a run and follows it to its end. Reachable from this machine only, unless
-another --host is given: then whoever has the address with its token can look, unencrypted.
+another --host is given: then anyone with the address and its token can look, unencrypted.
 """
 
 EPILOG = """\

@@ -27,7 +27,8 @@ examples:
   proxyfl node status north --json
 
 A site's folder holds its keys, its settings (site.toml), its store, its privacy ledger and its
-audit log. Nothing of it leaves the site but the card and the proxies. docs/node.md is a tutorial.
+audit log. Only the card, the signed manifest and signed messages, which carry the proxies, leave
+the site. docs/node.md is a tutorial.
 """
 
 
