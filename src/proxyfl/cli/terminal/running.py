@@ -38,8 +38,9 @@ def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> in
     return _carry_out(action, others, out, args)
 
 
-def resume(path: Path, args: argparse.Namespace, engine: Engine | None) -> int:
-    """Continue the run in the folder ``path``; the exit code."""
+def resume(args: argparse.Namespace, engine: Engine | None) -> int:
+    """Continue the run in the folder ``args.run_folder``; the exit code."""
+    path = folder.existing(args.run_folder)
     action = partial(runner.resume, path, engine=engine)
     return _carry_out(action, _followers(args), path, args)
 

@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from proxyfl import _settings
 from proxyfl.cli.options import COLUMNS, flag, option, repeated
+from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
 
@@ -52,8 +53,9 @@ OPTIONS = (
 
 def execute(args: argparse.Namespace) -> int:
     """Write the store; the same command continues one that was interrupted."""
-    from proxyfl.data import load
-    from proxyfl.data.features.embedding import embed
+    with stopping_at_once():
+        from proxyfl.data import load
+        from proxyfl.data.features.embedding import embed
 
     options: dict[str, Any] = {}
     for text in args.options:
