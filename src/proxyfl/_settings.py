@@ -130,15 +130,16 @@ def to_toml(settings: Any, *, complete: bool = False) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting's dotted key, and its value."""
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Every dotted key and its value, of settings or of a nested mapping."""
+    table = tree if isinstance(tree, Mapping) else _values(tree)
     found: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= flat(value, f"{prefix}{field.name}.")
+    for name, value in table.items():
+        is_mapping = isinstance(value, Mapping) and table is tree
+        if is_mapping or dataclasses.is_dataclass(value):
+            found |= flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + field.name] = value
+            found[prefix + name] = value
     return found
 
 
@@ -215,16 +216,20 @@ def toml_value(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(toml_value, value))}]"
     if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        value = {field.name: getattr(value, field.name) for field in fields}
+        value = _values(value)
     if isinstance(value, Mapping):
-        pairs = [
-            f"{_key(k)} = {toml_value(v)}"
-            for k, v in value.items()
-            if v is not None
-        ]
+        pairs = []
+        for name, inner in value.items():
+            if inner is not None:
+                pairs.append(f"{_key(name)} = {toml_value(inner)}")
         return "{" + ", ".join(pairs) + "}"
     return repr(value)
+
+
+def _values(settings: Any) -> dict[str, Any]:
+    """Field -> its value."""
+    fields = dataclasses.fields(settings)
+    return {field.name: getattr(settings, field.name) for field in fields}
 
 
 def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
@@ -252,7 +257,7 @@ def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
     for name, field in fields.items():
         value = _default(field, default)
         if name in tree:
-            key = f"{path}.{name}" if path else name
+            key = f"{path}.{name}".lstrip(".")
             given[name] = _value(hints[name], value, tree[name], key)
         elif value is MISSING:
             raise ConfigError(_missing(kind, name, where))
@@ -298,10 +303,10 @@ def _converted(
         return tuple(_value(inner, MISSING, each, key) for each in listed)
     if origin is dict and isinstance(value, Mapping):
         inner = typing.get_args(option)[1]
-        return {
-            name: _value(inner, MISSING, v, f"{key}.{name}")
-            for name, v in value.items()
-        }
+        entries = {}
+        for name, each in value.items():
+            entries[name] = _value(inner, MISSING, each, f"{key}.{name}")
+        return entries
     if dataclasses.is_dataclass(option) and (alone or isinstance(value, Mapping)):
         start = default if dataclasses.is_dataclass(default) else MISSING
         return _table(option, start, value, key)
@@ -343,12 +348,9 @@ def _parsed(text: str) -> Any:
 def _tables(settings: Any, path: str) -> Iterator[tuple[str, Any]]:
     """(dotted name, settings) of a tree's root and of each table in it."""
     yield path, settings
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
+    for name, value in _values(settings).items():
         if dataclasses.is_dataclass(value):
-            yield from _tables(
-                value, f"{path}.{field.name}" if path else field.name
-            )
+            yield from _tables(value, f"{path}.{name}".lstrip("."))
 
 
 def _lines(table: Any, *, complete: bool) -> Iterator[str]:

@@ -268,6 +268,15 @@ def named(name: str) -> Measure | None:
     return replace(found, name=name, title=f"{found.title}, own test part")
 
 
+def better_by(name: str, joined: float | None, alone: float | None) -> float | None:
+    """The advantage of the first score; None without two. In a measure of another release, more
+    is better."""
+    if joined is None or alone is None:
+        return None
+    known = named(name)
+    return joined - alone if known is None else known.gain(joined, alone)
+
+
 def title_of(name: str) -> str:
     """A measure as readers see it; the name of one that this release does not know."""
     found = named(name)

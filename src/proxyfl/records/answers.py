@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from proxyfl.federation.methods import Method
-from proxyfl.privacy.guarantee import Epsilon, Kind, largest
+from proxyfl.measures import better_by
+from proxyfl.privacy import guarantee
+from proxyfl.privacy.guarantee import Epsilon, largest
 from proxyfl.records.groups import Group, same
-from proxyfl.records.run import Run, better_by, compared_after
+from proxyfl.records.run import Run, compared_after
 
 Pair = tuple[int, int]
 """(number of the run, client)."""
@@ -200,8 +202,7 @@ def answers(
 
 def weakest(spent: Sequence[Epsilon]) -> Epsilon:
     """The largest epsilon, under the weakest kind among them all."""
-    kinds = list(Kind)
-    kind = max((one.kind for one in spent), key=kinds.index)
+    kind, _ = guarantee.weakest(spent)
     return replace(largest(spent), kind=kind)
 
 

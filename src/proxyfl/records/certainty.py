@@ -11,10 +11,10 @@ Definitions:
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from proxyfl.measures import OWN
+from proxyfl.measures import OWN, better_by
 from proxyfl.records.answers import Answer
 from proxyfl.records.row import own_of
-from proxyfl.records.run import Run, better_by, compared_after
+from proxyfl.records.run import Run, compared_after
 from proxyfl.resampling import Interval, interval
 
 
@@ -87,8 +87,8 @@ def one_class_only(run: Run) -> list[tuple[str, int, str]]:
 
 def kind_of_alone(run: Run) -> str | None:
     """Which ``alone`` the gains are over, in a sentence; None if the run has none."""
-    about = (run.summary or {}).get("methods", {}).get("alone")
-    if about is None:
+    about = run.about("alone")
+    if not about:
         return None
     if any(client.get("keeps") for client in about.get("clients", ())):
         return "alone: the best of the stated estimators for each client, by its own examples."

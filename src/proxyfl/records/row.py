@@ -173,16 +173,6 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def score(
-    row: Mapping[str, Any],
-    role: str,
-    measure: str,
-) -> float | None:
-    """The score of the model in ``role``; None if it was not scored, or not in this measure."""
-    value: float | None = row.get(f"{role}_{measure}")
-    return value
-
-
 def roles(row: Mapping[str, Any]) -> list[Role]:
     """The models that were scored in the round."""
     return [

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from proxyfl._files import finite
-from proxyfl.measures import named, title_of
+from proxyfl._settings import flat
+from proxyfl.measures import better_by, named, title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, Unit, shown
 from proxyfl.records.answers import Answer, Question, answers
 from proxyfl.records.certainty import (
@@ -20,7 +21,7 @@ from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.judged import judged, shares
 from proxyfl.records.palette import looks
 from proxyfl.records.row import Row, scored_in
-from proxyfl.records.run import Run, better_by, flat
+from proxyfl.records.run import Run
 from proxyfl.report.graph import graph
 from proxyfl.report.series import costs, curves, epsilons
 
@@ -74,7 +75,7 @@ def about(run: Run) -> Document:
         "methods": {name: asdict(run.method(name)) for name in run.methods},
         "names": run.clients,
         "classes": run.classes,
-        "clients": (run.summary or {}).get("clients", []),
+        "clients": run.described,
         "confusion": _confusion(run),
         "judged": judgements(run),
         "warnings": warnings(run),
@@ -204,7 +205,7 @@ def _confusion(run: Run) -> Document:
     """Method -> client -> role -> counts and their shares of each true class; ROLE_own is the
     client's own test part."""
     found: Document = {}
-    for name in (run.summary or {}).get("methods", {}):
+    for name in run.summed_up.get("methods", ()):
         found[name] = {}
         for client, by_role in run.confusion(name).items():
             found[name][client] = {

@@ -94,9 +94,9 @@ def _rows(group: Group, method: str) -> Iterable[Row]:
 def _scores(row: Row) -> Iterable[tuple[str, float]]:
     for role in ROLES:
         for measure in names():
-            value = rows.score(row, role, measure)
-            if value is not None:
-                yield f"{role}_{measure}", value
+            key = f"{role}_{measure}"
+            if row.get(key) is not None:
+                yield key, row[key]
 
 
 def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:

@@ -134,9 +134,9 @@ def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
             "There is no quick variant. Say below [quick] what is different in it, or leave out "
             "--quick."
         )
-    fixed = _flat(tree.get("set", {}))
-    grid = _flat(tree.get("grid", {}))
-    for key, value in _flat(tree["quick"]).items():
+    fixed = flat(tree.get("set", {}))
+    grid = flat(tree.get("grid", {}))
+    for key, value in flat(tree["quick"]).items():
         where = grid if key in grid else fixed
         where[key] = value
     return {"set": fixed, "grid": grid, "variant": tree.get("variant", [])}
@@ -145,8 +145,8 @@ def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
     """The changes of each run, in the file's order. The name of a variant stands for its settings
     in what varies."""
-    fixed = _flat(tree.get("set", {}))
-    grid = _flat(tree.get("grid", {}))
+    fixed = flat(tree.get("set", {}))
+    grid = flat(tree.get("grid", {}))
     variants = [_variant(table) for table in tree.get("variant", [])]
     _check_variants(variants)
     _check_keys(fixed, grid, variants)
@@ -210,21 +210,9 @@ def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         raise ConfigError(
             f'Expected a name for each [[variant]], such as name = "honest", got name = {name!r}.'
         )
-    return name, _flat(
-        {key: value for key, value in table.items() if key != "name"}
-    )
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys, whether they were quoted, dotted or written as tables: no setting's value is a
-    table."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
+    changes = flat(table)
+    del changes["name"]
+    return name, changes
 
 
 def _point(base: Config, chosen: _Choice, name: str, where: Path) -> Point:

@@ -218,7 +218,7 @@ def _gained(
     )
     for column in columns:
         table.add_column(escape(column), justify="right", no_wrap=True)
-    listed = (run.summary or {}).get("clients", [])
+    listed = run.described
     for client, name in run.clients.items():
         alone = run.kept("alone", client)
         cells = {"alone": "" if alone is None else f"{alone:.3f}", "examples": ""}

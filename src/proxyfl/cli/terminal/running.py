@@ -84,7 +84,7 @@ def _carry_out(
         return 1
     if args.json:
         notes = result.environment.get("notes", [])
-        print_json({**(result.summary or {}), "notes": notes, "out": str(out)})
+        print_json({**result.summed_up, "notes": notes, "out": str(out)})
     else:
         show_result(result)
     return 0

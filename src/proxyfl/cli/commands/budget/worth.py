@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from proxyfl._settings import flat
 from proxyfl.cli.options import JSON, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
@@ -18,7 +19,6 @@ from proxyfl.privacy.statements.worth import (
     settings_for,
     worth,
 )
-from proxyfl.records.run import flat
 
 if TYPE_CHECKING:
     from proxyfl.simulation.config import Config
