@@ -220,27 +220,23 @@ def judgements(run: Run) -> list[Document]:
     the calibration curve."""
     found = []
     for one in judged(run):
-        for where, on in (("common", one.common), ("own", one.own)):
-            if on is None:
-                continue
-            scores = {}
-            for measure, value in on.measures.items():
-                low, high = on.intervals.get(measure) or (None, None)
-                scores[measure] = [_short(value), _short(low), _short(high)]
-            curve = [
-                [_short(said), _short(true), n] for said, true, n in on.calibration
-            ]
-            found.append(
-                {
-                    "method": one.method,
-                    "client": one.client,
-                    "name": one.name,
-                    "on": where,
-                    "scores": scores,
-                    "calibration": curve,
-                    "confusion": on.confusion,
-                }
-            )
+        scores = {}
+        for measure, value in one.measures.items():
+            low, high = one.intervals.get(measure) or (None, None)
+            scores[measure] = [_short(value), _short(low), _short(high)]
+        curve = []
+        for said, true, n in one.calibration:
+            curve.append([_short(said), _short(true), n])
+        about = {
+            "method": one.method,
+            "client": one.client,
+            "name": one.name,
+            "on": one.on,
+            "scores": scores,
+            "calibration": curve,
+            "confusion": one.confusion,
+        }
+        found.append(about)
     return found
 
 
@@ -254,22 +250,18 @@ def _by_class(run: Run) -> Document:
     that is than ``alone``."""
     kept = {}
     for one in judged(run):
-        if one.common.shares is not None:
-            kept[one.method, one.client] = _diagonal(one.common.shares)
+        if one.on == "common" and one.shares is not None:
+            right = [row[number] for number, row in enumerate(one.shares)]
+            kept[one.method, one.client] = right
     found: Document = {}
     for name in run.methods:
         for client in run.clients:
             own = kept.get((name, run.holder(name, client)))
             alone = kept.get(("alone", client))
             if own is not None:
-                entry: Document = {"accuracy": own, "gain": None}
-                if alone is not None:
-                    entry["gain"] = list(
-                        map(partial(better_by, "accuracy"), own, alone)
-                    )
+                gain = alone and list(
+                    map(partial(better_by, "accuracy"), own, alone)
+                )
+                entry = {"accuracy": own, "gain": gain}
                 found.setdefault(name, {})[client] = entry
     return found
-
-
-def _diagonal(shares: Sequence[Sequence[float | None]]) -> list[float | None]:
-    return [row[number] for number, row in enumerate(shares)]

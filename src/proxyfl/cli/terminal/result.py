@@ -18,7 +18,7 @@ from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread
 from proxyfl.records.certainty import (
-    gain_interval,
+    answer_interval,
     is_within_noise,
     warnings,
 )
@@ -94,13 +94,12 @@ def verdicts(run: Run) -> list[str]:
     for name in run.methods:
         found = answer(group, name, Question(run.measure))
         if found is not None and found.shares and found.gain is not None:
-            sentences.append(_verdict(found, found.gain, gain_interval(run, name)))
+            sentences.append(_verdict(found, found.gain))
     return sentences
 
 
-def _verdict(
-    found: Answer, gain: Spread, interval: tuple[float, float] | None
-) -> str:
+def _verdict(found: Answer, gain: Spread) -> str:
+    interval = answer_interval(found)
     when = "" if found.after is None else f" after {found.after} rounds"
     average = f"they {_on_average(gain.mean)}"
     if is_within_noise(interval):
@@ -248,7 +247,7 @@ def _clinical(run: Run) -> Iterable[Table]:
     clients are sites each of them on its own test part."""
     if len(run.classes) == 2:
         yield kept.measures(run)
-    if any(one.own is not None for one in judged(run)):
+    if any(one.on == "own" for one in judged(run)):
         yield kept.sites(run)
 
 
