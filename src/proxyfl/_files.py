@@ -20,32 +20,32 @@ from proxyfl.errors import InputError, RunError
 
 
 @contextmanager
-def writing(
-    path: Path,
-    *,
-    advice: str = "What was recorded before is intact. Make room, or give another folder.",
-    error: type[InputError] = RunError,
-) -> Iterator[None]:
+def writing(path: Path, *, error: type[InputError] = RunError) -> Iterator[None]:
     """Turn the operating system's refusals within the block into an ``error`` that names
     ``path``."""
     try:
         yield
     except OSError as refused:
         reason = refused.strerror or refused
-        raise error(f"Cannot write {path}: {reason}. {advice}") from refused
+        raise error(
+            f"Cannot write {path}: {reason}. What was recorded before is intact. "
+            "Make room, or give another folder."
+        ) from refused
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A scratch file to write what becomes ``path`` when the block ends well."""
+def whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
+    """A scratch file to write what becomes ``path`` when the block ends well.
+
+    What need not be ``lasting`` is written sooner, and a power cut may leave it damaged."""
     scratch = path.with_name(f".{path.name}.new")
     # Left by a crash, or a link by which somebody has another file overwritten.
     scratch.unlink(missing_ok=True)
     try:
         yield scratch
-        with scratch.open("rb") as written:
-            # else a power cut could leave an empty file under the name
-            os.fsync(written.fileno())
+        if lasting:
+            with scratch.open("rb") as written:
+                os.fsync(written.fileno())
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -74,11 +74,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, lasting: bool = True) -> None:
     """Write a file whole or not at all; make its folder if need be."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as scratch, scratch.open("xb") as file:
+        with whole(path, lasting=lasting) as scratch, scratch.open("xb") as file:
             file.write(content)
 
 

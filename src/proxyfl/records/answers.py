@@ -167,10 +167,9 @@ def answer(
             after = compared_after(run, method, other, asked.against)
         rounds[number] = after
         here = replace(asked, after=after)
-        for client in run.clients_of(method):
-            value = _score(run, method, client, here)
-            if value is not None:
-                scores[number, client] = value
+        own = _scores(run, method, run.clients_of(method), here)
+        for client, value in own.items():
+            scores[number, client] = value
         if other is not None:
             for client, gain in _gains(run, method, other, here).items():
                 gains[number, client] = gain
@@ -190,14 +189,14 @@ def answer(
     )
 
 
-def answers(
-    group: Group,
-    asked: Question,
-    others: Sequence[Run] = (),
-) -> list[Answer]:
+def answers(group: Group, asked: Question) -> list[Answer]:
     """The worth of every method in a group; those without a score are left out."""
-    found = [answer(group, method, asked, others) for method in group.methods]
-    return [one for one in found if one is not None]
+    found = []
+    for method in group.methods:
+        one = answer(group, method, asked)
+        if one is not None:
+            found.append(one)
+    return found
 
 
 def weakest(spent: Sequence[Epsilon]) -> Epsilon:
@@ -215,18 +214,25 @@ def _counterpart(
     """The run to compare with: the same if it has the other method, else one of the same seed."""
     if against in run.methods:
         return run
+    pair = same(run, group.mixed)
     for other in (*group.runs, *others):
-        if against in other.methods and same(other, group.mixed) == same(
-            run, group.mixed
-        ):
+        if against in other.methods and same(other, group.mixed) == pair:
             return other
     return None
 
 
-def _score(run: Run, method: str, client: int, asked: Question) -> float | None:
-    return run.kept(
-        method, client, asked.measure, role=asked.role, after=asked.after
-    )
+def _scores(
+    run: Run, method: str, clients: Sequence[int], asked: Question
+) -> dict[int, float]:
+    """Client -> the score asked for, of those that have one."""
+    found = {}
+    for client in clients:
+        score = run.kept(
+            method, client, asked.measure, role=asked.role, after=asked.after
+        )
+        if score is not None:
+            found[client] = score
+    return found
 
 
 def _gains(
@@ -242,13 +248,11 @@ def _gains(
         ours = theirs
     elif other.method(asked.against).pooled:
         theirs = ours
+    joined = _scores(run, method, ours, asked)
+    alone = _scores(other, asked.against, theirs, asked)
     found = {}
-    for client in ours:
-        if client not in theirs:
-            continue
-        joined = _score(run, method, client, asked)
-        alone = _score(other, asked.against, client, asked)
-        gain = better_by(asked.measure, joined, alone)
+    for client, score in joined.items():
+        gain = better_by(asked.measure, score, alone.get(client))
         if gain is not None:
             found[client] = gain
     return found

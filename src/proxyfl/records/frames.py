@@ -121,14 +121,9 @@ def _gain_rows(runs: tuple[Run, ...]) -> Iterator[Row]:
 
 
 def _method_gains(group: Group, method: str) -> Iterator[Row]:
-    found = {
-        measure: answer(
-            group,
-            method,
-            Question(measure),
-        )
-        for measure in _scored(group, method)
-    }
+    found = {}
+    for measure in _scored(group, method):
+        found[measure] = answer(group, method, Question(measure))
     for number, run in enumerate(group.runs):
         if method not in run.methods:
             continue
@@ -142,13 +137,12 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
                 "name": name,
                 "model": run.method(method).keeps,
             }
+            gains: Row = {}
             for measure, one in found.items():
-                row[measure] = one.scores.get((number, holder)) if one else None
-            for measure, one in found.items():
-                row[f"{measure}_gain"] = (
-                    one.gains.get((number, client)) if one else None
-                )
-            row["gain"] = row.get(f"{run.measure}_gain")
+                row[measure] = one and one.scores.get((number, holder))
+                gains[f"{measure}_gain"] = one and one.gains.get((number, client))
+            row |= gains
+            row["gain"] = gains.get(f"{run.measure}_gain")
             own = found.get(run.measure)
             after = own.rounds.get(number) if own else None
             spent = run.spent(method, holder, after=after)
@@ -171,12 +165,16 @@ def _scored(group: Group, method: str) -> list[str]:
 def _ledger_rows(runs: Iterable[Run]) -> Iterator[Row]:
     for run in runs:
         for method, client, header, charges in run.ledgers():
-            about = {"run": run.name, "method": method, "client": client}
-            about["name"] = header.get("client")
-            about["kind"] = header.get("kind")
-            about["delta"] = header.get("delta")
+            about = {
+                "run": run.name,
+                "method": method,
+                "client": client,
+                "name": header.get("client"),
+                "kind": header.get("kind"),
+                "delta": header.get("delta"),
+            }
             for charge in charges:
-                yield {**about, **charge}
+                yield about | charge
 
 
 def _frame(rows: Iterable[Row]) -> "pandas.DataFrame":

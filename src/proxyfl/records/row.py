@@ -57,12 +57,13 @@ def row_of(
         row |= _score_keys(role, found)
         if found.own is not None:
             row |= _score_keys(own_of(role), found.own)
-    row["epsilon_rdp"] = record.epsilon.rdp
-    row["epsilon_pld"] = record.epsilon.pld
-    row["delta"] = record.epsilon.delta
-    row["epsilon_kind"] = str(record.epsilon.kind)
-    row["epsilon_relation"] = str(record.epsilon.relation)
-    row["epsilon_unit"] = str(record.epsilon.unit)
+    spent = record.epsilon
+    row["epsilon_rdp"] = spent.rdp
+    row["epsilon_pld"] = spent.pld
+    row["delta"] = spent.delta
+    row["epsilon_kind"] = str(spent.kind)
+    row["epsilon_relation"] = str(spent.relation)
+    row["epsilon_unit"] = str(spent.unit)
     row["weight"] = record.weight
     for key in TRAFFIC:
         row[key] = getattr(record.traffic, key)
@@ -117,6 +118,10 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
     for role in ROLES:
         if role in row["confusion"]:
             scores[role] = _score_of(row, role)
+    seconds = {}
+    for part in SECONDS:
+        if f"seconds_{part}" in row:
+            seconds[part] = row[f"seconds_{part}"]
     return ClientRound(
         **{key: row[key] for key in _PLAIN},
         losses=Losses(row["private_loss"], row["proxy_loss"]),
@@ -124,11 +129,7 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
         epsilon=epsilon(row),
         traffic=Traffic(**{key: row[key] for key in TRAFFIC}),
         weight=row["weight"],
-        seconds={
-            part: row[f"seconds_{part}"]
-            for part in SECONDS
-            if f"seconds_{part}" in row
-        },
+        seconds=seconds,
         left=row["left"],
         keeps=row.get("keeps"),
     )
@@ -175,11 +176,11 @@ def _rounded(value: float | None) -> float | None:
 
 def roles(row: Mapping[str, Any]) -> list[Role]:
     """The models that were scored in the round."""
-    return [
-        role
-        for role in ROLES
-        if any(f"{role}_{measure}" in row for measure in MEASURES)
-    ]
+    found: list[Role] = []
+    for role in ROLES:
+        if any(f"{role}_{measure}" in row for measure in MEASURES):
+            found.append(role)
+    return found
 
 
 def scored_in(rows: Iterable[Row]) -> list[str]:
@@ -187,9 +188,11 @@ def scored_in(rows: Iterable[Row]) -> list[str]:
     keys: set[str] = set()
     for row in rows:
         keys.update(row)
-    return [
-        name for name in names() if any(f"{role}_{name}" in keys for role in ROLES)
-    ]
+    found = []
+    for name in names():
+        if any(f"{role}_{name}" in keys for role in ROLES):
+            found.append(name)
+    return found
 
 
 def epsilon(row: Mapping[str, Any]) -> Epsilon:

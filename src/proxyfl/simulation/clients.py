@@ -4,7 +4,7 @@ What a client gets depends on the config and its id alone, so any process can as
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -89,11 +89,9 @@ class Assembly:
     @property
     def row(self) -> Method:
         """The method's row; without DP where the config switches it off."""
-        return (
-            self.method
-            if self.config.privacy.enabled
-            else replace(self.method, dp=False)
-        )
+        if self.config.privacy.enabled:
+            return self.method
+        return replace(self.method, dp=False)
 
     @property
     def settling(self) -> int:
@@ -172,7 +170,10 @@ class Assembly:
 
     def check_models(self) -> None:
         """Build each architecture once and see that it can be trained as the method will."""
-        for i in self._one_per_architecture():
+        first: dict[str, int] = {}
+        for i in range(len(self.clients)):
+            first.setdefault(self.private_spec(i), i)
+        for i in first.values():
             private, proxy = self._models(i)
             for part in (private, proxy):
                 if isinstance(part, Part):
@@ -211,10 +212,10 @@ class Assembly:
     def single_is_private(self) -> bool:
         """True if a single model is built like the private models: ``alone`` always, others by
         ``models.single``."""
-        override = (
-            None if self.method.keeps == "private" else self.config.models.single
-        )
-        return (override or self.method.architecture) == "private"
+        wanted = self.config.models.single
+        if self.method.keeps == "private" or wanted is None:
+            wanted = self.method.architecture
+        return wanted == "private"
 
     def private_spec(self, i: int) -> str:
         """The architecture of client ``i``'s private model."""
@@ -228,14 +229,6 @@ class Assembly:
         if self.method.pooled and isinstance(setting, tuple):
             return setting[0]
         return per_client(name, setting, i, len(self.clients))
-
-    def _one_per_architecture(self) -> Iterator[int]:
-        seen: set[str] = set()
-        for i in range(len(self.clients)):
-            spec = self.private_spec(i)
-            if spec not in seen:
-                seen.add(spec)
-                yield i
 
     def _models(self, i: int) -> tuple[Part | Estimator | None, Part | None]:
         """The private model and the proxy; a single learner has but one of them."""

@@ -83,9 +83,9 @@ class Data:
     @property
     def name(self) -> str:
         """The source in words."""
-        return (
-            self.source if isinstance(self.source, str) else ", ".join(self.source)
-        )
+        if isinstance(self.source, str):
+            return self.source
+        return ", ".join(self.source)
 
 
 @dataclass(frozen=True)
@@ -247,12 +247,10 @@ class Config:
                 f"exchange.settle={self.exchange.settle} leaves none of {self.rounds} rounds to "
                 "train in. Settle for fewer rounds, or raise rounds."
             )
-        repeated = [
-            name for name, count in Counter(self.methods).items() if count > 1
-        ]
-        if repeated:
-            found = f"got {', '.join(repeated)} more than once"
-            raise ConfigError(f"Expected each method once in methods, {found}.")
+        for name, count in Counter(self.methods).items():
+            if count > 1:
+                found = f"got {name} more than once"
+                raise ConfigError(f"Expected each method once in methods, {found}.")
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -280,8 +278,3 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
 def to_toml(config: Config) -> str:
     """The whole config, defaults included, as TOML that ``load`` reads back to an equal one."""
     return _settings.to_toml(config)
-
-
-def keys() -> list[str]:
-    """Every setting's dotted name."""
-    return _settings.keys(Config)

@@ -22,6 +22,7 @@ from proxyfl.privacy.spending.account import Ids
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import numpy_stream
 from proxyfl.simulation.config import Config
+from proxyfl.simulation.perclient import per_client
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,6 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
     """Which of the units with these labels each client has, by the stream ``partition``."""
     settings = config.partition
     generator = numpy_stream(config.seed, "partition")
-    examples = _common_size(settings.examples, settings.clients)
     if settings.kind == "dirichlet":
         return partition.dirichlet(
             labels,
@@ -133,27 +133,16 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
         divide = partial(partition.by_class, classes=settings.classes)
     elif settings.kind == "majority":
         divide = partial(partition.majority, p_major=settings.p_major)
-    parts = divide(
-        labels, clients=settings.clients, examples=examples, generator=generator
-    )
-    if not isinstance(settings.examples, tuple):
-        return parts
-    # A shuffled prefix keeps the mixture of classes.
-    sizes = zip(parts, settings.examples, strict=True)
-    return [np.sort(generator.permutation(part)[:size]) for part, size in sizes]
-
-
-def _common_size(
-    examples: int | tuple[int, ...] | None, clients: int
-) -> int | None:
-    """The size of every part, before those who are to have fewer give some back."""
-    if not isinstance(examples, tuple):
-        return examples
-    if len(examples) != clients:
-        raise ConfigError(
-            f"Expected one value or {clients} for partition.examples, got {len(examples)}."
-        )
-    return max(examples)
+    divide = partial(divide, labels, clients=settings.clients, generator=generator)
+    sizes = settings.examples
+    if not isinstance(sizes, tuple):
+        return divide(examples=sizes)
+    per_client("partition.examples", sizes, 0, settings.clients)  # one for each
+    own = []
+    for part, size in zip(divide(examples=max(sizes)), sizes, strict=True):
+        # A shuffled prefix keeps the mixture of classes.
+        own.append(np.sort(generator.permutation(part)[:size]))
+    return own
 
 
 def _by_site(dataset: Dataset) -> list[partition.Indices]:

@@ -176,7 +176,7 @@ def _check_keys(
     varied: dict[str, Any] = {}
     for _, changes in variants:
         varied |= changes
-    known = configs.keys()
+    known = _settings.keys(Config)
     for key, count in Counter([*fixed, *grid, *varied]).items():
         choice("setting", key, known)
         if count > 1:

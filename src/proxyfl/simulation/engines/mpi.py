@@ -106,8 +106,7 @@ class _Job:
     def rounds(self, task: Task) -> Iterator[RoundReport]:
         """This rank's part of ``task``, whose frames have all been received; WorkerDied if it
         fails."""
-        pooled = self.prepared.methods[task.method].pooled
-        clients = 1 if pooled else len(self.prepared.clients)
+        clients = len(self.prepared.clients_of(task.method))
         own = self.ranks.clients_of(self.endpoint.rank, clients)
         # One endpoint serves all methods: nothing is on its way when a method ends.
         transport = MpiTransport(self.endpoint, clients)
