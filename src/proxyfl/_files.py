@@ -18,6 +18,9 @@ from typing import Any
 
 from proxyfl.errors import InputError, RunError
 
+Document = dict[str, Any]
+"""Plain data, as JSON has them."""
+
 
 @contextmanager
 def writing(path: Path, *, error: type[InputError] = RunError) -> Iterator[None]:

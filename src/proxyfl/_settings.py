@@ -36,6 +36,9 @@ from proxyfl.errors import ConfigError
 
 T = TypeVar("T")
 
+Tree = dict[str, Any]
+"""Nested tables of settings, as TOML has them."""
+
 MISSING = dataclasses.MISSING
 """The default of a setting that must be given."""
 
@@ -71,7 +74,7 @@ class Setting:
         return described(self.hint)
 
 
-def read_toml(path: Path, what: str) -> dict[str, Any]:
+def read_toml(path: Path, what: str) -> Tree:
     """The content of the TOML file at ``path``, which is a ``what`` file."""
     text = read_text(path, f"{what} file", error=ConfigError)
     try:
@@ -95,7 +98,7 @@ def build(
     return built
 
 
-def override(tree: dict[str, Any], text: str) -> None:
+def override(tree: Tree, text: str) -> None:
     """Put the ``key=value`` of a command line's ``--set`` into ``tree``."""
     key, equals, value = text.partition("=")
     if not equals:
@@ -106,7 +109,7 @@ def override(tree: dict[str, Any], text: str) -> None:
     put(tree, key.strip(), _parsed(value.strip()))
 
 
-def put(tree: dict[str, Any], key: str, value: Any) -> None:
+def put(tree: Tree, key: str, value: Any) -> None:
     """Set the dotted ``key`` of a nested mapping."""
     *parents, last = key.split(".")
     for parent in parents:
@@ -130,10 +133,10 @@ def to_toml(settings: Any, *, complete: bool = False) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> Tree:
     """Every dotted key and its value, of settings or of a nested mapping."""
     table = tree if isinstance(tree, Mapping) else _values(tree)
-    found: dict[str, Any] = {}
+    found: Tree = {}
     for name, value in table.items():
         is_mapping = isinstance(value, Mapping) and table is tree
         if is_mapping or dataclasses.is_dataclass(value):
@@ -226,7 +229,7 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
-def _values(settings: Any) -> dict[str, Any]:
+def _values(settings: Any) -> Tree:
     """Field -> its value."""
     fields = dataclasses.fields(settings)
     return {field.name: getattr(settings, field.name) for field in fields}

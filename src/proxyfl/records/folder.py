@@ -29,7 +29,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from proxyfl._files import alone_in, finite, read_json, write_json, writing
+from proxyfl._files import (
+    Document,
+    alone_in,
+    finite,
+    read_json,
+    write_json,
+    writing,
+)
 from proxyfl.errors import RunError
 
 FORMAT = 2
@@ -100,7 +107,7 @@ def fresh(parent: Path, source: str) -> Path:
     return path
 
 
-def environment() -> dict[str, Any]:
+def environment() -> Document:
     """Versions and machine: all that results may depend on besides the config."""
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(
@@ -171,7 +178,7 @@ def cut_metrics(path: Path, size: int) -> None:
         file.truncate(size)
 
 
-def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+def read_metrics(path: Path) -> Iterator[Document]:
     """The lines of ``metrics.jsonl``; a torn last line, of a run that was killed, is passed
     over."""
     file = existing(path) / "metrics.jsonl"

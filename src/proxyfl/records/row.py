@@ -18,7 +18,7 @@ Guarantees:
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from proxyfl._files import finite
@@ -108,7 +108,7 @@ def confusion_of(record: "ClientRound") -> dict[str, list[list[int]]]:
     return found
 
 
-def record_of(row: Mapping[str, Any]) -> "ClientRound":
+def record_of(row: Row) -> "ClientRound":
     """The client's round that ``row_of(..., whole=True)`` wrote down."""
     from proxyfl.federation.exchange import Traffic
     from proxyfl.federation.learners import Losses
@@ -135,7 +135,7 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
     )
 
 
-def _score_of(row: Mapping[str, Any], prefix: str) -> "Score":
+def _score_of(row: Row, prefix: str) -> "Score":
     """The score that ``_score_keys`` wrote down."""
     import torch
 
@@ -152,12 +152,12 @@ def _score_of(row: Mapping[str, Any], prefix: str) -> "Score":
     )
 
 
-def values_of(row: Mapping[str, Any], prefix: str) -> dict[str, float | None]:
+def values_of(row: Row, prefix: str) -> dict[str, float | None]:
     """Measure -> score, under a role or, for the own test part, ``own_of`` it."""
     return {measure: row.get(f"{prefix}_{measure}") for measure in MEASURES}
 
 
-def intervals_of(row: Mapping[str, Any], prefix: str) -> dict[str, Interval | None]:
+def intervals_of(row: Row, prefix: str) -> dict[str, Interval | None]:
     """Measure -> its interval, likewise."""
     found = {}
     for measure, ends in row.get(f"{prefix}_intervals", {}).items():
@@ -165,7 +165,7 @@ def intervals_of(row: Mapping[str, Any], prefix: str) -> dict[str, Interval | No
     return found
 
 
-def calibration_of(row: Mapping[str, Any], prefix: str) -> list[Any]:
+def calibration_of(row: Row, prefix: str) -> list[Any]:
     """The points of the calibration curve, likewise."""
     return [tuple(point) for point in row.get(f"{prefix}_calibration", ())]
 
@@ -174,7 +174,13 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def roles(row: Mapping[str, Any]) -> list[Role]:
+def score(row: Row, role: str, measure: str) -> float | None:
+    """The score of the model in ``role``; None if it was not scored, or not in this measure."""
+    value: float | None = row.get(f"{role}_{measure}")
+    return value
+
+
+def roles(row: Row) -> list[Role]:
     """The models that were scored in the round."""
     found: list[Role] = []
     for role in ROLES:
@@ -195,7 +201,7 @@ def scored_in(rows: Iterable[Row]) -> list[str]:
     return found
 
 
-def epsilon(row: Mapping[str, Any]) -> Epsilon:
+def epsilon(row: Row) -> Epsilon:
     """The client's epsilon at the end of the round; infinite where the row has no bound."""
     bounds = {}
     for accountant in ("rdp", "pld"):

@@ -30,7 +30,7 @@ from proxyfl.federation.methods import METHODS, Method, Role
 from proxyfl.measures import better_by
 from proxyfl.privacy import journal
 from proxyfl.privacy.guarantee import Epsilon, largest
-from proxyfl.records.row import Row, epsilon, roles
+from proxyfl.records.row import Row, epsilon, roles, score
 
 DEFAULT_MEASURE = "accuracy"
 """The measure of runs whose settings name none, as those of release 0.1."""
@@ -110,8 +110,8 @@ class Run:
     def clients(self) -> dict[int, str]:
         """Client id -> name, those of pooled methods left out."""
         found = {}
-        for number, client in enumerate(self.described):
-            found[number] = client["name"]
+        for number, about in enumerate(self.described):
+            found[number] = about["name"]
         for name, by_client in self._rows.items():
             if not self.method(name).pooled:
                 for client, rows in by_client.items():
@@ -207,8 +207,7 @@ class Run:
         if found is None:
             return None
         row, kept = found
-        score: float | None = row.get(f"{role or kept}_{measure or self.measure}")
-        return score
+        return score(row, role or kept, measure or self.measure)
 
     def kept_row(
         self, name: str, client: int, *, after: int | None = None

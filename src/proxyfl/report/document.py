@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from proxyfl._files import finite
+from proxyfl._files import Document, finite
 from proxyfl._settings import flat
 from proxyfl.measures import better_by, named, title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, Unit, shown
@@ -24,8 +24,6 @@ from proxyfl.records.row import Row, scored_in
 from proxyfl.records.run import Run
 from proxyfl.report.graph import graph
 from proxyfl.report.series import costs, curves, epsilons
-
-Document = dict[str, Any]
 
 
 def document(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from proxyfl._files import Document
 from proxyfl.errors import TopologyError
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes
@@ -17,10 +18,10 @@ from proxyfl.records.run import Run
 Edges = list[tuple[int, int, float]]
 
 
-def graph(run: Run) -> dict[str, Any]:
+def graph(run: Run) -> Document:
     """The rounds of a run as pictures of the graph: per method the round numbers and which picture
     each shows. A picture is named by its content, so a schedule that repeats costs nothing."""
-    pictures: dict[str, Any] = {}
+    pictures: Document = {}
     methods: dict[str, dict[str, list[Any]]] = {}
     schedule, note = _topology(run.settings)
     by_round = groupby(run.rows, key=lambda row: (row["method"], row["round"]))
@@ -29,7 +30,7 @@ def graph(run: Run) -> dict[str, Any]:
         if exchange == "none":
             continue
         present, leaving = _who(list(here))
-        picture: dict[str, Any] = {
+        picture: Document = {
             "present": present,
             "leaving": sorted(leaving),
             "edges": [],

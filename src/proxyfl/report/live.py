@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from proxyfl._files import Document
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.records import folder
@@ -92,7 +93,7 @@ def live_page(path: Path) -> str:
     return page.page(content, title=f"ProxyFL live: {run.name}")
 
 
-def news(path: Path, since: str) -> dict[str, Any]:
+def news(path: Path, since: str) -> Document:
     """The document that the page is to show now; None in its place if it shows that already."""
     done = over(path)  # asked before reading, so that what is said to be all is all
     rows, cursor = recorded(path)
@@ -171,7 +172,7 @@ class LiveServer(ThreadingHTTPServer):
             f"?token={self.token}" if self.token else ""
         )
 
-    def news(self, since: str) -> dict[str, Any]:
+    def news(self, since: str) -> Document:
         """The news for a page, at a pace that leaves the machine to the run."""
         started = time.monotonic()
         if started < self._quiet_until and not over(self.path):

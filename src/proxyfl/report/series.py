@@ -11,6 +11,7 @@ from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
+from proxyfl._files import Document
 from proxyfl.measures import names
 from proxyfl.privacy.guarantee import Epsilon, Kind, upward
 from proxyfl.records import row as rows
@@ -25,7 +26,7 @@ SUMS = (*(f"seconds_{part}" for part in SECONDS), "bytes_sent", "bytes_received"
 ByRound = dict[int, list[float]]
 
 
-def curves(group: Group, method: str) -> dict[str, Any]:
+def curves(group: Group, method: str) -> Document:
     """ROLE_MEASURE -> the score over rounds of all clients together, and of each."""
     everyone: dict[str, ByRound] = {}
     by_client: dict[str, dict[int, ByRound]] = {}
@@ -44,7 +45,7 @@ def curves(group: Group, method: str) -> dict[str, Any]:
     return found
 
 
-def epsilons(group: Group, method: str) -> dict[str, Any]:
+def epsilons(group: Group, method: str) -> Document:
     """The epsilon of the clients' data by each round. What was spent stays spent while a client is
     away, and after it has left."""
     paid: dict[int, dict[int, list[Epsilon]]] = {}
@@ -58,7 +59,7 @@ def epsilons(group: Group, method: str) -> dict[str, Any]:
                 units.add(epsilon.unit)
                 here.setdefault(client, []).append(epsilon)
     named = sorted(kinds - {Kind.NONE})
-    found: dict[str, Any] = {"kind": " or ".join(named) or "none", "rounds": []}
+    found: Document = {"kind": " or ".join(named) or "none", "rounds": []}
     if not named:
         return found
     found["unit"] = " or ".join(sorted(units))
@@ -68,7 +69,7 @@ def epsilons(group: Group, method: str) -> dict[str, Any]:
     return found
 
 
-def costs(group: Group, method: str) -> dict[str, Any] | None:
+def costs(group: Group, method: str) -> Document | None:
     """Seconds and bytes, per client and round and in all; None for a method without records."""
     recorded = list(_rows(group, method))
     if not recorded:
@@ -123,13 +124,13 @@ def _paid(run: Run, method: str) -> Iterable[tuple[int, dict[int, Epsilon]]]:
 
 def _range(
     paid: Mapping[int, Mapping[int, list[Epsilon]]], accountant: str
-) -> dict[str, Any]:
+) -> Document:
     """The largest and the smallest over clients and runs, and each client's largest."""
     bound = attrgetter(accountant)
     clients: dict[int, list[float | None]] = {}
     for client in sorted(set().union(*paid.values())):
         clients[client] = []
-    found: dict[str, Any] = {"high": [], "low": [], "clients": clients}
+    found: Document = {"high": [], "low": [], "clients": clients}
     for _, here in sorted(paid.items()):
         every = list(map(bound, chain.from_iterable(here.values())))
         found["high"].append(upward(max(every)))

@@ -8,8 +8,8 @@ import html
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from proxyfl._files import Document
 from proxyfl.records.palette import BLUE, COLOURS, DASHES, GREY, SKY
 from proxyfl.report.page import style
 
@@ -42,7 +42,7 @@ class Line:
     dash: str = "solid"
 
 
-def page(status: dict[str, Any]) -> str:
+def page(status: Document) -> str:
     """The page for a site's status."""
     title = f"{status['name']} of {status['federation']}"
     history = status["history"]
@@ -81,12 +81,12 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-def _standing(status: dict[str, Any]) -> str:
+def _standing(status: Document) -> str:
     running = "running" if status["running"] else "not running"
     return f"{running}, {status['state']}; manifest version {status['version']}"
 
 
-def _cards(status: dict[str, Any]) -> str:
+def _cards(status: Document) -> str:
     last = status["history"][-1] if status["history"] else {}
     heard = "-"
     if last.get("asked") is not None:
@@ -107,7 +107,7 @@ def _cards(status: dict[str, Any]) -> str:
     return f'<ul class="cards">{"".join(drawn)}</ul>'
 
 
-def _scores(history: Sequence[dict[str, Any]]) -> list[Line]:
+def _scores(history: Sequence[Document]) -> list[Line]:
     """The report's dashes say which model a line is about."""
     colour = COLOURS["proxyfl"]
     return [
@@ -116,7 +116,7 @@ def _scores(history: Sequence[dict[str, Any]]) -> list[Line]:
     ]
 
 
-def _epsilon(status: dict[str, Any]) -> list[Line]:
+def _epsilon(status: Document) -> list[Line]:
     spent = _points(status["history"], "epsilon")
     lines = [Line("spent", COLOURS["proxyfl"], spent)]
     budget = status["privacy"]["budget"]
@@ -126,7 +126,7 @@ def _epsilon(status: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def _mass(history: Sequence[dict[str, Any]]) -> list[Line]:
+def _mass(history: Sequence[Document]) -> list[Line]:
     return [
         Line("held", GREY, _points(history, "weight")),
         Line("given away", SKY, _points(history, "mass_out")),
@@ -134,7 +134,7 @@ def _mass(history: Sequence[dict[str, Any]]) -> list[Line]:
     ]
 
 
-def _points(history: Sequence[dict[str, Any]], key: str) -> list[Point]:
+def _points(history: Sequence[Document], key: str) -> list[Point]:
     """(round, value) of the rounds that have one."""
     found = []
     for row in history:
@@ -203,7 +203,7 @@ def _axes(low: float, high: float, first: float, last: float) -> str:
     return "".join(drawn)
 
 
-def _peers(peers: Sequence[dict[str, Any]]) -> str:
+def _peers(peers: Sequence[Document]) -> str:
     rows = []
     for peer in peers:
         ago = peer["seconds_since_contact"]

@@ -24,7 +24,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from proxyfl._files import finite, write_bytes
+from proxyfl._files import Document, finite, write_bytes
 from proxyfl.errors import RunError
 from proxyfl.federation.client import Client
 
@@ -44,7 +44,7 @@ class Checkpoint:
     path: Path
     round: int
     metrics_bytes: int
-    confusion: dict[str, Any]
+    confusion: Document
 
     def restore(self, clients: Iterable[Client]) -> None:
         """Put ``clients`` back to where they were."""
@@ -142,7 +142,7 @@ def newest(folder: Path, *, identity: str) -> Checkpoint | None:
 
 
 def _checked(path: Path, identity: str) -> Checkpoint:
-    manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+    manifest: Document = json.loads((path / "manifest.json").read_text())
     if manifest["version"] != VERSION:
         raise ValueError(f"version {manifest['version']}, expected {VERSION}")
     if manifest["identity"] != identity:

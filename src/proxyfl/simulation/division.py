@@ -137,9 +137,11 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
     sizes = settings.examples
     if not isinstance(sizes, tuple):
         return divide(examples=sizes)
-    per_client("partition.examples", sizes, 0, settings.clients)  # one for each
+    wanted: list[int] = []
+    for i in range(settings.clients):
+        wanted.append(per_client("partition.examples", sizes, i, settings.clients))
     own = []
-    for part, size in zip(divide(examples=max(sizes)), sizes, strict=True):
+    for part, size in zip(divide(examples=max(wanted)), wanted, strict=True):
         # A shuffled prefix keeps the mixture of classes.
         own.append(np.sort(generator.permutation(part)[:size]))
     return own

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from proxyfl._files import read_json, write_json
+from proxyfl._files import Document, read_json, write_json
 from proxyfl.data import Dataset, class_counts
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
@@ -259,7 +259,7 @@ class _Recorder:
         settings = tomllib.loads(to_toml(self.prepared.config))
         return Run(self.path, settings, self.rows, self.summary(), environment)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Document:
         """Final scores, costs and confusion counts per method and client, as plain data."""
         prepared = self.prepared
         methods = prepared.config.methods
@@ -272,7 +272,7 @@ class _Recorder:
             "methods": {name: self._method(name) for name in begun},
         }
 
-    def _method(self, name: str) -> dict[str, Any]:
+    def _method(self, name: str) -> Document:
         method = self.prepared.methods[name]
         own = [row for row in self.rows if row["method"] == name]
         final: dict[int, Row] = {}
@@ -304,7 +304,7 @@ class _Recorder:
             self.confusion[name] = counts
 
 
-def _clients(prepared: Prepared) -> list[dict[str, Any]]:
+def _clients(prepared: Prepared) -> list[Document]:
     """Each client's name and what data it has."""
     labels = prepared.dataset.train.labels.numpy()
     owned = [client.rows.numpy() for client in prepared.clients]

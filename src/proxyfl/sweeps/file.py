@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl import _settings
-from proxyfl._settings import flat
+from proxyfl._settings import Tree, flat
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS
@@ -51,8 +51,8 @@ class _Choice:
     """The settings that tell one run from the others, and all that it changes in the base
     config."""
 
-    varies: dict[str, Any]
-    changes: dict[str, Any]
+    varies: Tree
+    changes: Tree
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _check_distinct(points: Sequence[Point]) -> None:
         seen[point.config] = point.name
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Tree:
     tree = _settings.read_toml(path, "sweep")
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
@@ -127,7 +127,7 @@ def _read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _quickened(tree: Mapping[str, Any]) -> Tree:
     """The sweep's quick variant, as it would be written without [quick]."""
     if not tree.get("quick"):
         raise ConfigError(
@@ -160,7 +160,7 @@ def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
     return choices
 
 
-def _check_variants(variants: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def _check_variants(variants: Sequence[tuple[str, Tree]]) -> None:
     for name, count in Counter(name for name, _ in variants).items():
         if count > 1:
             raise ConfigError(
@@ -171,9 +171,9 @@ def _check_variants(variants: Sequence[tuple[str, dict[str, Any]]]) -> None:
 def _check_keys(
     fixed: Mapping[str, Any],
     grid: Mapping[str, Any],
-    variants: Sequence[tuple[str, dict[str, Any]]],
+    variants: Sequence[tuple[str, Tree]],
 ) -> None:
-    varied: dict[str, Any] = {}
+    varied: Tree = {}
     for _, changes in variants:
         varied |= changes
     known = _settings.keys(Config)
@@ -204,7 +204,7 @@ def _check_grid(grid: Mapping[str, Any], variants: Sequence[object]) -> None:
         )
 
 
-def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _variant(table: Mapping[str, Any]) -> tuple[str, Tree]:
     name = table.get("name")
     if not isinstance(name, str) or not _plain(name):
         raise ConfigError(

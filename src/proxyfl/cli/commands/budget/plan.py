@@ -3,13 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.options import JSON, option, print_json, unit
+from proxyfl.cli.options import JSON, Document, option, print_json, unit
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import WEAK, Unit
 from proxyfl.privacy.statements.planning import (
@@ -93,7 +92,7 @@ def _document(
     found: Sequence[Option],
     largest: int,
     notes: list[str],
-) -> dict[str, Any]:
+) -> Document:
     rows = []
     for fit in found:
         row = asdict(fit) | {"largest_proxy": fit.largest_proxy(args.clients)}

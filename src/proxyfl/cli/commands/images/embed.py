@@ -2,13 +2,12 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
-from proxyfl.cli.options import COLUMNS, flag, option, repeated
+from proxyfl.cli.options import COLUMNS, Document, flag, option, repeated
 from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
@@ -57,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
         from proxyfl.data import load
         from proxyfl.data.features.embedding import embed
 
-    options: dict[str, Any] = {}
+    options: Document = {}
     for text in args.options:
         _settings.override(options, text)
     _check_public(args.source, options)
@@ -79,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_public(source: str, options: dict[str, Any]) -> None:
+def _check_public(source: str, options: Document) -> None:
     """Refuse to whiten records by their own statistics, which no epsilon would cover."""
     for name in ("by", "centre"):
         store = options.get(name)

@@ -3,14 +3,13 @@
 import argparse
 import math
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from proxyfl.cli.commands.ledger.actions import about, on_account
-from proxyfl.cli.options import Actions, option, print_json
+from proxyfl.cli.options import Actions, Document, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import shown
 from proxyfl.privacy.spending.account import Account
@@ -92,7 +91,7 @@ def execute_show(args: argparse.Namespace) -> int:
     return 1 if one.exceeded else 0
 
 
-def _dataset(one: Standing) -> dict[str, Any]:
+def _dataset(one: Standing) -> Document:
     return {
         "dataset": one.dataset,
         "ids": one.ids,
@@ -104,7 +103,7 @@ def _dataset(one: Standing) -> dict[str, Any]:
     }
 
 
-def _release(release: Release) -> dict[str, Any]:
+def _release(release: Release) -> Document:
     first, last = release.entries[0], release.entries[-1]
     return {
         "study": first.study,

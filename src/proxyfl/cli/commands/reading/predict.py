@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from proxyfl import data
-from proxyfl.cli.options import JSON, flag, option, print_json
+from proxyfl.cli.options import JSON, Document, flag, option, print_json
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
@@ -106,7 +105,7 @@ def _inputs(args: argparse.Namespace, about: dict[str, str]) -> NamedRows:
     return NamedRows(x, [str(number) for number in range(len(x))], ())
 
 
-def _write_csv(found: list[dict[str, Any]], names: list[str]) -> None:
+def _write_csv(found: list[Document], names: list[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["id", "class", *names])
     for row in found:
@@ -115,7 +114,7 @@ def _write_csv(found: list[dict[str, Any]], names: list[str]) -> None:
 
 def _predictions(
     probabilities: Tensor, names: list[str], ids: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[Document]:
     """Each example's id, its class, its probability, and those of all classes."""
     rows = []
     for row, identifier in zip(probabilities.tolist(), ids, strict=True):

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.options import option, print_json, repeated
+from proxyfl.cli.options import Document, option, print_json, repeated
 from proxyfl.cli.terminal import kept
 from proxyfl.errors import ConfigError
 from proxyfl.measures import names, title_of
@@ -259,8 +259,8 @@ def _print_csv(found: Overview) -> None:
         print(remark, file=sys.stderr)
 
 
-def _flat(row: Row, found: Overview) -> dict[str, Any]:
-    flat: dict[str, Any] = {"method": row.method}
+def _flat(row: Row, found: Overview) -> Document:
+    flat: Document = {"method": row.method}
     for key, value in row.group.items():
         flat[key] = _value(value)
     clients = row.comparison.over_clients if row.comparison else None

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +13,7 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
-from proxyfl.cli.options import JSON, flag, option, print_json
+from proxyfl.cli.options import JSON, Document, flag, option, print_json
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
@@ -184,7 +183,7 @@ def _indented(text: str) -> str:
 
 def _document(
     points: Sequence[Point], before: dict[str, State], out: Path
-) -> dict[str, Any]:
+) -> Document:
     runs = []
     for point in points:
         runs.append(
@@ -199,7 +198,7 @@ def _document(
     return {"out": str(out), "runs": runs}
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
+def _plain(outcome: Outcome) -> Document:
     return {
         "name": outcome.point.name,
         "seconds": outcome.seconds,

@@ -2,10 +2,17 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
-from proxyfl.cli.options import JSON, Actions, add_action, flag, option, print_json
+from proxyfl.cli.options import (
+    JSON,
+    Actions,
+    Document,
+    add_action,
+    flag,
+    option,
+    print_json,
+)
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.checking import Checked, check
 from proxyfl.data.tables.faults import KINDS
@@ -48,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
     return 1 if any(file.faults for file in found) else 0
 
 
-def _as_json(file: Checked) -> dict[str, Any]:
+def _as_json(file: Checked) -> Document:
     return {
         "file": str(file.path),
         "rows": file.tally.rows,

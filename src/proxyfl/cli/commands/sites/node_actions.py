@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +14,7 @@ from rich.table import Table
 from proxyfl import _settings
 from proxyfl._files import write_text
 from proxyfl.cli.commands.sites.founding import read_card
-from proxyfl.cli.options import print_json
+from proxyfl.cli.options import Document, print_json
 from proxyfl.errors import ConfigError
 from proxyfl.node import export as exporting
 from proxyfl.node.exchange import store
@@ -208,7 +207,7 @@ def _stop_on_signals(stopping: threading.Event, say: Callable[[str], None]) -> N
         signal.signal(signal.SIGTERM, stop)
 
 
-def _show_status(found: dict[str, Any]) -> None:
+def _show_status(found: Document) -> None:
     console = Console(highlight=False)
     state = "running" if found["running"] else "not running"
     console.print(
