@@ -77,7 +77,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_bytes(path: Path, content: bytes, *, lasting: bool = True) -> None:
+def write_bytes(
+    path: Path,
+    content: bytes,
+    *,
+    lasting: bool = True,
+) -> None:
     """Write a file whole or not at all; make its folder if need be."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +101,10 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_text(
-    path: Path, what: str = "file", *, error: type[InputError] = RunError
+    path: Path,
+    what: str = "file",
+    *,
+    error: type[InputError] = RunError,
 ) -> str:
     """The UTF-8 text of the ``what`` at ``path``; ``error`` says why if there is none."""
     try:
@@ -109,7 +117,10 @@ def read_text(
 
 
 def read_json(
-    path: Path, what: str = "file", *, error: type[InputError] = RunError
+    path: Path,
+    what: str = "file",
+    *,
+    error: type[InputError] = RunError,
 ) -> Any:
     """The JSON document of the ``what`` at ``path``; ``error`` says why if there is none."""
     text = read_text(path, what, error=error)

@@ -55,7 +55,8 @@ class Curve:
 
         steps = np.diff(self.negatives, prepend=0)
         heights = self.positives - np.diff(self.positives, prepend=0) / 2
-        found: Array = (steps * heights).sum(-1) / self._all
+        pairs = self.positives[..., -1] * self.negatives[..., -1]
+        found: Array = (steps * heights).sum(-1) / pairs
         return found
 
     def average_precision(self) -> "Array":
@@ -86,12 +87,6 @@ class Curve:
 
         enough = _rates(self.positives) >= sensitivity - _ROUNDING
         found: Array = 1 - np.where(enough, _rates(self.negatives), 1.0).min(-1)
-        return found
-
-    @property
-    def _all(self) -> "Array":
-        """The number of pairs of a positive and a negative."""
-        found: Array = self.positives[..., -1] * self.negatives[..., -1]
         return found
 
 

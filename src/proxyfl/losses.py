@@ -90,17 +90,21 @@ BALANCES = ("none", "weights", "prior")
 """The ways to make up for uneven classes."""
 
 
-def balance_for(way: str, shares: Sequence[float], *, public: bool) -> Balance:
+def balance_for(
+    way: str,
+    shares: Sequence[float],
+    *,
+    public: bool,
+) -> Balance:
     """The balance for classes with these shares; ``public`` if the shares are publicly known.
 
     ``weights`` are inverse shares with mean 1 over examples; ``prior`` offsets are log shares."""
     if way == "none":
         return NO_BALANCE
     if way == "weights":
-        return Balance(
-            tuple(1 / (len(shares) * share) for share in shares), (), public
-        )
-    return Balance((), tuple(math.log(share) for share in shares), public)
+        inverse = tuple(1 / (len(shares) * share) for share in shares)
+        return Balance(weights=inverse, public=public)
+    return Balance(offsets=tuple(map(math.log, shares)), public=public)
 
 
 def class_shares(y: Tensor, classes: int) -> list[float]:

@@ -126,10 +126,10 @@ def per_class(predictions: Predictions) -> list[float | None]:
     """Accuracy within each true class; None for a class without test examples."""
     totals = predictions.confusion.sum(1).tolist()
     right = predictions.confusion.diagonal().tolist()
-    return [
-        hits / total if total else None
-        for hits, total in zip(right, totals, strict=True)
-    ]
+    shares = []
+    for hits, total in zip(right, totals, strict=True):
+        shares.append(hits / total if total else None)
+    return shares
 
 
 def macro_accuracy(predictions: Predictions) -> float | None:
@@ -182,9 +182,7 @@ def log_loss(predictions: Predictions) -> float | None:
     return float(predictions.losses.mean())
 
 
-def calibration(
-    predictions: Predictions, bins: int = 10
-) -> list[tuple[float, float, int]]:
+def calibration(predictions: Predictions) -> list[tuple[float, float, int]]:
     """The calibration curve of class 1, or of the predicted class if there are more than two.
 
     For each tenth of [0, 1] that has examples: the mean probability, the share that came true, and
@@ -200,18 +198,14 @@ def calibration(
     else:
         said = probabilities.max(1)
         true = probabilities.argmax(1) == predictions.labels
-    tenth = np.minimum((said * bins).astype(int), bins - 1)
+    tenth = np.minimum((said * 10).astype(int), 9)
     curve = []
-    for number in range(bins):
+    for number in range(10):
         here = tenth == number
         if here.any():
-            curve.append(
-                (
-                    float(said[here].mean()),
-                    float(true[here].mean()),
-                    int(here.sum()),
-                )
-            )
+            mean = float(said[here].mean())
+            share = float(true[here].mean())
+            curve.append((mean, share, int(here.sum())))
     return curve
 
 
@@ -268,7 +262,11 @@ def named(name: str) -> Measure | None:
     return replace(found, name=name, title=f"{found.title}, own test part")
 
 
-def better_by(name: str, joined: float | None, alone: float | None) -> float | None:
+def better_by(
+    name: str,
+    joined: float | None,
+    alone: float | None,
+) -> float | None:
     """The advantage of the first score; None without two. In a measure of another release, more
     is better."""
     if joined is None or alone is None:

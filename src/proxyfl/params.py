@@ -50,9 +50,8 @@ def split(model: nn.Module, flat: Tensor) -> list[Tensor]:
 def fingerprint(model: nn.Module) -> str:
     """A short hash of the names, shapes and types of the trainable parameters: equal means
     exchangeable."""
-    layout = [
-        (name, tuple(p.shape), str(p.dtype))
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    ]
+    layout = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            layout.append((name, tuple(parameter.shape), str(parameter.dtype)))
     return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 Interval = tuple[float, float]
 
+_TAIL = (1 - 0.95) / 2
+_ENDS = (_TAIL, 1 - _TAIL)
+"""The quantiles between which the middle 95 % lie."""
+
 _CELLS = 2**21
 """Multiplicities that are held at a time: 16 MB."""
 
@@ -46,11 +50,10 @@ def resampled(
     for weights in _samples(persons, times, seed):
         by_weights = weighted(predictions, weights)
         for name in MEASURES:
-            values = (
-                _known(by_weights[name])
-                if name in by_weights
-                else _one_by_one(name, predictions, weights)
-            )
+            if name in by_weights:
+                values = _known(by_weights[name])
+            else:
+                values = _one_by_one(name, predictions, weights)
             found.setdefault(name, []).extend(values)
     return found
 
@@ -62,7 +65,9 @@ def _known(values: "Array") -> list[float | None]:
 
 
 def _one_by_one(
-    name: str, predictions: Predictions, weights: "Array"
+    name: str,
+    predictions: Predictions,
+    weights: "Array",
 ) -> list[float | None]:
     """A measure that somebody added to the list, on the rows of each sample."""
     import numpy as np
@@ -75,17 +80,14 @@ def _one_by_one(
     return found
 
 
-def interval(
-    values: Iterable[float | None], level: float = 0.95
-) -> Interval | None:
-    """The middle ``level`` of bootstrap values; None where there are none."""
-    import numpy as np
-
+def interval(values: Iterable[float | None]) -> Interval | None:
+    """The middle 95 % of bootstrap values; None where there are none."""
     defined = [value for value in values if value is not None]
     if not defined:
         return None
-    tail = (1 - level) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
+    import numpy as np  # whoever reads runs without intervals does not wait for it
+
+    low, high = np.quantile(defined, _ENDS)
     return float(low), float(high)
 
 
@@ -97,15 +99,12 @@ def weighted(predictions: Predictions, weights: "Array") -> dict[str, "Array"]:
     labels = predictions.labels
     right = predictions.logits.argmax(1) == labels
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = {
-            "accuracy": _mean(weights, right),
-            "macro_accuracy": _over_classes(
-                [
-                    _mean(weights[:, labels == label], right[labels == label])
-                    for label in range(predictions.classes)
-                ]
-            ),
-        }
+        found = {"accuracy": _mean(weights, right)}
+        by_class = []
+        for label in range(predictions.classes):
+            here = labels == label
+            by_class.append(_mean(weights[:, here], right[here]))
+        found["macro_accuracy"] = _over_classes(by_class)
         if not predictions.finite:  # a model that diverged
             nothing = np.full(len(weights), np.nan)
             of_probabilities = (*CURVES, "brier", "log_loss")
@@ -117,7 +116,9 @@ def weighted(predictions: Predictions, weights: "Array") -> dict[str, "Array"]:
 
 
 def _samples(
-    persons: "NDArray[np.int64]", times: int, seed: int
+    persons: "NDArray[np.int64]",
+    times: int,
+    seed: int,
 ) -> Iterator["Array"]:
     """Blocks of multiplicities (samples, examples): a person's examples are drawn together."""
     import numpy as np

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def derive(seed: int, name: str, *index: int) -> int:
+def derive(
+    seed: int,
+    name: str,
+    *index: int,
+) -> int:
     """A 63-bit seed for the stream ``name`` (and client, round ...) below ``seed``."""
     digest = hashlib.sha256(
         repr((int(seed), name, *map(int, index))).encode()
@@ -32,14 +36,22 @@ def derive(seed: int, name: str, *index: int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def stream(seed: int, name: str, *index: int) -> "torch.Generator":
+def stream(
+    seed: int,
+    name: str,
+    *index: int,
+) -> "torch.Generator":
     """A torch generator for the stream ``name``."""
     import torch
 
     return torch.Generator().manual_seed(derive(seed, name, *index))
 
 
-def numpy_stream(seed: int, name: str, *index: int) -> "np.random.Generator":
+def numpy_stream(
+    seed: int,
+    name: str,
+    *index: int,
+) -> "np.random.Generator":
     """A NumPy generator for the stream ``name``."""
     import numpy as np
 
@@ -88,7 +100,12 @@ class Seeded:
 
     simulated = True
 
-    def __init__(self, seed: int, name: str, *index: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        name: str,
+        *index: int,
+    ) -> None:
         self._generator = stream(seed, name, *index)
 
     def bits(self, n: int) -> "NDArray[np.uint64]":

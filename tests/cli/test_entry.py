@@ -11,8 +11,13 @@ import pytest
 
 PATIENCE = 120
 
-SHIM = "import sys; from proxyfl.cli import entry; print('ours', flush=True); sys.exit(entry.main())"
-"""What an installed command does, and a word once our own code is there."""
+SHIM = """\
+import sys
+from proxyfl.cli import entry
+print("ours", flush=True)
+sys.exit(entry.main())
+"""
+"""What an installed command does, with a word once our own code is there."""
 
 
 def interruptible() -> None:

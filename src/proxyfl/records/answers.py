@@ -126,21 +126,25 @@ class Answer:
 
     @property
     def _as_run(self) -> Method:
-        having = (run for run in self.group.runs if self.method in run.methods)
-        return next(having).method(self.method)
+        number = next(iter(self.rounds))
+        return self.group.runs[number].method(self.method)
 
     def by_client(self) -> dict[int, Spread]:
         """The gain of each client, over runs."""
         found: dict[int, list[float]] = {}
         for (_, client), gain in self.gains.items():
             found.setdefault(client, []).append(gain)
-        return {client: spread(values) for client, values in sorted(found.items())}
+        spreads = {}
+        for client, values in sorted(found.items()):
+            spreads[client] = spread(values)
+        return spreads
 
     def by_seed(self) -> dict[int, list[float]]:
         """The gain of the clients of each seed."""
         found: dict[int, list[float]] = {}
         for (number, _), gain in self.gains.items():
-            found.setdefault(self.group.runs[number].seed, []).append(gain)
+            seed = self.group.runs[number].seed
+            found.setdefault(seed, []).append(gain)
         return found
 
 
@@ -222,7 +226,10 @@ def _counterpart(
 
 
 def _scores(
-    run: Run, method: str, clients: Sequence[int], asked: Question
+    run: Run,
+    method: str,
+    clients: Sequence[int],
+    asked: Question,
 ) -> dict[int, float]:
     """Client -> the score asked for, of those that have one."""
     found = {}

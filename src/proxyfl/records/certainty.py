@@ -68,8 +68,9 @@ def kind_of_alone(run: Run) -> str | None:
     about = run.about("alone")
     if not about:
         return None
-    if any(client.get("keeps") for client in about.get("clients", ())):
-        return "alone: the best of the stated estimators for each client, by its own examples."
+    for client in about.get("clients", ()):
+        if client.get("keeps"):
+            return "alone: the best of the stated estimators for each client, by its own examples."
     return "alone: the private model, trained at home by the same settings as the others."
 
 
@@ -102,15 +103,22 @@ def _kept_counts(run: Run) -> Iterator[tuple[str, int, list[list[int]]]]:
 
 
 def _differences(
-    run: Run, name: str, client: int, asked: Question
+    run: Run,
+    name: str,
+    client: int,
+    asked: Question,
 ) -> list[float | None] | None:
     """A client's gain on each bootstrap sample; None where it is not known."""
     over = asked.against
-    if over not in run.methods or compared_after(run, name, run, over) is not None:
+    if over not in run.methods:
+        return None
+    if compared_after(run, name, run, over) is not None:
         return None
     joined = _resampled(run, name, client, asked.measure)
     alone = _resampled(run, over, client, asked.measure)
-    if joined is None or alone is None or len(joined) != len(alone):
+    if joined is None or alone is None:
+        return None
+    if len(joined) != len(alone):
         return None
     gains = []
     for ours, theirs in zip(joined, alone, strict=True):
@@ -119,7 +127,10 @@ def _differences(
 
 
 def _resampled(
-    run: Run, name: str, client: int, measure: str
+    run: Run,
+    name: str,
+    client: int,
+    measure: str,
 ) -> list[float | None] | None:
     """The score of the model kept on each sample, which only the run's own measure has."""
     if measure.removeprefix(OWN) != run.measure:

@@ -72,7 +72,8 @@ def create(
         "notes": list(notes),
     }
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        is_empty = path.is_dir() and not any(path.iterdir())
+        if path.exists() and not is_empty:
             raise RunError(
                 f"{path} exists already. Give another folder with --out, or remove it."
             )
@@ -158,7 +159,9 @@ def check_data(path: Path, data: int) -> None:
 
 def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     """Add lines to ``metrics.jsonl``, flushed before it returns; the size of the file then."""
-    lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
+    lines = ""
+    for row in rows:
+        lines += json.dumps(finite(row)) + "\n"
     with (
         writing(path / "metrics.jsonl"),
         (path / "metrics.jsonl").open("ab") as file,

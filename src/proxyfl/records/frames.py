@@ -62,7 +62,11 @@ class Runs:
     def gains(self) -> "pandas.DataFrame":
         """Per run, method and client: what the kept model reaches by every measure, what it gains
         over ``alone`` (``gain`` by the run's own measure), and the epsilon."""
-        return _frame(_gain_rows(self.runs))
+        rows: list[Row] = []
+        for group in groups(self.runs):
+            for method in group.methods:
+                rows += _method_gains(group, method)
+        return _frame(rows)
 
     @cached_property
     def ledger(self) -> "pandas.DataFrame":
@@ -114,15 +118,11 @@ def _metric_rows(runs: Iterable[Run]) -> Iterator[Row]:
             yield {"run": run.name, "seed": run.seed, **bounded}
 
 
-def _gain_rows(runs: tuple[Run, ...]) -> Iterator[Row]:
-    for group in groups(runs):
-        for method in group.methods:
-            yield from _method_gains(group, method)
-
-
 def _method_gains(group: Group, method: str) -> Iterator[Row]:
+    finals = chain.from_iterable(run.finals(method) for run in group.runs)
     found = {}
-    for measure in _scored(group, method):
+    asked = [*measures.MEASURES, *scored_in(finals)]
+    for measure in dict.fromkeys(asked):
         found[measure] = answer(group, method, Question(measure))
     for number, run in enumerate(group.runs):
         if method not in run.methods:
@@ -154,12 +154,6 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
                     "epsilon_kind": str(spent.kind),
                     "epsilon_unit": str(spent.unit),
                 }
-
-
-def _scored(group: Group, method: str) -> list[str]:
-    """The measures, and those on a client's own test part where there is one."""
-    finals = chain.from_iterable(run.finals(method) for run in group.runs)
-    return list(dict.fromkeys([*measures.MEASURES, *scored_in(finals)]))
 
 
 def _ledger_rows(runs: Iterable[Run]) -> Iterator[Row]:

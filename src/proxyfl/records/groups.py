@@ -94,7 +94,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 def differ(runs: Sequence[Run], key: str) -> bool:
     """True if a setting has more than one value in some runs."""
-    return len({run.flat.get(key) for run in runs}) > 1
+    values = {run.flat.get(key) for run in runs}
+    return len(values) > 1
 
 
 def setting(runs: Sequence[Run], key: str) -> str:

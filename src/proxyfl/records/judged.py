@@ -59,9 +59,10 @@ def judged(run: Run) -> Iterator[Judged]:
                 continue
             row, role = found
             name = method if pooled else run.clients.get(client, f"client {client}")
-            for on, where in (("common", role), ("own", own_of(role))):
-                if on == "own" and f"{where}_accuracy" not in row:
-                    continue
+            places = {"common": str(role)}
+            if f"{own_of(role)}_accuracy" in row:
+                places["own"] = own_of(role)
+            for on, where in places.items():
                 yield Judged(
                     method,
                     client,

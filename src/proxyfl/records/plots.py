@@ -43,7 +43,7 @@ def gain(runs: "Runs", measure: str) -> go.Figure:
     gains = runs.gains
     column = f"{measure}_gain"
     for method, (colour, _) in looks(gains["method"]).items():
-        rows = gains[(gains["method"] == method) & gains[column].notna()]
+        rows = gains[gains["method"] == method].dropna(subset=[column])
         if method == "alone" or rows.empty:
             continue
         hover = []

@@ -154,14 +154,17 @@ def _score_of(row: Row, prefix: str) -> "Score":
 
 def values_of(row: Row, prefix: str) -> dict[str, float | None]:
     """Measure -> score, under a role or, for the own test part, ``own_of`` it."""
-    return {measure: row.get(f"{prefix}_{measure}") for measure in MEASURES}
+    found = {}
+    for measure in MEASURES:
+        found[measure] = row.get(f"{prefix}_{measure}")
+    return found
 
 
 def intervals_of(row: Row, prefix: str) -> dict[str, Interval | None]:
     """Measure -> its interval, likewise."""
-    found = {}
-    for measure, ends in row.get(f"{prefix}_intervals", {}).items():
-        found[measure] = None if ends is None else (ends[0], ends[1])
+    found = dict(row.get(f"{prefix}_intervals", {}))
+    for measure, ends in found.items():
+        found[measure] = ends and tuple(ends)
     return found
 
 
@@ -174,7 +177,11 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def score(row: Row, role: str, measure: str) -> float | None:
+def score(
+    row: Row,
+    role: str,
+    measure: str,
+) -> float | None:
     """The score of the model in ``role``; None if it was not scored, or not in this measure."""
     value: float | None = row.get(f"{role}_{measure}")
     return value

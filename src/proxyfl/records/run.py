@@ -80,7 +80,8 @@ class Run:
 
     def about(self, name: str) -> Mapping[str, Any]:
         """The summary of a method; empty before there is one."""
-        found: Mapping[str, Any] = self.summed_up.get("methods", {}).get(name, {})
+        by_name = self.summed_up.get("methods", {})
+        found: Mapping[str, Any] = by_name.get(name, {})
         return found
 
     @property
@@ -123,7 +124,8 @@ class Run:
         """The number of rounds that each method has on record."""
         done = dict.fromkeys(self.methods, 0)
         for row in self.rows:
-            done[row["method"]] = max(done[row["method"]], row["round"] + 1)
+            name = row["method"]
+            done[name] = max(done[name], row["round"] + 1)
         return done
 
     @property
@@ -210,10 +212,15 @@ class Run:
         return score(row, role or kept, measure or self.measure)
 
     def kept_row(
-        self, name: str, client: int, *, after: int | None = None
+        self,
+        name: str,
+        client: int,
+        *,
+        after: int | None = None,
     ) -> tuple[Row, Role] | None:
         """The row in which the model that a client keeps was last scored, and its role there."""
-        row = self.final(name, self.holder(name, client), after=after)
+        holder = self.holder(name, client)
+        row = self.final(name, holder, after=after)
         if row is None:
             return None
         keeps = self.method(name).keeps
@@ -302,7 +309,8 @@ class Run:
         found: dict[str, set[int]] = {}
         for row in self.rows:
             if roles(row):
-                found.setdefault(row["method"], set()).add(row["round"] + 1)
+                rounds = found.setdefault(row["method"], set())
+                rounds.add(row["round"] + 1)
         return {name: sorted(rounds) for name, rounds in found.items()}
 
     @cached_property
@@ -345,7 +353,8 @@ class Run:
         client: int,
         after: int | None,
     ) -> Iterator[Row]:
-        for row in reversed(self._rows.get(name, {}).get(client, [])):
+        rows = self._rows.get(name, {}).get(client, [])
+        for row in reversed(rows):
             if after is None or row["round"] < after:
                 yield row
 
@@ -370,8 +379,9 @@ def compared_after(
     """After how many rounds two methods are compared; None: at their ends."""
     if run.over(name) and other.over(over):
         return None
-    common = set(run.scored_after(name)) & set(other.scored_after(over))
-    return max(common, default=0)
+    ours = set(run.scored_after(name))
+    theirs = set(other.scored_after(over))
+    return max(ours & theirs, default=0)
 
 
 def _hashable(value: Any) -> Any:

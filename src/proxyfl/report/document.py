@@ -42,14 +42,7 @@ def document(
         "measures": {name: title_of(name) for name in recorded},
         "kinds": {str(kind): kind.sentence for kind in Kind},
         "units": {str(unit): unit.sentence for unit in Unit},
-        "groups": [
-            _group(
-                group,
-                runs,
-                recorded,
-            )
-            for group in groups(runs)
-        ],
+        "groups": [_group(group, runs, recorded) for group in groups(runs)],
         "runs": [about(run) for run in runs],
     }
     plain: Document = finite(content)
@@ -58,6 +51,11 @@ def document(
 
 def about(run: Run) -> Document:
     """A run's own part of the document, besides what it shares with its group."""
+    environment = dict(run.environment)
+    notes = environment.pop("notes", [])
+    methods = {}
+    for name in run.methods:
+        methods[name] = asdict(run.method(name))
     return {
         "name": run.name,
         "seed": run.seed,
@@ -66,18 +64,16 @@ def about(run: Run) -> Document:
         "finished": run.finished,
         "ended": run.summary is not None,
         "settings": run.flat,
-        "environment": flat(
-            {key: run.environment[key] for key in run.environment if key != "notes"}
-        ),
-        "simulation": bool(run.environment.get("simulation", False)),
-        "methods": {name: asdict(run.method(name)) for name in run.methods},
+        "environment": flat(environment),
+        "simulation": bool(environment.get("simulation", False)),
+        "methods": methods,
         "names": run.clients,
         "classes": run.classes,
         "clients": run.described,
         "confusion": _confusion(run),
         "judged": judgements(run),
         "warnings": warnings(run),
-        "notes": run.environment.get("notes", []),
+        "notes": notes,
         "by_class": _by_class(run),
         "additions": run.additions,
         "graph": graph(run),
@@ -141,15 +137,18 @@ def _group(
     for measure in measures:
         found = answers(group, Question(measure))
         by_measure[measure] = [_answer(one) for one in found]
+    charts: Document = {"curves": {}, "epsilons": {}, "costs": {}}
+    for name in group.methods:
+        charts["curves"][name] = curves(group, name)
+        charts["epsilons"][name] = epsilons(group, name)
+        charts["costs"][name] = costs(group, name)
     return {
         "label": group.label,
         "runs": members,
         "clients": group.clients,
         "budget": _budget(group.runs[0]),
         "answers": by_measure,
-        "curves": {name: curves(group, name) for name in group.methods},
-        "epsilons": {name: epsilons(group, name) for name in group.methods},
-        "costs": {name: costs(group, name) for name in group.methods},
+        **charts,
     }
 
 
@@ -157,21 +156,18 @@ def _answer(found: Answer) -> Document:
     names = found.group.clients
     clients = []
     for client, gain in found.by_client().items():
-        pairs = [pair for pair in found.scores if pair[1] == client]
-        scores = [found.scores[pair] for pair in pairs] or list(
-            found.scores.values()
-        )
-        clients.append(
-            {
-                "name": names.get(client, f"client {client}"),
-                "score": sum(scores) / len(scores),
-                "gain": gain.mean,
-                "low": gain.low,
-                "high": gain.high,
-                "n": gain.n,
-                "interval": answer_interval(found, client),
-            }
-        )
+        own = [value for (_, who), value in found.scores.items() if who == client]
+        scores = own or list(found.scores.values())
+        about = {
+            "name": names.get(client, f"client {client}"),
+            "score": sum(scores) / len(scores),
+            "gain": gain.mean,
+            "low": gain.low,
+            "high": gain.high,
+            "n": gain.n,
+            "interval": answer_interval(found, client),
+        }
+        clients.append(about)
     weak = found.epsilon.kind is not Kind.NONE and found.epsilon.weak
     words = shown(found.epsilon.best, 2)
     return verdict(found) | {

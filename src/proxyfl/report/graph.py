@@ -107,16 +107,12 @@ def _star(present: tuple[int, ...], leaving: frozenset[int]) -> Edges:
     """Everyone sends all to the first client that stays, and those who stay get an equal share
     back."""
     staying = [client for client in present if client not in leaving]
-    hub, share = staying[0], _short(1 / len(staying))
-    return [
-        (
-            c,
-            hub,
-            1.0,
-        )
-        for c in present
-        if c != hub
-    ] + [(hub, c, share) for c in staying if c != hub]
+    hub = staying[0]
+    share = _short(1 / len(staying))
+    edges = [(client, hub, 1.0) for client in present if client != hub]
+    for client in staying[1:]:
+        edges.append((hub, client, share))
+    return edges
 
 
 def _short(share: float) -> float:

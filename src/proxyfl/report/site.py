@@ -47,13 +47,15 @@ def page(status: Document) -> str:
     title = f"{status['name']} of {status['federation']}"
     history = status["history"]
     measure = status["measure"]
+    running = "running" if status["running"] else "not running"
+    standing = f"{running}, {status['state']}; manifest version {status['version']}"
     events = [
         (_text(event), str(times))
         for event, times in sorted(status["events"].items())
     ]
     parts = [
         f"<h1>{_text(title)}</h1>",
-        f'<p class="quiet">{_text(_standing(status))}</p>',
+        f'<p class="quiet">{_text(standing)}</p>',
         _cards(status),
         _figure(
             f"{measure} on this site's own test examples",
@@ -79,11 +81,6 @@ def page(status: Document) -> str:
 
 def _text(value: object) -> str:
     return html.escape(str(value))
-
-
-def _standing(status: Document) -> str:
-    running = "running" if status["running"] else "not running"
-    return f"{running}, {status['state']}; manifest version {status['version']}"
 
 
 def _cards(status: Document) -> str:
@@ -143,7 +140,12 @@ def _points(history: Sequence[Document], key: str) -> list[Point]:
     return found
 
 
-def _figure(title: str, lines: Sequence[Line], *, from_zero: bool = True) -> str:
+def _figure(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    from_zero: bool = True,
+) -> str:
     drawn = [line for line in lines if len(line.points) > 1]
     content = '<p class="empty">After two rounds there is something to draw.</p>'
     if drawn:
@@ -151,7 +153,12 @@ def _figure(title: str, lines: Sequence[Line], *, from_zero: bool = True) -> str
     return f"<figure><h3>{_text(title)}</h3>{content}</figure>"
 
 
-def _chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
+def _chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    from_zero: bool,
+) -> str:
     """The curves as a picture, with their names above and the ends of both axes named."""
     every = list(itertools.chain.from_iterable(line.points for line in lines))
     rounds = [x for x, _ in every]
@@ -185,7 +192,12 @@ def _chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
     return f'{opening} aria-label="{_text(title)}">{"".join(drawn)}</svg>'
 
 
-def _axes(low: float, high: float, first: float, last: float) -> str:
+def _axes(
+    low: float,
+    high: float,
+    first: float,
+    last: float,
+) -> str:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     drawn = []
     for part in (0.0, 0.5, 1.0):

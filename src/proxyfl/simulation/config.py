@@ -70,7 +70,8 @@ class Data:
         number("data.test_fraction", self.test_fraction, above=0, below=1)
         choice("data.faults", self.faults, ("refuse", "skip"))
         names = self.class_names
-        if names and (len(names) < 2 or len(set(names)) < len(names)):
+        distinct = len(set(names))
+        if names and (distinct < 2 or distinct < len(names)):
             raise ConfigError(
                 f"Expected two or more distinct names in data.classes, got {list(names)}."
             )
@@ -239,12 +240,10 @@ class Config:
         if not self.methods:
             expected = "Expected at least one method in methods, got none."
             raise ConfigError(f"{expected} See `proxyfl methods`.")
-        if (
-            isinstance(self.exchange.settle, int)
-            and self.exchange.settle >= self.rounds
-        ):
+        settle = self.exchange.settle
+        if isinstance(settle, int) and settle >= self.rounds:
             raise ConfigError(
-                f"exchange.settle={self.exchange.settle} leaves none of {self.rounds} rounds to "
+                f"exchange.settle={settle} leaves none of {self.rounds} rounds to "
                 "train in. Settle for fewer rounds, or raise rounds."
             )
         for name, count in Counter(self.methods).items():

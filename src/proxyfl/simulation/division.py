@@ -91,7 +91,8 @@ def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
 
 def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
     """The rows of each client."""
-    settings, labels = config.partition, dataset.train.labels.numpy()
+    settings = config.partition
+    labels = dataset.train.labels.numpy()
     examples = settings.examples
     if settings.kind in ("dirichlet", "site") and examples is not None:
         raise ConfigError(
@@ -107,14 +108,18 @@ def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
 
 
 def _persons_divided(
-    config: Config, units: Units, labels: partition.Indices
+    config: Config,
+    units: Units,
+    labels: partition.Indices,
 ) -> list[partition.Indices]:
     """Divide persons as records are, each with the class of their first record, so that all records
     of a person are at one client."""
     person = units.numbers().numpy()
     _, first = np.unique(person, return_index=True)
-    parts = _divided(config, labels[first])
-    return [np.flatnonzero(np.isin(person, part)) for part in parts]
+    found = []
+    for part in _divided(config, labels[first]):
+        found.append(np.flatnonzero(np.isin(person, part)))
+    return found
 
 
 def _divided(config: Config, labels: partition.Indices) -> list[partition.Indices]:
@@ -139,11 +144,14 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
         return divide(examples=sizes)
     wanted: list[int] = []
     for i in range(settings.clients):
-        wanted.append(per_client("partition.examples", sizes, i, settings.clients))
+        size: int = per_client("partition.examples", sizes, i, settings.clients)
+        wanted.append(size)
     own = []
-    for part, size in zip(divide(examples=max(wanted)), wanted, strict=True):
+    parts = divide(examples=max(wanted))
+    for part, size in zip(parts, wanted, strict=True):
         # A shuffled prefix keeps the mixture of classes.
-        own.append(np.sort(generator.permutation(part)[:size]))
+        shuffled = generator.permutation(part)
+        own.append(np.sort(shuffled[:size]))
     return own
 
 

@@ -102,7 +102,11 @@ def _defined(found: Judged) -> list[str]:
     return [name for name, value in found.measures.items() if value is not None]
 
 
-def _over_clients(found: list[Judged], method: str, measure: str) -> str:
+def _over_clients(
+    found: list[Judged],
+    method: str,
+    measure: str,
+) -> str:
     values = []
     for one in found:
         value = one.measures.get(measure)

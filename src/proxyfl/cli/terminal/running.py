@@ -26,11 +26,18 @@ from proxyfl.simulation.config import Config
 from proxyfl.simulation.engines.serial import Engine
 
 
-def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> int:
+def begin(
+    config: Config,
+    args: argparse.Namespace,
+    engine: Engine | None,
+) -> int:
     """Run ``config`` in a new folder; the exit code."""
     out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
     others = _followers(args)
-    quiet = args.json or _will_download(config)
+    quiet = args.json
+    source = SOURCES.get(config.data.name)
+    if source is not None and source.find(config.data.directory) is None:
+        quiet = True  # the data are fetched first, which shows a bar of its own
     with spinner("Loading the data and building the models", quiet=quiet):
         prepared = runner.prepare(config)
     show_notes(prepared.dataset.notes, Console(stderr=True))
@@ -43,12 +50,6 @@ def resume(args: argparse.Namespace, engine: Engine | None) -> int:
     path = folder.existing(args.run_folder)
     action = partial(runner.resume, path, engine=engine)
     return _carry_out(action, _followers(args), path, args)
-
-
-def _will_download(config: Config) -> bool:
-    """Tell whether the data are fetched first, which shows a bar of its own."""
-    source = SOURCES.get(config.data.name)
-    return source is not None and source.find(config.data.directory) is None
 
 
 def _followers(args: argparse.Namespace) -> list[runner.Callback]:

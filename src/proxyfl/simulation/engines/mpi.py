@@ -88,7 +88,10 @@ class _Job:
 
     @classmethod
     def on(
-        cls, endpoint: MpiEndpoint, prepared: Prepared, out: Path | None
+        cls,
+        endpoint: MpiEndpoint,
+        prepared: Prepared,
+        out: Path | None,
     ) -> "_Job":
         """The job on the rank of ``endpoint``, which keeps its own clients' examples alone."""
         ranks = Ranks(
@@ -141,7 +144,12 @@ class _Job:
             raise self._stalled(rank, "reported nothing", timeout)
         return RoundReport.from_dict(json.loads(text))
 
-    def _stalled(self, rank: int, what: str, seconds: float) -> WorkerDied:
+    def _stalled(
+        self,
+        rank: int,
+        what: str,
+        seconds: float,
+    ) -> WorkerDied:
         return WorkerDied(
             f"{self.ranks.describe(rank)} stalled: it {what} for {seconds:g} s. "
             "If a round takes that long, raise exchange.timeout."
@@ -177,7 +185,9 @@ def _lead(
 
 
 def _follow(
-    endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str, Method]
+    endpoint: MpiEndpoint,
+    dataset: Dataset | None,
+    methods: Mapping[str, Method],
 ) -> None:
     """Take part in what rank 0 plans, until it plans nothing more."""
     try:

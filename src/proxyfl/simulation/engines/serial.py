@@ -87,7 +87,9 @@ Engine = Callable[[Prepared, Sequence[Task], Path | None], Iterator[RoundReport]
 
 
 def rounds(
-    prepared: Prepared, tasks: Sequence[Task], out: Path | None
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    out: Path | None,
 ) -> Iterator[RoundReport]:
     """The engine of one process: every client is here, and proxies move through memory."""
     for task in tasks:
@@ -124,13 +126,20 @@ def rounds_of(
     yield RoundReport(name, config.rounds, ended=True)
 
 
-def _is_due(round: int, every: int, config: Config) -> bool:
+def _is_due(
+    round: int,
+    every: int,
+    config: Config,
+) -> bool:
     """True in every n-th round, and in the last."""
     return (round + 1) % every == 0 or round == config.rounds - 1
 
 
 def _records(
-    prepared: Prepared, task: Task, clients: Sequence[Client], transport: Transport
+    prepared: Prepared,
+    task: Task,
+    clients: Sequence[Client],
+    transport: Transport,
 ) -> Iterator[list[ClientRound]]:
     config, method = prepared.config, prepared.methods[task.method]
     presences = prepared.presences[task.method]
@@ -151,7 +160,10 @@ def _records(
 
 
 def _save_models(
-    path: Path, method: str, assembly: Assembly, clients: Sequence[Client]
+    path: Path,
+    method: str,
+    assembly: Assembly,
+    clients: Sequence[Client],
 ) -> None:
     for client in clients:
         for role, model in client.learner.models().items():

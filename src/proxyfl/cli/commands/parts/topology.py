@@ -268,7 +268,10 @@ def _verdict(found: Document) -> list[str]:
 def _not_all_heard(found: Document) -> list[str]:
     limit = _count(found["limit"], "round")
     lines = [f"Not everyone has heard from everyone within {limit}."]
-    if all(_is_passed_on_whole(row["shares"]) for row in found["rounds"]):
+    most = 0
+    for row in found["rounds"]:
+        most = max(most, *map(len, row["shares"]))
+    if most == 1:
         lines[0] += (
             " Proxies are passed on whole: each client holds one client's mass, nothing is "
             "averaged."
@@ -288,10 +291,6 @@ def _not_all_heard(found: Document) -> list[str]:
             "what arrives."
         )
     return lines
-
-
-def _is_passed_on_whole(columns: list[dict[int, float]]) -> bool:
-    return all(len(shares) == 1 for shares in columns)
 
 
 def _count(number: int, word: str) -> str:

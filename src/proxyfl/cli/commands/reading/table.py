@@ -96,18 +96,15 @@ def remarks(found: Overview) -> list[str]:
         "the first proxy and the "
         "test set), so these p-values are smaller than they should be."
     )
-    seeds = min(comparison.seeds for comparison in compared)
+    seeds = min(one.seeds for one in compared)
     if seeds < FEWEST_SEEDS:
         said.append(
             f"There is no test over seeds: that takes {FEWEST_SEEDS} or more, and some row has "
             f"{seeds}."
         )
-    if any(comparison.over_seeds is not None for comparison in compared):
-        fewest = min(
-            comparison.seeds
-            for comparison in compared
-            if comparison.over_seeds is not None
-        )
+    tested = [one.seeds for one in compared if one.over_seeds is not None]
+    if tested:
+        fewest = min(tested)
         said.append(
             "p over seeds: tests the means of the seeds, which are independent. Trust these. "
             f"With {fewest} seeds the signed-rank test cannot give less than "
@@ -130,7 +127,7 @@ def _header(found: Overview) -> list[str]:
         if _has_intervals(found):
             header.append("95 % of it")
         header += ["p t-test", "p signed-rank"]
-    if any(comparison.over_seeds is not None for comparison in compared):
+    if any(one.over_seeds is not None for one in compared):
         header += ["p t-test, seeds", "p signed-rank, seeds"]
     return header
 
@@ -141,17 +138,14 @@ def _has_intervals(found: Overview) -> bool:
 
 def _cells(row: Row, width: int, *, intervals: bool) -> list[str]:
     """A row as text, as wide as the header is."""
-    count = (
-        f"{row.clients} x {row.seeds}"
-        if row.clients
-        else f"{row.score.n} in {row.seeds} seeds"
-    )
+    count = f"{row.score.n} in {row.seeds} seeds"
+    if row.clients:
+        count = f"{row.clients} x {row.seeds}"
+    epsilon = "no DP"
+    if row.epsilon is not None:
+        epsilon = f"{shown(row.epsilon, 2)} {row.kind}"
     cells = [row.method, *map(_value, row.group.values())]
-    cells += [
-        _spread(row.score.mean, row.score.std),
-        count,
-        _epsilon(row),
-    ]
+    cells += [_spread(row.score.mean, row.score.std), count, epsilon]
     if row.comparison is not None:
         over = row.comparison.over_clients
         deviation = None if over.std is None else over.std * 100
@@ -185,10 +179,6 @@ def _between(interval: Interval | None) -> str:
         return ""
     low, high = interval
     return f"{low * 100:+.1f} to {high * 100:+.1f}"
-
-
-def _epsilon(row: Row) -> str:
-    return "no DP" if row.epsilon is None else f"{shown(row.epsilon, 2)} {row.kind}"
 
 
 def _p(test: PairedTest) -> list[str]:

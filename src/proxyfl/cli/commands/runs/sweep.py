@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,11 +91,12 @@ def execute(
         raise
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:
-        ended = {
-            "failed": len(failed),
-            "outcomes": [_plain(outcome) for outcome in outcomes],
-        }
-        print_json(_document(points, before, out) | ended)
+        ended = []
+        for one in outcomes:
+            about = {"name": one.point.name, "seconds": one.seconds}
+            ended.append(about | {"error": one.error})
+        found = {"failed": len(failed), "outcomes": ended}
+        print_json(_document(points, before, out) | found)
     else:
         _print_end(points, outcomes, failed, _again(args, out), out)
     return 1 if failed else 0
@@ -147,7 +149,7 @@ class Progress(Display):
             after = f"{how} after {duration(outcome.seconds)}"
             self.say(f"{after}: {outcome.point.name} ({so_far})")
             if outcome.error is not None:
-                self.say(_indented(outcome.error))
+                self.say(textwrap.indent(outcome.error, "    "))
         self._ended = len(status.outcomes)
         for name in status.running:
             if name not in self._begun:
@@ -167,18 +169,12 @@ class Progress(Display):
         return table
 
     def _so_far(self) -> str:
-        done = self.skipped + len(self._status.outcomes)
-        return f"{done} of {self.runs} done{_remaining(self._status)}"
-
-
-def _remaining(status: Status) -> str:
-    if status.seconds_left is None or not (status.running or status.waiting):
-        return ""
-    return f", about {duration(status.seconds_left)} left"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
+        status = self._status
+        done = self.skipped + len(status.outcomes)
+        said = f"{done} of {self.runs} done"
+        if status.seconds_left is None or not (status.running or status.waiting):
+            return said
+        return f"{said}, about {duration(status.seconds_left)} left"
 
 
 def _document(
@@ -186,24 +182,15 @@ def _document(
 ) -> Document:
     runs = []
     for point in points:
-        runs.append(
-            {
-                "name": point.name,
-                "folder": str(point.folder),
-                "settings": dict(point.settings),
-                "before": before[point.name],
-                "state": state(point.folder),
-            }
-        )
+        about = {
+            "name": point.name,
+            "folder": str(point.folder),
+            "settings": dict(point.settings),
+            "before": before[point.name],
+            "state": state(point.folder),
+        }
+        runs.append(about)
     return {"out": str(out), "runs": runs}
-
-
-def _plain(outcome: Outcome) -> Document:
-    return {
-        "name": outcome.point.name,
-        "seconds": outcome.seconds,
-        "error": outcome.error,
-    }
 
 
 def _print_plan(

@@ -56,9 +56,12 @@ def show(args: argparse.Namespace) -> int:
         print_json({**dataclasses.asdict(agreed), "hash": agreed.digest})
         return 0
     console = Console(highlight=False)
+    length = f"{agreed.rounds} rounds"
+    if agreed.ends:
+        length = f"at most {length} until {agreed.ends}"
     console.print(
         f"{agreed.name}, version {agreed.version}: {len(agreed.members)} members, "
-        f"{_length(agreed)}, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
+        f"{length}, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
         f"{len(agreed.input.classes)} classes, {agreed.graph.topology} graph"
     )
     if agreed.schema is not None:
@@ -89,12 +92,6 @@ def show(args: argparse.Namespace) -> int:
         "Each member: compare fingerprints and hash, then `proxyfl node accept`."
     )
     return 0
-
-
-def _length(agreed: manifest.Manifest) -> str:
-    if not agreed.ends:
-        return f"{agreed.rounds} rounds"
-    return f"at most {agreed.rounds} rounds until {agreed.ends}"
 
 
 def try_out(args: argparse.Namespace) -> int:
