@@ -97,7 +97,8 @@ def write_text(path: Path, content: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON document, whole or not at all; what is infinite becomes null."""
-    write_text(path, json.dumps(finite(content), indent=1, allow_nan=False) + "\n")
+    text = json.dumps(finite(content), indent=1, allow_nan=False)
+    write_text(path, f"{text}\n")
 
 
 def read_text(

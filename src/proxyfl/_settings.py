@@ -174,12 +174,13 @@ def documentation(kind: type) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     texts = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(
-            field.target, ast.Name
-        ):
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        if not isinstance(field.target, ast.Name):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            texts[field.target.id] = " ".join(str(below.value.value).split())
+            words = str(below.value.value).split()
+            texts[field.target.id] = " ".join(words)
     return texts
 
 
@@ -244,7 +245,12 @@ def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
     return field.default
 
 
-def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
+def _table(
+    kind: Any,
+    default: Any,
+    tree: Any,
+    path: str,
+) -> Any:
     """A ``kind`` with the values of ``tree``, and those of ``default`` for what is not there."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"Expected a table for {path!r}, got {tree!r}.")
@@ -280,7 +286,12 @@ def _missing(kind: type, name: str, where: str) -> str:
     return f"Expected {expected} for {name!r}{where}, got none. {meaning}".strip()
 
 
-def _value(hint: Any, default: Any, value: Any, key: str) -> Any:
+def _value(
+    hint: Any,
+    default: Any,
+    value: Any,
+    key: str,
+) -> Any:
     """``value`` as one of the types that ``hint`` allows."""
     options = _options(hint)
     if value == _NOTHING and type(None) in options and str not in options:
@@ -371,5 +382,6 @@ def _lines(table: Any, *, complete: bool) -> Iterator[str]:
 
 
 def _key(name: str) -> str:
-    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-    return name if bare else toml_value(name)
+    letters = name.replace("-", "").replace("_", "")
+    is_bare = name.isascii() and letters.isalnum()
+    return name if is_bare else toml_value(name)

@@ -39,7 +39,8 @@ class Predictions:
         """The softmax of the logits: one row of probabilities per example."""
         from scipy.special import softmax
 
-        found: NDArray[np.float64] = softmax(self.logits.astype(float), axis=1)
+        logits = self.logits.astype(float)
+        found: NDArray[np.float64] = softmax(logits, axis=1)
         return found
 
     def taken(self, rows: "NDArray[Any]") -> "Predictions":
@@ -60,7 +61,8 @@ class Predictions:
             return None
         known = self._curves
         if label not in known:
-            known[label] = Curve.of(self.probabilities[:, label], is_label)
+            scores = self.probabilities[:, label]
+            known[label] = Curve.of(scores, is_label)
         return known[label]
 
     @cached_property
@@ -84,9 +86,8 @@ class Predictions:
 
         logits = self.logits.astype(float)
         rows = range(len(self.labels))
-        found: NDArray[np.float64] = (
-            logsumexp(logits, axis=1) - logits[rows, self.labels]
-        )
+        true = logits[rows, self.labels]
+        found: NDArray[np.float64] = logsumexp(logits, axis=1) - true
         return found
 
     @cached_property
@@ -158,7 +159,8 @@ def _measure_of_curve(name: str, title: str) -> Measure:
         if not two and name not in AREAS:
             return None
         found = []
-        for label in [1] if two else range(predictions.classes):
+        labels = [1] if two else range(predictions.classes)
+        for label in labels:
             curve = predictions.curve(label)
             if curve is not None:
                 found.append(float(CURVES[name](curve)))

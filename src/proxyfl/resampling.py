@@ -127,10 +127,12 @@ def _samples(
     generator = np.random.default_rng(seed)
     at_once = max(1, _CELLS // len(persons))
     for start in range(0, times, at_once):
-        block = np.empty((min(at_once, times - start), len(persons)))
+        samples = min(at_once, times - start)
+        block = np.empty((samples, len(persons)))
         for row in block:
             drawn = generator.integers(len(names), size=len(names))
-            row[:] = np.bincount(drawn, minlength=len(names))[number_of]
+            counts = np.bincount(drawn, minlength=len(names))
+            row[:] = counts[number_of]
         yield block
 
 
@@ -141,19 +143,24 @@ def _of_curves(predictions: Predictions, weights: "Array") -> dict[str, "Array"]
 
     two = predictions.classes == 2
     found: dict[str, list[Array]] = {name: [] for name in CURVES}
-    for label in [1] if two else range(predictions.classes):
+    labels = [1] if two else range(predictions.classes)
+    for label in labels:
         scores = predictions.probabilities[:, label]
         curve = Curve.of(scores, predictions.labels == label, weights)
-        both = (curve.positives[:, -1] > 0) & (curve.negatives[:, -1] > 0)
+        some_positives = curve.positives[:, -1] > 0
+        some_negatives = curve.negatives[:, -1] > 0
+        both = some_positives & some_negatives
         for name, compute in CURVES.items():
             defined = both if two or name in AREAS else np.zeros_like(both)
-            found[name].append(np.where(defined, compute(curve), np.nan))
+            values = np.where(defined, compute(curve), np.nan)
+            found[name].append(values)
     return {name: _over_classes(values) for name, values in found.items()}
 
 
 def _mean(weights: "Array", values: "NDArray[Any]") -> "Array":
     """The weighted mean in each sample; NaN without examples."""
-    found: Array = (weights @ values.astype(float)) / weights.sum(1)
+    sums = weights @ values.astype(float)
+    found: Array = sums / weights.sum(1)
     return found
 
 

@@ -30,9 +30,8 @@ def derive(
     *index: int,
 ) -> int:
     """A 63-bit seed for the stream ``name`` (and client, round ...) below ``seed``."""
-    digest = hashlib.sha256(
-        repr((int(seed), name, *map(int, index))).encode()
-    ).digest()
+    text = repr((int(seed), name, *map(int, index)))
+    digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
@@ -44,7 +43,8 @@ def stream(
     """A torch generator for the stream ``name``."""
     import torch
 
-    return torch.Generator().manual_seed(derive(seed, name, *index))
+    own = derive(seed, name, *index)
+    return torch.Generator().manual_seed(own)
 
 
 def numpy_stream(
@@ -145,7 +145,8 @@ class System:
     def bits(self, n: int) -> "NDArray[np.uint64]":
         import numpy as np
 
-        return np.frombuffer(ssl.RAND_bytes(8 * n), dtype=np.uint64)
+        drawn = ssl.RAND_bytes(8 * n)
+        return np.frombuffer(drawn, dtype=np.uint64)
 
     def uniform(self, n: int) -> "Tensor":
         import numpy as np

@@ -35,8 +35,9 @@ def document(
     more."""
     methods = distinct(run.methods for run in runs)
     recorded = _recorded(runs)
+    now = datetime.datetime.now(datetime.UTC)
     content = {
-        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "made": now.isoformat(timespec="seconds"),
         "live": live,
         "looks": looks(methods),
         "measures": {name: title_of(name) for name in recorded},
@@ -202,10 +203,10 @@ def _confusion(run: Run) -> Document:
     for name in run.summed_up.get("methods", ()):
         found[name] = {}
         for client, by_role in run.confusion(name).items():
-            found[name][client] = {
-                role: {"counts": counts, "shares": shares(counts)}
-                for role, counts in by_role.items()
-            }
+            about = {}
+            for role, counts in by_role.items():
+                about[role] = {"counts": counts, "shares": shares(counts)}
+            found[name][client] = about
     return found
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from proxyfl._files import Document
@@ -24,7 +25,7 @@ def graph(run: Run) -> Document:
     pictures: Document = {}
     methods: dict[str, dict[str, list[Any]]] = {}
     schedule, note = _topology(run.settings)
-    by_round = groupby(run.rows, key=lambda row: (row["method"], row["round"]))
+    by_round = groupby(run.rows, key=itemgetter("method", "round"))
     for (name, round), here in by_round:
         exchange = run.method(name).exchange
         if exchange == "none":
@@ -39,9 +40,8 @@ def graph(run: Run) -> Document:
             picture["edges"] = _edges(exchange, schedule, round, present, leaving)
         except TopologyError as error:
             note = note or str(error)
-        key = hashlib.blake2b(
-            json.dumps(picture).encode(), digest_size=6
-        ).hexdigest()
+        content = json.dumps(picture).encode()
+        key = hashlib.blake2b(content, digest_size=6).hexdigest()
         pictures[key] = picture
         shown = methods.setdefault(name, {"rounds": [], "pictures": []})
         shown["rounds"].append(round)

@@ -49,10 +49,9 @@ def page(status: Document) -> str:
     measure = status["measure"]
     running = "running" if status["running"] else "not running"
     standing = f"{running}, {status['state']}; manifest version {status['version']}"
-    events = [
-        (_text(event), str(times))
-        for event, times in sorted(status["events"].items())
-    ]
+    events = []
+    for event, times in sorted(status["events"].items()):
+        events.append((_text(event), str(times)))
     parts = [
         f"<h1>{_text(title)}</h1>",
         f'<p class="quiet">{_text(standing)}</p>',
@@ -107,10 +106,10 @@ def _cards(status: Document) -> str:
 def _scores(history: Sequence[Document]) -> list[Line]:
     """The report's dashes say which model a line is about."""
     colour = COLOURS["proxyfl"]
-    return [
-        Line(role, colour, _points(history, role), dash)
-        for role, dash in DASHES.items()
-    ]
+    lines = []
+    for role, dash in DASHES.items():
+        lines.append(Line(role, colour, _points(history, role), dash))
+    return lines
 
 
 def _epsilon(status: Document) -> list[Line]:
@@ -136,7 +135,8 @@ def _points(history: Sequence[Document], key: str) -> list[Point]:
     found = []
     for row in history:
         if row.get(key) is not None:
-            found.append((float(row["round"] + 1), float(row[key])))
+            number = float(row["round"] + 1)
+            found.append((number, float(row[key])))
     return found
 
 
@@ -166,10 +166,13 @@ def _chart(
     low = 0.0 if from_zero else min(values)
     high = max(values)
     first, last = min(rounds), max(rounds)
+    wide = (last - first) or 1.0
+    tall = (high - low) or 1.0
 
     def place(point: Point) -> str:
-        across = (point[0] - first) / ((last - first) or 1.0)
-        up = (point[1] - low) / ((high - low) or 1.0)
+        round, value = point
+        across = (round - first) / wide
+        up = (value - low) / tall
         x = LEFT + (WIDTH - LEFT - RIGHT) * across
         y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * up
         return f"{x:.1f},{y:.1f}"
@@ -222,7 +225,9 @@ def _peers(peers: Sequence[Document]) -> str:
         contact = "never" if ago is None else f"{ago:.0f} s ago"
         if ago is None or ago >= 60:
             contact = f'<span class="late">{contact}</span>'
-        cells = [_text(peer[key]) for key in ("name", "state", "round", "owed")]
+        cells = []
+        for key in ("name", "state", "round", "owed"):
+            cells.append(_text(peer[key]))
         rows.append([*cells, contact])
     titles = ("site", "state", "round", "shares owed to it", "last contact")
     return _table(titles, rows)

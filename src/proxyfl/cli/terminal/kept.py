@@ -3,6 +3,7 @@ common test set and on each site's own; confusion counts; calibration. The numbe
 ``records.judged``."""
 
 from collections.abc import Callable
+from operator import itemgetter
 
 from rich.markup import escape
 from rich.table import Table
@@ -49,8 +50,8 @@ def sites(run: Run) -> Table:
         place = (one.name == one.method, one.client, one.method)
         cells = rows.setdefault(place, [escape(one.name), escape(one.method)])
         cells.append(_with_interval(one, run.measure))
-    for _, cells in sorted(rows.items(), key=lambda row: row[0][:2]):
-        table.add_row(*cells)
+    for place in sorted(rows, key=itemgetter(0, 1)):
+        table.add_row(*rows[place])
     return table
 
 
@@ -64,7 +65,8 @@ def confusion(run: Run) -> Table:
         table.add_column(f"taken for {escape(name)}", justify="right")
     for one in judged(run):
         about = (escape(one.method), escape(one.name), one.on)
-        rows = zip(classes, one.confusion or (), one.shares or (), strict=False)
+        counted = one.confusion or ()
+        rows = zip(classes, counted, one.shares or (), strict=False)
         for label, counts, shares in rows:
             cells = []
             for count, share in zip(counts, shares, strict=True):
@@ -99,7 +101,11 @@ SHOWN: dict[str, Callable[[Run], Table]] = {
 
 def _defined(found: Judged) -> list[str]:
     """The measures in which a model has a score."""
-    return [name for name, value in found.measures.items() if value is not None]
+    defined = []
+    for name, value in found.measures.items():
+        if value is not None:
+            defined.append(name)
+    return defined
 
 
 def _over_clients(

@@ -3,8 +3,8 @@
 The commands import this module when they run something: it loads PyTorch, and their options and
 ``--print-config`` need none."""
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from proxyfl.simulation.engines.serial import Engine
 
 def begin(
     config: Config,
-    args: argparse.Namespace,
+    args: Namespace,
     engine: Engine | None,
 ) -> int:
     """Run ``config`` in a new folder; the exit code."""
@@ -45,14 +45,14 @@ def begin(
     return _carry_out(action, others, out, args)
 
 
-def resume(args: argparse.Namespace, engine: Engine | None) -> int:
+def resume(args: Namespace, engine: Engine | None) -> int:
     """Continue the run in the folder ``args.run_folder``; the exit code."""
     path = folder.existing(args.run_folder)
     action = partial(runner.resume, path, engine=engine)
     return _carry_out(action, _followers(args), path, args)
 
 
-def _followers(args: argparse.Namespace) -> list[runner.Callback]:
+def _followers(args: Namespace) -> list[runner.Callback]:
     """The callbacks besides the terminal's that the options ask for."""
     found = tracking.from_names(args.track)
     if args.live:
@@ -67,7 +67,7 @@ def _carry_out(
     action: Callable[..., Run],
     others: Sequence[runner.Callback],
     out: Path,
-    args: argparse.Namespace,
+    args: Namespace,
 ) -> int:
     """Do ``action`` with progress shown, then show its result; if it is interrupted, say how
     to resume."""

@@ -1,6 +1,6 @@
 """``proxyfl certificate``: what each client's releases cost, and whether a page is true."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print the certificates, or check those in a file; 1 if one does not hold."""
     if args.check is not None:
         return _check(args)
@@ -134,7 +134,7 @@ def _chosen(documents: list[Document], client: str) -> Document:
     )
 
 
-def _check(args: argparse.Namespace) -> int:
+def _check(args: Namespace) -> int:
     text = read_text(args.check, "certificate")
     stated: list[tuple[str, str, Any]]
     stated = (

@@ -1,7 +1,7 @@
 """``proxyfl ledger list`` and ``show``: what was spent on each dataset, by whom, what is left."""
 
-import argparse
 import math
+from argparse import Namespace
 from dataclasses import asdict
 
 from rich.console import Console
@@ -62,7 +62,7 @@ def add(actions: Actions) -> None:
     )
 
 
-def execute_list(args: argparse.Namespace) -> int:
+def execute_list(args: Namespace) -> int:
     """Print the datasets; 1 if a budget is exceeded."""
     with spinner("Adding up", quiet=args.json):
         account = Account(args.account)
@@ -75,7 +75,7 @@ def execute_list(args: argparse.Namespace) -> int:
     return 1 if any(one.exceeded for one in found) else 0
 
 
-def execute_show(args: argparse.Namespace) -> int:
+def execute_show(args: Namespace) -> int:
     """Print one dataset's releases; 1 if its budget is exceeded."""
     with spinner("Adding up", quiet=args.json):
         account = Account(args.account)

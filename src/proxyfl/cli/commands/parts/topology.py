@@ -1,7 +1,7 @@
 """``proxyfl topology``: who sends to whom, and how soon everyone has heard from everyone."""
 
-import argparse
 import inspect
+from argparse import Namespace
 
 from rich.console import Console
 from rich.markup import escape
@@ -62,7 +62,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print the analysis; 0 unless the topology is refused."""
     found = analyse(args)
     if args.json:
@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def analyse(args: argparse.Namespace) -> Document:
+def analyse(args: Namespace) -> Document:
     """Everything the command knows, as the JSON document it prints."""
     clients = whole("--clients", args.clients, error=TopologyError)
     rounds = args.rounds

@@ -1,9 +1,9 @@
 """``proxyfl predict``: use a client's private model."""
 
-import argparse
 import csv
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,7 +60,7 @@ OPTIONS = (
 
 
 @torch.no_grad()
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print each example's class and its probability."""
     path = model_file(
         folder.existing(args.run_folder), args.client, args.method, args.model
@@ -93,7 +93,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(args: argparse.Namespace, about: dict[str, str]) -> NamedRows:
+def _inputs(args: Namespace, about: dict[str, str]) -> NamedRows:
     """The new examples: a table's by the names of its columns, others by their shape."""
     if "schema" in about:
         return by_schema(args.input, about["schema"], ids=args.id)
@@ -142,10 +142,8 @@ def model_file(run: Path, client: str, method: str | None, role: str) -> Path:
             if modelfile.about_model(path).get("client") == client:
                 return path
         for path in paths:
-            if (
-                client.isdecimal()
-                and path.name.split("-")[0] == f"{int(client):03d}"
-            ):
+            number, _, _ = path.name.partition("-")
+            if client.isdecimal() and int(number) == int(client):
                 return path
     by = f" for {method}" if method else ""
     raise RunError(

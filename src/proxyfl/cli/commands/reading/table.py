@@ -1,9 +1,9 @@
 """``proxyfl table``: runs side by side, with what is known about their differences."""
 
-import argparse
 import csv
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -44,7 +44,7 @@ each client of its seed.
 """
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Read the runs, compare, print."""
     if args.round != "last" and not args.round.isdecimal():
         raise ConfigError(
@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_kept(args: argparse.Namespace) -> int:
+def _show_kept(args: Namespace) -> int:
     """The models kept in each run: a table, or all that is known of them as JSON."""
     if args.format not in ("text", "json"):
         raise ConfigError(
@@ -88,7 +88,7 @@ def _show_kept(args: argparse.Namespace) -> int:
 def remarks(found: Overview) -> list[str]:
     """Remarks that a reader needs to read the numbers rightly."""
     said = list(found.remarks)
-    compared = [row.comparison for row in found.rows if row.comparison is not None]
+    compared = found.comparisons
     if not compared:
         return said
     said.append(
@@ -114,7 +114,7 @@ def remarks(found: Overview) -> list[str]:
 
 
 def _header(found: Overview) -> list[str]:
-    compared = [row.comparison for row in found.rows if row.comparison is not None]
+    compared = found.comparisons
     header = [
         "method",
         *found.by,

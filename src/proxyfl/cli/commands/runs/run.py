@@ -1,8 +1,8 @@
 """``proxyfl run``: run what a config describes."""
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
     if args.federation is not None:
         from proxyfl.cli.commands.sites import federation_actions
@@ -81,12 +81,12 @@ def execute(args: argparse.Namespace) -> int:
     return mpi.on_rank_zero(action)
 
 
-def _print_config(args: argparse.Namespace) -> int:
+def _print_config(args: Namespace) -> int:
     sys.stdout.write(_settings.to_toml(_config(args), complete=True))
     return 0
 
 
-def _config(args: argparse.Namespace) -> configs.Config:
+def _config(args: Namespace) -> configs.Config:
     overrides = list(args.overrides)
     if args.data_dir is not None:
         overrides.append(f"data.directory={json.dumps(args.data_dir)}")

@@ -1,8 +1,8 @@
 """``proxyfl sweep``: many runs over one base config, in parallel, skipping what is done."""
 
-import argparse
 import sys
 import textwrap
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,9 +61,7 @@ OPTIONS = (
 )
 
 
-def execute(
-    args: argparse.Namespace, *, command: Sequence[str] = pool.COMMAND
-) -> int:
+def execute(args: Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
     """Plan, run what is not done, say how it ended; 1 if some run failed."""
     if launched() > 1:
         raise ConfigError(
@@ -102,14 +100,14 @@ def execute(
     return 1 if failed else 0
 
 
-def _folder(args: argparse.Namespace) -> Path:
+def _folder(args: Namespace) -> Path:
     if args.out is not None:
         return Path(args.out)
     ending = "-quick" if args.quick else ""
     return Path("runs") / f"{args.sweep.stem}{ending}"
 
 
-def _again(args: argparse.Namespace, out: Path) -> str:
+def _again(args: Namespace, out: Path) -> str:
     """The line that continues the sweep."""
     quick = "--quick " if args.quick else ""
     return f"proxyfl sweep {args.sweep} {quick}--out {out}"

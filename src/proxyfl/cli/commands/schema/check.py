@@ -6,9 +6,7 @@ from pathlib import Path
 from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
 from proxyfl.cli.options import (
     JSON,
-    Actions,
     Document,
-    add_action,
     flag,
     option,
     print_json,
@@ -16,6 +14,8 @@ from proxyfl.cli.options import (
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.checking import Checked, check
 from proxyfl.data.tables.faults import KINDS
+
+SUMMARY = "name every violation with row and column, all of them at once"
 
 DESCRIPTION = """\
 Compare files with a schema. Rows are numbered as a spreadsheet does: the header is row 1.
@@ -29,12 +29,6 @@ OPTIONS = (
     JSON,
     *DIALECT,
 )
-
-
-def add(actions: Actions) -> None:
-    """Add the action to `proxyfl schema`."""
-    summary = "name every violation with row and column, all of them at once"
-    add_action(actions, "check", summary, OPTIONS, DESCRIPTION, execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

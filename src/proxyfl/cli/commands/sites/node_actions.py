@@ -1,10 +1,10 @@
 """The actions of ``proxyfl node``. What they import takes seconds, and the options need none of
 it."""
 
-import argparse
 import signal
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from proxyfl.node.supervisor import LEAVE_FILE, STOP_FILE, Node
 from proxyfl.report.site import page as site_page
 
 
-def init(args: argparse.Namespace) -> int:
+def init(args: Namespace) -> int:
     """Make a site's folder: keys, settings, a card."""
     name = args.name or args.folder.name
     check_address(name, args.address)
@@ -53,14 +53,14 @@ def init(args: argparse.Namespace) -> int:
     return 0
 
 
-def card(args: argparse.Namespace) -> int:
+def card(args: Namespace) -> int:
     """Print the site's card."""
     settings, folder = site.read(args.folder)
     print((folder / f"{settings.name}.card.toml").read_text(), end="")
     return 0
 
 
-def certificate(args: argparse.Namespace) -> int:
+def certificate(args: Namespace) -> int:
     """Renew the certificate, or have another authority sign it."""
     settings, folder = site.read(args.folder)
     identity = Identity(folder, settings.name)
@@ -85,7 +85,7 @@ def certificate(args: argparse.Namespace) -> int:
     return 0
 
 
-def accept(args: argparse.Namespace) -> int:
+def accept(args: Namespace) -> int:
     """Sign a manifest for this site."""
     settings, folder = site.read(args.folder)
     agreed = manifest.read(args.manifest)
@@ -97,7 +97,7 @@ def accept(args: argparse.Namespace) -> int:
     return 0
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Take part until the end, or until a signal."""
     settings, folder = site.read(args.folder)
     say = _say(settings.name)
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def status(args: argparse.Namespace) -> int:
+def status(args: Namespace) -> int:
     """Print how far the site is."""
     settings, folder = site.read(args.folder)
     found = statuses.of_folder(settings, folder)
@@ -130,7 +130,7 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
-def stop(args: argparse.Namespace) -> int:
+def stop(args: Namespace) -> int:
     """Ask a running site to stop after its round."""
     _, folder = site.read(args.folder)
     (folder / STOP_FILE).touch()
@@ -138,7 +138,7 @@ def stop(args: argparse.Namespace) -> int:
     return 0
 
 
-def leave(args: argparse.Namespace) -> int:
+def leave(args: Namespace) -> int:
     """Hand the site's mass on and leave."""
     settings, folder = site.read(args.folder)
     (folder / LEAVE_FILE).touch()
@@ -150,7 +150,7 @@ def leave(args: argparse.Namespace) -> int:
     return 0
 
 
-def rejoin(args: argparse.Namespace) -> int:
+def rejoin(args: Namespace) -> int:
     """Continue after a restore from an old backup."""
     settings, folder = site.read(args.folder)
     with Node(settings, folder, say=_say(settings.name)) as node:
@@ -162,7 +162,7 @@ def rejoin(args: argparse.Namespace) -> int:
     return 0
 
 
-def export(args: argparse.Namespace) -> int:
+def export(args: Namespace) -> int:
     """Write the private model for use elsewhere."""
     settings, folder = site.read(args.folder)
     for path in exporting.export(settings, folder, args.out):
