@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from proxyfl._settings import keys
 from proxyfl.cli.main import main
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.records import folder
-from proxyfl.simulation.config import Config, from_tree, keys, load
+from proxyfl.simulation.config import Config, from_tree, load
 from proxyfl.simulation.run import run as run_config
 from tests.waiting import PATIENCE, wait_until
 
