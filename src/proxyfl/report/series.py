@@ -6,7 +6,6 @@ epsilons up to four digits: all that a chart can show, and a large comparison st
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -17,7 +16,7 @@ from proxyfl.privacy.guarantee import Epsilon, Kind, upward
 from proxyfl.records import row as rows
 from proxyfl.records.answers import spread
 from proxyfl.records.groups import Group
-from proxyfl.records.row import ROLES, SECONDS, Row
+from proxyfl.records.row import SECONDS, Row
 from proxyfl.records.run import Run
 
 ACCOUNTANTS = ("best", "pld", "rdp")
@@ -87,7 +86,7 @@ def _rows(group: Group, method: str) -> Iterable[Row]:
 
 
 def _scores(row: Row) -> Iterable[tuple[str, float]]:
-    for role in ROLES:
+    for role in rows.roles(row):
         for measure in names():
             key = f"{role}_{measure}"
             if row.get(key) is not None:
@@ -99,7 +98,7 @@ def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
     for number, values in sorted(by_round.items()):
         seen = spread(values)
         deviation = seen.std or 0.0
-        here = asdict(seen) | {
+        here = vars(seen) | {
             "rounds": number + 1,
             "below": seen.mean - deviation,
             "above": seen.mean + deviation,
