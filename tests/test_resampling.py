@@ -1,5 +1,8 @@
 """Bootstrap samples of persons: every measure as if the rows drawn were the test set."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -103,3 +106,25 @@ def test_nothing_to_draw_from():
     """Without examples there are no samples."""
     empty = Predictions(np.zeros((0, 2)), np.zeros(0, dtype=np.int64))
     assert resampled(empty, None, times=5, seed=0) == {}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 41, 200, 1000])
+def test_the_interval_is_numpys_quantile(number: int) -> None:
+    """To the last bit, whatever the number of values and whether some are equal."""
+    generator = np.random.default_rng(number)
+    for values in (
+        generator.normal(size=number),
+        generator.integers(3, size=number) / 7,
+    ):
+        tail = (1 - 0.95) / 2
+        expected = tuple(np.quantile(values, [tail, 1 - tail]).tolist())
+        assert interval(values.tolist()) == expected
+
+
+def test_an_interval_needs_no_numpy() -> None:
+    """Whoever reads a run with intervals does not wait for NumPy."""
+    code = (
+        "import sys; from proxyfl.resampling import interval; interval([0.1, 0.2, None]); "
+        "sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,9 +8,8 @@
 What is listed in ``__all__`` is the public interface (docs/api.md shows each in use). Names are
 loaded when first used, so that ``import proxyfl`` costs nothing."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+# Type checkers take it for true. The one of ``typing`` would take longer to load than all of this.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from proxyfl._examples import Examples as Examples
     from proxyfl.data.dataset import Dataset as Dataset
@@ -57,12 +56,15 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    import importlib
+
     if name not in _HOMES:
         raise AttributeError(
             f"module 'proxyfl' has no attribute {name!r}; it has {', '.join(__all__)}"
         )
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

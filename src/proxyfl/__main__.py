@@ -2,7 +2,7 @@
 
 import sys
 
-from proxyfl.cli.main import main
+from proxyfl.cli.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -25,25 +25,22 @@ def resolve(spec: str, *, error: type[InputError]) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as problem:
-        # A module that is missing inside the user's module is another matter, and said so below.
-        if isinstance(
-            problem, ModuleNotFoundError
-        ) and f"{module_name}.".startswith(f"{problem.name}."):
-            raise error(
-                f"{spec!r}: no module {problem.name!r}. Expected package.module:factory, "
-                f"importable from {here} or installed."
-            ) from problem
-        raise error(
-            f"{spec!r}: importing {module_name} raised {type(problem).__name__}: {problem}"
-        ) from problem
+        said = f"importing {module_name} raised {type(problem).__name__}: {problem}"
+        missing = f"{getattr(problem, 'name', None)}."
+        is_absent = isinstance(problem, ModuleNotFoundError)
+        # A module that is missing inside the user's module is another matter.
+        if is_absent and f"{module_name}.".startswith(missing):
+            said = (
+                f"no module {missing[:-1]!r}. Expected package.module:factory, importable from "
+                f"{here} or installed."
+            )
+        raise error(f"{spec!r}: {said}") from problem
     for part in attribute.split("."):
         if not hasattr(found, part):
-            public = (
-                ", ".join(name for name in vars(found) if not name.startswith("_"))
-                or "nothing"
-            )
+            public = [name for name in vars(found) if not name.startswith("_")]
+            has = ", ".join(public) or "nothing"
             raise error(
-                f"{spec!r}: {module_name} has no {attribute!r}. It has: {public}."
+                f"{spec!r}: {module_name} has no {attribute!r}. It has: {has}."
             )
         found = getattr(found, part)
     if not callable(found):

@@ -18,34 +18,37 @@ from typing import Any
 
 from proxyfl.errors import InputError, RunError
 
+Document = dict[str, Any]
+"""Plain data, as JSON has them."""
+
 
 @contextmanager
-def writing(
-    path: Path,
-    *,
-    advice: str = "What was recorded before is intact. Make room, or give another folder.",
-    error: type[InputError] = RunError,
-) -> Iterator[None]:
+def writing(path: Path, *, error: type[InputError] = RunError) -> Iterator[None]:
     """Turn the operating system's refusals within the block into an ``error`` that names
     ``path``."""
     try:
         yield
     except OSError as refused:
         reason = refused.strerror or refused
-        raise error(f"Cannot write {path}: {reason}. {advice}") from refused
+        raise error(
+            f"Cannot write {path}: {reason}. What was recorded before is intact. "
+            "Make room, or give another folder."
+        ) from refused
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A scratch file to write what becomes ``path`` when the block ends well."""
+def whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
+    """A scratch file to write what becomes ``path`` when the block ends well.
+
+    What need not be ``lasting`` is written sooner, and a power cut may leave it damaged."""
     scratch = path.with_name(f".{path.name}.new")
     # Left by a crash, or a link by which somebody has another file overwritten.
     scratch.unlink(missing_ok=True)
     try:
         yield scratch
-        with scratch.open("rb") as written:
-            # else a power cut could leave an empty file under the name
-            os.fsync(written.fileno())
+        if lasting:
+            with scratch.open("rb") as written:
+                os.fsync(written.fileno())
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
@@ -74,11 +77,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(
+    path: Path,
+    content: bytes,
+    *,
+    lasting: bool = True,
+) -> None:
     """Write a file whole or not at all; make its folder if need be."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as scratch, scratch.open("xb") as file:
+        with whole(path, lasting=lasting) as scratch, scratch.open("xb") as file:
             file.write(content)
 
 
@@ -89,11 +97,15 @@ def write_text(path: Path, content: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON document, whole or not at all; what is infinite becomes null."""
-    write_text(path, json.dumps(finite(content), indent=1, allow_nan=False) + "\n")
+    text = json.dumps(finite(content), indent=1, allow_nan=False)
+    write_text(path, f"{text}\n")
 
 
 def read_text(
-    path: Path, what: str = "file", *, error: type[InputError] = RunError
+    path: Path,
+    what: str = "file",
+    *,
+    error: type[InputError] = RunError,
 ) -> str:
     """The UTF-8 text of the ``what`` at ``path``; ``error`` says why if there is none."""
     try:
@@ -106,7 +118,10 @@ def read_text(
 
 
 def read_json(
-    path: Path, what: str = "file", *, error: type[InputError] = RunError
+    path: Path,
+    what: str = "file",
+    *,
+    error: type[InputError] = RunError,
 ) -> Any:
     """The JSON document of the ``what`` at ``path``; ``error`` says why if there is none."""
     text = read_text(path, what, error=error)

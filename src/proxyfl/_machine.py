@@ -44,19 +44,16 @@ def return_freed_memory() -> None:
 
 def physical_cores() -> int:
     """The cores that this process may use, two hardware threads of one core counting once."""
-    allowed = (
-        os.sched_getaffinity(0)
-        if hasattr(os, "sched_getaffinity")
-        else set(range(os.cpu_count() or 1))
-    )
-    siblings = Path("/sys/devices/system/cpu")
-    try:
-        cores = {
-            (siblings / f"cpu{cpu}/topology/thread_siblings_list").read_text()
-            for cpu in allowed
-        }
-    except OSError:
-        return len(allowed)
+    allowed = set(range(os.cpu_count() or 1))
+    if hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+    cores = set()
+    for cpu in allowed:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            cores.add((topology / "thread_siblings_list").read_text())
+        except OSError:
+            return len(allowed)
     return len(cores)
 
 

@@ -36,6 +36,9 @@ from proxyfl.errors import ConfigError
 
 T = TypeVar("T")
 
+Tree = dict[str, Any]
+"""Nested tables of settings, as TOML has them."""
+
 MISSING = dataclasses.MISSING
 """The default of a setting that must be given."""
 
@@ -71,7 +74,7 @@ class Setting:
         return described(self.hint)
 
 
-def read_toml(path: Path, what: str) -> dict[str, Any]:
+def read_toml(path: Path, what: str) -> Tree:
     """The content of the TOML file at ``path``, which is a ``what`` file."""
     text = read_text(path, f"{what} file", error=ConfigError)
     try:
@@ -95,7 +98,7 @@ def build(
     return built
 
 
-def override(tree: dict[str, Any], text: str) -> None:
+def override(tree: Tree, text: str) -> None:
     """Put the ``key=value`` of a command line's ``--set`` into ``tree``."""
     key, equals, value = text.partition("=")
     if not equals:
@@ -106,7 +109,7 @@ def override(tree: dict[str, Any], text: str) -> None:
     put(tree, key.strip(), _parsed(value.strip()))
 
 
-def put(tree: dict[str, Any], key: str, value: Any) -> None:
+def put(tree: Tree, key: str, value: Any) -> None:
     """Set the dotted ``key`` of a nested mapping."""
     *parents, last = key.split(".")
     for parent in parents:
@@ -130,15 +133,16 @@ def to_toml(settings: Any, *, complete: bool = False) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Every setting's dotted key, and its value."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= flat(value, f"{prefix}{field.name}.")
+def flat(tree: Any, prefix: str = "") -> Tree:
+    """Every dotted key and its value, of settings or of a nested mapping."""
+    table = tree if isinstance(tree, Mapping) else _values(tree)
+    found: Tree = {}
+    for name, value in table.items():
+        is_mapping = isinstance(value, Mapping) and table is tree
+        if is_mapping or dataclasses.is_dataclass(value):
+            found |= flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + field.name] = value
+            found[prefix + name] = value
     return found
 
 
@@ -170,12 +174,13 @@ def documentation(kind: type) -> dict[str, str]:
     assert isinstance(definition, ast.ClassDef)
     texts = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(
-            field.target, ast.Name
-        ):
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        if not isinstance(field.target, ast.Name):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            texts[field.target.id] = " ".join(str(below.value.value).split())
+            words = str(below.value.value).split()
+            texts[field.target.id] = " ".join(words)
     return texts
 
 
@@ -215,16 +220,20 @@ def toml_value(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(toml_value, value))}]"
     if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        value = {field.name: getattr(value, field.name) for field in fields}
+        value = _values(value)
     if isinstance(value, Mapping):
-        pairs = [
-            f"{_key(k)} = {toml_value(v)}"
-            for k, v in value.items()
-            if v is not None
-        ]
+        pairs = []
+        for name, inner in value.items():
+            if inner is not None:
+                pairs.append(f"{_key(name)} = {toml_value(inner)}")
         return "{" + ", ".join(pairs) + "}"
     return repr(value)
+
+
+def _values(settings: Any) -> Tree:
+    """Field -> its value."""
+    fields = dataclasses.fields(settings)
+    return {field.name: getattr(settings, field.name) for field in fields}
 
 
 def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
@@ -236,7 +245,12 @@ def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
     return field.default
 
 
-def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
+def _table(
+    kind: Any,
+    default: Any,
+    tree: Any,
+    path: str,
+) -> Any:
     """A ``kind`` with the values of ``tree``, and those of ``default`` for what is not there."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"Expected a table for {path!r}, got {tree!r}.")
@@ -252,7 +266,7 @@ def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
     for name, field in fields.items():
         value = _default(field, default)
         if name in tree:
-            key = f"{path}.{name}" if path else name
+            key = f"{path}.{name}".lstrip(".")
             given[name] = _value(hints[name], value, tree[name], key)
         elif value is MISSING:
             raise ConfigError(_missing(kind, name, where))
@@ -272,7 +286,12 @@ def _missing(kind: type, name: str, where: str) -> str:
     return f"Expected {expected} for {name!r}{where}, got none. {meaning}".strip()
 
 
-def _value(hint: Any, default: Any, value: Any, key: str) -> Any:
+def _value(
+    hint: Any,
+    default: Any,
+    value: Any,
+    key: str,
+) -> Any:
     """``value`` as one of the types that ``hint`` allows."""
     options = _options(hint)
     if value == _NOTHING and type(None) in options and str not in options:
@@ -298,10 +317,10 @@ def _converted(
         return tuple(_value(inner, MISSING, each, key) for each in listed)
     if origin is dict and isinstance(value, Mapping):
         inner = typing.get_args(option)[1]
-        return {
-            name: _value(inner, MISSING, v, f"{key}.{name}")
-            for name, v in value.items()
-        }
+        entries = {}
+        for name, each in value.items():
+            entries[name] = _value(inner, MISSING, each, f"{key}.{name}")
+        return entries
     if dataclasses.is_dataclass(option) and (alone or isinstance(value, Mapping)):
         start = default if dataclasses.is_dataclass(default) else MISSING
         return _table(option, start, value, key)
@@ -343,12 +362,9 @@ def _parsed(text: str) -> Any:
 def _tables(settings: Any, path: str) -> Iterator[tuple[str, Any]]:
     """(dotted name, settings) of a tree's root and of each table in it."""
     yield path, settings
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
+    for name, value in _values(settings).items():
         if dataclasses.is_dataclass(value):
-            yield from _tables(
-                value, f"{path}.{field.name}" if path else field.name
-            )
+            yield from _tables(value, f"{path}.{name}".lstrip("."))
 
 
 def _lines(table: Any, *, complete: bool) -> Iterator[str]:
@@ -366,5 +382,6 @@ def _lines(table: Any, *, complete: bool) -> Iterator[str]:
 
 
 def _key(name: str) -> str:
-    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-    return name if bare else toml_value(name)
+    letters = name.replace("-", "").replace("_", "")
+    is_bare = name.isascii() and letters.isalnum()
+    return name if is_bare else toml_value(name)

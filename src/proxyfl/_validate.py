@@ -18,19 +18,16 @@ def number(
     error: type[InputError] = ConfigError,
 ) -> float:
     """Return ``value`` if it is a finite number within the bounds; raise ``error`` otherwise."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-    ):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
         raise error(f"Expected a finite number for {name}, got {name}={value!r}.")
-    low_ok = (above is None or value > above) and (
-        at_least is None or value >= at_least
+    is_within = (
+        (above is None or value > above)
+        and (at_least is None or value >= at_least)
+        and (below is None or value < below)
+        and (at_most is None or value <= at_most)
     )
-    high_ok = (below is None or value < below) and (
-        at_most is None or value <= at_most
-    )
-    if not (low_ok and high_ok):
+    if not is_within:
         left = _bound("{} < ", above) or _bound("{} <= ", at_least)
         right = _bound(" < {}", below) or _bound(" <= {}", at_most)
         raise error(f"Expected {left}{name}{right}, got {name}={value}.")

@@ -40,14 +40,16 @@ class Curve:
         import numpy as np
 
         order = np.argsort(-scores, kind="stable")
-        ends = np.append(np.flatnonzero(np.diff(scores[order])), len(order) - 1)
+        changes = np.flatnonzero(np.diff(scores[order]))
+        ends = np.append(changes, len(order) - 1)
         if weights is None:
             positives = np.cumsum(positive[order], dtype=float)[ends]
             return cls(positives, ends + 1 - positives)
         drawn = weights[:, order]
-        everyone = np.cumsum(drawn, axis=-1)[:, ends]
-        positives = np.cumsum(drawn * positive[order], axis=-1)[:, ends]
-        return cls(positives, everyone - positives)
+        everyone = np.cumsum(drawn, axis=-1)
+        positives = np.cumsum(drawn * positive[order], axis=-1)
+        negatives = everyone - positives
+        return cls(positives[:, ends], negatives[:, ends])
 
     def auroc(self) -> "Array":
         """The area under true against false positives, by trapezoids."""
@@ -55,7 +57,8 @@ class Curve:
 
         steps = np.diff(self.negatives, prepend=0)
         heights = self.positives - np.diff(self.positives, prepend=0) / 2
-        found: Array = (steps * heights).sum(-1) / self._all
+        pairs = self.positives[..., -1] * self.negatives[..., -1]
+        found: Array = (steps * heights).sum(-1) / pairs
         return found
 
     def average_precision(self) -> "Array":
@@ -67,7 +70,8 @@ class Curve:
             self.positives, said, out=np.zeros_like(said), where=said > 0
         )
         steps = np.diff(self.positives, prepend=0)
-        found: Array = (steps * precision).sum(-1) / self.positives[..., -1]
+        area = (steps * precision).sum(-1)
+        found: Array = area / self.positives[..., -1]
         return found
 
     def sensitivity_at(self, specificity: float) -> "Array":
@@ -76,7 +80,8 @@ class Curve:
         import numpy as np
 
         allowed = _rates(self.negatives) <= 1 - specificity + _ROUNDING
-        found: Array = np.where(allowed, _rates(self.positives), 0.0).max(-1)
+        rates = np.where(allowed, _rates(self.positives), 0.0)
+        found: Array = rates.max(-1)
         return found
 
     def specificity_at(self, sensitivity: float) -> "Array":
@@ -85,13 +90,8 @@ class Curve:
         import numpy as np
 
         enough = _rates(self.positives) >= sensitivity - _ROUNDING
-        found: Array = 1 - np.where(enough, _rates(self.negatives), 1.0).min(-1)
-        return found
-
-    @property
-    def _all(self) -> "Array":
-        """The number of pairs of a positive and a negative."""
-        found: Array = self.positives[..., -1] * self.negatives[..., -1]
+        rates = np.where(enough, _rates(self.negatives), 1.0)
+        found: Array = 1 - rates.min(-1)
         return found
 
 

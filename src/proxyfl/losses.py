@@ -33,7 +33,8 @@ def blended_targets(
         raise ConfigError(
             f"Expected the teacher's logits for a teacher with weight {weight}, got none."
         )
-    return (1 - weight) * hard + weight * teacher_logits.detach().softmax(1)
+    soft = teacher_logits.detach().softmax(1)
+    return (1 - weight) * hard + weight * soft
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -73,7 +74,8 @@ class Balance:
         blended = blended_targets(y, classes, teacher_logits, weight)
         if not self.weights:
             return blended
-        return blended * blended.new_tensor(self.weights)[y].unsqueeze(1)
+        by_class = blended.new_tensor(self.weights)
+        return blended * by_class[y].unsqueeze(1)
 
     def shifted(self, logits: Tensor) -> Tensor:
         """Logits as the loss sees them."""
@@ -90,20 +92,26 @@ BALANCES = ("none", "weights", "prior")
 """The ways to make up for uneven classes."""
 
 
-def balance_for(way: str, shares: Sequence[float], *, public: bool) -> Balance:
+def balance_for(
+    way: str,
+    shares: Sequence[float],
+    *,
+    public: bool,
+) -> Balance:
     """The balance for classes with these shares; ``public`` if the shares are publicly known.
 
     ``weights`` are inverse shares with mean 1 over examples; ``prior`` offsets are log shares."""
     if way == "none":
         return NO_BALANCE
     if way == "weights":
-        return Balance(
-            tuple(1 / (len(shares) * share) for share in shares), (), public
-        )
-    return Balance((), tuple(math.log(share) for share in shares), public)
+        inverse = tuple(1 / (len(shares) * share) for share in shares)
+        return Balance(weights=inverse, public=public)
+    return Balance(offsets=tuple(map(math.log, shares)), public=public)
 
 
 def class_shares(y: Tensor, classes: int) -> list[float]:
     """The share of each class among ``y``, as if each had been seen once more: none is zero."""
-    counts = torch.bincount(y.cpu(), minlength=classes).double() + 1
-    return [float(share) for share in counts / counts.sum()]
+    seen = torch.bincount(y.cpu(), minlength=classes)
+    counts = seen.double() + 1
+    shares: list[float] = (counts / counts.sum()).tolist()
+    return shares

@@ -39,7 +39,8 @@ class Predictions:
         """The softmax of the logits: one row of probabilities per example."""
         from scipy.special import softmax
 
-        found: NDArray[np.float64] = softmax(self.logits.astype(float), axis=1)
+        logits = self.logits.astype(float)
+        found: NDArray[np.float64] = softmax(logits, axis=1)
         return found
 
     def taken(self, rows: "NDArray[Any]") -> "Predictions":
@@ -60,7 +61,8 @@ class Predictions:
             return None
         known = self._curves
         if label not in known:
-            known[label] = Curve.of(self.probabilities[:, label], is_label)
+            scores = self.probabilities[:, label]
+            known[label] = Curve.of(scores, is_label)
         return known[label]
 
     @cached_property
@@ -84,9 +86,8 @@ class Predictions:
 
         logits = self.logits.astype(float)
         rows = range(len(self.labels))
-        found: NDArray[np.float64] = (
-            logsumexp(logits, axis=1) - logits[rows, self.labels]
-        )
+        true = logits[rows, self.labels]
+        found: NDArray[np.float64] = logsumexp(logits, axis=1) - true
         return found
 
     @cached_property
@@ -126,10 +127,10 @@ def per_class(predictions: Predictions) -> list[float | None]:
     """Accuracy within each true class; None for a class without test examples."""
     totals = predictions.confusion.sum(1).tolist()
     right = predictions.confusion.diagonal().tolist()
-    return [
-        hits / total if total else None
-        for hits, total in zip(right, totals, strict=True)
-    ]
+    shares = []
+    for hits, total in zip(right, totals, strict=True):
+        shares.append(hits / total if total else None)
+    return shares
 
 
 def macro_accuracy(predictions: Predictions) -> float | None:
@@ -158,7 +159,8 @@ def _measure_of_curve(name: str, title: str) -> Measure:
         if not two and name not in AREAS:
             return None
         found = []
-        for label in [1] if two else range(predictions.classes):
+        labels = [1] if two else range(predictions.classes)
+        for label in labels:
             curve = predictions.curve(label)
             if curve is not None:
                 found.append(float(CURVES[name](curve)))
@@ -182,9 +184,7 @@ def log_loss(predictions: Predictions) -> float | None:
     return float(predictions.losses.mean())
 
 
-def calibration(
-    predictions: Predictions, bins: int = 10
-) -> list[tuple[float, float, int]]:
+def calibration(predictions: Predictions) -> list[tuple[float, float, int]]:
     """The calibration curve of class 1, or of the predicted class if there are more than two.
 
     For each tenth of [0, 1] that has examples: the mean probability, the share that came true, and
@@ -200,18 +200,14 @@ def calibration(
     else:
         said = probabilities.max(1)
         true = probabilities.argmax(1) == predictions.labels
-    tenth = np.minimum((said * bins).astype(int), bins - 1)
+    tenth = np.minimum((said * 10).astype(int), 9)
     curve = []
-    for number in range(bins):
+    for number in range(10):
         here = tenth == number
         if here.any():
-            curve.append(
-                (
-                    float(said[here].mean()),
-                    float(true[here].mean()),
-                    int(here.sum()),
-                )
-            )
+            mean = float(said[here].mean())
+            share = float(true[here].mean())
+            curve.append((mean, share, int(here.sum())))
     return curve
 
 
@@ -266,6 +262,19 @@ def named(name: str) -> Measure | None:
     if found is None or not name.startswith(OWN):
         return found
     return replace(found, name=name, title=f"{found.title}, own test part")
+
+
+def better_by(
+    name: str,
+    joined: float | None,
+    alone: float | None,
+) -> float | None:
+    """The advantage of the first score; None without two. In a measure of another release, more
+    is better."""
+    if joined is None or alone is None:
+        return None
+    known = named(name)
+    return joined - alone if known is None else known.gain(joined, alone)
 
 
 def title_of(name: str) -> str:

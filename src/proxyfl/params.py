@@ -36,23 +36,28 @@ def load_flat(model: nn.Module, flat: Tensor) -> None:
             f"Expected {expected} parameters for {type(model).__name__}, got {flat.numel()}. "
             "Both must be of the same architecture."
         )
-    for parameter, part in zip(trainable(model), split(model, flat), strict=True):
+    parts = split(model, flat)
+    for parameter, part in zip(trainable(model), parts, strict=True):
         parameter.copy_(part)
 
 
 def split(model: nn.Module, flat: Tensor) -> list[Tensor]:
     """Views of ``flat``, one per trainable parameter and of its shape."""
     parameters = trainable(model)
-    parts: tuple[Tensor, ...] = torch.split(flat, [p.numel() for p in parameters])
-    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+    sizes = [parameter.numel() for parameter in parameters]
+    views = []
+    for part, parameter in zip(torch.split(flat, sizes), parameters, strict=True):
+        views.append(part.view(parameter.shape))
+    return views
 
 
 def fingerprint(model: nn.Module) -> str:
     """A short hash of the names, shapes and types of the trainable parameters: equal means
     exchangeable."""
-    layout = [
-        (name, tuple(p.shape), str(p.dtype))
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    ]
-    return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
+    layout = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            shape = tuple(parameter.shape)
+            layout.append((name, shape, str(parameter.dtype)))
+    text = repr(layout).encode()
+    return hashlib.sha256(text).hexdigest()[:16]

@@ -6,7 +6,7 @@ makes 200 samples of eight measures about as quick as a few calls of scikit-lear
 each value to ``proxyfl.measures`` on the rows drawn.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from proxyfl.curves import Curve
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 Interval = tuple[float, float]
+
+_TAIL = (1 - 0.95) / 2
+"""The share of values on either side of the middle 95 %."""
 
 _CELLS = 2**21
 """Multiplicities that are held at a time: 16 MB."""
@@ -46,11 +49,10 @@ def resampled(
     for weights in _samples(persons, times, seed):
         by_weights = weighted(predictions, weights)
         for name in MEASURES:
-            values = (
-                _known(by_weights[name])
-                if name in by_weights
-                else _one_by_one(name, predictions, weights)
-            )
+            if name in by_weights:
+                values = _known(by_weights[name])
+            else:
+                values = _one_by_one(name, predictions, weights)
             found.setdefault(name, []).extend(values)
     return found
 
@@ -62,7 +64,9 @@ def _known(values: "Array") -> list[float | None]:
 
 
 def _one_by_one(
-    name: str, predictions: Predictions, weights: "Array"
+    name: str,
+    predictions: Predictions,
+    weights: "Array",
 ) -> list[float | None]:
     """A measure that somebody added to the list, on the rows of each sample."""
     import numpy as np
@@ -75,18 +79,24 @@ def _one_by_one(
     return found
 
 
-def interval(
-    values: Iterable[float | None], level: float = 0.95
-) -> Interval | None:
-    """The middle ``level`` of bootstrap values; None where there are none."""
-    import numpy as np
-
-    defined = [value for value in values if value is not None]
+def interval(values: Iterable[float | None]) -> Interval | None:
+    """The middle 95 % of bootstrap values; None where there are none."""
+    defined = sorted(value for value in values if value is not None)
     if not defined:
         return None
-    tail = (1 - level) / 2
-    low, high = np.quantile(defined, [tail, 1 - tail])
-    return float(low), float(high)
+    return _quantile(defined, _TAIL), _quantile(defined, 1 - _TAIL)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """NumPy's quantile, to the last bit. Whoever reads runs does not wait for NumPy."""
+    place = share * (len(ordered) - 1)
+    before = int(place)
+    part = place - before
+    low = ordered[before]
+    high = ordered[min(before + 1, len(ordered) - 1)]
+    if part >= 0.5:
+        return high - (high - low) * (1 - part)
+    return low + (high - low) * part
 
 
 def weighted(predictions: Predictions, weights: "Array") -> dict[str, "Array"]:
@@ -97,15 +107,12 @@ def weighted(predictions: Predictions, weights: "Array") -> dict[str, "Array"]:
     labels = predictions.labels
     right = predictions.logits.argmax(1) == labels
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = {
-            "accuracy": _mean(weights, right),
-            "macro_accuracy": _over_classes(
-                [
-                    _mean(weights[:, labels == label], right[labels == label])
-                    for label in range(predictions.classes)
-                ]
-            ),
-        }
+        found = {"accuracy": _mean(weights, right)}
+        by_class = []
+        for label in range(predictions.classes):
+            here = labels == label
+            by_class.append(_mean(weights[:, here], right[here]))
+        found["macro_accuracy"] = _over_classes(by_class)
         if not predictions.finite:  # a model that diverged
             nothing = np.full(len(weights), np.nan)
             of_probabilities = (*CURVES, "brier", "log_loss")
@@ -117,7 +124,9 @@ def weighted(predictions: Predictions, weights: "Array") -> dict[str, "Array"]:
 
 
 def _samples(
-    persons: "NDArray[np.int64]", times: int, seed: int
+    persons: "NDArray[np.int64]",
+    times: int,
+    seed: int,
 ) -> Iterator["Array"]:
     """Blocks of multiplicities (samples, examples): a person's examples are drawn together."""
     import numpy as np
@@ -126,10 +135,12 @@ def _samples(
     generator = np.random.default_rng(seed)
     at_once = max(1, _CELLS // len(persons))
     for start in range(0, times, at_once):
-        block = np.empty((min(at_once, times - start), len(persons)))
+        samples = min(at_once, times - start)
+        block = np.empty((samples, len(persons)))
         for row in block:
             drawn = generator.integers(len(names), size=len(names))
-            row[:] = np.bincount(drawn, minlength=len(names))[number_of]
+            counts = np.bincount(drawn, minlength=len(names))
+            row[:] = counts[number_of]
         yield block
 
 
@@ -140,19 +151,24 @@ def _of_curves(predictions: Predictions, weights: "Array") -> dict[str, "Array"]
 
     two = predictions.classes == 2
     found: dict[str, list[Array]] = {name: [] for name in CURVES}
-    for label in [1] if two else range(predictions.classes):
+    labels = [1] if two else range(predictions.classes)
+    for label in labels:
         scores = predictions.probabilities[:, label]
         curve = Curve.of(scores, predictions.labels == label, weights)
-        both = (curve.positives[:, -1] > 0) & (curve.negatives[:, -1] > 0)
+        some_positives = curve.positives[:, -1] > 0
+        some_negatives = curve.negatives[:, -1] > 0
+        both = some_positives & some_negatives
         for name, compute in CURVES.items():
             defined = both if two or name in AREAS else np.zeros_like(both)
-            found[name].append(np.where(defined, compute(curve), np.nan))
+            values = np.where(defined, compute(curve), np.nan)
+            found[name].append(values)
     return {name: _over_classes(values) for name, values in found.items()}
 
 
 def _mean(weights: "Array", values: "NDArray[Any]") -> "Array":
     """The weighted mean in each sample; NaN without examples."""
-    found: Array = (weights @ values.astype(float)) / weights.sum(1)
+    sums = weights @ values.astype(float)
+    found: Array = sums / weights.sum(1)
     return found
 
 

@@ -24,22 +24,34 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def derive(seed: int, name: str, *index: int) -> int:
+def derive(
+    seed: int,
+    name: str,
+    *index: int,
+) -> int:
     """A 63-bit seed for the stream ``name`` (and client, round ...) below ``seed``."""
-    digest = hashlib.sha256(
-        repr((int(seed), name, *map(int, index))).encode()
-    ).digest()
+    text = repr((int(seed), name, *map(int, index)))
+    digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def stream(seed: int, name: str, *index: int) -> "torch.Generator":
+def stream(
+    seed: int,
+    name: str,
+    *index: int,
+) -> "torch.Generator":
     """A torch generator for the stream ``name``."""
     import torch
 
-    return torch.Generator().manual_seed(derive(seed, name, *index))
+    own = derive(seed, name, *index)
+    return torch.Generator().manual_seed(own)
 
 
-def numpy_stream(seed: int, name: str, *index: int) -> "np.random.Generator":
+def numpy_stream(
+    seed: int,
+    name: str,
+    *index: int,
+) -> "np.random.Generator":
     """A NumPy generator for the stream ``name``."""
     import numpy as np
 
@@ -88,7 +100,12 @@ class Seeded:
 
     simulated = True
 
-    def __init__(self, seed: int, name: str, *index: int) -> None:
+    def __init__(
+        self,
+        seed: int,
+        name: str,
+        *index: int,
+    ) -> None:
         self._generator = stream(seed, name, *index)
 
     def bits(self, n: int) -> "NDArray[np.uint64]":
@@ -128,7 +145,8 @@ class System:
     def bits(self, n: int) -> "NDArray[np.uint64]":
         import numpy as np
 
-        return np.frombuffer(ssl.RAND_bytes(8 * n), dtype=np.uint64)
+        drawn = ssl.RAND_bytes(8 * n)
+        return np.frombuffer(drawn, dtype=np.uint64)
 
     def uniform(self, n: int) -> "Tensor":
         import numpy as np

@@ -1,9 +1,12 @@
 """How sure a gain is: intervals, noise, the majority rate, and models that say one class only."""
 
+import pytest
+
 from proxyfl.records import certainty
 from proxyfl.records.answers import Question, answer
 from proxyfl.records.groups import groups
 from proxyfl.records.run import Run
+from proxyfl.resampling import interval
 
 
 def run(alone, joined, counts=None, measure="auroc"):
@@ -39,38 +42,45 @@ def run(alone, joined, counts=None, measure="auroc"):
     return Run(None, settings, rows, summary)
 
 
+def gain_interval(found, name, client=None, *, measure=None):
+    """The interval of the answer about one run: of all clients, or of one of them."""
+    (group,) = groups([found])
+    joined = answer(group, name, Question(measure or found.measure))
+    return None if joined is None else certainty.answer_interval(joined, client)
+
+
 def test_the_interval_is_of_the_mean_over_clients():
     """Samples are compared place by place, and clients averaged within a sample."""
     found = run([[0.5, 0.6], [0.5, 0.6]], [[0.7, 0.8], [0.9, 1.0]])
-    low, high = certainty.gain_interval(found, "proxyfl")
+    low, high = gain_interval(found, "proxyfl")
     assert abs(low - 0.3) < 1e-9
     assert abs(high - 0.3) < 1e-9
-    one = certainty.gain_interval(found, "proxyfl", [0])
+    one = gain_interval(found, "proxyfl", 0)
     assert abs(one[0] - 0.2) < 1e-9
 
 
 def test_noise_is_an_interval_with_zero():
     """A difference that changes its sign between samples is within noise; a steady one is not."""
     noisy = run([[0.5, 0.9], [0.5, 0.9]], [[0.7, 0.7], [0.7, 0.7]])
-    assert certainty.is_within_noise(certainty.gain_interval(noisy, "proxyfl"))
+    assert certainty.is_within_noise(gain_interval(noisy, "proxyfl"))
     steady = run([[0.5, 0.6], [0.5, 0.6]], [[0.7, 0.8], [0.7, 0.8]])
-    assert not certainty.is_within_noise(certainty.gain_interval(steady, "proxyfl"))
+    assert not certainty.is_within_noise(gain_interval(steady, "proxyfl"))
     assert not certainty.is_within_noise(None)
 
 
 def test_a_lower_loss_is_a_gain():
     """In a measure where lower is better the interval's sign is turned."""
     found = run([[0.3, 0.3], [0.3, 0.3]], [[0.2, 0.2], [0.2, 0.2]], measure="brier")
-    low, _ = certainty.gain_interval(found, "proxyfl")
+    low, _ = gain_interval(found, "proxyfl")
     assert low > 0
 
 
 def test_samples_without_a_value_are_left_out():
     """A sample on which a measure is not defined says nothing; without any there is no interval."""
     found = run([[0.5, None], [0.5, 0.5]], [[0.7, 0.7], [0.7, 0.9]])
-    assert certainty.gain_interval(found, "proxyfl") is not None
+    assert gain_interval(found, "proxyfl") is not None
     nothing = run([[None], [None]], [[None], [None]])
-    assert certainty.gain_interval(nothing, "proxyfl") is None
+    assert gain_interval(nothing, "proxyfl") is None
 
 
 def test_no_resampled_scores_no_interval():
@@ -78,10 +88,7 @@ def test_no_resampled_scores_no_interval():
     found = run([[0.5], [0.5]], [[0.7], [0.7]])
     for row in found.rows:
         del row["private_resampled"]
-    assert certainty.gain_interval(found, "proxyfl") is None
-    (group,) = groups([found])
-    joined = answer(group, "proxyfl", Question("auroc"))
-    assert certainty.answer_interval(joined) is None
+    assert gain_interval(found, "proxyfl") is None
 
 
 def test_the_majority_rate_and_one_class_only():
@@ -106,25 +113,21 @@ def test_the_alone_that_gains_are_over_is_named():
     assert certainty.kind_of_alone(found) is None
 
 
-def test_an_answer_has_the_interval_of_its_run():
-    """The interval of an answer over one run is that of the run, for all clients and for each."""
+def test_an_answer_has_the_interval_of_its_clients():
+    """The interval of an answer over one run is that of all clients' means, or of one client's."""
     found = run([[0.5, 0.6], [0.5, 0.4]], [[0.7, 0.7], [0.6, 0.5]])
-    (group,) = groups([found])
-    joined = answer(group, "proxyfl", Question("auroc"))
-    assert certainty.answer_interval(joined) == certainty.gain_interval(
-        found, "proxyfl"
-    )
-    for client in (0, 1):
-        one = certainty.gain_interval(found, "proxyfl", [client])
-        assert certainty.answer_interval(joined, client) == one
+    assert gain_interval(found, "proxyfl") == pytest.approx(interval([0.15, 0.1]))
+    assert gain_interval(found, "proxyfl", 0) == pytest.approx(interval([0.2, 0.1]))
+    assert gain_interval(found, "proxyfl", 1) == pytest.approx(interval([0.1, 0.1]))
 
 
 def test_only_the_runs_measure_has_intervals_of_gains():
     """A gain in another measure has no interval rather than that of the run's measure."""
     found = run([[0.5], [0.5]], [[0.7], [0.7]])
-    assert certainty.gain_interval(found, "proxyfl", measure="brier") is None
-    assert certainty.gain_interval(found, "proxyfl", measure="own_auroc") is None
+    assert gain_interval(found, "proxyfl", measure="brier") is None
+    assert gain_interval(found, "proxyfl", measure="own_auroc") is None
     for row in found.rows:
+        row["private_own_auroc"] = row["private_auroc"]
         row["private_own_resampled"] = row["private_resampled"]
-    own = certainty.gain_interval(found, "proxyfl", measure="own_auroc")
-    assert own == certainty.gain_interval(found, "proxyfl")
+    own = gain_interval(found, "proxyfl", measure="own_auroc")
+    assert own == gain_interval(found, "proxyfl")

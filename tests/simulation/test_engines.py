@@ -171,6 +171,19 @@ def test_resume_demands_what_was_charged(
     assert (path / "metrics.jsonl").read_bytes() == metrics
 
 
+def test_a_checkpoint_that_cannot_be_written_leaves_no_scratch_file(
+    tmp_path: Path,
+) -> None:
+    """A refusal names the file, and nothing of it stays beside those that are whole."""
+    in_the_way = tmp_path / "000003" / "manifest.json"
+    in_the_way.mkdir(parents=True)
+    with pytest.raises(RunError, match="Cannot write"):
+        checkpoint.commit(
+            tmp_path, 3, {}, metrics_bytes=0, identity="", confusion={}
+        )
+    assert list(in_the_way.parent.iterdir()) == [in_the_way]
+
+
 def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     """A checkpoint of a run with other settings is not taken for one's own."""
     with pytest.raises(KeyboardInterrupt):

@@ -352,7 +352,7 @@ def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> No
         (
             {"partition": {"examples": [30] * 3}},
             ConfigError,
-            "one value or 2 for partition.examples, got 3",
+            "one value or 2 values .* partition.examples, got 3",
         ),
         ({"partition": {"examples": 10**6}}, DataError, "there are 1438"),
         (

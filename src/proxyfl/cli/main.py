@@ -7,15 +7,13 @@ import argparse
 import errno
 import importlib
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Sequence
 
 from proxyfl._machine import keep_freed_memory
 from proxyfl.cli.commands import COMMANDS
+from proxyfl.cli.options import add_action
+from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.errors import InputError, ProxyFLError
 
 _DESCRIPTION = """\
@@ -42,8 +40,6 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The whole command line; with ``only``, the options of that command alone.
 
     Only the modules of commands whose options are needed are imported: torch takes seconds."""
-    from proxyfl.cli.options import add_action  # once Ctrl-C is in hand
-
     top = argparse.ArgumentParser(
         prog="proxyfl",
         description=_DESCRIPTION,
@@ -78,9 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     keep_freed_memory()
     words = sys.argv[1:] if arguments is None else list(arguments)
-    with _stopping_at_once():
-        args = _parsed(words)
     try:
+        with stopping_at_once():
+            args = _parsed(words)
         code: int = args.run(args)
         # Here a reader that went away, or a full disk, can still be answered.
         sys.stdout.flush()
@@ -113,32 +109,6 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
             return parser(only=word).parse_args(words)
     # `proxyfl --help` needs no command's module
     return parser(only="").parse_args(words)
-
-
-@contextmanager
-def _stopping_at_once() -> Iterator[None]:
-    """Let Ctrl-C or a polite kill end the process in one line while modules are imported.
-
-    Nothing has begun then, and an exception in the middle of an import ends in a traceback.
-    Afterwards both raise KeyboardInterrupt, so that records are left whole. A signal that the
-    caller ignores, as nohup does, stays ignored."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
-        return
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _stop)
-    signal.signal(signal.SIGTERM, _stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    os.write(2, b"proxyfl: interrupted; nothing was begun.\n")
-    os._exit(130)
 
 
 class _Version(argparse.Action):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from proxyfl._files import Document as Document
 from proxyfl._files import finite
 from proxyfl.privacy.guarantee import Unit
 

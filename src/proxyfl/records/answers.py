@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from proxyfl.federation.methods import Method
-from proxyfl.privacy.guarantee import Epsilon, Kind, largest
+from proxyfl.measures import better_by
+from proxyfl.privacy import guarantee
+from proxyfl.privacy.guarantee import Epsilon, largest
 from proxyfl.records.groups import Group, same
-from proxyfl.records.run import Run, better_by, compared_after
+from proxyfl.records.run import Run, compared_after
 
 Pair = tuple[int, int]
 """(number of the run, client)."""
@@ -124,21 +126,25 @@ class Answer:
 
     @property
     def _as_run(self) -> Method:
-        having = (run for run in self.group.runs if self.method in run.methods)
-        return next(having).method(self.method)
+        number = next(iter(self.rounds))
+        return self.group.runs[number].method(self.method)
 
     def by_client(self) -> dict[int, Spread]:
         """The gain of each client, over runs."""
         found: dict[int, list[float]] = {}
         for (_, client), gain in self.gains.items():
             found.setdefault(client, []).append(gain)
-        return {client: spread(values) for client, values in sorted(found.items())}
+        spreads = {}
+        for client, values in sorted(found.items()):
+            spreads[client] = spread(values)
+        return spreads
 
     def by_seed(self) -> dict[int, list[float]]:
         """The gain of the clients of each seed."""
         found: dict[int, list[float]] = {}
         for (number, _), gain in self.gains.items():
-            found.setdefault(self.group.runs[number].seed, []).append(gain)
+            seed = self.group.runs[number].seed
+            found.setdefault(seed, []).append(gain)
         return found
 
 
@@ -165,10 +171,9 @@ def answer(
             after = compared_after(run, method, other, asked.against)
         rounds[number] = after
         here = replace(asked, after=after)
-        for client in run.clients_of(method):
-            value = _score(run, method, client, here)
-            if value is not None:
-                scores[number, client] = value
+        own = _scores(run, method, run.clients_of(method), here)
+        for client, value in own.items():
+            scores[number, client] = value
         if other is not None:
             for client, gain in _gains(run, method, other, here).items():
                 gains[number, client] = gain
@@ -188,20 +193,19 @@ def answer(
     )
 
 
-def answers(
-    group: Group,
-    asked: Question,
-    others: Sequence[Run] = (),
-) -> list[Answer]:
+def answers(group: Group, asked: Question) -> list[Answer]:
     """The worth of every method in a group; those without a score are left out."""
-    found = [answer(group, method, asked, others) for method in group.methods]
-    return [one for one in found if one is not None]
+    found = []
+    for method in group.methods:
+        one = answer(group, method, asked)
+        if one is not None:
+            found.append(one)
+    return found
 
 
 def weakest(spent: Sequence[Epsilon]) -> Epsilon:
     """The largest epsilon, under the weakest kind among them all."""
-    kinds = list(Kind)
-    kind = max((one.kind for one in spent), key=kinds.index)
+    kind, _ = guarantee.weakest(spent)
     return replace(largest(spent), kind=kind)
 
 
@@ -214,18 +218,28 @@ def _counterpart(
     """The run to compare with: the same if it has the other method, else one of the same seed."""
     if against in run.methods:
         return run
+    pair = same(run, group.mixed)
     for other in (*group.runs, *others):
-        if against in other.methods and same(other, group.mixed) == same(
-            run, group.mixed
-        ):
+        if against in other.methods and same(other, group.mixed) == pair:
             return other
     return None
 
 
-def _score(run: Run, method: str, client: int, asked: Question) -> float | None:
-    return run.kept(
-        method, client, asked.measure, role=asked.role, after=asked.after
-    )
+def _scores(
+    run: Run,
+    method: str,
+    clients: Sequence[int],
+    asked: Question,
+) -> dict[int, float]:
+    """Client -> the score asked for, of those that have one."""
+    found = {}
+    for client in clients:
+        score = run.kept(
+            method, client, asked.measure, role=asked.role, after=asked.after
+        )
+        if score is not None:
+            found[client] = score
+    return found
 
 
 def _gains(
@@ -241,13 +255,11 @@ def _gains(
         ours = theirs
     elif other.method(asked.against).pooled:
         theirs = ours
+    joined = _scores(run, method, ours, asked)
+    alone = _scores(other, asked.against, theirs, asked)
     found = {}
-    for client in ours:
-        if client not in theirs:
-            continue
-        joined = _score(run, method, client, asked)
-        alone = _score(other, asked.against, client, asked)
-        gain = better_by(asked.measure, joined, alone)
+    for client, score in joined.items():
+        gain = better_by(asked.measure, score, alone.get(client))
         if gain is not None:
             found[client] = gain
     return found

@@ -8,50 +8,32 @@ Definitions:
     * a kept model **says one class only** if it gives every test example the same class.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from proxyfl.measures import OWN
-from proxyfl.records.answers import Answer
+from proxyfl.measures import OWN, better_by
+from proxyfl.records.answers import Answer, Question
 from proxyfl.records.row import own_of
-from proxyfl.records.run import Run, better_by, compared_after
+from proxyfl.records.run import Run, compared_after
 from proxyfl.resampling import Interval, interval
-
-
-def gain_interval(
-    run: Run,
-    name: str,
-    clients: Iterable[int] | None = None,
-    *,
-    over: str = "alone",
-    measure: str | None = None,
-) -> Interval | None:
-    """The interval of the mean gain of ``clients`` (all of them for None) in the run's measure, or
-    in that measure on the clients' own test parts.
-
-    None where it is not known: without resampled scores of both methods at their ends."""
-    chosen = run.clients if clients is None else clients
-    return _interval_of_mean(
-        [_differences(run, name, client, over, measure) for client in chosen]
-    )
 
 
 def answer_interval(found: Answer, client: int | None = None) -> Interval | None:
     """The interval of an answer's mean gain, or of the mean gain of one client over runs.
 
-    None where some gain has no resampled scores, or was compared with another run's."""
+    None where it is not known: without resampled scores of both methods at their ends, or if one
+    was compared with another run's."""
     asked = found.asked
+    if asked.role is not None or asked.after is not None:
+        return None
     differences = []
     for number, who in found.gains:
         if client is None or who == client:
             run = found.group.runs[number]
-            differences.append(
-                None
-                if asked.role is not None or asked.after is not None
-                else _differences(
-                    run, found.method, who, asked.against, asked.measure
-                )
-            )
+            gains = _differences(run, found.method, who, asked)
+            if gains is None:
+                return None
+            differences.append(gains)
     return _interval_of_mean(differences)
 
 
@@ -74,24 +56,21 @@ def one_class_only(run: Run) -> list[tuple[str, int, str]]:
     classes = run.classes
     found = []
     for name, client, counts in _kept_counts(run):
-        said = [
-            number
-            for number, column in enumerate(zip(*counts, strict=True))
-            if sum(column)
-        ]
-        if len(said) == 1 and len(counts) > 1:
-            label = classes[said[0]] if said[0] < len(classes) else str(said[0])
+        said = [sum(column) > 0 for column in zip(*counts, strict=True)]
+        if sum(said) == 1 and len(said) > 1:
+            label = classes[said.index(True)]
             found.append((name, client, label))
     return found
 
 
 def kind_of_alone(run: Run) -> str | None:
     """Which ``alone`` the gains are over, in a sentence; None if the run has none."""
-    about = (run.summary or {}).get("methods", {}).get("alone")
-    if about is None:
+    about = run.about("alone")
+    if not about:
         return None
-    if any(client.get("keeps") for client in about.get("clients", ())):
-        return "alone: the best of the stated estimators for each client, by its own examples."
+    for client in about.get("clients", ()):
+        if client.get("keeps"):
+            return "alone: the best of the stated estimators for each client, by its own examples."
     return "alone: the private model, trained at home by the same settings as the others."
 
 
@@ -124,21 +103,34 @@ def _kept_counts(run: Run) -> Iterator[tuple[str, int, list[list[int]]]]:
 
 
 def _differences(
-    run: Run, name: str, client: int, over: str, measure: str | None
+    run: Run,
+    name: str,
+    client: int,
+    asked: Question,
 ) -> list[float | None] | None:
     """A client's gain on each bootstrap sample; None where it is not known."""
-    measure = run.measure if measure is None else measure
-    if over not in run.methods or compared_after(run, name, run, over) is not None:
+    over = asked.against
+    if over not in run.methods:
         return None
-    joined = _resampled(run, name, client, measure)
-    alone = _resampled(run, over, client, measure)
-    if joined is None or alone is None or len(joined) != len(alone):
+    if compared_after(run, name, run, over) is not None:
         return None
-    return _gains(measure, joined, alone)
+    joined = _resampled(run, name, client, asked.measure)
+    alone = _resampled(run, over, client, asked.measure)
+    if joined is None or alone is None:
+        return None
+    if len(joined) != len(alone):
+        return None
+    gains = []
+    for ours, theirs in zip(joined, alone, strict=True):
+        gains.append(better_by(asked.measure, ours, theirs))
+    return gains
 
 
 def _resampled(
-    run: Run, name: str, client: int, measure: str
+    run: Run,
+    name: str,
+    client: int,
+    measure: str,
 ) -> list[float | None] | None:
     """The score of the model kept on each sample, which only the run's own measure has."""
     if measure.removeprefix(OWN) != run.measure:
@@ -153,23 +145,11 @@ def _resampled(
 
 
 def _interval_of_mean(
-    differences: Sequence[Sequence[float | None] | None],
+    differences: Sequence[Sequence[float | None]],
 ) -> Interval | None:
     """The interval of the mean over clients, sample by sample."""
-    known = [values for values in differences if values is not None]
-    if not known or len(known) < len(differences):
-        return None
     means = []
-    for sample in zip(*known, strict=True):
+    for sample in zip(*differences, strict=True):
         defined = [value for value in sample if value is not None]
         means.append(sum(defined) / len(defined) if defined else None)
     return interval(means)
-
-
-def _gains(
-    measure: str, joined: Sequence[float | None], alone: Sequence[float | None]
-) -> list[float | None]:
-    return [
-        better_by(measure, ours, theirs)
-        for ours, theirs in zip(joined, alone, strict=True)
-    ]

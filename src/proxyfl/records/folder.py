@@ -29,7 +29,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from proxyfl._files import alone_in, finite, read_json, write_json, writing
+from proxyfl._files import (
+    Document,
+    alone_in,
+    finite,
+    read_json,
+    write_json,
+    writing,
+)
 from proxyfl.errors import RunError
 
 FORMAT = 2
@@ -65,7 +72,8 @@ def create(
         "notes": list(notes),
     }
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        is_empty = path.is_dir() and not any(path.iterdir())
+        if path.exists() and not is_empty:
             raise RunError(
                 f"{path} exists already. Give another folder with --out, or remove it."
             )
@@ -100,7 +108,7 @@ def fresh(parent: Path, source: str) -> Path:
     return path
 
 
-def environment() -> dict[str, Any]:
+def environment() -> Document:
     """Versions and machine: all that results may depend on besides the config."""
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(
@@ -151,7 +159,9 @@ def check_data(path: Path, data: int) -> None:
 
 def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     """Add lines to ``metrics.jsonl``, flushed before it returns; the size of the file then."""
-    lines = "".join(json.dumps(finite(row)) + "\n" for row in rows)
+    lines = ""
+    for row in rows:
+        lines += json.dumps(finite(row)) + "\n"
     with (
         writing(path / "metrics.jsonl"),
         (path / "metrics.jsonl").open("ab") as file,
@@ -171,7 +181,7 @@ def cut_metrics(path: Path, size: int) -> None:
         file.truncate(size)
 
 
-def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+def read_metrics(path: Path) -> Iterator[Document]:
     """The lines of ``metrics.jsonl``; a torn last line, of a run that was killed, is passed
     over."""
     file = existing(path) / "metrics.jsonl"

@@ -62,7 +62,11 @@ class Runs:
     def gains(self) -> "pandas.DataFrame":
         """Per run, method and client: what the kept model reaches by every measure, what it gains
         over ``alone`` (``gain`` by the run's own measure), and the epsilon."""
-        return _frame(_gain_rows(self.runs))
+        rows: list[Row] = []
+        for group in groups(self.runs):
+            for method in group.methods:
+                rows += _method_gains(group, method)
+        return _frame(rows)
 
     @cached_property
     def ledger(self) -> "pandas.DataFrame":
@@ -114,21 +118,12 @@ def _metric_rows(runs: Iterable[Run]) -> Iterator[Row]:
             yield {"run": run.name, "seed": run.seed, **bounded}
 
 
-def _gain_rows(runs: tuple[Run, ...]) -> Iterator[Row]:
-    for group in groups(runs):
-        for method in group.methods:
-            yield from _method_gains(group, method)
-
-
 def _method_gains(group: Group, method: str) -> Iterator[Row]:
-    found = {
-        measure: answer(
-            group,
-            method,
-            Question(measure),
-        )
-        for measure in _scored(group, method)
-    }
+    finals = chain.from_iterable(run.finals(method) for run in group.runs)
+    found = {}
+    asked = [*measures.MEASURES, *scored_in(finals)]
+    for measure in dict.fromkeys(asked):
+        found[measure] = answer(group, method, Question(measure))
     for number, run in enumerate(group.runs):
         if method not in run.methods:
             continue
@@ -142,13 +137,12 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
                 "name": name,
                 "model": run.method(method).keeps,
             }
+            gains: Row = {}
             for measure, one in found.items():
-                row[measure] = one.scores.get((number, holder)) if one else None
-            for measure, one in found.items():
-                row[f"{measure}_gain"] = (
-                    one.gains.get((number, client)) if one else None
-                )
-            row["gain"] = row.get(f"{run.measure}_gain")
+                row[measure] = one and one.scores.get((number, holder))
+                gains[f"{measure}_gain"] = one and one.gains.get((number, client))
+            row |= gains
+            row["gain"] = gains.get(f"{run.measure}_gain")
             own = found.get(run.measure)
             after = own.rounds.get(number) if own else None
             spent = run.spent(method, holder, after=after)
@@ -162,21 +156,19 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
                 }
 
 
-def _scored(group: Group, method: str) -> list[str]:
-    """The measures, and those on a client's own test part where there is one."""
-    finals = chain.from_iterable(run.finals(method) for run in group.runs)
-    return list(dict.fromkeys([*measures.MEASURES, *scored_in(finals)]))
-
-
 def _ledger_rows(runs: Iterable[Run]) -> Iterator[Row]:
     for run in runs:
         for method, client, header, charges in run.ledgers():
-            about = {"run": run.name, "method": method, "client": client}
-            about["name"] = header.get("client")
-            about["kind"] = header.get("kind")
-            about["delta"] = header.get("delta")
+            about = {
+                "run": run.name,
+                "method": method,
+                "client": client,
+                "name": header.get("client"),
+                "kind": header.get("kind"),
+                "delta": header.get("delta"),
+            }
             for charge in charges:
-                yield {**about, **charge}
+                yield about | charge
 
 
 def _frame(rows: Iterable[Row]) -> "pandas.DataFrame":

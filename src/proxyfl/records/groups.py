@@ -38,9 +38,10 @@ class Group:
     @property
     def label(self) -> str:
         """The settings in words; empty where there is but one group."""
-        return ", ".join(
-            f"{key}={said(value)}" for key, value in self.settings.items()
-        )
+        words = []
+        for key, value in self.settings.items():
+            words.append(f"{key}={said(value)}")
+        return ", ".join(words)
 
     @property
     def methods(self) -> list[str]:
@@ -73,36 +74,36 @@ def groups(runs: Sequence[Run], by: Sequence[str] | None = None) -> list[Group]:
     mixed = [key for key in all_that_differ if key not in keys]
     found: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
-        found.setdefault(tuple(run.flat.get(key) for key in keys), []).append(run)
+        values = tuple(map(run.flat.get, keys))
+        found.setdefault(values, []).append(run)
     made = []
     for values, members in found.items():
-        made.append(
-            Group(
-                dict(zip(keys, values, strict=True)),
-                members,
-                mixed,
-            )
-        )
+        settings = dict(zip(keys, values, strict=True))
+        made.append(Group(settings, members, mixed))
     return made
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """The settings in which runs differ, of those that their results depend on."""
-    keys = distinct(run.flat for run in runs)
-    candidates = [key for key in keys if key not in APART + INCIDENTAL]
-    return [key for key in candidates if differ(runs, key)]
+    found = []
+    for key in distinct(run.flat for run in runs):
+        if key not in APART + INCIDENTAL and differ(runs, key):
+            found.append(key)
+    return found
 
 
 def differ(runs: Sequence[Run], key: str) -> bool:
     """True if a setting has more than one value in some runs."""
-    return len({run.flat.get(key) for run in runs}) > 1
+    values = {run.flat.get(key) for run in runs}
+    return len(values) > 1
 
 
 def setting(runs: Sequence[Run], key: str) -> str:
     """The setting called ``key``, or the only one that ends in it."""
     known = distinct(run.flat for run in runs)
-    matching = [name for name in known if name == key]
-    matching = matching or [name for name in known if name.endswith(f".{key}")]
+    if key in known:
+        return key
+    matching = [name for name in known if name.endswith(f".{key}")]
     if len(matching) != 1:
         raise ConfigError(
             f"Unknown setting {key!r} to group by. Known: {', '.join(matching or known)}."
@@ -143,4 +144,4 @@ def said(value: Any) -> str:
 
 def same(run: Run, mixed: Sequence[str]) -> tuple[Any, ...]:
     """The settings that two runs must share for their clients to be pairs."""
-    return (run.seed, *(run.flat.get(key) for key in mixed))
+    return (run.seed, *map(run.flat.get, mixed))

@@ -4,7 +4,6 @@ confusion counts with their shares. Tables, the page and ``--json`` ask here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from proxyfl.records.row import calibration_of, intervals_of, own_of, values_of
 from proxyfl.records.run import Run
@@ -18,9 +17,15 @@ Point = tuple[float, float, int]
 
 @dataclass(frozen=True)
 class Judged:
-    """One model on one test set. Empty or None where the run has not ended, or is of a release that
-    did not record it."""
+    """The model that a client keeps under a method, on one test set: ``common``, or its ``own``
+    where sites are known.
 
+    Empty or None where the run has not ended, or is of a release that did not record it."""
+
+    method: str
+    client: int
+    name: str
+    on: str
     measures: Mapping[str, float | None]
     intervals: Mapping[str, Interval | None]
     calibration: Sequence[Point]
@@ -32,17 +37,6 @@ class Judged:
         return None if self.confusion is None else shares(self.confusion)
 
 
-@dataclass(frozen=True)
-class ClientJudged:
-    """What a method's model is worth to a client; ``own`` is None where nobody knows sites."""
-
-    method: str
-    client: int
-    name: str
-    common: Judged
-    own: Judged | None
-
-
 def shares(counts: Counts) -> Shares:
     """Counts as shares of each true class; None in the row of a class without examples."""
     found: Shares = []
@@ -52,8 +46,8 @@ def shares(counts: Counts) -> Shares:
     return found
 
 
-def judged(run: Run) -> Iterator[ClientJudged]:
-    """The kept model of every method and client that has one, in their order.
+def judged(run: Run) -> Iterator[Judged]:
+    """The kept model of every method and client that has one, in their order, on each test set.
 
     The one model of a pooled method appears once, under the method's name."""
     for method in run.methods:
@@ -64,24 +58,18 @@ def judged(run: Run) -> Iterator[ClientJudged]:
             if found is None:
                 continue
             row, role = found
-            counts = confusion.get(client, {})
             name = method if pooled else run.clients.get(client, f"client {client}")
-            own = own_of(role)
-            yield ClientJudged(
-                method,
-                client,
-                name,
-                _judged(row, role, counts),
-                _judged(row, own, counts) if f"{own}_accuracy" in row else None,
-            )
-
-
-def _judged(
-    row: Mapping[str, Any], where: str, counts: Mapping[str, Counts]
-) -> Judged:
-    return Judged(
-        values_of(row, where),
-        intervals_of(row, where),
-        calibration_of(row, where),
-        counts.get(where),
-    )
+            places = {"common": str(role)}
+            if f"{own_of(role)}_accuracy" in row:
+                places["own"] = own_of(role)
+            for on, where in places.items():
+                yield Judged(
+                    method,
+                    client,
+                    name,
+                    on,
+                    values_of(row, where),
+                    intervals_of(row, where),
+                    calibration_of(row, where),
+                    confusion.get(client, {}).get(where),
+                )

@@ -43,15 +43,12 @@ def gain(runs: "Runs", measure: str) -> go.Figure:
     gains = runs.gains
     column = f"{measure}_gain"
     for method, (colour, _) in looks(gains["method"]).items():
-        rows = gains[(gains["method"] == method) & gains[column].notna()]
+        rows = gains[gains["method"] == method].dropna(subset=[column])
         if method == "alone" or rows.empty:
             continue
         hover = []
-        for epsilon, kind in zip(
-            rows["epsilon"],
-            rows["epsilon_kind"],
-            strict=True,
-        ):
+        costs = zip(rows["epsilon"], rows["epsilon_kind"], strict=True)
+        for epsilon, kind in costs:
             hover.append(f"epsilon {shown(epsilon)} ({kind})")
         marks = {"color": colour, "size": 10}
         figure.add_scatter(
@@ -145,12 +142,5 @@ def _titled(
 
 
 def _faint(colour: str) -> str:
-    red, green, blue = (
-        int(colour[i : i + 2], 16)
-        for i in (
-            1,
-            3,
-            5,
-        )
-    )
+    red, green, blue = bytes.fromhex(colour.lstrip("#"))
     return f"rgba({red},{green},{blue},0.12)"

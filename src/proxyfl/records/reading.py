@@ -23,17 +23,20 @@ ADDITIONS = {
 
 def read(path: Path, rows: Iterable[Row] | None = None) -> Run:
     """The run in ``path``; with ``rows`` given, those stand for its metrics."""
-    folder.existing(path)
+    config = folder.existing(path) / "config.toml"
     try:
-        settings = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+        settings = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RunError(
-            f"Cannot read {path / 'config.toml'}: {error}. Give a folder that `proxyfl run` made."
+            f"Cannot read {config}: {error}. Give a folder that `proxyfl run` made."
         ) from error
+    if rows is None:
+        rows = folder.read_metrics(path)
     # A resumed run may write a round again: the later line stands, in the earlier one's place.
     recorded: dict[tuple[Any, ...], Row] = {}
-    for row in folder.read_metrics(path) if rows is None else rows:
-        recorded[row["method"], row["round"], row["client"]] = row
+    for row in rows:
+        place = (row["method"], row["round"], row["client"])
+        recorded[place] = row
     additions = {}
     for key, name in ADDITIONS.items():
         if (path / name).is_file():
@@ -53,7 +56,9 @@ def find(paths: Iterable[Path | str]) -> list[Path]:
     passed over. RunError for a path that holds none."""
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
-        here = [path] if (path / "config.toml").is_file() else _below(path)
+        here = _below(path)
+        if (path / "config.toml").is_file():
+            here = [path]
         if not here:
             raise RunError(
                 f"{path} holds no run: expected a run's folder as `proxyfl run` makes it, or a "

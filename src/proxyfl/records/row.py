@@ -18,7 +18,7 @@ Guarantees:
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from proxyfl._files import finite
@@ -57,12 +57,13 @@ def row_of(
         row |= _score_keys(role, found)
         if found.own is not None:
             row |= _score_keys(own_of(role), found.own)
-    row["epsilon_rdp"] = record.epsilon.rdp
-    row["epsilon_pld"] = record.epsilon.pld
-    row["delta"] = record.epsilon.delta
-    row["epsilon_kind"] = str(record.epsilon.kind)
-    row["epsilon_relation"] = str(record.epsilon.relation)
-    row["epsilon_unit"] = str(record.epsilon.unit)
+    spent = record.epsilon
+    row["epsilon_rdp"] = spent.rdp
+    row["epsilon_pld"] = spent.pld
+    row["delta"] = spent.delta
+    row["epsilon_kind"] = str(spent.kind)
+    row["epsilon_relation"] = str(spent.relation)
+    row["epsilon_unit"] = str(spent.unit)
     row["weight"] = record.weight
     for key in TRAFFIC:
         row[key] = getattr(record.traffic, key)
@@ -107,7 +108,7 @@ def confusion_of(record: "ClientRound") -> dict[str, list[list[int]]]:
     return found
 
 
-def record_of(row: Mapping[str, Any]) -> "ClientRound":
+def record_of(row: Row) -> "ClientRound":
     """The client's round that ``row_of(..., whole=True)`` wrote down."""
     from proxyfl.federation.exchange import Traffic
     from proxyfl.federation.learners import Losses
@@ -117,6 +118,10 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
     for role in ROLES:
         if role in row["confusion"]:
             scores[role] = _score_of(row, role)
+    seconds = {}
+    for part in SECONDS:
+        if f"seconds_{part}" in row:
+            seconds[part] = row[f"seconds_{part}"]
     return ClientRound(
         **{key: row[key] for key in _PLAIN},
         losses=Losses(row["private_loss"], row["proxy_loss"]),
@@ -124,17 +129,13 @@ def record_of(row: Mapping[str, Any]) -> "ClientRound":
         epsilon=epsilon(row),
         traffic=Traffic(**{key: row[key] for key in TRAFFIC}),
         weight=row["weight"],
-        seconds={
-            part: row[f"seconds_{part}"]
-            for part in SECONDS
-            if f"seconds_{part}" in row
-        },
+        seconds=seconds,
         left=row["left"],
         keeps=row.get("keeps"),
     )
 
 
-def _score_of(row: Mapping[str, Any], prefix: str) -> "Score":
+def _score_of(row: Row, prefix: str) -> "Score":
     """The score that ``_score_keys`` wrote down."""
     import torch
 
@@ -151,20 +152,23 @@ def _score_of(row: Mapping[str, Any], prefix: str) -> "Score":
     )
 
 
-def values_of(row: Mapping[str, Any], prefix: str) -> dict[str, float | None]:
+def values_of(row: Row, prefix: str) -> dict[str, float | None]:
     """Measure -> score, under a role or, for the own test part, ``own_of`` it."""
-    return {measure: row.get(f"{prefix}_{measure}") for measure in MEASURES}
-
-
-def intervals_of(row: Mapping[str, Any], prefix: str) -> dict[str, Interval | None]:
-    """Measure -> its interval, likewise."""
     found = {}
-    for measure, ends in row.get(f"{prefix}_intervals", {}).items():
-        found[measure] = None if ends is None else (ends[0], ends[1])
+    for measure in MEASURES:
+        found[measure] = row.get(f"{prefix}_{measure}")
     return found
 
 
-def calibration_of(row: Mapping[str, Any], prefix: str) -> list[Any]:
+def intervals_of(row: Row, prefix: str) -> dict[str, Interval | None]:
+    """Measure -> its interval, likewise."""
+    found = dict(row.get(f"{prefix}_intervals", {}))
+    for measure, ends in found.items():
+        found[measure] = ends and tuple(ends)
+    return found
+
+
+def calibration_of(row: Row, prefix: str) -> list[Any]:
     """The points of the calibration curve, likewise."""
     return [tuple(point) for point in row.get(f"{prefix}_calibration", ())]
 
@@ -174,7 +178,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def score(
-    row: Mapping[str, Any],
+    row: Row,
     role: str,
     measure: str,
 ) -> float | None:
@@ -183,13 +187,13 @@ def score(
     return value
 
 
-def roles(row: Mapping[str, Any]) -> list[Role]:
+def roles(row: Row) -> list[Role]:
     """The models that were scored in the round."""
-    return [
-        role
-        for role in ROLES
-        if any(f"{role}_{measure}" in row for measure in MEASURES)
-    ]
+    found: list[Role] = []
+    for role in ROLES:
+        if any(f"{role}_{measure}" in row for measure in MEASURES):
+            found.append(role)
+    return found
 
 
 def scored_in(rows: Iterable[Row]) -> list[str]:
@@ -197,12 +201,14 @@ def scored_in(rows: Iterable[Row]) -> list[str]:
     keys: set[str] = set()
     for row in rows:
         keys.update(row)
-    return [
-        name for name in names() if any(f"{role}_{name}" in keys for role in ROLES)
-    ]
+    found = []
+    for name in names():
+        if any(f"{role}_{name}" in keys for role in ROLES):
+            found.append(name)
+    return found
 
 
-def epsilon(row: Mapping[str, Any]) -> Epsilon:
+def epsilon(row: Row) -> Epsilon:
     """The client's epsilon at the end of the round; infinite where the row has no bound."""
     bounds = {}
     for accountant in ("rdp", "pld"):

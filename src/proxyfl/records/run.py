@@ -23,10 +23,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from proxyfl import _settings
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError
 from proxyfl.federation.methods import METHODS, Method, Role
-from proxyfl.measures import named
+from proxyfl.measures import better_by
 from proxyfl.privacy import journal
 from proxyfl.privacy.guarantee import Epsilon, largest
 from proxyfl.records.row import Row, epsilon, roles, score
@@ -73,31 +74,45 @@ class Run:
         return DEFAULT_MEASURE if named == "auto" else named
 
     @property
+    def summed_up(self) -> Mapping[str, Any]:
+        """The summary; empty before there is one."""
+        return self.summary or {}
+
+    def about(self, name: str) -> Mapping[str, Any]:
+        """The summary of a method; empty before there is one."""
+        by_name = self.summed_up.get("methods", {})
+        found: Mapping[str, Any] = by_name.get(name, {})
+        return found
+
+    @property
     def classes(self) -> list[str]:
         """The names of the classes; none before the run was summed up."""
-        return list((self.summary or {}).get("classes", []))
+        return list(self.summed_up.get("classes", ()))
+
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """What data each client has; nothing before the run was summed up."""
+        return list(self.summed_up.get("clients", ()))
 
     def confusion(self, name: str) -> dict[int, dict[str, Any]]:
         """Client -> role -> confusion counts of its last scored round, as the summary has them."""
-        about = (self.summary or {}).get("methods", {}).get(name, {})
-        return {
-            row["client"]: row.get("confusion", {})
-            for row in about.get("clients", ())
-        }
+        found = {}
+        for row in self.about(name).get("clients", ()):
+            found[row["client"]] = row.get("confusion", {})
+        return found
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
         """The methods asked for, in order; those recorded besides come after."""
-        return tuple(
-            dict.fromkeys([*self.settings.get("methods", ()), *self._rows])
-        )
+        asked = self.settings.get("methods", ())
+        return tuple(dict.fromkeys([*asked, *self._rows]))
 
     @cached_property
     def clients(self) -> dict[int, str]:
         """Client id -> name, those of pooled methods left out."""
         found = {}
-        for number, client in enumerate((self.summary or {}).get("clients", [])):
-            found[number] = client["name"]
+        for number, about in enumerate(self.described):
+            found[number] = about["name"]
         for name, by_client in self._rows.items():
             if not self.method(name).pooled:
                 for client, rows in by_client.items():
@@ -109,17 +124,26 @@ class Run:
         """The number of rounds that each method has on record."""
         done = dict.fromkeys(self.methods, 0)
         for row in self.rows:
-            done[row["method"]] = max(done[row["method"]], row["round"] + 1)
+            name = row["method"]
+            done[name] = max(done[name], row["round"] + 1)
         return done
 
     @property
     def finished(self) -> bool:
         """True if the run went to its end and was summed up."""
-        return (self.summary or {}).get("finished") is True
+        return self.summed_up.get("finished") is True
 
     def over(self, name: str) -> bool:
         """True if a method went through all its rounds, or ended because everyone had left."""
-        return self._over[choice("method", name, self.methods)]
+        done = self.progress[choice("method", name, self.methods)]
+        if self.finished or done >= self.rounds:
+            return True
+        last = []
+        for client in self.clients_of(name):
+            row = self._rows[name][client][-1]
+            if row["round"] == done - 1:
+                last.append(row.get("left"))
+        return bool(last) and all(last)
 
     def method(self, name: str) -> Method:
         """The method as the run had it: of its summary, of this release's table, or, for a user's
@@ -155,16 +179,20 @@ class Run:
 
     def finals(self, name: str) -> list[Row]:
         """Every client's last row in which its models were scored."""
-        found = [self.final(name, client) for client in self.clients_of(name)]
-        return [row for row in found if row is not None]
+        found = []
+        for client in self.clients_of(name):
+            row = self.final(name, client)
+            if row is not None:
+                found.append(row)
+        return found
 
     def departures(self, name: str) -> dict[int, str]:
         """Client -> why it left the method before its end."""
-        return {
-            row["client"]: row["left"]
-            for row in self.rows_of(name)
-            if row.get("left")
-        }
+        found = {}
+        for row in self.rows_of(name):
+            if row.get("left"):
+                found[row["client"]] = row["left"]
+        return found
 
     def kept(
         self,
@@ -181,14 +209,18 @@ class Run:
         if found is None:
             return None
         row, kept = found
-        measure = self.measure if measure is None else measure
-        return score(row, role or kept, measure)
+        return score(row, role or kept, measure or self.measure)
 
     def kept_row(
-        self, name: str, client: int, *, after: int | None = None
+        self,
+        name: str,
+        client: int,
+        *,
+        after: int | None = None,
     ) -> tuple[Row, Role] | None:
         """The row in which the model that a client keeps was last scored, and its role there."""
-        row = self.final(name, self.holder(name, client), after=after)
+        holder = self.holder(name, client)
+        row = self.final(name, holder, after=after)
         if row is None:
             return None
         keeps = self.method(name).keeps
@@ -213,11 +245,10 @@ class Run:
         self.holder(name, client)
         if over not in self.methods:
             return None
-        measure = self.measure if measure is None else measure
         after = compared_after(self, name, self, over)
         joined = self.kept(name, client, measure, after=after)
         alone = self.kept(over, client, measure, after=after)
-        return better_by(measure, joined, alone)
+        return better_by(measure or self.measure, joined, alone)
 
     def spent(
         self,
@@ -237,15 +268,11 @@ class Run:
         after: int | None = None,
     ) -> Epsilon | None:
         """The largest epsilon over a method's clients; None if nothing is on record."""
-        spent = [
-            self.spent(
-                name,
-                client,
-                after=after,
-            )
-            for client in self.clients_of(name)
-        ]
-        found = [one for one in spent if one is not None]
+        found = []
+        for client in self.clients_of(name):
+            spent = self.spent(name, client, after=after)
+            if spent is not None:
+                found.append(spent)
         return largest(found) if found else None
 
     def scored_after(self, name: str) -> list[int]:
@@ -254,7 +281,9 @@ class Run:
 
     def ledgers(self) -> Iterator[tuple[str, int, Row, list[Row]]]:
         """(method, client, header, charges) of every ledger; a damaged one raises."""
-        for path in sorted(self.path.glob("ledger/*/*.jsonl") if self.path else ()):
+        if self.path is None:
+            return
+        for path in sorted(self.path.glob("ledger/*/*.jsonl")):
             header, charges, _ = journal.read(path)
             client = int(path.stem) if path.stem.isdigit() else -1
             yield path.parent.name, client, header, charges
@@ -262,25 +291,17 @@ class Run:
     @cached_property
     def flat(self) -> dict[str, Any]:
         """The settings with dotted keys; lists as tuples, so that values can be compared."""
-        return flat(self.settings)
+        found = {}
+        for key, value in _settings.flat(self.settings).items():
+            found[key] = _hashable(value)
+        return found
 
     @cached_property
     def _rows(self) -> dict[str, dict[int, list[Row]]]:
         found: dict[str, dict[int, list[Row]]] = {}
         for row in self.rows:
-            found.setdefault(row["method"], {}).setdefault(
-                row["client"], []
-            ).append(row)
-        return found
-
-    @cached_property
-    def _over(self) -> dict[str, bool]:
-        found = {}
-        for name, done in self.progress.items():
-            final = [rows[-1] for rows in self._rows.get(name, {}).values()]
-            last = [row for row in final if row["round"] == done - 1]
-            everyone_left = bool(last) and all(row.get("left") for row in last)
-            found[name] = self.finished or done >= self.rounds or everyone_left
+            by_client = found.setdefault(row["method"], {})
+            by_client.setdefault(row["client"], []).append(row)
         return found
 
     @cached_property
@@ -288,15 +309,15 @@ class Run:
         found: dict[str, set[int]] = {}
         for row in self.rows:
             if roles(row):
-                found.setdefault(row["method"], set()).add(row["round"] + 1)
+                rounds = found.setdefault(row["method"], set())
+                rounds.add(row["round"] + 1)
         return {name: sorted(rounds) for name, rounds in found.items()}
 
     @cached_property
     def _methods(self) -> dict[str, Method]:
-        summed_up = (self.summary or {}).get("methods", {})
         found = {}
         for name in self.methods:
-            about = summed_up.get(name, {})
+            about = self.about(name)
             if "method" in about:
                 found[name] = Method(**about["method"])
             elif name in METHODS:
@@ -307,19 +328,19 @@ class Run:
 
     def _told(self, name: str, keeps: Role | None) -> Method:
         """A method's summary from its records alone."""
-        rows = self.rows_of(name)
         scored: set[Role] = set()
-        for row in rows:
+        sent = 0
+        for row in self.rows_of(name):
             scored.update(roles(row))
-        shares = any(row.get("bytes_sent") for row in rows)
-        first: Role = next(
-            (role for role in _KEPT_FIRST if role in scored), "proxy"
-        )
+            sent += row.get("bytes_sent") or 0
+        for role in _KEPT_FIRST:
+            if keeps is None and role in scored:
+                keeps = role
         return Method(
             "not in the table of this release",
             "single",
-            "pushsum" if shares else "none",
-            keeps=keeps or first,
+            "pushsum" if sent else "none",
+            keeps=keeps or "proxy",
         )
 
     def rows_of(self, name: str) -> list[Row]:
@@ -332,7 +353,8 @@ class Run:
         client: int,
         after: int | None,
     ) -> Iterator[Row]:
-        for row in reversed(self._rows.get(name, {}).get(client, [])):
+        rows = self._rows.get(name, {}).get(client, [])
+        for row in reversed(rows):
             if after is None or row["round"] < after:
                 yield row
 
@@ -357,41 +379,15 @@ def compared_after(
     """After how many rounds two methods are compared; None: at their ends."""
     if run.over(name) and other.over(over):
         return None
-    common = set(run.scored_after(name)) & set(other.scored_after(over))
-    return max(common, default=0)
-
-
-def better_by(
-    measure: str,
-    joined: float | None,
-    alone: float | None,
-) -> float | None:
-    """The advantage of the first score; None without two. In a measure of another release, more
-    is better."""
-    if joined is None or alone is None:
-        return None
-    known = named(measure)
-    return joined - alone if known is None else known.gain(joined, alone)
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping with dotted keys, its lists as tuples."""
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            out |= flat(value, f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = _hashable(value)
-    return out
+    ours = set(run.scored_after(name))
+    theirs = set(other.scored_after(over))
+    return max(ours & theirs, default=0)
 
 
 def _hashable(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{key} = {inner}" for key, inner in value.items())
-            + "}"
-        )
+        entries = [f"{key} = {inner}" for key, inner in value.items()]
+        return "{" + ", ".join(entries) + "}"
     if isinstance(value, list):
         return tuple(_hashable(inner) for inner in value)
     return value

@@ -45,9 +45,10 @@ class LivePage(Callback):
         if self.server is None:
             return
         limit = time.monotonic() + self.patience
-        while not self.server.done_told and time.monotonic() < min(
-            limit, self.server.asked + HOLD_SECONDS + 1
-        ):
+        while not self.server.done_told:
+            soonest = min(limit, self.server.asked + HOLD_SECONDS + 1)
+            if time.monotonic() >= soonest:
+                break
             time.sleep(0.05)
         self.server.close()
         self.server = None

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from proxyfl._files import finite
-from proxyfl.measures import named, title_of
+from proxyfl._files import Document, finite
+from proxyfl._settings import flat
+from proxyfl.measures import better_by, named, title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, Unit, shown
 from proxyfl.records.answers import Answer, Question, answers
 from proxyfl.records.certainty import (
@@ -20,11 +21,9 @@ from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.judged import judged, shares
 from proxyfl.records.palette import looks
 from proxyfl.records.row import Row, scored_in
-from proxyfl.records.run import Run, better_by, flat
+from proxyfl.records.run import Run
 from proxyfl.report.graph import graph
 from proxyfl.report.series import costs, curves, epsilons
-
-Document = dict[str, Any]
 
 
 def document(
@@ -36,21 +35,15 @@ def document(
     more."""
     methods = distinct(run.methods for run in runs)
     recorded = _recorded(runs)
+    now = datetime.datetime.now(datetime.UTC)
     content = {
-        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "made": now.isoformat(timespec="seconds"),
         "live": live,
         "looks": looks(methods),
         "measures": {name: title_of(name) for name in recorded},
         "kinds": {str(kind): kind.sentence for kind in Kind},
         "units": {str(unit): unit.sentence for unit in Unit},
-        "groups": [
-            _group(
-                group,
-                runs,
-                recorded,
-            )
-            for group in groups(runs)
-        ],
+        "groups": [_group(group, runs, recorded) for group in groups(runs)],
         "runs": [about(run) for run in runs],
     }
     plain: Document = finite(content)
@@ -59,6 +52,11 @@ def document(
 
 def about(run: Run) -> Document:
     """A run's own part of the document, besides what it shares with its group."""
+    environment = dict(run.environment)
+    notes = environment.pop("notes", [])
+    methods = {}
+    for name in run.methods:
+        methods[name] = asdict(run.method(name))
     return {
         "name": run.name,
         "seed": run.seed,
@@ -67,18 +65,16 @@ def about(run: Run) -> Document:
         "finished": run.finished,
         "ended": run.summary is not None,
         "settings": run.flat,
-        "environment": flat(
-            {key: run.environment[key] for key in run.environment if key != "notes"}
-        ),
-        "simulation": bool(run.environment.get("simulation", False)),
-        "methods": {name: asdict(run.method(name)) for name in run.methods},
+        "environment": flat(environment),
+        "simulation": bool(environment.get("simulation", False)),
+        "methods": methods,
         "names": run.clients,
         "classes": run.classes,
-        "clients": (run.summary or {}).get("clients", []),
+        "clients": run.described,
         "confusion": _confusion(run),
         "judged": judgements(run),
         "warnings": warnings(run),
-        "notes": run.environment.get("notes", []),
+        "notes": notes,
         "by_class": _by_class(run),
         "additions": run.additions,
         "graph": graph(run),
@@ -142,15 +138,18 @@ def _group(
     for measure in measures:
         found = answers(group, Question(measure))
         by_measure[measure] = [_answer(one) for one in found]
+    charts: Document = {"curves": {}, "epsilons": {}, "costs": {}}
+    for name in group.methods:
+        charts["curves"][name] = curves(group, name)
+        charts["epsilons"][name] = epsilons(group, name)
+        charts["costs"][name] = costs(group, name)
     return {
         "label": group.label,
         "runs": members,
         "clients": group.clients,
         "budget": _budget(group.runs[0]),
         "answers": by_measure,
-        "curves": {name: curves(group, name) for name in group.methods},
-        "epsilons": {name: epsilons(group, name) for name in group.methods},
-        "costs": {name: costs(group, name) for name in group.methods},
+        **charts,
     }
 
 
@@ -158,21 +157,18 @@ def _answer(found: Answer) -> Document:
     names = found.group.clients
     clients = []
     for client, gain in found.by_client().items():
-        pairs = [pair for pair in found.scores if pair[1] == client]
-        scores = [found.scores[pair] for pair in pairs] or list(
-            found.scores.values()
-        )
-        clients.append(
-            {
-                "name": names.get(client, f"client {client}"),
-                "score": sum(scores) / len(scores),
-                "gain": gain.mean,
-                "low": gain.low,
-                "high": gain.high,
-                "n": gain.n,
-                "interval": answer_interval(found, client),
-            }
-        )
+        own = [value for (_, who), value in found.scores.items() if who == client]
+        scores = own or list(found.scores.values())
+        about = {
+            "name": names.get(client, f"client {client}"),
+            "score": sum(scores) / len(scores),
+            "gain": gain.mean,
+            "low": gain.low,
+            "high": gain.high,
+            "n": gain.n,
+            "interval": answer_interval(found, client),
+        }
+        clients.append(about)
     weak = found.epsilon.kind is not Kind.NONE and found.epsilon.weak
     words = shown(found.epsilon.best, 2)
     return verdict(found) | {
@@ -204,13 +200,13 @@ def _confusion(run: Run) -> Document:
     """Method -> client -> role -> counts and their shares of each true class; ROLE_own is the
     client's own test part."""
     found: Document = {}
-    for name in (run.summary or {}).get("methods", {}):
+    for name in run.summed_up.get("methods", ()):
         found[name] = {}
         for client, by_role in run.confusion(name).items():
-            found[name][client] = {
-                role: {"counts": counts, "shares": shares(counts)}
-                for role, counts in by_role.items()
-            }
+            about = {}
+            for role, counts in by_role.items():
+                about[role] = {"counts": counts, "shares": shares(counts)}
+            found[name][client] = about
     return found
 
 
@@ -219,27 +215,23 @@ def judgements(run: Run) -> list[Document]:
     the calibration curve."""
     found = []
     for one in judged(run):
-        for where, on in (("common", one.common), ("own", one.own)):
-            if on is None:
-                continue
-            scores = {}
-            for measure, value in on.measures.items():
-                low, high = on.intervals.get(measure) or (None, None)
-                scores[measure] = [_short(value), _short(low), _short(high)]
-            curve = [
-                [_short(said), _short(true), n] for said, true, n in on.calibration
-            ]
-            found.append(
-                {
-                    "method": one.method,
-                    "client": one.client,
-                    "name": one.name,
-                    "on": where,
-                    "scores": scores,
-                    "calibration": curve,
-                    "confusion": on.confusion,
-                }
-            )
+        scores = {}
+        for measure, value in one.measures.items():
+            low, high = one.intervals.get(measure) or (None, None)
+            scores[measure] = [_short(value), _short(low), _short(high)]
+        curve = []
+        for said, true, n in one.calibration:
+            curve.append([_short(said), _short(true), n])
+        about = {
+            "method": one.method,
+            "client": one.client,
+            "name": one.name,
+            "on": one.on,
+            "scores": scores,
+            "calibration": curve,
+            "confusion": one.confusion,
+        }
+        found.append(about)
     return found
 
 
@@ -253,22 +245,18 @@ def _by_class(run: Run) -> Document:
     that is than ``alone``."""
     kept = {}
     for one in judged(run):
-        if one.common.shares is not None:
-            kept[one.method, one.client] = _diagonal(one.common.shares)
+        if one.on == "common" and one.shares is not None:
+            right = [row[number] for number, row in enumerate(one.shares)]
+            kept[one.method, one.client] = right
     found: Document = {}
     for name in run.methods:
         for client in run.clients:
             own = kept.get((name, run.holder(name, client)))
             alone = kept.get(("alone", client))
             if own is not None:
-                entry: Document = {"accuracy": own, "gain": None}
-                if alone is not None:
-                    entry["gain"] = list(
-                        map(partial(better_by, "accuracy"), own, alone)
-                    )
+                gain = alone and list(
+                    map(partial(better_by, "accuracy"), own, alone)
+                )
+                entry = {"accuracy": own, "gain": gain}
                 found.setdefault(name, {})[client] = entry
     return found
-
-
-def _diagonal(shares: Sequence[Sequence[float | None]]) -> list[float | None]:
-    return [row[number] for number, row in enumerate(shares)]

@@ -5,8 +5,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
+from proxyfl._files import Document
 from proxyfl.errors import TopologyError
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes
@@ -17,19 +19,19 @@ from proxyfl.records.run import Run
 Edges = list[tuple[int, int, float]]
 
 
-def graph(run: Run) -> dict[str, Any]:
+def graph(run: Run) -> Document:
     """The rounds of a run as pictures of the graph: per method the round numbers and which picture
     each shows. A picture is named by its content, so a schedule that repeats costs nothing."""
-    pictures: dict[str, Any] = {}
+    pictures: Document = {}
     methods: dict[str, dict[str, list[Any]]] = {}
     schedule, note = _topology(run.settings)
-    by_round = groupby(run.rows, key=lambda row: (row["method"], row["round"]))
+    by_round = groupby(run.rows, key=itemgetter("method", "round"))
     for (name, round), here in by_round:
         exchange = run.method(name).exchange
         if exchange == "none":
             continue
         present, leaving = _who(list(here))
-        picture: dict[str, Any] = {
+        picture: Document = {
             "present": present,
             "leaving": sorted(leaving),
             "edges": [],
@@ -38,9 +40,8 @@ def graph(run: Run) -> dict[str, Any]:
             picture["edges"] = _edges(exchange, schedule, round, present, leaving)
         except TopologyError as error:
             note = note or str(error)
-        key = hashlib.blake2b(
-            json.dumps(picture).encode(), digest_size=6
-        ).hexdigest()
+        content = json.dumps(picture).encode()
+        key = hashlib.blake2b(content, digest_size=6).hexdigest()
         pictures[key] = picture
         shown = methods.setdefault(name, {"rounds": [], "pictures": []})
         shown["rounds"].append(round)
@@ -106,16 +107,12 @@ def _star(present: tuple[int, ...], leaving: frozenset[int]) -> Edges:
     """Everyone sends all to the first client that stays, and those who stay get an equal share
     back."""
     staying = [client for client in present if client not in leaving]
-    hub, share = staying[0], _short(1 / len(staying))
-    return [
-        (
-            c,
-            hub,
-            1.0,
-        )
-        for c in present
-        if c != hub
-    ] + [(hub, c, share) for c in staying if c != hub]
+    hub = staying[0]
+    share = _short(1 / len(staying))
+    edges = [(client, hub, 1.0) for client in present if client != hub]
+    for client in staying[1:]:
+        edges.append((hub, client, share))
+    return edges
 
 
 def _short(share: float) -> float:

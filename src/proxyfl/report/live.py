@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from proxyfl._files import Document
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.records import folder
@@ -92,7 +93,7 @@ def live_page(path: Path) -> str:
     return page.page(content, title=f"ProxyFL live: {run.name}")
 
 
-def news(path: Path, since: str) -> dict[str, Any]:
+def news(path: Path, since: str) -> Document:
     """The document that the page is to show now; None in its place if it shows that already."""
     done = over(path)  # asked before reading, so that what is said to be all is all
     rows, cursor = recorded(path)
@@ -110,15 +111,13 @@ def await_news(
     """Return when the run is over, when there is news but not too soon, when it has been long
     enough, or on closing."""
     asked = time.monotonic()
-    known = int(offset) if (offset := since.partition("-")[0]).isdecimal() else -1
+    known, _, _ = since.partition("-")
     while not over(path):
         waited = time.monotonic() - asked
-        if waited > HOLD_SECONDS or (
-            waited > POLL_SECONDS
-            and (path / "metrics.jsonl").stat().st_size != known
-        ):
+        if waited > HOLD_SECONDS or closing.wait(0.1):
             return
-        if closing.wait(0.1):
+        size = (path / "metrics.jsonl").stat().st_size
+        if waited > POLL_SECONDS and str(size) != known:
             return
 
 
@@ -163,15 +162,15 @@ class LiveServer(ThreadingHTTPServer):
     def url(self) -> str:
         """The page's address, with its token if there is one."""
         host, port = self.server_address[:2]
-        name = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
-            str(host), str(host)
-        )
-        name = f"[{name}]" if ":" in name else name
-        return f"http://{name}:{port}/" + (
-            f"?token={self.token}" if self.token else ""
-        )
+        name = str(host)
+        if name in ("0.0.0.0", "::"):
+            name = socket.gethostname()
+        if ":" in name:
+            name = f"[{name}]"
+        token = f"?token={self.token}" if self.token else ""
+        return f"http://{name}:{port}/{token}"
 
-    def news(self, since: str) -> dict[str, Any]:
+    def news(self, since: str) -> Document:
         """The news for a page, at a pace that leaves the machine to the run."""
         started = time.monotonic()
         if started < self._quiet_until and not over(self.path):
@@ -219,18 +218,14 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(live_page(self.server.path), "text/html; charset=utf-8")
             elif parts.path == "/data.json":
                 self.server.asked = time.monotonic()
+                since = query.get("since", [""])[-1]
                 if "wait" in query:
-                    await_news(
-                        self.server.path,
-                        query.get("since", [""])[-1],
-                        self.server.closing,
-                    )
+                    await_news(self.server.path, since, self.server.closing)
                 if self.server.closing.is_set():
                     return
-                more = self.server.news(query.get("since", [""])[-1])
-                self._send(
-                    json.dumps(more, separators=(",", ":")), "application/json"
-                )
+                more = self.server.news(since)
+                text = json.dumps(more, separators=(",", ":"))
+                self._send(text, "application/json")
                 self.server.done_told = more["done"]
             else:
                 self.send_error(HTTPStatus.NOT_FOUND, "There is / and /data.json")

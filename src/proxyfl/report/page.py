@@ -6,7 +6,7 @@ order of ``SCRIPTS``. Charts are drawn in the browser by plotly.js, which comes 
 wheel."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib import resources, util
@@ -38,7 +38,8 @@ SCRIPTS = (
 
 def write(runs: Sequence[Run], out: Path) -> int:
     """Write the report of ``runs`` to ``out``, whole or not at all; return its size in bytes."""
-    content = page(document(runs), title=title(runs)).encode()
+    drawn = page(document(runs), title=title(runs))
+    content = drawn.encode()
     write_bytes(out, content)
     return len(content)
 
@@ -81,17 +82,16 @@ def style() -> str:
 def plotly_script() -> str:
     """plotly.js as text, from the installed package, without importing it."""
     found = util.find_spec("plotly")
-    locations = (
-        (found.submodule_search_locations or []) if found is not None else []
-    )
+    locations: Iterable[str] = ()
+    if found is not None:
+        locations = found.submodule_search_locations or ()
     for location in locations:
         script = Path(location) / "package_data" / "plotly.min.js"
         if script.is_file():
+            text = script.read_text(encoding="utf-8")
             # Ends the element early if it stood in a string; plotly's own pages make the same
             # change.
-            return script.read_text(encoding="utf-8").replace(
-                "</script", "<\\/script"
-            )
+            return text.replace("</script", "<\\/script")
     raise ConfigError(
         "The report needs plotly, which is not installed. Install the extra: pip install "
         "'proxyfl[report]'."
@@ -112,6 +112,6 @@ def _embedded(content: Mapping[str, Any]) -> str:
         separators=(",", ":"),
         allow_nan=False,
     )
-    return (
-        text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-    )
+    for sign in "&<>":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text

@@ -6,16 +6,17 @@ epsilons up to four digits: all that a chart can show, and a large comparison st
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
+from proxyfl._files import Document
 from proxyfl.measures import names
-from proxyfl.privacy.guarantee import Kind, upward
+from proxyfl.privacy.guarantee import Epsilon, Kind, upward
 from proxyfl.records import row as rows
 from proxyfl.records.answers import spread
 from proxyfl.records.groups import Group
-from proxyfl.records.row import ROLES, SECONDS, Row
+from proxyfl.records.row import SECONDS, Row
 from proxyfl.records.run import Run
 
 ACCOUNTANTS = ("best", "pld", "rdp")
@@ -24,47 +25,40 @@ SUMS = (*(f"seconds_{part}" for part in SECONDS), "bytes_sent", "bytes_received"
 ByRound = dict[int, list[float]]
 
 
-def curves(group: Group, method: str) -> dict[str, Any]:
+def curves(group: Group, method: str) -> Document:
     """ROLE_MEASURE -> the score over rounds of all clients together, and of each."""
     everyone: dict[str, ByRound] = {}
     by_client: dict[str, dict[int, ByRound]] = {}
     for row in _rows(group, method):
         for key, value in _scores(row):
-            clients = by_client.setdefault(key, {})
-            for found in (
-                everyone.setdefault(key, {}),
-                clients.setdefault(row["client"], {}),
-            ):
-                found.setdefault(row["round"], []).append(value)
-    return {
-        key: {
-            "all": _summed_up(found),
-            "clients": {
-                client: _summed_up(one) for client, one in by_client[key].items()
-            },
-        }
-        for key, found in everyone.items()
-    }
+            together = everyone.setdefault(key, {})
+            own = by_client.setdefault(key, {}).setdefault(row["client"], {})
+            together.setdefault(row["round"], []).append(value)
+            own.setdefault(row["round"], []).append(value)
+    found = {}
+    for key, together in everyone.items():
+        clients = {}
+        for client, own in by_client[key].items():
+            clients[client] = _summed_up(own)
+        found[key] = {"all": _summed_up(together), "clients": clients}
+    return found
 
 
-def epsilons(group: Group, method: str) -> dict[str, Any]:
+def epsilons(group: Group, method: str) -> Document:
     """The epsilon of the clients' data by each round. What was spent stays spent while a client is
     away, and after it has left."""
-    paid: dict[int, dict[int, dict[str, list[float]]]] = {}
+    paid: dict[int, dict[int, list[Epsilon]]] = {}
     kinds = set()
     units = set()
     for run in group.runs:
         for number, spent in _paid(run, method):
+            here = paid.setdefault(number, {})
             for client, epsilon in spent.items():
                 kinds.add(epsilon.kind)
                 units.add(epsilon.unit)
-                here = paid.setdefault(number, {}).setdefault(client, {})
-                for accountant in ACCOUNTANTS:
-                    here.setdefault(accountant, []).append(
-                        getattr(epsilon, accountant)
-                    )
+                here.setdefault(client, []).append(epsilon)
     named = sorted(kinds - {Kind.NONE})
-    found: dict[str, Any] = {"kind": " or ".join(named) or "none", "rounds": []}
+    found: Document = {"kind": " or ".join(named) or "none", "rounds": []}
     if not named:
         return found
     found["unit"] = " or ".join(sorted(units))
@@ -74,7 +68,7 @@ def epsilons(group: Group, method: str) -> dict[str, Any]:
     return found
 
 
-def costs(group: Group, method: str) -> dict[str, Any] | None:
+def costs(group: Group, method: str) -> Document | None:
     """Seconds and bytes, per client and round and in all; None for a method without records."""
     recorded = list(_rows(group, method))
     if not recorded:
@@ -92,11 +86,11 @@ def _rows(group: Group, method: str) -> Iterable[Row]:
 
 
 def _scores(row: Row) -> Iterable[tuple[str, float]]:
-    for role in ROLES:
+    for role in rows.roles(row):
         for measure in names():
-            value = rows.score(row, role, measure)
-            if value is not None:
-                yield f"{role}_{measure}", value
+            key = f"{role}_{measure}"
+            if row.get(key) is not None:
+                yield key, row[key]
 
 
 def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
@@ -104,7 +98,7 @@ def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
     for number, values in sorted(by_round.items()):
         seen = spread(values)
         deviation = seen.std or 0.0
-        here = asdict(seen) | {
+        here = vars(seen) | {
             "rounds": number + 1,
             "below": seen.mean - deviation,
             "above": seen.mean + deviation,
@@ -117,36 +111,31 @@ def _summed_up(by_round: ByRound) -> dict[str, list[Any]]:
     return found
 
 
-def _paid(run: Run, method: str) -> Iterable[tuple[int, dict[int, Any]]]:
+def _paid(run: Run, method: str) -> Iterable[tuple[int, dict[int, Epsilon]]]:
     """Per round, what each client that has ever been there has spent."""
-    by_round: dict[int, list[Row]] = {}
-    for row in run.rows_of(method):
-        by_round.setdefault(row["round"], []).append(row)
-    spent: dict[int, Any] = {}
-    for number, here in sorted(by_round.items()):
+    in_order = sorted(run.rows_of(method), key=itemgetter("round"))
+    spent: dict[int, Epsilon] = {}
+    for number, here in groupby(in_order, key=itemgetter("round")):
         for row in here:
             spent[row["client"]] = rows.epsilon(row)
         yield number, dict(spent)
 
 
 def _range(
-    paid: Mapping[int, Mapping[int, Mapping[str, list[float]]]], accountant: str
-) -> dict[str, Any]:
+    paid: Mapping[int, Mapping[int, list[Epsilon]]], accountant: str
+) -> Document:
     """The largest and the smallest over clients and runs, and each client's largest."""
-    found: dict[str, Any] = {
-        "high": [],
-        "low": [],
-        "clients": {},
-    }
-    clients = sorted(set().union(*paid.values()))
+    bound = attrgetter(accountant)
+    clients: dict[int, list[float | None]] = {}
+    for client in sorted(set().union(*paid.values())):
+        clients[client] = []
+    found: Document = {"high": [], "low": [], "clients": clients}
     for _, here in sorted(paid.items()):
-        values = list(
-            chain.from_iterable(client[accountant] for client in here.values())
-        )
-        found["high"].append(upward(max(values)))
-        found["low"].append(upward(min(values)))
-        for client in clients:
-            own = here.get(client, {}).get(accountant)
-            shown = None if own is None else upward(max(own))
-            found["clients"].setdefault(client, []).append(shown)
+        every = list(map(bound, chain.from_iterable(here.values())))
+        found["high"].append(upward(max(every)))
+        found["low"].append(upward(min(every)))
+        for client, curve in clients.items():
+            own = map(bound, here.get(client, ()))
+            largest = max(own, default=None)
+            curve.append(None if largest is None else upward(largest))
     return found

@@ -8,8 +8,8 @@ import html
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from proxyfl._files import Document
 from proxyfl.records.palette import BLUE, COLOURS, DASHES, GREY, SKY
 from proxyfl.report.page import style
 
@@ -42,18 +42,19 @@ class Line:
     dash: str = "solid"
 
 
-def page(status: dict[str, Any]) -> str:
+def page(status: Document) -> str:
     """The page for a site's status."""
     title = f"{status['name']} of {status['federation']}"
     history = status["history"]
     measure = status["measure"]
-    events = [
-        (_text(event), str(times))
-        for event, times in sorted(status["events"].items())
-    ]
+    running = "running" if status["running"] else "not running"
+    standing = f"{running}, {status['state']}; manifest version {status['version']}"
+    events = []
+    for event, times in sorted(status["events"].items()):
+        events.append((_text(event), str(times)))
     parts = [
         f"<h1>{_text(title)}</h1>",
-        f'<p class="quiet">{_text(_standing(status))}</p>',
+        f'<p class="quiet">{_text(standing)}</p>',
         _cards(status),
         _figure(
             f"{measure} on this site's own test examples",
@@ -81,12 +82,7 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-def _standing(status: dict[str, Any]) -> str:
-    running = "running" if status["running"] else "not running"
-    return f"{running}, {status['state']}; manifest version {status['version']}"
-
-
-def _cards(status: dict[str, Any]) -> str:
+def _cards(status: Document) -> str:
     last = status["history"][-1] if status["history"] else {}
     heard = "-"
     if last.get("asked") is not None:
@@ -107,16 +103,16 @@ def _cards(status: dict[str, Any]) -> str:
     return f'<ul class="cards">{"".join(drawn)}</ul>'
 
 
-def _scores(history: Sequence[dict[str, Any]]) -> list[Line]:
+def _scores(history: Sequence[Document]) -> list[Line]:
     """The report's dashes say which model a line is about."""
     colour = COLOURS["proxyfl"]
-    return [
-        Line(role, colour, _points(history, role), dash)
-        for role, dash in DASHES.items()
-    ]
+    lines = []
+    for role, dash in DASHES.items():
+        lines.append(Line(role, colour, _points(history, role), dash))
+    return lines
 
 
-def _epsilon(status: dict[str, Any]) -> list[Line]:
+def _epsilon(status: Document) -> list[Line]:
     spent = _points(status["history"], "epsilon")
     lines = [Line("spent", COLOURS["proxyfl"], spent)]
     budget = status["privacy"]["budget"]
@@ -126,7 +122,7 @@ def _epsilon(status: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def _mass(history: Sequence[dict[str, Any]]) -> list[Line]:
+def _mass(history: Sequence[Document]) -> list[Line]:
     return [
         Line("held", GREY, _points(history, "weight")),
         Line("given away", SKY, _points(history, "mass_out")),
@@ -134,16 +130,22 @@ def _mass(history: Sequence[dict[str, Any]]) -> list[Line]:
     ]
 
 
-def _points(history: Sequence[dict[str, Any]], key: str) -> list[Point]:
+def _points(history: Sequence[Document], key: str) -> list[Point]:
     """(round, value) of the rounds that have one."""
     found = []
     for row in history:
         if row.get(key) is not None:
-            found.append((float(row["round"] + 1), float(row[key])))
+            number = float(row["round"] + 1)
+            found.append((number, float(row[key])))
     return found
 
 
-def _figure(title: str, lines: Sequence[Line], *, from_zero: bool = True) -> str:
+def _figure(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    from_zero: bool = True,
+) -> str:
     drawn = [line for line in lines if len(line.points) > 1]
     content = '<p class="empty">After two rounds there is something to draw.</p>'
     if drawn:
@@ -151,7 +153,12 @@ def _figure(title: str, lines: Sequence[Line], *, from_zero: bool = True) -> str
     return f"<figure><h3>{_text(title)}</h3>{content}</figure>"
 
 
-def _chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
+def _chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    from_zero: bool,
+) -> str:
     """The curves as a picture, with their names above and the ends of both axes named."""
     every = list(itertools.chain.from_iterable(line.points for line in lines))
     rounds = [x for x, _ in every]
@@ -159,10 +166,13 @@ def _chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
     low = 0.0 if from_zero else min(values)
     high = max(values)
     first, last = min(rounds), max(rounds)
+    wide = (last - first) or 1.0
+    tall = (high - low) or 1.0
 
     def place(point: Point) -> str:
-        across = (point[0] - first) / ((last - first) or 1.0)
-        up = (point[1] - low) / ((high - low) or 1.0)
+        round, value = point
+        across = (round - first) / wide
+        up = (value - low) / tall
         x = LEFT + (WIDTH - LEFT - RIGHT) * across
         y = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * up
         return f"{x:.1f},{y:.1f}"
@@ -185,7 +195,12 @@ def _chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
     return f'{opening} aria-label="{_text(title)}">{"".join(drawn)}</svg>'
 
 
-def _axes(low: float, high: float, first: float, last: float) -> str:
+def _axes(
+    low: float,
+    high: float,
+    first: float,
+    last: float,
+) -> str:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     drawn = []
     for part in (0.0, 0.5, 1.0):
@@ -203,14 +218,16 @@ def _axes(low: float, high: float, first: float, last: float) -> str:
     return "".join(drawn)
 
 
-def _peers(peers: Sequence[dict[str, Any]]) -> str:
+def _peers(peers: Sequence[Document]) -> str:
     rows = []
     for peer in peers:
         ago = peer["seconds_since_contact"]
         contact = "never" if ago is None else f"{ago:.0f} s ago"
         if ago is None or ago >= 60:
             contact = f'<span class="late">{contact}</span>'
-        cells = [_text(peer[key]) for key in ("name", "state", "round", "owed")]
+        cells = []
+        for key in ("name", "state", "round", "owed"):
+            cells.append(_text(peer[key]))
         rows.append([*cells, contact])
     titles = ("site", "state", "round", "shares owed to it", "last contact")
     return _table(titles, rows)

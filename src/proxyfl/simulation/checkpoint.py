@@ -24,7 +24,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from proxyfl._files import finite, writing
+from proxyfl._files import Document, finite, write_bytes
 from proxyfl.errors import RunError
 from proxyfl.federation.client import Client
 
@@ -44,7 +44,7 @@ class Checkpoint:
     path: Path
     round: int
     metrics_bytes: int
-    confusion: dict[str, Any]
+    confusion: Document
 
     def restore(self, clients: Iterable[Client]) -> None:
         """Put ``clients`` back to where they were."""
@@ -70,10 +70,14 @@ class Checkpoint:
                 ) from error
 
 
-def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
+def write_client(
+    folder: Path,
+    round: int,
+    client: Client,
+) -> tuple[str, int]:
     """Write one client's file of round ``round`` below ``folder``; return its name and checksum for
     the manifest."""
-    below, name = folder / _round(round), _name(client.id)
+    path = folder / _round(round) / _name(client.id)
     about = {
         "client": client.name,
         "round": str(round),
@@ -81,12 +85,8 @@ def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
         "receipt": client.ledger.receipt(),
     }
     content = save(client.state(), metadata=about)
-    with writing(below / name):
-        below.mkdir(parents=True, exist_ok=True)
-        scratch = below / f".{name}.new"
-        scratch.write_bytes(content)
-        scratch.replace(below / name)
-    return name, zlib.crc32(content)
+    write_bytes(path, content, lasting=False)
+    return path.name, zlib.crc32(content)
 
 
 def commit(
@@ -108,16 +108,13 @@ def commit(
         "files": dict(sorted(files.items())),
         "confusion": confusion,
     }
+    text = json.dumps(finite(manifest))
     path = folder / _round(round) / "manifest.json"
-    with writing(path):
-        scratch = path.with_name(".manifest.new")
-        scratch.write_text(json.dumps(finite(manifest)))
-        scratch.replace(path)
+    write_bytes(path, text.encode(), lasting=False)
     # Workers may be some rounds ahead: what they have written beyond this round is not complete
     # yet, and stays.
-    for old in sorted(
-        path for path in folder.iterdir() if path.name <= _round(round)
-    )[:-KEPT]:
+    complete = [path for path in folder.iterdir() if path.name <= _round(round)]
+    for old in sorted(complete)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -137,11 +134,9 @@ def newest(folder: Path, *, identity: str) -> Checkpoint | None:
         try:
             return _checked(path, identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = (
-                f"{type(error).__name__}: {error}"
-                if not isinstance(error, ValueError)
-                else str(error)
-            )
+            reason = str(error)
+            if not isinstance(error, ValueError):
+                reason = f"{type(error).__name__}: {error}"
             warnings.warn(
                 f"The checkpoint {path} cannot be used ({reason}). Going back to the one before.",
                 CheckpointWarning,
@@ -151,7 +146,7 @@ def newest(folder: Path, *, identity: str) -> Checkpoint | None:
 
 
 def _checked(path: Path, identity: str) -> Checkpoint:
-    manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+    manifest: Document = json.loads((path / "manifest.json").read_text())
     if manifest["version"] != VERSION:
         raise ValueError(f"version {manifest['version']}, expected {VERSION}")
     if manifest["identity"] != identity:

@@ -4,7 +4,7 @@ What a client gets depends on the config and its id alone, so any process can as
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +17,7 @@ from proxyfl.data import Dataset
 from proxyfl.data.examples import on_device
 from proxyfl.errors import ConfigError
 from proxyfl.federation import trainers
-from proxyfl.federation.averaging import Tail, rounds_to_settle, tail_over
+from proxyfl.federation.averaging import rounds_to_settle, tail_over
 from proxyfl.federation.client import (
     DP,
     Client,
@@ -26,6 +26,7 @@ from proxyfl.federation.client import (
     assemble,
     seeded,
 )
+from proxyfl.federation.learners import Teacher
 from proxyfl.federation.methods import Method
 from proxyfl.federation.metrics import Judge
 from proxyfl.losses import Balance, balance_for, class_shares
@@ -41,7 +42,11 @@ from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.perclient import per_client
 
 
-def evaluator(config: Config, dataset: Dataset, method: Method) -> Judge:
+def evaluator(
+    config: Config,
+    dataset: Dataset,
+    method: Method,
+) -> Judge:
     """Judges models on the common test set, and where clients are sites on their own. A model for
     everybody has no site of its own."""
     of_sites = config.partition.kind == "site" and not method.pooled
@@ -63,6 +68,12 @@ class Assembly:
         """Client ``i``, its ledger opened or continued in the folder ``ledgers``."""
         config, own = self.config, self.clients[i]
         private, proxy = self._models(i)
+        teacher: Teacher = "current"
+        if config.learning.teacher == "received":
+            teacher = "received"
+        tail = None
+        if self.method.exchange != "none":
+            tail = tail_over(config.exchange.average, self.training_rounds)
         return assemble(
             i,
             own.name,
@@ -77,23 +88,19 @@ class Assembly:
             steps=self.steps(i),
             alpha=config.learning.alpha,
             beta=config.learning.beta,
-            teacher="received"
-            if config.learning.teacher == "received"
-            else "current",
+            teacher=teacher,
             residual=config.models.residual,
             device=config.device,
             precision=config.precision,
-            tail=self._tail(),
+            tail=tail,
         )
 
     @property
     def row(self) -> Method:
         """The method's row; without DP where the config switches it off."""
-        return (
-            self.method
-            if self.config.privacy.enabled
-            else replace(self.method, dp=False)
-        )
+        if self.config.privacy.enabled:
+            return self.method
+        return replace(self.method, dp=False)
 
     @property
     def settling(self) -> int:
@@ -110,16 +117,12 @@ class Assembly:
         """The number of rounds in which proxies take steps."""
         return self.config.rounds - self.settling
 
-    def _tail(self) -> Tail | None:
-        if self.method.exchange == "none":
-            return None
-        return tail_over(self.config.exchange.average, self.training_rounds)
-
     def batch_size(self, i: int) -> int:
         """The expected number of units (records or persons) in a batch of client ``i``."""
         batch_size: int = self._setting("learning.batch_size", i)
         dp = self.dp(i)
-        units = dp.declared_examples or len(dp.units(self.clients[i].examples))
+        counted = dp.units(self.clients[i].examples)
+        units = dp.declared_examples or len(counted)
         if dp.sampling_rate is None and batch_size > units:
             raise ConfigError(
                 f"learning.batch_size={batch_size} is larger than the {units} {dp.unit.plural} of "
@@ -129,7 +132,8 @@ class Assembly:
 
     def sampling(self, i: int) -> Sampling:
         """The sampling of client ``i``'s batches."""
-        return self.dp(i).sampling(self.batch_size(i), self.clients[i].examples)
+        batch_size = self.batch_size(i)
+        return self.dp(i).sampling(batch_size, self.clients[i].examples)
 
     def steps(self, i: int) -> int:
         """The number of steps of client ``i`` in a round: one pass over its data by default."""
@@ -162,7 +166,8 @@ class Assembly:
 
     def _kept(self, i: int, ledgers: Path | None) -> Kept | None:
         """The place of client ``i``'s spending in the account, if there is one."""
-        folder, ids = self.config.privacy.account, self.clients[i].ids
+        folder = self.config.privacy.account
+        ids = self.clients[i].ids
         if folder is None or ids is None:
             return None
         study = "a rehearsal"
@@ -172,7 +177,10 @@ class Assembly:
 
     def check_models(self) -> None:
         """Build each architecture once and see that it can be trained as the method will."""
-        for i in self._one_per_architecture():
+        first: dict[str, int] = {}
+        for i in range(len(self.clients)):
+            first.setdefault(self.private_spec(i), i)
+        for i in first.values():
             private, proxy = self._models(i)
             for part in (private, proxy):
                 if isinstance(part, Part):
@@ -185,12 +193,11 @@ class Assembly:
         """The entries of a model's file about it, enough to build the model again."""
         mutual = self.method.learner == "mutual"
         private = role == "private" if mutual else self.single_is_private
+        own = self.private_spec(client.id)
         about = {
             "role": role,
             "client": client.name,
-            "architecture": self.private_spec(client.id)
-            if private
-            else self.config.models.proxy,
+            "architecture": own if private else self.config.models.proxy,
             "shape": json.dumps(self.dataset.shape),
             "classes": str(self.dataset.classes),
             "class_names": json.dumps(self.dataset.class_names),
@@ -198,12 +205,14 @@ class Assembly:
         }
         if self.dataset.feature_names:
             about["feature_names"] = json.dumps(self.dataset.feature_names)
-            named = self.config.data.label, self.config.data.site
-            about["not_features"] = json.dumps([name for name in named if name])
+            others = [self.config.data.label]
+            if self.config.data.site:
+                others.append(self.config.data.site)
+            about["not_features"] = json.dumps(others)
         if self.dataset.schema:
             about["schema"] = self.dataset.schema
-        fitted = is_estimator(self.private_spec(client.id))
-        if mutual and private and (fitted or self.config.models.residual):
+        corrects = is_estimator(own) or self.config.models.residual
+        if mutual and private and corrects:
             about["residual_on"] = self.config.models.proxy
         return about
 
@@ -211,10 +220,10 @@ class Assembly:
     def single_is_private(self) -> bool:
         """True if a single model is built like the private models: ``alone`` always, others by
         ``models.single``."""
-        override = (
-            None if self.method.keeps == "private" else self.config.models.single
-        )
-        return (override or self.method.architecture) == "private"
+        wanted = self.config.models.single
+        if self.method.keeps == "private" or wanted is None:
+            wanted = self.method.architecture
+        return wanted == "private"
 
     def private_spec(self, i: int) -> str:
         """The architecture of client ``i``'s private model."""
@@ -228,14 +237,6 @@ class Assembly:
         if self.method.pooled and isinstance(setting, tuple):
             return setting[0]
         return per_client(name, setting, i, len(self.clients))
-
-    def _one_per_architecture(self) -> Iterator[int]:
-        seen: set[str] = set()
-        for i in range(len(self.clients)):
-            spec = self.private_spec(i)
-            if spec not in seen:
-                seen.add(spec)
-                yield i
 
     def _models(self, i: int) -> tuple[Part | Estimator | None, Part | None]:
         """The private model and the proxy; a single learner has but one of them."""
@@ -251,7 +252,13 @@ class Assembly:
             return self._balanced(i, self._single(i)), None
         return None, self._balanced(i, self._single(i), shared=True)
 
-    def _balanced(self, i: int, part: Part, *, shared: bool = False) -> Part:
+    def _balanced(
+        self,
+        i: int,
+        part: Part,
+        *,
+        shared: bool = False,
+    ) -> Part:
         """``part`` with the balance that the config asks for.
 
         Class counts of a client are private. A model that is trained with DP and shared takes
@@ -302,20 +309,17 @@ class Assembly:
 
     def _private(self, i: int, *, common: bool = False) -> Part:
         place = (0,) if common else (1, i)
-        model = self._model(
-            self.private_spec(i), derive(self.config.seed, "init", *place)
-        )
+        seed = derive(self.config.seed, "init", *place)
+        model = self._model(self.private_spec(i), seed)
         return Part(model, _optimizer(self.config.private_optimizer))
 
     def _proxy(self) -> Part:
         # One seed for all: the clients agree on the initial proxy, or averages would mean little.
-        model = self._model(
-            self.config.models.proxy, derive(self.config.seed, "init", 0)
-        )
+        seed = derive(self.config.seed, "init", 0)
+        model = self._model(self.config.models.proxy, seed)
         learning = self.config.learning
-        if learning.balance == "none" and (
-            learning.prevalence or self.dataset.prevalence
-        ):
+        are_known = learning.prevalence or self.dataset.prevalence
+        if learning.balance == "none" and are_known:
             models.set_prior(model, self._public_shares())
         return Part(model, _optimizer(self.config.proxy_optimizer))
 
@@ -328,7 +332,11 @@ def _optimizer(settings: Optimizer) -> trainers.Optimizer:
     return trainers.Optimizer(**asdict(settings))
 
 
-def _release(method: Method, client: Client, role: str) -> str:
+def _release(
+    method: Method,
+    client: Client,
+    role: str,
+) -> str:
     """Whether the model was released, and under which guarantee it was trained.
 
     What an exchange moves is released, whatever the institution calls it: the proxy, or the only

@@ -70,7 +70,8 @@ class Data:
         number("data.test_fraction", self.test_fraction, above=0, below=1)
         choice("data.faults", self.faults, ("refuse", "skip"))
         names = self.class_names
-        if names and (len(names) < 2 or len(set(names)) < len(names)):
+        distinct = len(set(names))
+        if names and (distinct < 2 or distinct < len(names)):
             raise ConfigError(
                 f"Expected two or more distinct names in data.classes, got {list(names)}."
             )
@@ -83,9 +84,9 @@ class Data:
     @property
     def name(self) -> str:
         """The source in words."""
-        return (
-            self.source if isinstance(self.source, str) else ", ".join(self.source)
-        )
+        if isinstance(self.source, str):
+            return self.source
+        return ", ".join(self.source)
 
 
 @dataclass(frozen=True)
@@ -239,20 +240,16 @@ class Config:
         if not self.methods:
             expected = "Expected at least one method in methods, got none."
             raise ConfigError(f"{expected} See `proxyfl methods`.")
-        if (
-            isinstance(self.exchange.settle, int)
-            and self.exchange.settle >= self.rounds
-        ):
+        settle = self.exchange.settle
+        if isinstance(settle, int) and settle >= self.rounds:
             raise ConfigError(
-                f"exchange.settle={self.exchange.settle} leaves none of {self.rounds} rounds to "
+                f"exchange.settle={settle} leaves none of {self.rounds} rounds to "
                 "train in. Settle for fewer rounds, or raise rounds."
             )
-        repeated = [
-            name for name, count in Counter(self.methods).items() if count > 1
-        ]
-        if repeated:
-            found = f"got {', '.join(repeated)} more than once"
-            raise ConfigError(f"Expected each method once in methods, {found}.")
+        for name, count in Counter(self.methods).items():
+            if count > 1:
+                found = f"got {name} more than once"
+                raise ConfigError(f"Expected each method once in methods, {found}.")
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -280,8 +277,3 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
 def to_toml(config: Config) -> str:
     """The whole config, defaults included, as TOML that ``load`` reads back to an equal one."""
     return _settings.to_toml(config)
-
-
-def keys() -> list[str]:
-    """Every setting's dotted name."""
-    return _settings.keys(Config)

@@ -22,6 +22,7 @@ from proxyfl.privacy.spending.account import Ids
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import numpy_stream
 from proxyfl.simulation.config import Config
+from proxyfl.simulation.perclient import per_client
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
 
 def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
     """The rows of each client."""
-    settings, labels = config.partition, dataset.train.labels.numpy()
+    settings = config.partition
+    labels = dataset.train.labels.numpy()
     examples = settings.examples
     if settings.kind in ("dirichlet", "site") and examples is not None:
         raise ConfigError(
@@ -106,21 +108,24 @@ def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
 
 
 def _persons_divided(
-    config: Config, units: Units, labels: partition.Indices
+    config: Config,
+    units: Units,
+    labels: partition.Indices,
 ) -> list[partition.Indices]:
     """Divide persons as records are, each with the class of their first record, so that all records
     of a person are at one client."""
     person = units.numbers().numpy()
     _, first = np.unique(person, return_index=True)
-    parts = _divided(config, labels[first])
-    return [np.flatnonzero(np.isin(person, part)) for part in parts]
+    found = []
+    for part in _divided(config, labels[first]):
+        found.append(np.flatnonzero(np.isin(person, part)))
+    return found
 
 
 def _divided(config: Config, labels: partition.Indices) -> list[partition.Indices]:
     """Which of the units with these labels each client has, by the stream ``partition``."""
     settings = config.partition
     generator = numpy_stream(config.seed, "partition")
-    examples = _common_size(settings.examples, settings.clients)
     if settings.kind == "dirichlet":
         return partition.dirichlet(
             labels,
@@ -133,27 +138,21 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
         divide = partial(partition.by_class, classes=settings.classes)
     elif settings.kind == "majority":
         divide = partial(partition.majority, p_major=settings.p_major)
-    parts = divide(
-        labels, clients=settings.clients, examples=examples, generator=generator
-    )
-    if not isinstance(settings.examples, tuple):
-        return parts
-    # A shuffled prefix keeps the mixture of classes.
-    sizes = zip(parts, settings.examples, strict=True)
-    return [np.sort(generator.permutation(part)[:size]) for part, size in sizes]
-
-
-def _common_size(
-    examples: int | tuple[int, ...] | None, clients: int
-) -> int | None:
-    """The size of every part, before those who are to have fewer give some back."""
-    if not isinstance(examples, tuple):
-        return examples
-    if len(examples) != clients:
-        raise ConfigError(
-            f"Expected one value or {clients} for partition.examples, got {len(examples)}."
-        )
-    return max(examples)
+    divide = partial(divide, labels, clients=settings.clients, generator=generator)
+    sizes = settings.examples
+    if not isinstance(sizes, tuple):
+        return divide(examples=sizes)
+    wanted: list[int] = []
+    for i in range(settings.clients):
+        size: int = per_client("partition.examples", sizes, i, settings.clients)
+        wanted.append(size)
+    own = []
+    parts = divide(examples=max(wanted))
+    for part, size in zip(parts, wanted, strict=True):
+        # A shuffled prefix keeps the mixture of classes.
+        shuffled = generator.permutation(part)
+        own.append(np.sort(shuffled[:size]))
+    return own
 
 
 def _by_site(dataset: Dataset) -> list[partition.Indices]:

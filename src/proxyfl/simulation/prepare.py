@@ -47,9 +47,8 @@ class Prepared:
 
     def assembly(self, method: str) -> Assembly:
         """The assembly of a method's clients."""
-        return Assembly(
-            self.config, self.methods[method], self.dataset, self.clients_of(method)
-        )
+        clients = self.clients_of(method)
+        return Assembly(self.config, self.methods[method], self.dataset, clients)
 
     def only(self, own: Collection[int]) -> "Prepared":
         """The same run for a process that has the clients in ``own``, with no others' examples.
@@ -57,21 +56,20 @@ class Prepared:
         The one that has client 0 also has the pooled client, and with it everyone's examples. What
         is read from a file stays there.
         """
-        pools = 0 in own and any(
-            self.methods[name].pooled for name in self.config.methods
-        )
+        pooled_ones = [self.methods[name].pooled for name in self.config.methods]
+        pools = 0 in own and any(pooled_ones)
         rows = []
         for i, client in enumerate(self.clients):
-            rows.append(client.rows if pools or i in own else client.rows[:0])
+            is_here = pools or i in own
+            rows.append(client.rows if is_here else client.rows[:0])
         dataset = self.dataset
         if is_in_memory(dataset.train):
             kept = torch.cat(rows).sort().values
-            test = (
-                gathered(dataset.test)
-                if is_in_memory(dataset.test)
-                else dataset.test
-            )
-            dataset = dataset.holding(gathered(Subset(dataset.train, kept)), test)
+            test = dataset.test
+            if is_in_memory(test):
+                test = gathered(test)
+            train = gathered(Subset(dataset.train, kept))
+            dataset = dataset.holding(train, test)
             rows = [torch.searchsorted(kept, part) for part in rows]
         clients = []
         for client, part in zip(self.clients, rows, strict=True):
@@ -81,10 +79,8 @@ class Prepared:
 
     def release_examples(self) -> None:
         """Forget the inputs, once other processes hold them; names, labels and rows stay."""
-        train, test = (
-            Absent.like(self.dataset.train),
-            Absent.like(self.dataset.test),
-        )
+        train = Absent.like(self.dataset.train)
+        test = Absent.like(self.dataset.test)
         self.dataset = self.dataset.holding(train, test)
         self.clients = [client.without_inputs() for client in self.clients]
 
@@ -126,11 +122,10 @@ def prepare(
 def topology_of(config: Config) -> Topology:
     """The topology that the config names."""
     settings = config.exchange
+    taken = topology.takes(settings.topology)
     return topology.make(
         settings.topology,
-        self_weight=settings.weight_if(
-            "self_weight" in topology.takes(settings.topology)
-        ),
+        self_weight=settings.weight_if("self_weight" in taken),
         degree=settings.degree,
         seed=config.seed,
     )
@@ -138,7 +133,8 @@ def topology_of(config: Config) -> Topology:
 
 def identity(config: Config) -> str:
     """A hash that a checkpoint must agree with: of all settings that results depend on."""
-    return hashlib.sha256(to_toml(config).encode()).hexdigest()[:16]
+    settings = to_toml(config).encode()
+    return hashlib.sha256(settings).hexdigest()[:16]
 
 
 def fingerprint(prepared: Prepared) -> int:
@@ -169,18 +165,17 @@ def _plan(assembly: Assembly) -> list[Presence]:
 
 def _allowances(assembly: Assembly) -> dict[int, Allowance]:
     """Each client's steps in a round, and the number that its budget allows in all."""
-    beta = (
-        assembly.config.learning.beta
-        if assembly.method.learner == "mutual"
-        else 0.0
-    )
+    beta = 0.0
+    if assembly.method.learner == "mutual":
+        beta = assembly.config.learning.beta
     kind = kind_of(dp=assembly.row.dp, teacher_weight=beta)
     known: dict[tuple[object, ...], int | None] = {}  # many clients, few settings
     allowances = {}
     for i, client in enumerate(assembly.clients):
         sampling = assembly.sampling(i)
         rate = sampling.rate
-        steps, dp = assembly.steps(i), assembly.dp(i)
+        steps = assembly.steps(i)
+        dp = assembly.dp(i)
         ledger = Ledger(
             client.name,
             delta=dp.delta or sampling.default_delta(),
@@ -197,17 +192,16 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
                 ledger, rate, dp.noise_multiplier, assembly.training_rounds * steps
             )
         if known[case] == 0:
-            raise ConfigError(
-                f"The budget of client {i} ({_budget(ledger)}) does not cover a single step. "
-                "Raise privacy.budget or privacy.noise_multiplier, or use smaller batches."
-                f"{_spent_before(ledger)}"
-            )
+            raise _nothing_left(i, ledger)
         allowances[i] = Allowance(steps, known[case])
     return allowances
 
 
 def _steps_in_all(
-    ledger: Ledger, rate: float, noise_multiplier: float, limit: int
+    ledger: Ledger,
+    rate: float,
+    noise_multiplier: float,
+    limit: int,
 ) -> int | None:
     """The number of ``limit`` steps that the budget allows; None if it allows them all."""
     if ledger.kind is Kind.NONE:
@@ -218,20 +212,21 @@ def _steps_in_all(
     return None if steps == limit else steps
 
 
-def _spent_before(ledger: Ledger) -> str:
-    if ledger.page is None:
-        return ""
-    return (
-        " What earlier releases spent on the same records counts: `proxyfl ledger list` says how "
-        "much is left."
+def _nothing_left(client: int, ledger: Ledger) -> ConfigError:
+    limit = "that of its account"
+    if ledger.budget is not None:
+        epsilon, accountant = ledger.budget.epsilon, ledger.budget.accountant
+        limit = f"epsilon {epsilon:g} by {accountant}, {ledger.kind}"
+    earlier = ""
+    if ledger.page is not None:
+        earlier = (
+            " What earlier releases spent on the same records counts: `proxyfl ledger list` says "
+            "how much is left."
+        )
+    return ConfigError(
+        f"The budget of client {client} ({limit}) does not cover a single step. Raise "
+        f"privacy.budget or privacy.noise_multiplier, or use smaller batches.{earlier}"
     )
-
-
-def _budget(ledger: Ledger) -> str:
-    budget = ledger.budget
-    if budget is None:
-        return "that of its account"
-    return f"epsilon {budget.epsilon:g} by {budget.accountant}, {ledger.kind}"
 
 
 def _check_device(device: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from proxyfl._files import read_json, write_json
+from proxyfl._files import Document, read_json, write_json
 from proxyfl.data import Dataset, class_counts
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.federation.rounds import ClientRound
@@ -33,18 +33,28 @@ class Callback:
     intact."""
 
     def started(
-        self, config: Config, out: Path | None, sites: Sequence[ClientData]
+        self,
+        config: Config,
+        out: Path | None,
+        sites: Sequence[ClientData],
     ) -> None:
         """Before the first round of the first method."""
 
     def method_started(
-        self, name: str, method: Method, clients: int, first_round: int
+        self,
+        name: str,
+        method: Method,
+        clients: int,
+        first_round: int,
     ) -> None:
         """Before the records of a method's first round, or of the first that was still to be
         done."""
 
     def round_ended(
-        self, name: str, round: int, records: Sequence[ClientRound]
+        self,
+        name: str,
+        round: int,
+        records: Sequence[ClientRound],
     ) -> None:
         """After every round of a method, with one record for each client that was present."""
 
@@ -96,11 +106,10 @@ def execute(
             data=fingerprint(prepared),
             notes=prepared.dataset.notes,
         )
+    recorder = _Recorder(prepared, path)
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
-        return _carry_out(
-            prepared, _Recorder(prepared, path), tasks, callbacks, engine
-        )
+        return _carry_out(recorder, tasks, callbacks, engine)
 
 
 def resume(
@@ -122,23 +131,22 @@ def resume(
         folder.check_data(path, fingerprint(prepared))
         recorder = _Recorder(prepared, path)
         tasks = recorder.restore(path)
-        return _carry_out(prepared, recorder, tasks, callbacks, engine)
+        return _carry_out(recorder, tasks, callbacks, engine)
 
 
 def _carry_out(
-    prepared: Prepared,
     recorder: "_Recorder",
     tasks: Sequence[Task],
     callbacks: Sequence[Callback],
     engine: Engine,
 ) -> Run:
     path = recorder.path
+    prepared = recorder.prepared
     described = [client.without_inputs() for client in prepared.clients]
     for callback in callbacks:
         callback.started(prepared.config, path, described)
     try:
-        if tasks:
-            _follow(prepared, recorder, tasks, callbacks, engine)
+        _follow(recorder, tasks, callbacks, engine)
     except BaseException as error:
         for callback in callbacks:
             callback.stopped(error)
@@ -153,18 +161,20 @@ def _carry_out(
 
 
 def _follow(
-    prepared: Prepared,
     recorder: "_Recorder",
     tasks: Sequence[Task],
     callbacks: Sequence[Callback],
     engine: Engine,
 ) -> None:
     """Record every round that the engine reports, and tell the callbacks."""
-    to_begin = {task.method: task for task in tasks}
+    if not tasks:
+        return
+    prepared = recorder.prepared
+    to_begin = {task.method: task.first_round for task in tasks}
     for report in engine(prepared, tasks, recorder.path):
         name = report.method
         if name in to_begin:
-            first = to_begin.pop(name).first_round
+            first = to_begin.pop(name)
             clients = len(prepared.clients_of(name))
             for callback in callbacks:
                 callback.method_started(
@@ -244,7 +254,8 @@ class _Recorder:
         if self.path is None:
             return
         size = folder.append_metrics(self.path, [])
-        noted = {"metrics_bytes": size, "confusion": self.confusion.get(name, {})}
+        counts = self.confusion.get(name, {})
+        noted = {"metrics_bytes": size, "confusion": counts}
         write_json(folder.ended(self.path, name), noted)
         checkpoint.clear(self.path / "checkpoints" / name)
 
@@ -259,7 +270,7 @@ class _Recorder:
         settings = tomllib.loads(to_toml(self.prepared.config))
         return Run(self.path, settings, self.rows, self.summary(), environment)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Document:
         """Final scores, costs and confusion counts per method and client, as plain data."""
         prepared = self.prepared
         methods = prepared.config.methods
@@ -272,7 +283,7 @@ class _Recorder:
             "methods": {name: self._method(name) for name in begun},
         }
 
-    def _method(self, name: str) -> dict[str, Any]:
+    def _method(self, name: str) -> Document:
         method = self.prepared.methods[name]
         own = [row for row in self.rows if row["method"] == name]
         final: dict[int, Row] = {}
@@ -281,9 +292,8 @@ class _Recorder:
                 final[row["client"]] = row
         clients = []
         for client, row in sorted(final.items()):
-            clients.append(
-                row | {"confusion": self.confusion[name].get(client, {})}
-            )
+            counts = self.confusion[name].get(client, {})
+            clients.append(row | {"confusion": counts})
         departures = []
         for row in own:
             if row["left"]:
@@ -299,23 +309,21 @@ class _Recorder:
     def _restore_finished(self, path: Path) -> None:
         self.ended.update(self.prepared.config.methods)
         self.rows.extend(folder.read_metrics(path))
-        for name, about in read_json(path / "summary.json")["methods"].items():
-            counts = {row["client"]: row["confusion"] for row in about["clients"]}
-            self.confusion[name] = counts
+        summary = read_json(path / "summary.json")
+        for name, about in summary["methods"].items():
+            counts = self.confusion.setdefault(name, {})
+            for row in about["clients"]:
+                counts[row["client"]] = row["confusion"]
 
 
-def _clients(prepared: Prepared) -> list[dict[str, Any]]:
+def _clients(prepared: Prepared) -> list[Document]:
     """Each client's name and what data it has."""
     labels = prepared.dataset.train.labels.numpy()
     owned = [client.rows.numpy() for client in prepared.clients]
     counts = class_counts(labels, owned, prepared.dataset.classes)
     found = []
-    for client, row in zip(prepared.clients, counts, strict=True):
-        about = {
-            "name": client.name,
-            "examples": len(client),
-            "class_counts": row.tolist(),
-        }
+    for client, row in zip(prepared.clients, counts.tolist(), strict=True):
+        about = {"name": client.name, "examples": len(client), "class_counts": row}
         found.append(about)
     return found
 

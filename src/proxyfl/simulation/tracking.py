@@ -13,7 +13,6 @@ import importlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -116,11 +115,10 @@ class MLflow(Callback):
             self._ask(self._client.update_run, self._run, "RUNNING")
             return
         found = self._ask(self._client.get_experiment_by_name, self.experiment)
-        where = (
-            found.experiment_id
-            if found
-            else self._ask(self._client.create_experiment, self.experiment)
-        )
+        if found:
+            where = found.experiment_id
+        else:
+            where = self._ask(self._client.create_experiment, self.experiment)
         name = out.name if out is not None else None
         self._run = self._ask(
             self._client.create_run,
@@ -169,11 +167,9 @@ class MLflow(Callback):
         try:
             return call(*args, **kwargs)
         except self._refused as error:
-            advice = (
-                f" Continue with: proxyfl resume {self._out}"
-                if self._out is not None
-                else ""
-            )
+            advice = ""
+            if self._out is not None:
+                advice = f" Continue with: proxyfl resume {self._out}"
             raise ProxyFLError(
                 f"MLflow could not record the run: {error}. Its own records are intact.{advice}"
             ) from error
@@ -200,17 +196,17 @@ def scalars(
     each: dict[str, Mapping[str, float]] = {}
     for record in records:
         name = _safe(record.name)
-        each[f"{name}-{record.client}" if name in each else name] = _quantities(
-            record
-        )
-    for quantity in dict.fromkeys(chain.from_iterable(each.values())):
-        present = [
-            values[quantity] for values in each.values() if quantity in values
-        ]
-        yield (
-            f"{method}/{quantity}",
-            max(present) if quantity.startswith("epsilon") else fmean(present),
-        )
+        if name in each:
+            name = f"{name}-{record.client}"
+        each[name] = _quantities(record)
+    together: dict[str, list[float]] = {}
+    for values in each.values():
+        for quantity, value in values.items():
+            together.setdefault(quantity, []).append(value)
+    for quantity, present in together.items():
+        is_epsilon = quantity.startswith("epsilon")
+        mean = max(present) if is_epsilon else fmean(present)
+        yield f"{method}/{quantity}", mean
     for client, values in each.items():
         for quantity, value in values.items():
             yield f"{method}/{quantity}/{client}", value
@@ -222,18 +218,14 @@ def _quantities(record: ClientRound) -> Mapping[str, float]:
         "proxy_loss": record.losses.proxy,
     }
     for role, score in record.scores.items():
-        found |= {
-            f"{role}_{measure}": value for measure, value in score.values.items()
-        }
+        for measure, value in score.values.items():
+            found[f"{role}_{measure}"] = value
     if record.epsilon.kind is not Kind.NONE:
         found[f"epsilon_{record.epsilon.kind}"] = record.epsilon.best
-    found |= {
-        "bytes_sent": record.traffic.bytes_sent,
-        "bytes_received": record.traffic.bytes_received,
-    }
-    found |= {
-        f"seconds_{what}": seconds for what, seconds in record.seconds.items()
-    }
+    found["bytes_sent"] = record.traffic.bytes_sent
+    found["bytes_received"] = record.traffic.bytes_received
+    for what, seconds in record.seconds.items():
+        found[f"seconds_{what}"] = seconds
     return {key: float(value) for key, value in found.items() if value is not None}
 
 

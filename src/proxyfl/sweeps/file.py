@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl import _settings
-from proxyfl._settings import flat
+from proxyfl._settings import Tree, flat
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.federation.methods import METHODS
@@ -51,8 +51,8 @@ class _Choice:
     """The settings that tell one run from the others, and all that it changes in the base
     config."""
 
-    varies: dict[str, Any]
-    changes: dict[str, Any]
+    varies: Tree
+    changes: Tree
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,12 @@ class Point:
         return self.folder.with_name(self.folder.name + ending)
 
 
-def plan(path: Path, out: Path, *, quick: bool = False) -> list[Point]:
+def plan(
+    path: Path,
+    out: Path,
+    *,
+    quick: bool = False,
+) -> list[Point]:
     """The runs of the sweep at ``path``, in folders below ``out``.
 
     Raises ``ConfigError`` if the settings of one cannot be, and ``RunError`` if its folder holds
@@ -105,7 +110,7 @@ def _check_distinct(points: Sequence[Point]) -> None:
         seen[point.config] = point.name
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Tree:
     tree = _settings.read_toml(path, "sweep")
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
@@ -119,24 +124,23 @@ def _read(path: Path) -> dict[str, Any]:
                 f"{path}: expected a table for {key!r}, got {tree[key]!r}."
             )
     variants = tree.get("variant", [])
-    if not isinstance(variants, list) or not all(
-        isinstance(v, dict) for v in variants
-    ):
+    is_list = isinstance(variants, list)
+    if not is_list or not all(isinstance(each, dict) for each in variants):
         found = f"got variant = {variants!r}. Mind the double brackets."
         raise ConfigError(f"{path}: expected [[variant]] tables, {found}")
     return tree
 
 
-def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _quickened(tree: Mapping[str, Any]) -> Tree:
     """The sweep's quick variant, as it would be written without [quick]."""
     if not tree.get("quick"):
         raise ConfigError(
             "There is no quick variant. Say below [quick] what is different in it, or leave out "
             "--quick."
         )
-    fixed = _flat(tree.get("set", {}))
-    grid = _flat(tree.get("grid", {}))
-    for key, value in _flat(tree["quick"]).items():
+    fixed = flat(tree.get("set", {}))
+    grid = flat(tree.get("grid", {}))
+    for key, value in flat(tree["quick"]).items():
         where = grid if key in grid else fixed
         where[key] = value
     return {"set": fixed, "grid": grid, "variant": tree.get("variant", [])}
@@ -145,14 +149,13 @@ def _quickened(tree: Mapping[str, Any]) -> dict[str, Any]:
 def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
     """The changes of each run, in the file's order. The name of a variant stands for its settings
     in what varies."""
-    fixed = _flat(tree.get("set", {}))
-    grid = _flat(tree.get("grid", {}))
-    variants = [_variant(table) for table in tree.get("variant", [])]
-    _check_variants(variants)
+    fixed = flat(tree.get("set", {}))
+    grid = flat(tree.get("grid", {}))
+    variants = _variants(tree.get("variant", []))
     _check_keys(fixed, grid, variants)
     _check_grid(grid, variants)
     choices = []
-    for name, together in variants or [("", {})]:
+    for name, together in (variants or {"": {}}).items():
         named = {"variant": name} if name else {}
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True))
@@ -160,23 +163,15 @@ def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
     return choices
 
 
-def _check_variants(variants: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    for name, count in Counter(name for name, _ in variants).items():
-        if count > 1:
-            raise ConfigError(
-                f"{count} variants are called {name!r}. Give each its own name."
-            )
-
-
 def _check_keys(
-    fixed: Mapping[str, Any],
-    grid: Mapping[str, Any],
-    variants: Sequence[tuple[str, dict[str, Any]]],
+    fixed: Tree,
+    grid: Tree,
+    variants: Mapping[str, Tree],
 ) -> None:
-    varied: dict[str, Any] = {}
-    for _, changes in variants:
+    varied: Tree = {}
+    for changes in variants.values():
         varied |= changes
-    known = configs.keys()
+    known = _settings.keys(Config)
     for key, count in Counter([*fixed, *grid, *varied]).items():
         choice("setting", key, known)
         if count > 1:
@@ -184,14 +179,12 @@ def _check_keys(
             raise ConfigError(f"{key!r} is given more than once. {advice}")
 
 
-def _check_grid(grid: Mapping[str, Any], variants: Sequence[object]) -> None:
+def _check_grid(grid: Tree, variants: Mapping[str, Tree]) -> None:
     for key, listed in grid.items():
         if not isinstance(listed, list) or not listed:
-            expected = (
-                f"Expected a list of one or more values for {key!r} in [grid]"
-            )
             raise ConfigError(
-                f"{expected}, got {listed!r}. A value for all runs goes below [set]."
+                f"Expected a list of one or more values for {key!r} in [grid], got {listed!r}. A "
+                "value for all runs goes below [set]."
             )
     if not grid and not variants:
         raise ConfigError(
@@ -204,30 +197,31 @@ def _check_grid(grid: Mapping[str, Any], variants: Sequence[object]) -> None:
         )
 
 
-def _variant(table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    name = table.get("name")
-    if not isinstance(name, str) or not _plain(name):
-        raise ConfigError(
-            f'Expected a name for each [[variant]], such as name = "honest", got name = {name!r}.'
-        )
-    return name, _flat(
-        {key: value for key, value in table.items() if key != "name"}
-    )
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys, whether they were quoted, dotted or written as tables: no setting's value is a
-    table."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
+def _variants(tables: Sequence[Tree]) -> dict[str, Tree]:
+    """Name -> the settings that vary together."""
+    found = {}
+    for table in tables:
+        changes = flat(table)
+        name = changes.pop("name", None)
+        if not isinstance(name, str) or not _plain(name):
+            raise ConfigError(
+                'Expected a name for each [[variant]], such as name = "honest", got name = '
+                f"{name!r}."
+            )
+        if name in found:
+            raise ConfigError(
+                f"2 variants are called {name!r}. Give each its own name."
+            )
+        found[name] = changes
     return found
 
 
-def _point(base: Config, chosen: _Choice, name: str, where: Path) -> Point:
+def _point(
+    base: Config,
+    chosen: _Choice,
+    name: str,
+    where: Path,
+) -> Point:
     tree = tomllib.loads(configs.to_toml(base))
     for key, value in chosen.changes.items():
         _settings.put(tree, key, value)
@@ -263,11 +257,8 @@ def _names(choices: Sequence[_Choice]) -> list[str]:
     lasts = Counter(key.rpartition(".")[2] for key in choices[0].varies)
     names = []
     for made in choices:
-        names.append(
-            ",".join(
-                _label(key, value, lasts) for key, value in made.varies.items()
-            )
-        )
+        labels = [_label(key, value, lasts) for key, value in made.varies.items()]
+        names.append(",".join(labels))
     count = Counter(names)
     for i, (name, made) in enumerate(zip(names, choices, strict=True)):
         if count[name] > 1 or len(name) > _LONGEST_NAME:
@@ -276,10 +267,13 @@ def _names(choices: Sequence[_Choice]) -> list[str]:
     return names
 
 
-def _label(key: str, value: Any, lasts: Mapping[str, int]) -> str:
-    text = _plain(
-        "+".join(map(str, value)) if isinstance(value, list) else str(value)
-    )
+def _label(
+    key: str,
+    value: Any,
+    lasts: Mapping[str, int],
+) -> str:
+    listed = value if isinstance(value, list) else [value]
+    text = _plain("+".join(map(str, listed)))
     if key in ("variant", "methods"):
         return text
     last = key.rpartition(".")[2]

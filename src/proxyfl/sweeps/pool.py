@@ -78,15 +78,13 @@ def execute(
             while waiting or running:
                 while waiting and len(running) < parallel:
                     running.append(_Process(waiting.pop(0), command, lock))
-                tell(
-                    clock.status(
-                        outcomes, [process.point for process in running], waiting
-                    )
-                )
+                at_work = [process.point for process in running]
+                tell(clock.status(outcomes, at_work, waiting))
                 time.sleep(poll)
-                for process in [p for p in running if p.child.poll() is not None]:
-                    running.remove(process)
-                    outcomes.append(process.outcome())
+                for process in list(running):
+                    if process.child.poll() is not None:
+                        running.remove(process)
+                        outcomes.append(process.outcome())
             tell(clock.status(outcomes, [], []))
         finally:
             _stop(running)
@@ -105,7 +103,12 @@ class _Process:
     """One run at work. What it says on standard error goes into its log, after what earlier
     attempts said."""
 
-    def __init__(self, point: Point, command: Sequence[str], lock: int) -> None:
+    def __init__(
+        self,
+        point: Point,
+        command: Sequence[str],
+        lock: int,
+    ) -> None:
         self.point = point
         self.began = time.monotonic()
         write_text(point.beside(".toml"), configs.to_toml(point.config))
@@ -133,15 +136,11 @@ class _Process:
         seconds = time.monotonic() - self.began
         if code == 0 and state(self.point.folder) == "finished":
             return Outcome(self.point, seconds)
-        how = (
-            f"exit code {code}"
-            if code >= 0
-            else f"killed by {signal.Signals(-code).name}"
-        )
-        with self.log.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(self.said_before, size - _TAIL))
-            last = log.read().decode(errors="replace").strip().splitlines()[-5:]
+        how = f"exit code {code}"
+        if code < 0:
+            how = f"killed by {signal.Signals(-code).name}"
+        said = _end_of(self.log, self.said_before).decode(errors="replace")
+        last = said.strip().splitlines()[-5:]
         last.append(f"({how}; all it said: {self.log})")
         return Outcome(self.point, seconds, "\n".join(last))
 
@@ -210,12 +209,19 @@ class _Clock:
 def _rounds_done(point: Point) -> int:
     """The rounds that a run has done, by the last whole line of its metrics."""
     try:
-        with (point.folder / "metrics.jsonl").open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL))
-            whole_lines = file.read().rpartition(b"\n")[0]
+        whole_lines, _, _ = _end_of(point.folder / "metrics.jsonl").rpartition(
+            b"\n"
+        )
         row = json.loads(whole_lines.rpartition(b"\n")[2])
         before = point.config.methods.index(row["method"])
         return before * point.config.rounds + int(row["round"]) + 1
     except (OSError, ValueError, KeyError):
         return 0  # not begun
+
+
+def _end_of(path: Path, start: int = 0) -> bytes:
+    """The last bytes of a file, none of them before ``start``."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - _TAIL))
+        return file.read()

@@ -106,7 +106,11 @@ def _t_test(seen: Spread) -> float | None:
     )
 
 
-def _incomplete_beta(a: float, b: float, x: float) -> float:
+def _incomplete_beta(
+    a: float,
+    b: float,
+    x: float,
+) -> float:
     """The regularised I_x(a, b), by its continued fraction (A&S 26.5.8) from the end inwards."""
     if x in (0.0, 1.0):
         return x

@@ -61,6 +61,11 @@ class Overview:
     against: str | None
     remarks: Sequence[str]
 
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Those of the rows that have one."""
+        return [row.comparison for row in self.rows if row.comparison is not None]
+
 
 def overview(
     paths: Sequence[Path],

@@ -2,7 +2,6 @@
 terminal."""
 
 from abc import ABC, abstractmethod
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, RenderableType
@@ -49,11 +48,6 @@ class Display(ABC):
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()

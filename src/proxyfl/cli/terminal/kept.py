@@ -2,7 +2,8 @@
 common test set and on each site's own; confusion counts; calibration. The numbers are those of
 ``records.judged``."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from operator import itemgetter
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,7 +12,7 @@ from proxyfl.cli.terminal.layouts import airy
 from proxyfl.measures import title_of
 from proxyfl.records.answers import spread
 from proxyfl.records.groups import distinct
-from proxyfl.records.judged import ClientJudged, Judged, judged
+from proxyfl.records.judged import Judged, judged
 from proxyfl.records.run import Run
 
 
@@ -21,16 +22,16 @@ def measures(run: Run) -> Table:
         "Every measure of the models kept, mean over clients (lowest to highest)"
     )
     table.add_column("measure")
-    found = list(_each(run))
-    methods = list(dict.fromkeys(one.method for one, _, _ in found))
+    found = list(judged(run))
+    methods = list(dict.fromkeys(one.method for one in found))
     for method in methods:
         table.add_column(escape(method), justify="right", no_wrap=True)
     for where in ("common", "own"):
-        here = [(one.method, on) for one, place, on in found if place == where]
+        here = [one for one in found if one.on == where]
         if where == "own" and here:
             table.add_section()
             table.add_row("each on its own test part:")
-        for measure in distinct(_defined(on) for _, on in here):
+        for measure in distinct(map(_defined, here)):
             cells = [_over_clients(here, method, measure) for method in methods]
             table.add_row(title_of(measure), *cells)
     return table
@@ -43,16 +44,14 @@ def sites(run: Run) -> Table:
         table.add_column(column, overflow="fold")
     for column in ("common test set", "its own test part"):
         table.add_column(column, justify="right", no_wrap=True)
-    # Client by client, and the one model of a pooled method at the end.
-    found = sorted(
-        judged(run), key=lambda one: (one.name == one.method, one.client)
-    )
-    for one in found:
-        cells = [_with_interval(one.common, run.measure)]
-        cells.append(
-            "" if one.own is None else _with_interval(one.own, run.measure)
-        )
-        table.add_row(escape(one.name), escape(one.method), *cells)
+    rows: dict[tuple[bool, int, str], list[str]] = {}
+    for one in judged(run):
+        # Client by client, and the one model of a pooled method at the end.
+        place = (one.name == one.method, one.client, one.method)
+        cells = rows.setdefault(place, [escape(one.name), escape(one.method)])
+        cells.append(_with_interval(one, run.measure))
+    for place in sorted(rows, key=itemgetter(0, 1)):
+        table.add_row(*rows[place])
     return table
 
 
@@ -64,19 +63,16 @@ def confusion(run: Run) -> Table:
         table.add_column(column, overflow="fold")
     for name in classes:
         table.add_column(f"taken for {escape(name)}", justify="right")
-    for one, where, found in _each(run):
-        shares = found.shares or []
-        for label, counts, parts in zip(
-            classes, found.confusion or [], shares, strict=False
-        ):
+    for one in judged(run):
+        about = (escape(one.method), escape(one.name), one.on)
+        counted = one.confusion or ()
+        rows = zip(classes, counted, one.shares or (), strict=False)
+        for label, counts, shares in rows:
             cells = []
-            for count, part in zip(counts, parts, strict=True):
-                cells.append(
-                    str(count) if part is None else f"{count} ({part:.0%})"
-                )
-            table.add_row(
-                escape(one.method), escape(one.name), where, escape(label), *cells
-            )
+            for count, share in zip(counts, shares, strict=True):
+                shown = "" if share is None else f" ({share:.0%})"
+                cells.append(f"{count}{shown}")
+            table.add_row(*about, escape(label), *cells)
     return table
 
 
@@ -87,10 +83,10 @@ def calibration(run: Run) -> Table:
         table.add_column(column, overflow="fold")
     for column in ("said", "came true", "examples"):
         table.add_column(column, justify="right")
-    for one, where, found in _each(run):
-        for said, true, examples in found.calibration:
-            cells = (f"{said:.3f}", f"{true:.3f}", str(examples))
-            table.add_row(escape(one.method), escape(one.name), where, *cells)
+    for one in judged(run):
+        about = (escape(one.method), escape(one.name), one.on)
+        for said, true, examples in one.calibration:
+            table.add_row(*about, f"{said:.3f}", f"{true:.3f}", str(examples))
     return table
 
 
@@ -103,25 +99,24 @@ SHOWN: dict[str, Callable[[Run], Table]] = {
 """What `proxyfl table --show` can show of each run."""
 
 
-def _each(run: Run) -> Iterator[tuple[ClientJudged, str, Judged]]:
-    for one in judged(run):
-        yield one, "common", one.common
-        if one.own is not None:
-            yield one, "own", one.own
-
-
 def _defined(found: Judged) -> list[str]:
     """The measures in which a model has a score."""
-    return [name for name, value in found.measures.items() if value is not None]
+    defined = []
+    for name, value in found.measures.items():
+        if value is not None:
+            defined.append(name)
+    return defined
 
 
 def _over_clients(
-    found: list[tuple[str, Judged]], method: str, measure: str
+    found: list[Judged],
+    method: str,
+    measure: str,
 ) -> str:
     values = []
-    for name, on in found:
-        value = on.measures.get(measure)
-        if name == method and value is not None:
+    for one in found:
+        value = one.measures.get(measure)
+        if one.method == method and value is not None:
             values.append(value)
     if not values:
         return ""

@@ -22,7 +22,7 @@ from rich.text import Text
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.layouts import airy, first_that_fits
 from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration
-from proxyfl.federation.methods import Method
+from proxyfl.federation.methods import Method, Role
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind, brief, largest
@@ -80,7 +80,10 @@ class Progress(Display, Callback):
         self._printed = time.monotonic()
 
     def started(
-        self, config: Config, out: Path | None, sites: Sequence[ClientData]
+        self,
+        config: Config,
+        out: Path | None,
+        sites: Sequence[ClientData],
     ) -> None:
         """Note how much there is to do."""
         self._rounds = config.rounds
@@ -97,7 +100,11 @@ class Progress(Display, Callback):
             )
 
     def method_started(
-        self, name: str, method: Method, clients: int, first_round: int
+        self,
+        name: str,
+        method: Method,
+        clients: int,
+        first_round: int,
     ) -> None:
         """Open the method's row."""
         self._keeps[name] = method.keeps
@@ -106,7 +113,10 @@ class Progress(Display, Callback):
         self._pace = _Pace(name)
 
     def round_ended(
-        self, name: str, round: int, records: Sequence[ClientRound]
+        self,
+        name: str,
+        round: int,
+        records: Sequence[ClientRound],
     ) -> None:
         """Bring the method's row up to date."""
         self._done += 1
@@ -127,26 +137,29 @@ class Progress(Display, Callback):
             self.say(self._line(name, row))
 
     def _fill(
-        self, row: dict[str, str], name: str, records: Sequence[ClientRound]
+        self,
+        row: dict[str, str],
+        name: str,
+        records: Sequence[ClientRound],
     ) -> None:
-        if records[0].present < records[0].expected or "present" in row:
-            row["present"] = f"{records[0].present} of {records[0].expected}"
-        for role in ("private", "proxy", "received"):
-            found = [
-                r.scores[role].values[self._measure]
-                for r in records
-                if role in r.scores
-            ]
-            scores = [value for value in found if value is not None]
-            if scores:
-                row[role] = f"{mean(scores):.3f}"
+        present, expected = records[0].present, records[0].expected
+        if present < expected or "present" in row:
+            row["present"] = f"{present} of {expected}"
+        scores: dict[Role, list[float]] = {}
+        for record in records:
+            for role, found in record.scores.items():
+                value = found.values[self._measure]
+                if value is not None:
+                    scores.setdefault(role, []).append(value)
+        for role, values in scores.items():
+            row[role] = f"{mean(values):.3f}"
         row["kept"] = row.get(self._keeps[name], row.get("proxy", ""))
-        worst = largest(r.epsilon for r in records)
-        row["epsilon"] = "" if worst.kind is Kind.NONE else brief(worst.best)
-        row["kind"] = "no DP" if worst.kind is Kind.NONE else str(worst.kind)
-        row["sent"] = _size(
-            sum(r.traffic.bytes_sent for r in records) / len(records)
-        )
+        worst = largest(record.epsilon for record in records)
+        row["epsilon"] = brief(worst.best)
+        row["kind"] = str(worst.kind)
+        if worst.kind is Kind.NONE:
+            row |= {"epsilon": "", "kind": "no DP"}
+        row["sent"] = _size(mean(record.traffic.bytes_sent for record in records))
 
     def _line(self, name: str, row: dict[str, str]) -> str:
         shown = []
@@ -154,11 +167,9 @@ class Progress(Display, Callback):
             if key in row:
                 shown.append(f"{key} {row[key]}")
         if "kind" in row:
-            cost = (
-                f"epsilon {row['epsilon']} {row['kind']}"
-                if row["epsilon"]
-                else row["kind"]
-            )
+            cost = row["kind"]
+            if row["epsilon"]:
+                cost = f"epsilon {row['epsilon']} {cost}"
             shown += [cost, f"sent {row['sent']}"]
         left = self._remaining()
         if left:
@@ -167,22 +178,23 @@ class Progress(Display, Callback):
 
     def view(self) -> Group:
         """A row per method, and how far the run has come."""
+        rows = {}
         # Both are changed by the run's thread while rich's thread draws.
-        rows = {name: dict(row) for name, row in list(self._rows.items())}
-        tables = (self._table(rows, columns) for columns in (_WIDE, _NARROW))
+        for name, row in list(self._rows.items()):
+            rows[name] = dict(row)
         left = Text(self._remaining(), no_wrap=True)
+        room = self.console.width - left.cell_len - 1
         bar = ProgressBar(
             total=max(1, self._in_all),
             completed=self._done,
-            width=max(10, min(40, self.console.width - left.cell_len - 1)),
+            width=max(10, min(40, room)),
         )
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row(bar, left)
-        return (
-            Group(first_that_fits(self.console, tables), line)
-            if rows
-            else Group(line)
-        )
+        if not rows:
+            return Group(line)
+        tables = (self._table(rows, columns) for columns in (_WIDE, _NARROW))
+        return Group(first_that_fits(self.console, tables), line)
 
     def _table(
         self, rows: dict[str, dict[str, str]], columns: Sequence[str]
@@ -195,14 +207,15 @@ class Progress(Display, Callback):
         widths = _WIDTHS | {"round": 2 * len(str(self._rounds)) + 1}
         for key in columns:
             title = MEASURES[self._measure].title if key == "kept" else key
-            justify: JustifyMethod = (
-                "left" if key in ("kind", "present") else "right"
-            )
+            justify: JustifyMethod = "right"
+            if key in ("kind", "present"):
+                justify = "left"
             table.add_column(
                 title, min_width=widths[key], no_wrap=True, justify=justify
             )
         for name, row in rows.items():
-            table.add_row(Text(name), *(row.get(key, "") for key in columns))
+            cells = [row.get(key, "") for key in columns]
+            table.add_row(Text(name), *cells)
         return table
 
     def _remaining(self) -> str:
@@ -212,10 +225,9 @@ class Progress(Display, Callback):
         seconds = self._pace.seconds_left(self._rounds)
         if not seconds:
             return ""
-        is_last = self._pace.method == self._methods[-1]
-        return f"{duration(seconds)} left" + (
-            "" if is_last else f" for {self._pace.method}"
-        )
+        left = f"{duration(seconds)} left"
+        method = self._pace.method
+        return left if method == self._methods[-1] else f"{left} for {method}"
 
 
 class _Pace:

@@ -18,7 +18,7 @@ from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread
 from proxyfl.records.certainty import (
-    gain_interval,
+    answer_interval,
     is_within_noise,
     warnings,
 )
@@ -94,13 +94,12 @@ def verdicts(run: Run) -> list[str]:
     for name in run.methods:
         found = answer(group, name, Question(run.measure))
         if found is not None and found.shares and found.gain is not None:
-            sentences.append(_verdict(found, found.gain, gain_interval(run, name)))
+            sentences.append(_verdict(found, found.gain))
     return sentences
 
 
-def _verdict(
-    found: Answer, gain: Spread, interval: tuple[float, float] | None
-) -> str:
+def _verdict(found: Answer, gain: Spread) -> str:
+    interval = answer_interval(found)
     when = "" if found.after is None else f" after {found.after} rounds"
     average = f"they {_on_average(gain.mean)}"
     if is_within_noise(interval):
@@ -126,10 +125,15 @@ def _on_average(gain: float) -> str:
 def _comparison(run: Run, console: Console) -> Table:
     title = f"Test {title_of(run.measure)}, mean over clients (standard deviation)"
     wide = _compared(run, framed(title), _WIDE)
-    return first_that_fits(console, (wide, _compared(run, airy(title), _NARROW)))
+    narrow = _compared(run, airy(title), _NARROW)
+    return first_that_fits(console, (wide, narrow))
 
 
-def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
+def _compared(
+    run: Run,
+    table: Table,
+    columns: Sequence[str],
+) -> Table:
     other = next(name for name in _SHORT if name != run.measure)
     titles = {"score": title_of(run.measure), "other": _SHORT[other]}
     for column in columns:
@@ -144,13 +148,18 @@ def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
         for role in ROLES:
             cells = _cells(run, name, role, other)
             if cells:
-                kept_here = role == run.method(name).keeps
-                style = "bold" if kept_here else None
-                table.add_row(*(cells[column] for column in columns), style=style)
+                shown = [cells[column] for column in columns]
+                is_kept = role == run.method(name).keeps
+                table.add_row(*shown, style="bold" if is_kept else None)
     return table
 
 
-def _cells(run: Run, name: str, role: str, other: str) -> dict[str, str]:
+def _cells(
+    run: Run,
+    name: str,
+    role: str,
+    other: str,
+) -> dict[str, str]:
     """What the row of a model says; empty if it has no score."""
     scores = _scores(run, name, role, run.measure)
     if scores is None:
@@ -169,10 +178,17 @@ def _cells(run: Run, name: str, role: str, other: str) -> dict[str, str]:
     }
 
 
-def _scores(run: Run, name: str, role: str, measure: str) -> Spread | None:
-    clients = run.clients_of(name)
-    found = [run.kept(name, client, measure, role=role) for client in clients]
-    values = [value for value in found if value is not None]
+def _scores(
+    run: Run,
+    name: str,
+    role: str,
+    measure: str,
+) -> Spread | None:
+    values = []
+    for client in run.clients_of(name):
+        value = run.kept(name, client, measure, role=role)
+        if value is not None:
+            values.append(value)
     return spread(values) if values else None
 
 
@@ -190,7 +206,11 @@ def _cost(spent: Epsilon | None, *, shared: bool) -> dict[str, str]:
     }
 
 
-def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
+def _gains(
+    run: Run,
+    scored: Sequence[str],
+    console: Console,
+) -> list[Table]:
     """The gain of each client: one table where it fits, else several with some methods each."""
     title = f"What each client gains over training alone ({title_of(run.measure)} points)"
     others = [name for name in scored if name != "alone"]
@@ -203,14 +223,18 @@ def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
         if parts[-1] and natural_width(console, wider) > console.width:
             parts.append([])
         parts[-1].append(name)
-    tables = []
-    for number, part in enumerate(parts):
-        tables.append(_gained(run, airy(None if number else title), part, console))
+    tables: list[Table] = []
+    for part in parts:
+        heading = None if tables else title
+        tables.append(_gained(run, airy(heading), part, console))
     return tables
 
 
 def _gained(
-    run: Run, table: Table, columns: Sequence[str], console: Console
+    run: Run,
+    table: Table,
+    columns: Sequence[str],
+    console: Console,
 ) -> Table:
     # A long name continues in the next line rather than push the numbers out.
     table.add_column(
@@ -218,7 +242,7 @@ def _gained(
     )
     for column in columns:
         table.add_column(escape(column), justify="right", no_wrap=True)
-    listed = (run.summary or {}).get("clients", [])
+    listed = run.described
     for client, name in run.clients.items():
         alone = run.kept("alone", client)
         cells = {"alone": "" if alone is None else f"{alone:.3f}", "examples": ""}
@@ -227,17 +251,19 @@ def _gained(
         for column in columns:
             if column not in cells:
                 cells[column] = _signed(run.gain(column, client))
-        table.add_row(escape(name), *(cells[column] for column in columns))
+        shown = [cells[column] for column in columns]
+        table.add_row(escape(name), *shown)
     return table
 
 
 def _legend(run: Run) -> Iterable[str]:
     yield "bold: what an institution keeps; macro: mean of the classes' accuracies"
     yield "proxy: after local training; received: after the exchange"
-    deltas = sorted({f"{spent.delta:.1e}" for spent in _epsilons(run)}, key=float)
+    spent = _epsilons(run)
+    deltas = sorted({f"{one.delta:.1e}" for one in spent}, key=float)
     if deltas:
         span = deltas[0] if len(deltas) == 1 else f"{deltas[0]} to {deltas[-1]}"
-        units = " or ".join(sorted({spent.unit for spent in _epsilons(run)}))
+        units = " or ".join(sorted({one.unit for one in spent}))
         yield (
             f"epsilon: what sharing cost per {units}, largest over clients, at delta {span}"
         )
@@ -248,7 +274,7 @@ def _clinical(run: Run) -> Iterable[Table]:
     clients are sites each of them on its own test part."""
     if len(run.classes) == 2:
         yield kept.measures(run)
-    if any(one.own is not None for one in judged(run)):
+    if any(one.on == "own" for one in judged(run)):
         yield kept.sites(run)
 
 
@@ -293,6 +319,8 @@ def _signed(gain: float | None) -> str:
     if gain is None:
         return ""
     colour = "default"
-    if gain != 0:
-        colour = "green" if gain > 0 else "red"
+    if gain > 0:
+        colour = "green"
+    elif gain < 0:
+        colour = "red"
     return f"[{colour}]{gain * 100:+.1f}[/]"

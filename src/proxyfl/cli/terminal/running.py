@@ -3,8 +3,8 @@
 The commands import this module when they run something: it loads PyTorch, and their options and
 ``--print-config`` need none."""
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,18 @@ from proxyfl.simulation.config import Config
 from proxyfl.simulation.engines.serial import Engine
 
 
-def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> int:
+def begin(
+    config: Config,
+    args: Namespace,
+    engine: Engine | None,
+) -> int:
     """Run ``config`` in a new folder; the exit code."""
     out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
     others = _followers(args)
-    quiet = args.json or _will_download(config)
+    quiet = args.json
+    source = SOURCES.get(config.data.name)
+    if source is not None and source.find(config.data.directory) is None:
+        quiet = True  # the data are fetched first, which shows a bar of its own
     with spinner("Loading the data and building the models", quiet=quiet):
         prepared = runner.prepare(config)
     show_notes(prepared.dataset.notes, Console(stderr=True))
@@ -38,19 +45,14 @@ def begin(config: Config, args: argparse.Namespace, engine: Engine | None) -> in
     return _carry_out(action, others, out, args)
 
 
-def resume(path: Path, args: argparse.Namespace, engine: Engine | None) -> int:
-    """Continue the run in the folder ``path``; the exit code."""
+def resume(args: Namespace, engine: Engine | None) -> int:
+    """Continue the run in the folder ``args.run_folder``; the exit code."""
+    path = folder.existing(args.run_folder)
     action = partial(runner.resume, path, engine=engine)
     return _carry_out(action, _followers(args), path, args)
 
 
-def _will_download(config: Config) -> bool:
-    """Tell whether the data are fetched first, which shows a bar of its own."""
-    source = SOURCES.get(config.data.name)
-    return source is not None and source.find(config.data.directory) is None
-
-
-def _followers(args: argparse.Namespace) -> list[runner.Callback]:
+def _followers(args: Namespace) -> list[runner.Callback]:
     """The callbacks besides the terminal's that the options ask for."""
     found = tracking.from_names(args.track)
     if args.live:
@@ -65,7 +67,7 @@ def _carry_out(
     action: Callable[..., Run],
     others: Sequence[runner.Callback],
     out: Path,
-    args: argparse.Namespace,
+    args: Namespace,
 ) -> int:
     """Do ``action`` with progress shown, then show its result; if it is interrupted, say how
     to resume."""
@@ -83,7 +85,7 @@ def _carry_out(
         return 1
     if args.json:
         notes = result.environment.get("notes", [])
-        print_json({**(result.summary or {}), "notes": notes, "out": str(out)})
+        print_json({**result.summed_up, "notes": notes, "out": str(out)})
     else:
         show_result(result)
     return 0

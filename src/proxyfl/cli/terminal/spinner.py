@@ -32,11 +32,9 @@ def spinner(
     With a ``total`` there is a bar with the time remaining, otherwise a clock. Nothing within may
     show a bar itself."""
     console = console or stderr_console()
-    length: bars.ProgressColumn = (
-        bars.TimeElapsedColumn()
-        if total is None
-        else bars.TimeRemainingColumn(compact=True)
-    )
+    length: bars.ProgressColumn = bars.TimeElapsedColumn()
+    if total is not None:
+        length = bars.TimeRemainingColumn(compact=True)
     columns = (
         bars.SpinnerColumn("line"),
         bars.TextColumn("{task.description}", markup=False),
@@ -82,6 +80,6 @@ def duration(seconds: float) -> str:
     """Seconds as people say them."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return (
-        f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -88,7 +88,10 @@ class _Job:
 
     @classmethod
     def on(
-        cls, endpoint: MpiEndpoint, prepared: Prepared, out: Path | None
+        cls,
+        endpoint: MpiEndpoint,
+        prepared: Prepared,
+        out: Path | None,
     ) -> "_Job":
         """The job on the rank of ``endpoint``, which keeps its own clients' examples alone."""
         ranks = Ranks(
@@ -106,8 +109,7 @@ class _Job:
     def rounds(self, task: Task) -> Iterator[RoundReport]:
         """This rank's part of ``task``, whose frames have all been received; WorkerDied if it
         fails."""
-        pooled = self.prepared.methods[task.method].pooled
-        clients = 1 if pooled else len(self.prepared.clients)
+        clients = len(self.prepared.clients_of(task.method))
         own = self.ranks.clients_of(self.endpoint.rank, clients)
         # One endpoint serves all methods: nothing is on its way when a method ends.
         transport = MpiTransport(self.endpoint, clients)
@@ -142,7 +144,12 @@ class _Job:
             raise self._stalled(rank, "reported nothing", timeout)
         return RoundReport.from_dict(json.loads(text))
 
-    def _stalled(self, rank: int, what: str, seconds: float) -> WorkerDied:
+    def _stalled(
+        self,
+        rank: int,
+        what: str,
+        seconds: float,
+    ) -> WorkerDied:
         return WorkerDied(
             f"{self.ranks.describe(rank)} stalled: it {what} for {seconds:g} s. "
             "If a round takes that long, raise exchange.timeout."
@@ -178,7 +185,9 @@ def _lead(
 
 
 def _follow(
-    endpoint: MpiEndpoint, dataset: Dataset | None, methods: Mapping[str, Method]
+    endpoint: MpiEndpoint,
+    dataset: Dataset | None,
+    methods: Mapping[str, Method],
 ) -> None:
     """Take part in what rank 0 plans, until it plans nothing more."""
     try:

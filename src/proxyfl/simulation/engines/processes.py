@@ -64,10 +64,12 @@ def engine(workers: int) -> Engine:
     whole("workers", workers)
 
     def rounds(
-        prepared: Prepared, tasks: Sequence[Task], out: Path | None
+        prepared: Prepared,
+        tasks: Sequence[Task],
+        out: Path | None,
     ) -> Iterator[RoundReport]:
         needed = min(workers, len(prepared.clients))
-        if needed < 2 or not tasks:
+        if needed < 2:
             return serial.rounds(prepared, tasks, out)
         return _rounds(prepared, tasks, out, needed)
 
@@ -75,7 +77,10 @@ def engine(workers: int) -> Engine:
 
 
 def _rounds(
-    prepared: Prepared, tasks: Sequence[Task], out: Path | None, workers: int
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    out: Path | None,
+    workers: int,
 ) -> Iterator[RoundReport]:
     """Run ``tasks`` on ``workers`` processes; yield each round once all workers have done it."""
     # A fork of this process would inherit locked mutexes of torch's threads. The fork server has
@@ -99,9 +104,11 @@ def _rounds(
                 names = [prepared.clients[i].name for i in own]
                 team.append(_Worker(process, line, ", ".join(names)))
                 part = prepared.only(own)
-                _hand_over(
-                    line, Assignment(part, tasks, number, workers, out, frames)
-                )
+                job = Assignment(part, tasks, number, workers, out, frames)
+                # As bytes: `Connection.send` would share tensors with this process instead.
+                content = pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL)
+                with contextlib.suppress(OSError):  # it has died: `_next` says so
+                    line.send_bytes(content)
             prepared.release_examples()
             return_freed_memory()
             yield from _merged(prepared, tasks, team)
@@ -114,19 +121,19 @@ def _rounds(
                 worker.process.join()
 
 
-def _own(clients: int, number: int, workers: int) -> list[int]:
+def _own(
+    clients: int,
+    number: int,
+    workers: int,
+) -> list[int]:
     """The clients of worker ``number``: every ``workers``-th."""
     return list(range(number, clients, workers))
 
 
-def _hand_over(line: Connection, job: Assignment) -> None:
-    """Send ``job`` as bytes. ``Connection.send`` would share tensors with this process instead."""
-    with contextlib.suppress(OSError):  # it has died: `_next` says so, and of what
-        line.send_bytes(pickle.dumps(job, protocol=pickle.HIGHEST_PROTOCOL))
-
-
 def _merged(
-    prepared: Prepared, tasks: Sequence[Task], team: list[_Worker]
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    team: list[_Worker],
 ) -> Iterator[RoundReport]:
     """Each round once all workers have reported it, the records in the order of the clients."""
     for task in tasks:
@@ -139,13 +146,18 @@ def _merged(
         busy = team[: len(prepared.clients_of(task.method))]
         for round in range(task.first_round, prepared.config.rounds + 1):
             where = f"{task.method}, round {round}"
-            parts = [
-                RoundReport.from_dict(_next(worker, team, where)) for worker in busy
-            ]
+            parts = []
+            for worker in busy:
+                told = _next(worker, team, where)
+                parts.append(RoundReport.from_dict(told))
             yield merged(parts)
 
 
-def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:
+def _next(
+    worker: _Worker,
+    team: list[_Worker],
+    where: str,
+) -> Any:
     """The worker's next message. Raises at once if any worker of the team has failed: the others
     may wait for it."""
     while True:
@@ -158,10 +170,8 @@ def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:
         if wait([worker.line, *running]) == [worker.line]:
             try:
                 return worker.line.recv()
-            except (
-                EOFError,
-                OSError,
-            ):  # the line was cut before the process was seen to end
+            except (EOFError, OSError):
+                # the line was cut before the process was seen to end
                 worker.process.join()
                 raise _died(worker, where) from None
 
@@ -184,11 +194,9 @@ def _failure(worker: _Worker, where: str) -> ProxyFLError:
 
 def _died(worker: _Worker, where: str) -> WorkerDied:
     code = worker.process.exitcode
-    how = (
-        f"was killed by {signal.Signals(-code).name}"
-        if code is not None and code < 0
-        else f"ended with code {code}"
-    )
+    how = f"ended with code {code}"
+    if code is not None and code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
     return WorkerDied(
         f"{worker.process.name}, which runs {worker.clients}, {how} in {where}."
     )
@@ -209,9 +217,8 @@ def _work(line: Connection) -> None:
     except ProxyFLError as error:
         line.send(error)
         sys.exit(1)
-    except (
-        Exception
-    ) as error:  # reported by the main process, which knows what to tell the user
+    except Exception as error:
+        # reported by the main process, which knows what to tell the user
         line.send(RuntimeError(f"{type(error).__name__}: {error}"))
         sys.exit(1)
 

@@ -87,7 +87,9 @@ Engine = Callable[[Prepared, Sequence[Task], Path | None], Iterator[RoundReport]
 
 
 def rounds(
-    prepared: Prepared, tasks: Sequence[Task], out: Path | None
+    prepared: Prepared,
+    tasks: Sequence[Task],
+    out: Path | None,
 ) -> Iterator[RoundReport]:
     """The engine of one process: every client is here, and proxies move through memory."""
     for task in tasks:
@@ -107,62 +109,61 @@ def rounds_of(
     config, name = prepared.config, task.method
     assembly = prepared.assembly(name)
     ledgers = folder.subfolder(out, "ledger", name) if out is not None else None
-    clients = [
-        assembly.client(i, ledgers) for i in own if i < len(assembly.clients)
-    ]
+    clients = [assembly.client(i, ledgers) for i in own]
     if task.checkpoint is not None:
         task.checkpoint.restore(clients)
-    for number, records in enumerate(
-        _records(prepared, task, clients, transport), start=task.first_round
-    ):
-        due = (
-            number + 1
-        ) % config.checkpoint_every == 0 or number == config.rounds - 1
-        files: dict[str, int] = {}
-        if out is not None and due:
-            files = _checkpoint(out / "checkpoints" / name, number, clients)
-        yield RoundReport(name, number, records, files)
+    reported = _records(prepared, task, clients, transport)
+    for number, records in enumerate(reported, start=task.first_round):
+        report = RoundReport(name, number, records)
+        if out is not None and _is_due(number, config.checkpoint_every, config):
+            below = out / "checkpoints" / name
+            for client in clients:
+                file, checksum = checkpoint.write_client(below, number, client)
+                report.files[file] = checksum
+        yield report
     if out is not None:
         _save_models(out / "models" / name, name, assembly, clients)
     yield RoundReport(name, config.rounds, ended=True)
 
 
-def evaluate_now(config: Config) -> Callable[[int], bool]:
-    """Every n-th round, and the last."""
-    return lambda round: (
-        (round + 1) % config.evaluate_every == 0 or round == config.rounds - 1
-    )
+def _is_due(
+    round: int,
+    every: int,
+    config: Config,
+) -> bool:
+    """True in every n-th round, and in the last."""
+    return (round + 1) % every == 0 or round == config.rounds - 1
 
 
 def _records(
-    prepared: Prepared, task: Task, clients: Sequence[Client], transport: Transport
+    prepared: Prepared,
+    task: Task,
+    clients: Sequence[Client],
+    transport: Transport,
 ) -> Iterator[list[ClientRound]]:
     config, method = prepared.config, prepared.methods[task.method]
     presences = prepared.presences[task.method]
-    mixes = method.exchange != "none"
+    mixing = None
+    if method.exchange != "none":
+        mixing = exchange.make(method.exchange, prepared.topology)
     return run_rounds(
         clients,
         rounds=config.rounds,
-        exchange=exchange.make(method.exchange, prepared.topology)
-        if mixes
-        else None,
+        exchange=mixing,
         transport=transport,
         presence=lambda round: presences[round],
         evaluate=evaluator(config, prepared.dataset, method),
-        evaluate_now=evaluate_now(config),
+        evaluate_now=lambda round: _is_due(round, config.evaluate_every, config),
         start=task.first_round,
         timeout=config.exchange.timeout,
     )
 
 
-def _checkpoint(
-    path: Path, round: int, clients: Sequence[Client]
-) -> dict[str, int]:
-    return dict(checkpoint.write_client(path, round, client) for client in clients)
-
-
 def _save_models(
-    path: Path, method: str, assembly: Assembly, clients: Sequence[Client]
+    path: Path,
+    method: str,
+    assembly: Assembly,
+    clients: Sequence[Client],
 ) -> None:
     for client in clients:
         for role, model in client.learner.models().items():

@@ -1,6 +1,6 @@
 """``proxyfl audit``: test a claimed epsilon against what peers see."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 from rich.console import Console
@@ -64,7 +64,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Audit and print; exit code 1 if the claim is contradicted."""
     config = _config(args)
     folder = _folder(args)
@@ -89,14 +89,14 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if found.verdict == "not contradicted" else 1
 
 
-def _config(args: argparse.Namespace) -> Config:
+def _config(args: Namespace) -> Config:
     path: Path | None = args.config
     if path is not None and path.is_dir():
         path = folders.existing(path) / "config.toml"
     return configs.load(path, args.overrides)
 
 
-def _folder(args: argparse.Namespace) -> Path | None:
+def _folder(args: Namespace) -> Path | None:
     """The run's folder, if its own settings are audited and not changed ones."""
     path: Path | None = args.config
     if path is None or not path.is_dir() or args.overrides:
@@ -104,9 +104,7 @@ def _folder(args: argparse.Namespace) -> Path | None:
     return path
 
 
-def _recorded(
-    args: argparse.Namespace, config: Config, folder: Path | None
-) -> float | None:
+def _recorded(args: Namespace, config: Config, folder: Path | None) -> float | None:
     """The epsilon that the run recorded for the client, if the method went to its end."""
     if folder is None:
         return None

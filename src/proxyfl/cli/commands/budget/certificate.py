@@ -1,12 +1,12 @@
 """``proxyfl certificate``: what each client's releases cost, and whether a page is true."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from proxyfl._files import read_text, write_json
 from proxyfl.cli.commands.ledger.sum import SITE_LEDGER
-from proxyfl.cli.options import JSON, flag, option, print_json
+from proxyfl.cli.options import JSON, Document, flag, option, print_json
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.statements import certificate as certificates
@@ -55,7 +55,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print the certificates, or check those in a file; 1 if one does not hold."""
     if args.check is not None:
         return _check(args)
@@ -77,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _documents(path: Path, method: str | None) -> list[dict[str, Any]]:
+def _documents(path: Path, method: str | None) -> list[Document]:
     """A certificate for each ledger, in the order of the clients."""
     if (path / SITE_LEDGER).is_file():
         ledger = Ledger.read(path / SITE_LEDGER)
@@ -104,7 +104,7 @@ def _documents(path: Path, method: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def _audited(run: Run) -> dict[str, Any] | None:
+def _audited(run: Run) -> Document | None:
     """The result of the audit in the run's folder, if there is one."""
     found = run.additions.get("audit")
     if not isinstance(found, dict):
@@ -123,7 +123,7 @@ def _releasing(run: Run) -> str:
     )
 
 
-def _chosen(documents: list[dict[str, Any]], client: str) -> dict[str, Any]:
+def _chosen(documents: list[Document], client: str) -> Document:
     names = [document["client"] for document in documents]
     if client in names:
         return documents[names.index(client)]
@@ -134,7 +134,7 @@ def _chosen(documents: list[dict[str, Any]], client: str) -> dict[str, Any]:
     )
 
 
-def _check(args: argparse.Namespace) -> int:
+def _check(args: Namespace) -> int:
     text = read_text(args.check, "certificate")
     stated: list[tuple[str, str, Any]]
     stated = (

@@ -1,8 +1,8 @@
 """``proxyfl epsilon``: what a training costs in privacy, or what a target epsilon allows."""
 
-import argparse
 import math
 import warnings
+from argparse import Namespace
 from dataclasses import asdict
 
 from rich.console import Console
@@ -91,7 +91,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Compute and print; exit code 0."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AccountingWarning)
@@ -145,7 +145,7 @@ def _meaning(epsilon: Epsilon) -> str:
 
 
 def _document(
-    args: argparse.Namespace, answer: Answer, notes: list[str]
+    args: Namespace, answer: Answer, notes: list[str]
 ) -> dict[str, object]:
     document: dict[str, object] = asdict(answer.epsilon) | {
         "examples": answer.sampling.examples,
@@ -165,7 +165,7 @@ def _document(
 
 
 def _show(
-    args: argparse.Namespace, answer: Answer, notes: list[str], console: Console
+    args: Namespace, answer: Answer, notes: list[str], console: Console
 ) -> None:
     if answer.solutions:
         console.print(_solutions(answer))

@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +9,7 @@ from rich.table import Table
 from proxyfl._files import write_json
 from proxyfl._validate import whole
 from proxyfl.audit import membership, shadows
-from proxyfl.cli.options import flag, option, print_json
+from proxyfl.cli.options import Document, flag, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.reading import ADDITIONS
 from proxyfl.simulation.config import Config
@@ -59,7 +58,7 @@ def execute(args: argparse.Namespace, config: Config, run: Path | None) -> int:
     return 0
 
 
-def _show(found: dict[str, Any], console: Console) -> None:
+def _show(found: Document, console: Console) -> None:
     table = Table("target", "TPR at 0.1 % FPR", "TPR at 1 % FPR", "AUC")
     for row in found["targets"]:
         table.add_row(

@@ -1,15 +1,14 @@
 """``proxyfl plan``: which batch, noise and rounds fit a budget, and which proxies it rules out."""
 
-import argparse
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.options import JSON, option, print_json, unit
+from proxyfl.cli.options import JSON, Document, option, print_json, unit
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import WEAK, Unit
 from proxyfl.privacy.statements.planning import (
@@ -51,7 +50,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print what fits; 1 if the proxy is hopeless under all of it."""
     whole("clients", args.clients)
     if args.parameters is not None:
@@ -70,7 +69,7 @@ def execute(args: argparse.Namespace) -> int:
     return 1 if hopeless else 0
 
 
-def _notes(args: argparse.Namespace, largest: int, hopeless: bool) -> list[str]:
+def _notes(args: Namespace, largest: int, hopeless: bool) -> list[str]:
     notes = [Unit(args.unit).sentence]
     notes += [
         f"At this budget a proxy of more than {largest:,} parameters is hopeless whichever option "
@@ -89,11 +88,11 @@ def _notes(args: argparse.Namespace, largest: int, hopeless: bool) -> list[str]:
 
 
 def _document(
-    args: argparse.Namespace,
+    args: Namespace,
     found: Sequence[Option],
     largest: int,
     notes: list[str],
-) -> dict[str, Any]:
+) -> Document:
     rows = []
     for fit in found:
         row = asdict(fit) | {"largest_proxy": fit.largest_proxy(args.clients)}
@@ -118,7 +117,7 @@ def _document(
 
 
 def _show(
-    args: argparse.Namespace,
+    args: Namespace,
     found: Sequence[Option],
     largest: int,
     notes: list[str],

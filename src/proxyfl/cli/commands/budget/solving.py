@@ -1,6 +1,6 @@
 """What ``proxyfl epsilon`` computes: of noise, steps and epsilon the one that was left out."""
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,7 @@ class Answer:
         return self.segment.steps / self.sampling.steps_per_pass
 
 
-def solve(args: argparse.Namespace) -> Answer:
+def solve(args: Namespace) -> Answer:
     """The answer to what was asked; ConfigError if that cannot be answered."""
     sampling = _sampling(args)
     delta = sampling.default_delta() if args.delta is None else args.delta
@@ -76,7 +76,7 @@ def solve(args: argparse.Namespace) -> Answer:
     return Answer(sampling, segment, epsilon, solved, solutions, person)
 
 
-def _sampling(args: argparse.Namespace) -> Sampling:
+def _sampling(args: Namespace) -> Sampling:
     """The source of the sampling rate; ConfigError unless that is said once."""
     if args.sampling_rate is not None:
         if args.batch is not None:
@@ -104,7 +104,7 @@ def _sampling(args: argparse.Namespace) -> Sampling:
     return sampling_for(batch, examples)
 
 
-def _steps(args: argparse.Namespace, epoch: int) -> int | None:
+def _steps(args: Namespace, epoch: int) -> int | None:
     if args.epochs is not None:
         return whole("epochs", args.epochs, at_least=0) * epoch
     if args.steps is not None:

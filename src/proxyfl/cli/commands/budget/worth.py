@@ -2,11 +2,12 @@
 
 import argparse
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from proxyfl.cli.options import JSON, option, print_json
+from proxyfl._settings import flat
+from proxyfl.cli.options import JSON, Document, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.statements.worth import (
@@ -18,7 +19,6 @@ from proxyfl.privacy.statements.worth import (
     settings_for,
     worth,
 )
-from proxyfl.records.run import flat
 
 if TYPE_CHECKING:
     from proxyfl.simulation.config import Config
@@ -100,9 +100,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0 if gain >= WORTH else 1
 
 
-def _document(
-    facts: Facts, expected: Worth, measured: dict[str, Any] | None
-) -> dict[str, Any]:
+def _document(facts: Facts, expected: Worth, measured: Document | None) -> Document:
     return {
         "facts": asdict(facts),
         "expected": asdict(expected) | {"join": expected.join},
@@ -113,7 +111,7 @@ def _document(
 def _show(
     facts: Facts,
     expected: Worth,
-    measured: dict[str, Any] | None,
+    measured: Document | None,
     console: Console,
 ) -> None:
     verdict = "Join." if expected.join else "Do not join at this budget."
@@ -149,7 +147,7 @@ def _show(
     )
 
 
-def _tree(facts: Facts, settings: Settings) -> dict[str, Any]:
+def _tree(facts: Facts, settings: Settings) -> Document:
     """The settings as a config has them."""
     return {
         "rounds": settings.rounds + settings.settle,
@@ -169,7 +167,7 @@ def _tree(facts: Facts, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _rehearsed(source: str, facts: Facts) -> dict[str, Any]:
+def _rehearsed(source: str, facts: Facts) -> Document:
     """The gain on a public dataset that is divided among as many clients."""
     from proxyfl.simulation import run
 

@@ -2,13 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
-from proxyfl.cli.options import COLUMNS, flag, option, repeated
+from proxyfl.cli.options import COLUMNS, Document, flag, option, repeated
+from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
 
@@ -52,10 +52,11 @@ OPTIONS = (
 
 def execute(args: argparse.Namespace) -> int:
     """Write the store; the same command continues one that was interrupted."""
-    from proxyfl.data import load
-    from proxyfl.data.features.embedding import embed
+    with stopping_at_once():
+        from proxyfl.data import load
+        from proxyfl.data.features.embedding import embed
 
-    options: dict[str, Any] = {}
+    options: Document = {}
     for text in args.options:
         _settings.override(options, text)
     _check_public(args.source, options)
@@ -77,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_public(source: str, options: dict[str, Any]) -> None:
+def _check_public(source: str, options: Document) -> None:
     """Refuse to whiten records by their own statistics, which no epsilon would cover."""
     for name in ("by", "centre"):
         store = options.get(name)

@@ -1,6 +1,6 @@
 """``proxyfl images``: folders of images, brought to one shape, in a store."""
 
-import argparse
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,7 +98,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Write the store and say what is in it."""
     from proxyfl.data.images.importing import import_images
     from proxyfl.data.images.rule import Rule
@@ -123,7 +123,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def listed(
-    args: argparse.Namespace,
+    args: Namespace,
     faults: "Faults",
     *,
     label: str | None,
@@ -143,7 +143,7 @@ def listed(
     return from_index(args.index, columns, faults, suffix=args.suffix)
 
 
-def workers(args: argparse.Namespace) -> int:
+def workers(args: Namespace) -> int:
     """The number of threads: what was asked for, or one for each core that there is."""
     if args.workers is not None and args.workers < 1:
         raise DataError(f"Expected --workers of at least 1, got {args.workers}.")

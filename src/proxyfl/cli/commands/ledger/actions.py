@@ -1,9 +1,16 @@
 """What the actions of `proxyfl ledger` on an account have in common."""
 
 from pathlib import Path
-from typing import Any
 
-from proxyfl.cli.options import JSON, Actions, Execute, Option, add_action, option
+from proxyfl.cli.options import (
+    JSON,
+    Actions,
+    Document,
+    Execute,
+    Option,
+    add_action,
+    option,
+)
 from proxyfl.privacy.spending.account import Account
 
 
@@ -21,7 +28,7 @@ def on_account(
     add_action(actions, name, summary, every, description, execute=execute)
 
 
-def about(account: Account) -> dict[str, Any]:
+def about(account: Account) -> Document:
     """What an account says of itself, as plain data."""
     return {
         "account": str(account.folder),

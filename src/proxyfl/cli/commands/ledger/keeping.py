@@ -1,6 +1,6 @@
 """``proxyfl ledger open`` and ``enter``: begin an account, and bring earlier studies into it."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 from proxyfl.cli.commands.ledger.actions import about, on_account
@@ -54,7 +54,7 @@ def add(actions: Actions) -> None:
     )
 
 
-def execute_open(args: argparse.Namespace) -> int:
+def execute_open(args: Namespace) -> int:
     """Begin the account; exit code 0."""
     account = Account.open(
         args.account,
@@ -73,7 +73,7 @@ def execute_open(args: argparse.Namespace) -> int:
     return 0
 
 
-def execute_enter(args: argparse.Namespace) -> int:
+def execute_enter(args: Namespace) -> int:
     """Enter the ledgers; exit code 0."""
     account = Account(args.account)
     found = []

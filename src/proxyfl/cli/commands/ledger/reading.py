@@ -1,16 +1,15 @@
 """``proxyfl ledger list`` and ``show``: what was spent on each dataset, by whom, what is left."""
 
-import argparse
 import math
+from argparse import Namespace
 from dataclasses import asdict
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from proxyfl.cli.commands.ledger.actions import about, on_account
-from proxyfl.cli.options import Actions, option, print_json
+from proxyfl.cli.options import Actions, Document, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.privacy.guarantee import shown
 from proxyfl.privacy.spending.account import Account
@@ -63,7 +62,7 @@ def add(actions: Actions) -> None:
     )
 
 
-def execute_list(args: argparse.Namespace) -> int:
+def execute_list(args: Namespace) -> int:
     """Print the datasets; 1 if a budget is exceeded."""
     with spinner("Adding up", quiet=args.json):
         account = Account(args.account)
@@ -76,7 +75,7 @@ def execute_list(args: argparse.Namespace) -> int:
     return 1 if any(one.exceeded for one in found) else 0
 
 
-def execute_show(args: argparse.Namespace) -> int:
+def execute_show(args: Namespace) -> int:
     """Print one dataset's releases; 1 if its budget is exceeded."""
     with spinner("Adding up", quiet=args.json):
         account = Account(args.account)
@@ -92,7 +91,7 @@ def execute_show(args: argparse.Namespace) -> int:
     return 1 if one.exceeded else 0
 
 
-def _dataset(one: Standing) -> dict[str, Any]:
+def _dataset(one: Standing) -> Document:
     return {
         "dataset": one.dataset,
         "ids": one.ids,
@@ -104,7 +103,7 @@ def _dataset(one: Standing) -> dict[str, Any]:
     }
 
 
-def _release(release: Release) -> dict[str, Any]:
+def _release(release: Release) -> Document:
     first, last = release.entries[0], release.entries[-1]
     return {
         "study": first.study,

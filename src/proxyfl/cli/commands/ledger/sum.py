@@ -3,13 +3,19 @@
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl.cli.options import JSON, Actions, add_action, option, print_json
+from proxyfl.cli.options import (
+    JSON,
+    Actions,
+    Document,
+    add_action,
+    option,
+    print_json,
+)
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import shown
@@ -78,7 +84,7 @@ def _check_distinct(paths: list[Path]) -> None:
 
 def _document(
     account: Together, paths: list[Path], budget: float | None
-) -> dict[str, Any]:
+) -> Document:
     studies = []
     for path, ledger in zip(paths, account.ledgers, strict=True):
         about = {
@@ -89,7 +95,7 @@ def _document(
         studies.append(
             about | asdict(account.alone(ledger)) | {"simulation": ledger.simulated}
         )
-    found: dict[str, Any] = {"studies": studies, "total": asdict(account.total)}
+    found: Document = {"studies": studies, "total": asdict(account.total)}
     found["simulation"] = account.simulated
     if budget is None:
         return found
@@ -101,7 +107,7 @@ def _document(
     return found
 
 
-def _show(found: dict[str, Any], account: Together, console: Console) -> None:
+def _show(found: Document, account: Together, console: Console) -> None:
     table = Table(
         "ledger", "client", "steps", f"epsilon at delta {account.delta:.3g}", "kind"
     )
@@ -130,7 +136,7 @@ def _show(found: dict[str, Any], account: Together, console: Console) -> None:
         console.print(_left(found))
 
 
-def _left(found: dict[str, Any]) -> str:
+def _left(found: Document) -> str:
     if found["exceeded"]:
         return f"More than the budget of {found['budget']:g} is spent. Release nothing more."
     left = found.get("steps_left")

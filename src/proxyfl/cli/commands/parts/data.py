@@ -1,13 +1,12 @@
 """``proxyfl data``: which datasets are here, and what is in one."""
 
 import argparse
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from proxyfl.cli.options import COLUMNS, JSON, flag, option, print_json
+from proxyfl.cli.options import COLUMNS, JSON, Document, flag, option, print_json
 from proxyfl.cli.terminal.result import show_notes
 from proxyfl.data import SOURCES, Dataset, load
 from proxyfl.data.examples import chunks
@@ -78,7 +77,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sources(directory: str | None) -> dict[str, Any]:
+def _sources(directory: str | None) -> Document:
     named = []
     for name, source in SOURCES.items():
         found = source.find(directory)
@@ -92,7 +91,7 @@ def _sources(directory: str | None) -> dict[str, Any]:
     return {"folder": str(data_folder(directory)), "sources": named, "forms": FORMS}
 
 
-def _contents(dataset: Dataset) -> dict[str, Any]:
+def _contents(dataset: Dataset) -> Document:
     train = dataset.train_y.bincount(minlength=dataset.classes).tolist()
     test = dataset.test_y.bincount(minlength=dataset.classes).tolist()
     classes = []
@@ -125,7 +124,7 @@ def _range(dataset: Dataset) -> list[float]:
     return [lowest, highest]
 
 
-def _show_sources(found: dict[str, Any], console: Console) -> None:
+def _show_sources(found: Document, console: Console) -> None:
     table = Table("source", "description", Column("found", overflow="fold"))
     for row in found["sources"]:
         place = row["found"] or "no; fetched when asked for"
@@ -136,7 +135,7 @@ def _show_sources(found: dict[str, Any], console: Console) -> None:
     console.print(f"Data folder: {escape(found['folder'])}", soft_wrap=True)
 
 
-def _show_contents(found: dict[str, Any], console: Console) -> None:
+def _show_contents(found: Document, console: Console) -> None:
     low, high = found["range"]
     shape = "x".join(map(str, found["shape"]))
     console.print(

@@ -1,13 +1,12 @@
 """``proxyfl models``: the architectures by name, and what each costs for a given kind of data."""
 
 import argparse
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from proxyfl.cli.options import JSON, option, print_json
+from proxyfl.cli.options import JSON, Document, option, print_json
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS, build, parameter_count
 from proxyfl.privacy.clipping.validation import checked_clipper
@@ -64,11 +63,11 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+def _row(name: str, shape: tuple[int, ...], classes: int) -> Document:
     """One model's row.
 
     A built-in one that does not fit is a row; the user's own that fails is an error."""
-    row: dict[str, Any] = {
+    row: Document = {
         "name": name,
         "description": MODELS[name].description if name in MODELS else "your own",
         "parameters": None,
@@ -92,7 +91,7 @@ def _row(name: str, shape: tuple[int, ...], classes: int) -> dict[str, Any]:
 
 
 def _show(
-    rows: list[dict[str, Any]],
+    rows: list[Document],
     shape: tuple[int, ...],
     classes: int,
     console: Console,

@@ -1,15 +1,14 @@
 """``proxyfl topology``: who sends to whom, and how soon everyone has heard from everyone."""
 
-import argparse
 import inspect
-from typing import Any
+from argparse import Namespace
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.options import JSON, option, print_json
+from proxyfl.cli.options import JSON, Document, option, print_json
 from proxyfl.errors import TopologyError
 from proxyfl.gossip import reach as spreading
 from proxyfl.gossip import topology as gossip
@@ -63,7 +62,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print the analysis; 0 unless the topology is refused."""
     found = analyse(args)
     if args.json:
@@ -73,7 +72,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def analyse(args: argparse.Namespace) -> dict[str, Any]:
+def analyse(args: Namespace) -> Document:
     """Everything the command knows, as the JSON document it prints."""
     clients = whole("--clients", args.clients, error=TopologyError)
     rounds = args.rounds
@@ -132,9 +131,9 @@ def _limit(given: int | None, clients: int, rounds: int) -> int:
 
 def _spread(
     topology: gossip.Topology, clients: int, rounds: int, limit: int
-) -> dict[str, Any]:
+) -> Document:
     """The spread of news; None for each answer where there are too many clients to say."""
-    found: dict[str, Any] = {
+    found: Document = {
         "limit": limit,
         "all_heard_after": None,
         "been_with_all_after": None,
@@ -153,7 +152,7 @@ def _spread(
 
 def _round(
     topology: gossip.Topology, round: int, clients: int, parameters: int | None
-) -> dict[str, Any]:
+) -> Document:
     plan = routes(topology, round, range(clients))
     shares = [plan.shares(client) for client in range(clients)]
     sent = max(
@@ -176,7 +175,7 @@ def _rule(name: str) -> str:
     return (inspect.getdoc(factory) or name).splitlines()[0]
 
 
-def _show(found: dict[str, Any], console: Console) -> None:
+def _show(found: Document, console: Console) -> None:
     clients = found["clients"]
     name = escape(found["topology"])
     console.print(
@@ -192,7 +191,7 @@ def _show(found: dict[str, Any], console: Console) -> None:
         console.print(line)
 
 
-def _table(found: dict[str, Any]) -> Table:
+def _table(found: Document) -> Table:
     table = Table(
         "round",
         "sender → receivers",
@@ -251,7 +250,7 @@ def _cost(most: dict[str, int]) -> str:
     return text
 
 
-def _verdict(found: dict[str, Any]) -> list[str]:
+def _verdict(found: Document) -> list[str]:
     lines = ["Every column sums to 1: no mass is lost or made."]
     if found["limit"] is None:
         lines.append(
@@ -266,10 +265,13 @@ def _verdict(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _not_all_heard(found: dict[str, Any]) -> list[str]:
+def _not_all_heard(found: Document) -> list[str]:
     limit = _count(found["limit"], "round")
     lines = [f"Not everyone has heard from everyone within {limit}."]
-    if all(_is_passed_on_whole(row["shares"]) for row in found["rounds"]):
+    most = 0
+    for row in found["rounds"]:
+        most = max(most, *map(len, row["shares"]))
+    if most == 1:
         lines[0] += (
             " Proxies are passed on whole: each client holds one client's mass, nothing is "
             "averaged."
@@ -289,10 +291,6 @@ def _not_all_heard(found: dict[str, Any]) -> list[str]:
             "what arrives."
         )
     return lines
-
-
-def _is_passed_on_whole(columns: list[dict[int, float]]) -> bool:
-    return all(len(shares) == 1 for shares in columns)
 
 
 def _count(number: int, word: str) -> str:

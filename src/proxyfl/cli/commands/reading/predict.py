@@ -1,12 +1,11 @@
 """``proxyfl predict``: use a client's private model."""
 
-import argparse
 import csv
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from proxyfl import data
-from proxyfl.cli.options import JSON, flag, option, print_json
+from proxyfl.cli.options import JSON, Document, flag, option, print_json
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
@@ -61,7 +60,7 @@ OPTIONS = (
 
 
 @torch.no_grad()
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print each example's class and its probability."""
     path = model_file(
         folder.existing(args.run_folder), args.client, args.method, args.model
@@ -94,7 +93,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(args: argparse.Namespace, about: dict[str, str]) -> NamedRows:
+def _inputs(args: Namespace, about: dict[str, str]) -> NamedRows:
     """The new examples: a table's by the names of its columns, others by their shape."""
     if "schema" in about:
         return by_schema(args.input, about["schema"], ids=args.id)
@@ -106,7 +105,7 @@ def _inputs(args: argparse.Namespace, about: dict[str, str]) -> NamedRows:
     return NamedRows(x, [str(number) for number in range(len(x))], ())
 
 
-def _write_csv(found: list[dict[str, Any]], names: list[str]) -> None:
+def _write_csv(found: list[Document], names: list[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["id", "class", *names])
     for row in found:
@@ -115,7 +114,7 @@ def _write_csv(found: list[dict[str, Any]], names: list[str]) -> None:
 
 def _predictions(
     probabilities: Tensor, names: list[str], ids: Sequence[str]
-) -> list[dict[str, Any]]:
+) -> list[Document]:
     """Each example's id, its class, its probability, and those of all classes."""
     rows = []
     for row, identifier in zip(probabilities.tolist(), ids, strict=True):
@@ -143,10 +142,8 @@ def model_file(run: Path, client: str, method: str | None, role: str) -> Path:
             if modelfile.about_model(path).get("client") == client:
                 return path
         for path in paths:
-            if (
-                client.isdecimal()
-                and path.name.split("-")[0] == f"{int(client):03d}"
-            ):
+            number, _, _ = path.name.partition("-")
+            if client.isdecimal() and int(number) == int(client):
                 return path
     by = f" for {method}" if method else ""
     raise RunError(

@@ -3,9 +3,8 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from proxyfl.cli.options import JSON, option, print_json
+from proxyfl.cli.options import JSON, Document, option, print_json
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.certainty import warnings
 from proxyfl.records.groups import groups
@@ -58,7 +57,7 @@ def _told(
     runs: Sequence[Run],
     out: Path,
     size: int,
-) -> dict[str, Any]:
+) -> Document:
     """The page's path and its answers: per run, and per group of runs that are pooled."""
     said = []
     for one in runs:

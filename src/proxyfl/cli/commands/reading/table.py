@@ -1,9 +1,9 @@
 """``proxyfl table``: runs side by side, with what is known about their differences."""
 
-import argparse
 import csv
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._validate import whole
-from proxyfl.cli.options import option, print_json, repeated
+from proxyfl.cli.options import Document, option, print_json, repeated
 from proxyfl.cli.terminal import kept
 from proxyfl.errors import ConfigError
 from proxyfl.measures import names, title_of
@@ -44,7 +44,7 @@ each client of its seed.
 """
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Read the runs, compare, print."""
     if args.round != "last" and not args.round.isdecimal():
         raise ConfigError(
@@ -65,7 +65,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_kept(args: argparse.Namespace) -> int:
+def _show_kept(args: Namespace) -> int:
     """The models kept in each run: a table, or all that is known of them as JSON."""
     if args.format not in ("text", "json"):
         raise ConfigError(
@@ -88,7 +88,7 @@ def _show_kept(args: argparse.Namespace) -> int:
 def remarks(found: Overview) -> list[str]:
     """Remarks that a reader needs to read the numbers rightly."""
     said = list(found.remarks)
-    compared = [row.comparison for row in found.rows if row.comparison is not None]
+    compared = found.comparisons
     if not compared:
         return said
     said.append(
@@ -96,18 +96,15 @@ def remarks(found: Overview) -> list[str]:
         "the first proxy and the "
         "test set), so these p-values are smaller than they should be."
     )
-    seeds = min(comparison.seeds for comparison in compared)
+    seeds = min(one.seeds for one in compared)
     if seeds < FEWEST_SEEDS:
         said.append(
             f"There is no test over seeds: that takes {FEWEST_SEEDS} or more, and some row has "
             f"{seeds}."
         )
-    if any(comparison.over_seeds is not None for comparison in compared):
-        fewest = min(
-            comparison.seeds
-            for comparison in compared
-            if comparison.over_seeds is not None
-        )
+    tested = [one.seeds for one in compared if one.over_seeds is not None]
+    if tested:
+        fewest = min(tested)
         said.append(
             "p over seeds: tests the means of the seeds, which are independent. Trust these. "
             f"With {fewest} seeds the signed-rank test cannot give less than "
@@ -117,7 +114,7 @@ def remarks(found: Overview) -> list[str]:
 
 
 def _header(found: Overview) -> list[str]:
-    compared = [row.comparison for row in found.rows if row.comparison is not None]
+    compared = found.comparisons
     header = [
         "method",
         *found.by,
@@ -130,7 +127,7 @@ def _header(found: Overview) -> list[str]:
         if _has_intervals(found):
             header.append("95 % of it")
         header += ["p t-test", "p signed-rank"]
-    if any(comparison.over_seeds is not None for comparison in compared):
+    if any(one.over_seeds is not None for one in compared):
         header += ["p t-test, seeds", "p signed-rank, seeds"]
     return header
 
@@ -141,17 +138,14 @@ def _has_intervals(found: Overview) -> bool:
 
 def _cells(row: Row, width: int, *, intervals: bool) -> list[str]:
     """A row as text, as wide as the header is."""
-    count = (
-        f"{row.clients} x {row.seeds}"
-        if row.clients
-        else f"{row.score.n} in {row.seeds} seeds"
-    )
+    count = f"{row.score.n} in {row.seeds} seeds"
+    if row.clients:
+        count = f"{row.clients} x {row.seeds}"
+    epsilon = "no DP"
+    if row.epsilon is not None:
+        epsilon = f"{shown(row.epsilon, 2)} {row.kind}"
     cells = [row.method, *map(_value, row.group.values())]
-    cells += [
-        _spread(row.score.mean, row.score.std),
-        count,
-        _epsilon(row),
-    ]
+    cells += [_spread(row.score.mean, row.score.std), count, epsilon]
     if row.comparison is not None:
         over = row.comparison.over_clients
         deviation = None if over.std is None else over.std * 100
@@ -185,10 +179,6 @@ def _between(interval: Interval | None) -> str:
         return ""
     low, high = interval
     return f"{low * 100:+.1f} to {high * 100:+.1f}"
-
-
-def _epsilon(row: Row) -> str:
-    return "no DP" if row.epsilon is None else f"{shown(row.epsilon, 2)} {row.kind}"
 
 
 def _p(test: PairedTest) -> list[str]:
@@ -259,8 +249,8 @@ def _print_csv(found: Overview) -> None:
         print(remark, file=sys.stderr)
 
 
-def _flat(row: Row, found: Overview) -> dict[str, Any]:
-    flat: dict[str, Any] = {"method": row.method}
+def _flat(row: Row, found: Overview) -> Document:
+    flat: Document = {"method": row.method}
     for key, value in row.group.items():
         flat[key] = _value(value)
     clients = row.comparison.over_clients if row.comparison else None

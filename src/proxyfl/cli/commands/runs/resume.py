@@ -3,14 +3,10 @@
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from proxyfl.cli.commands.runs.run import RUN_OPTIONS
 from proxyfl.cli.options import option
-from proxyfl.records import folder
-
-if TYPE_CHECKING:
-    from proxyfl.simulation.engines.serial import Engine
+from proxyfl.cli.stopping import stopping_at_once
 
 DESCRIPTION = """\
 Continue the run in a folder from its last checkpoint.
@@ -35,12 +31,8 @@ OPTIONS = (
 
 def execute(args: argparse.Namespace) -> int:
     """Resume, show progress, show the result; under mpiexec, on all ranks of the job."""
-    from proxyfl.simulation.engines import mpi
+    with stopping_at_once():
+        from proxyfl.cli.terminal import running
+        from proxyfl.simulation.engines import mpi
 
-    return mpi.on_rank_zero(partial(_execute, args))
-
-
-def _execute(args: argparse.Namespace, engine: "Engine | None") -> int:
-    from proxyfl.cli.terminal import running
-
-    return running.resume(folder.existing(args.run_folder), args, engine)
+    return mpi.on_rank_zero(partial(running.resume, args))

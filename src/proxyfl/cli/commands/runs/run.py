@@ -1,14 +1,14 @@
 """``proxyfl run``: run what a config describes."""
 
-import argparse
 import json
 import sys
-from functools import partial
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxyfl import _settings
 from proxyfl.cli.options import JSON, config_options, flag, option, repeated
+from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.simulation import config as configs
 from proxyfl.transport.mpi import launched
 
@@ -61,7 +61,7 @@ OPTIONS = (
 )
 
 
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
     if args.federation is not None:
         from proxyfl.cli.commands.sites import federation_actions
@@ -69,25 +69,24 @@ def execute(args: argparse.Namespace) -> int:
         return federation_actions.predict(args.federation, as_json=args.json)
     if args.print_config and launched() < 2:
         return _print_config(args)  # without PyTorch, which takes seconds to load
-    from proxyfl.simulation.engines import mpi
+    with stopping_at_once():
+        from proxyfl.cli.terminal import running
+        from proxyfl.simulation.engines import mpi
 
-    return mpi.on_rank_zero(partial(_execute, args))
+    def action(engine: "Engine | None") -> int:
+        if args.print_config:
+            return _print_config(args)
+        return running.begin(_config(args), args, engine)
+
+    return mpi.on_rank_zero(action)
 
 
-def _execute(args: argparse.Namespace, engine: "Engine | None") -> int:
-    if args.print_config:
-        return _print_config(args)
-    from proxyfl.cli.terminal import running
-
-    return running.begin(_config(args), args, engine)
-
-
-def _print_config(args: argparse.Namespace) -> int:
+def _print_config(args: Namespace) -> int:
     sys.stdout.write(_settings.to_toml(_config(args), complete=True))
     return 0
 
 
-def _config(args: argparse.Namespace) -> configs.Config:
+def _config(args: Namespace) -> configs.Config:
     overrides = list(args.overrides)
     if args.data_dir is not None:
         overrides.append(f"data.directory={json.dumps(args.data_dir)}")

@@ -1,10 +1,10 @@
 """``proxyfl sweep``: many runs over one base config, in parallel, skipping what is done."""
 
-import argparse
 import sys
+import textwrap
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
-from proxyfl.cli.options import JSON, flag, option, print_json
+from proxyfl.cli.options import JSON, Document, flag, option, print_json
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
@@ -61,9 +61,7 @@ OPTIONS = (
 )
 
 
-def execute(
-    args: argparse.Namespace, *, command: Sequence[str] = pool.COMMAND
-) -> int:
+def execute(args: Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
     """Plan, run what is not done, say how it ended; 1 if some run failed."""
     if launched() > 1:
         raise ConfigError(
@@ -91,24 +89,25 @@ def execute(
         raise
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     if args.json:
-        ended = {
-            "failed": len(failed),
-            "outcomes": [_plain(outcome) for outcome in outcomes],
-        }
-        print_json(_document(points, before, out) | ended)
+        ended = []
+        for one in outcomes:
+            about = {"name": one.point.name, "seconds": one.seconds}
+            ended.append(about | {"error": one.error})
+        found = {"failed": len(failed), "outcomes": ended}
+        print_json(_document(points, before, out) | found)
     else:
         _print_end(points, outcomes, failed, _again(args, out), out)
     return 1 if failed else 0
 
 
-def _folder(args: argparse.Namespace) -> Path:
+def _folder(args: Namespace) -> Path:
     if args.out is not None:
         return Path(args.out)
     ending = "-quick" if args.quick else ""
     return Path("runs") / f"{args.sweep.stem}{ending}"
 
 
-def _again(args: argparse.Namespace, out: Path) -> str:
+def _again(args: Namespace, out: Path) -> str:
     """The line that continues the sweep."""
     quick = "--quick " if args.quick else ""
     return f"proxyfl sweep {args.sweep} {quick}--out {out}"
@@ -148,7 +147,7 @@ class Progress(Display):
             after = f"{how} after {duration(outcome.seconds)}"
             self.say(f"{after}: {outcome.point.name} ({so_far})")
             if outcome.error is not None:
-                self.say(_indented(outcome.error))
+                self.say(textwrap.indent(outcome.error, "    "))
         self._ended = len(status.outcomes)
         for name in status.running:
             if name not in self._begun:
@@ -168,43 +167,28 @@ class Progress(Display):
         return table
 
     def _so_far(self) -> str:
-        done = self.skipped + len(self._status.outcomes)
-        return f"{done} of {self.runs} done{_remaining(self._status)}"
-
-
-def _remaining(status: Status) -> str:
-    if status.seconds_left is None or not (status.running or status.waiting):
-        return ""
-    return f", about {duration(status.seconds_left)} left"
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
+        status = self._status
+        done = self.skipped + len(status.outcomes)
+        said = f"{done} of {self.runs} done"
+        if status.seconds_left is None or not (status.running or status.waiting):
+            return said
+        return f"{said}, about {duration(status.seconds_left)} left"
 
 
 def _document(
     points: Sequence[Point], before: dict[str, State], out: Path
-) -> dict[str, Any]:
+) -> Document:
     runs = []
     for point in points:
-        runs.append(
-            {
-                "name": point.name,
-                "folder": str(point.folder),
-                "settings": dict(point.settings),
-                "before": before[point.name],
-                "state": state(point.folder),
-            }
-        )
+        about = {
+            "name": point.name,
+            "folder": str(point.folder),
+            "settings": dict(point.settings),
+            "before": before[point.name],
+            "state": state(point.folder),
+        }
+        runs.append(about)
     return {"out": str(out), "runs": runs}
-
-
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "name": outcome.point.name,
-        "seconds": outcome.seconds,
-        "error": outcome.error,
-    }
 
 
 def _print_plan(

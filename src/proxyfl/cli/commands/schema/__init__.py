@@ -3,7 +3,7 @@
 import argparse
 
 from proxyfl.cli.commands.schema import check, draft, ranges
-from proxyfl.cli.options import add_actions
+from proxyfl.cli.options import add_action, add_actions
 
 DESCRIPTION = """\
 A schema says what the columns of a table mean. All sites agree on one before anybody looks at a
@@ -21,6 +21,12 @@ examples:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the actions."""
     actions = add_actions(parser)
-    draft.add(actions)
-    check.add(actions)
-    ranges.add(actions)
+    for name, module in {"draft": draft, "check": check, "ranges": ranges}.items():
+        add_action(
+            actions,
+            name,
+            module.SUMMARY,
+            module.OPTIONS,
+            module.DESCRIPTION,
+            execute=module.execute,
+        )

@@ -2,13 +2,20 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
-from proxyfl.cli.options import JSON, Actions, add_action, flag, option, print_json
+from proxyfl.cli.options import (
+    JSON,
+    Document,
+    flag,
+    option,
+    print_json,
+)
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.checking import Checked, check
 from proxyfl.data.tables.faults import KINDS
+
+SUMMARY = "name every violation with row and column, all of them at once"
 
 DESCRIPTION = """\
 Compare files with a schema. Rows are numbered as a spreadsheet does: the header is row 1.
@@ -22,12 +29,6 @@ OPTIONS = (
     JSON,
     *DIALECT,
 )
-
-
-def add(actions: Actions) -> None:
-    """Add the action to `proxyfl schema`."""
-    summary = "name every violation with row and column, all of them at once"
-    add_action(actions, "check", summary, OPTIONS, DESCRIPTION, execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -48,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
     return 1 if any(file.faults for file in found) else 0
 
 
-def _as_json(file: Checked) -> dict[str, Any]:
+def _as_json(file: Checked) -> Document:
     return {
         "file": str(file.path),
         "rows": file.tally.rows,

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
-from proxyfl.cli.options import Actions, add_action, flag, option
+from proxyfl.cli.options import flag, option
 from proxyfl.data.tables.draft import draft
+
+SUMMARY = "print a first version from a file's header and types"
 
 DESCRIPTION = """\
 Print a first version of a schema. It asks for ranges and lists instead of taking them from the
@@ -25,12 +27,6 @@ OPTIONS = (
     ),
     *DIALECT,
 )
-
-
-def add(actions: Actions) -> None:
-    """Add the action to `proxyfl schema`."""
-    summary = "print a first version from a file's header and types"
-    add_action(actions, "draft", summary, OPTIONS, DESCRIPTION, execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """``proxyfl schema ranges``: plausible ranges with differential privacy, on the ledger."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +8,15 @@ import numpy.typing as npt
 
 from proxyfl import seeds
 from proxyfl.cli.commands.schema.dialects import DIALECT, dialect
-from proxyfl.cli.options import Actions, add_action, option, repeated
+from proxyfl.cli.options import option, repeated
 from proxyfl.data.tables.measured import first_of_each, numbers
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import quantiles
 from proxyfl.privacy.calibration import noise_for
 from proxyfl.privacy.guarantee import Kind, Unit
 from proxyfl.privacy.ledger import Ledger
+
+SUMMARY = "estimate plausible ranges with DP and charge the ledger"
 
 DESCRIPTION = """\
 Estimate two quantiles of each column with differential privacy, by a binary search that asks noisy
@@ -38,13 +40,7 @@ OPTIONS = (
 )
 
 
-def add(actions: Actions) -> None:
-    """Add the action to `proxyfl schema`."""
-    summary = "estimate plausible ranges with DP and charge the ledger"
-    add_action(actions, "ranges", summary, OPTIONS, DESCRIPTION, execute=execute)
-
-
-def execute(args: argparse.Namespace) -> int:
+def execute(args: Namespace) -> int:
     """Print the estimated range of each column, and what all of it cost."""
     bounds = dict(_bounds(text) for text in args.within)
     asked = quantiles.queries(len(bounds), len(args.quantiles))
@@ -70,7 +66,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ledger(args: argparse.Namespace) -> Ledger:
+def _ledger(args: Namespace) -> Ledger:
     """The ledger to charge: per person where one row of each person is counted."""
     unit = Unit.RECORD if args.person is None else Unit.GROUP
     if not args.ledger.exists():
@@ -91,9 +87,7 @@ def _ledger(args: argparse.Namespace) -> Ledger:
     return found
 
 
-def _columns(
-    args: argparse.Namespace, names: list[str]
-) -> list[npt.NDArray[np.float64]]:
+def _columns(args: Namespace, names: list[str]) -> list[npt.NDArray[np.float64]]:
     found, persons = numbers(args.file, names, dialect(args), person=args.person)
     if args.person is None:
         return found

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from proxyfl.cli.options import JSON, add_action, add_actions, option
+from proxyfl.cli.stopping import stopping_at_once
 
 DESCRIPTION = """\
 Make and change the manifest that the members of a federation sign.
@@ -114,6 +115,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Do what the action says."""
-    from proxyfl.cli.commands.sites.federation_actions import ACTIONS
+    with stopping_at_once():
+        from proxyfl.cli.commands.sites.federation_actions import ACTIONS
 
     return ACTIONS[args.action](args)

@@ -1,11 +1,11 @@
 """The actions of ``proxyfl federation``. What they import takes seconds, and the options need none
 of it."""
 
-import argparse
 import dataclasses
 import shutil
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
 
 from rich.console import Console
@@ -26,13 +26,13 @@ _PLAIN_ALONE = (
 )
 
 
-def new(args: argparse.Namespace) -> int:
+def new(args: Namespace) -> int:
     """Make the first version of a manifest."""
     found(args)
     return show(args)
 
 
-def add(args: argparse.Namespace) -> int:
+def add(args: Namespace) -> int:
     """Add sites to the manifest."""
     cards = [read_card(path) for path in args.cards]
     old = manifest.read(args.folder)
@@ -42,23 +42,26 @@ def add(args: argparse.Namespace) -> int:
     return show(args)
 
 
-def remove(args: argparse.Namespace) -> int:
+def remove(args: Namespace) -> int:
     """Remove sites from the manifest."""
     old = manifest.read(args.folder)
     manifest.write(args.folder, manifest.successor(old, remove=args.names))
     return show(args)
 
 
-def show(args: argparse.Namespace) -> int:
+def show(args: Namespace) -> int:
     """Print what a manifest says."""
     agreed = manifest.read(args.folder)
     if getattr(args, "json", False):
         print_json({**dataclasses.asdict(agreed), "hash": agreed.digest})
         return 0
     console = Console(highlight=False)
+    length = f"{agreed.rounds} rounds"
+    if agreed.ends:
+        length = f"at most {length} until {agreed.ends}"
     console.print(
         f"{agreed.name}, version {agreed.version}: {len(agreed.members)} members, "
-        f"{_length(agreed)}, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
+        f"{length}, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
         f"{len(agreed.input.classes)} classes, {agreed.graph.topology} graph"
     )
     if agreed.schema is not None:
@@ -91,13 +94,7 @@ def show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _length(agreed: manifest.Manifest) -> str:
-    if not agreed.ends:
-        return f"{agreed.rounds} rounds"
-    return f"at most {agreed.rounds} rounds until {agreed.ends}"
-
-
-def try_out(args: argparse.Namespace) -> int:
+def try_out(args: Namespace) -> int:
     """Run a whole federation on this machine."""
     started = time.monotonic()
     folder = args.out or Path(tempfile.mkdtemp(prefix="proxyfl-try-"))

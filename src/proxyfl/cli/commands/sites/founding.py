@@ -1,6 +1,6 @@
 """``proxyfl federation new``: the first version of a manifest, from cards and what all agree on."""
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 from proxyfl import _settings
@@ -16,7 +16,7 @@ def read_card(path: Path) -> Card:
     return _settings.build(Card, _settings.read_toml(path, "card"), source=path)
 
 
-def found(args: argparse.Namespace) -> None:
+def found(args: Namespace) -> None:
     """Write the first version of a manifest."""
     if (args.folder / manifest.FILE).exists():
         raise ConfigError(
@@ -66,7 +66,7 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         ) from None
 
 
-def _input(args: argparse.Namespace) -> manifest.Input:
+def _input(args: Namespace) -> manifest.Input:
     if args.shape is None or args.classes is None:
         raise ConfigError(
             "Say what an example looks like: --schema FILE for tables, else --shape and --classes."

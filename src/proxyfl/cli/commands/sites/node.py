@@ -12,6 +12,7 @@ from proxyfl.cli.options import (
     flag,
     option,
 )
+from proxyfl.cli.stopping import stopping_at_once
 
 DESCRIPTION = """\
 Set up, run and look after one site of a real federation.
@@ -104,7 +105,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Do what the action says."""
-    from proxyfl.cli.commands.sites.node_actions import ACTIONS
+    with stopping_at_once():
+        from proxyfl.cli.commands.sites.node_actions import ACTIONS
 
     return ACTIONS[args.action](args)
 

@@ -1,13 +1,12 @@
 """The actions of ``proxyfl node``. What they import takes seconds, and the options need none of
 it."""
 
-import argparse
 import signal
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +14,7 @@ from rich.table import Table
 from proxyfl import _settings
 from proxyfl._files import write_text
 from proxyfl.cli.commands.sites.founding import read_card
-from proxyfl.cli.options import print_json
+from proxyfl.cli.options import Document, print_json
 from proxyfl.errors import ConfigError
 from proxyfl.node import export as exporting
 from proxyfl.node.exchange import store
@@ -28,7 +27,7 @@ from proxyfl.node.supervisor import LEAVE_FILE, STOP_FILE, Node
 from proxyfl.report.site import page as site_page
 
 
-def init(args: argparse.Namespace) -> int:
+def init(args: Namespace) -> int:
     """Make a site's folder: keys, settings, a card."""
     name = args.name or args.folder.name
     check_address(name, args.address)
@@ -54,14 +53,14 @@ def init(args: argparse.Namespace) -> int:
     return 0
 
 
-def card(args: argparse.Namespace) -> int:
+def card(args: Namespace) -> int:
     """Print the site's card."""
     settings, folder = site.read(args.folder)
     print((folder / f"{settings.name}.card.toml").read_text(), end="")
     return 0
 
 
-def certificate(args: argparse.Namespace) -> int:
+def certificate(args: Namespace) -> int:
     """Renew the certificate, or have another authority sign it."""
     settings, folder = site.read(args.folder)
     identity = Identity(folder, settings.name)
@@ -86,7 +85,7 @@ def certificate(args: argparse.Namespace) -> int:
     return 0
 
 
-def accept(args: argparse.Namespace) -> int:
+def accept(args: Namespace) -> int:
     """Sign a manifest for this site."""
     settings, folder = site.read(args.folder)
     agreed = manifest.read(args.manifest)
@@ -98,7 +97,7 @@ def accept(args: argparse.Namespace) -> int:
     return 0
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Take part until the end, or until a signal."""
     settings, folder = site.read(args.folder)
     say = _say(settings.name)
@@ -120,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def status(args: argparse.Namespace) -> int:
+def status(args: Namespace) -> int:
     """Print how far the site is."""
     settings, folder = site.read(args.folder)
     found = statuses.of_folder(settings, folder)
@@ -131,7 +130,7 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
-def stop(args: argparse.Namespace) -> int:
+def stop(args: Namespace) -> int:
     """Ask a running site to stop after its round."""
     _, folder = site.read(args.folder)
     (folder / STOP_FILE).touch()
@@ -139,7 +138,7 @@ def stop(args: argparse.Namespace) -> int:
     return 0
 
 
-def leave(args: argparse.Namespace) -> int:
+def leave(args: Namespace) -> int:
     """Hand the site's mass on and leave."""
     settings, folder = site.read(args.folder)
     (folder / LEAVE_FILE).touch()
@@ -151,7 +150,7 @@ def leave(args: argparse.Namespace) -> int:
     return 0
 
 
-def rejoin(args: argparse.Namespace) -> int:
+def rejoin(args: Namespace) -> int:
     """Continue after a restore from an old backup."""
     settings, folder = site.read(args.folder)
     with Node(settings, folder, say=_say(settings.name)) as node:
@@ -163,7 +162,7 @@ def rejoin(args: argparse.Namespace) -> int:
     return 0
 
 
-def export(args: argparse.Namespace) -> int:
+def export(args: Namespace) -> int:
     """Write the private model for use elsewhere."""
     settings, folder = site.read(args.folder)
     for path in exporting.export(settings, folder, args.out):
@@ -208,7 +207,7 @@ def _stop_on_signals(stopping: threading.Event, say: Callable[[str], None]) -> N
         signal.signal(signal.SIGTERM, stop)
 
 
-def _show_status(found: dict[str, Any]) -> None:
+def _show_status(found: Document) -> None:
     console = Console(highlight=False)
     state = "running" if found["running"] else "not running"
     console.print(

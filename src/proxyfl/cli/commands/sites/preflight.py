@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     pass
 
 from proxyfl.cli.options import JSON, option, print_json
+from proxyfl.cli.stopping import stopping_at_once
 
 DESCRIPTION = """\
 Check a site before it takes part. Each line says ok, or what to do.
@@ -32,8 +33,9 @@ OPTIONS = (
 
 def execute(args: argparse.Namespace) -> int:
     """Check, and say what was found."""
-    from proxyfl.node import preflight
-    from proxyfl.node.members import site
+    with stopping_at_once():
+        from proxyfl.node import preflight
+        from proxyfl.node.members import site
 
     settings, folder = site.read(args.folder)
     lines = []
