@@ -18,8 +18,15 @@ import torch
 from proxyfl._validate import choice, number
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples
-from proxyfl.data.tables.encoding import encode, header_faults
-from proxyfl.data.tables.faults import HEADER, KINDS, SHOWN, Fault, Tally
+from proxyfl.data.tables.encoding import encode
+from proxyfl.data.tables.faults import (
+    KINDS,
+    SHOWN,
+    Fault,
+    Tally,
+    of_empty_columns,
+    of_header,
+)
 from proxyfl.data.tables.features import feature_names
 from proxyfl.data.tables.reading import Dialect, read
 from proxyfl.data.tables.schema import Schema, to_toml
@@ -156,7 +163,7 @@ def read_file(
     found: list[Fault] = []
     for part in read(path, dialect, header=header):
         if not columns:
-            found = header_faults(schema, part.header)
+            found = of_header(schema, part.header)
             tally.add(found)
             _refuse_duplicates(path, found)
         encoded, in_rows = encode(schema, part, tally)
@@ -166,7 +173,7 @@ def read_file(
         of_sites = names.sites.of(sites)
         of_persons = names.persons.of(encoded.person)
         columns.append((encoded.y, of_sites, of_persons, encoded.rows))
-    tally.add(empty_columns(schema, tally, {fault.column for fault in found}))
+    tally.add(of_empty_columns(schema, tally, {fault.column for fault in found}))
     if faults == "refuse":
         tally.refuse(str(path))
     y, of_site, person, rows = map(np.concatenate, zip(*columns, strict=True))
@@ -174,20 +181,6 @@ def read_file(
         left = f": all {tally.skipped} were left out" if tally.skipped else ""
         raise DataError(f"{path}: expected rows, got none{left}.")
     return Table(path, y, of_site, person, rows, tally)
-
-
-def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:
-    """The columns that have no value in any row, but for those that a site may lack."""
-    found = []
-    for name, column in schema.features.items():
-        empty = tally.rows > 0 and tally.missing[name] == tally.rows
-        if empty and column.absent == "refuse" and name not in known:
-            found.append(
-                Fault(
-                    HEADER, name, "empty column", "no value", "at least one value"
-                )
-            )
-    return found
 
 
 @dataclass(frozen=True)
