@@ -4,6 +4,8 @@ What travels between clients is this vector and nothing else: names, shapes and 
 beforehand and checked by ``fingerprint``."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +47,17 @@ def split(model: nn.Module, flat: Tensor) -> list[Tensor]:
     parameters = trainable(model)
     parts: tuple[Tensor, ...] = torch.split(flat, [p.numel() for p in parameters])
     return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """``model`` in evaluation mode for a while; it is left in the mode it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def fingerprint(model: nn.Module) -> str:

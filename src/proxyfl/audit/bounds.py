@@ -43,6 +43,9 @@ Mask = npt.NDArray[np.bool_]
 _LARGEST = 100.0
 """No audit distinguishes epsilons beyond this one."""
 
+_THRESHOLDS = 12
+"""The numbers of guesses that ``best`` tries."""
+
 
 @dataclass(frozen=True)
 class Guesses:
@@ -96,26 +99,28 @@ def best(
     delta: float,
     confidence: float,
     bound: Callable[..., float] = f_dp,
-    thresholds: int = 12,
 ) -> tuple[float, Guesses]:
     """The best bound over several numbers of guesses, and the guesses that gave it.
 
     A score is larger the more the release looks as if the canary took part. Guessing "took part"
     for the k highest and "did not" for the k lowest scores depends on the scores alone, not on the
-    coins. Each of the ``thresholds`` values of k is tried at its share of the error.
+    coins. Each of the values of k is tried at its share of the error.
     """
     ranked = took_part[np.argsort(-scores, kind="stable")]
-    strict = 1 - (1 - confidence) / thresholds
-    found = (0.0, Guesses(len(ranked), 0, 0))
-    for half in _halves(len(ranked), thresholds):
-        right = int(ranked[:half].sum()) + int(
-            (~ranked[len(ranked) - half :]).sum()
-        )
-        guesses = Guesses(len(ranked), 2 * half, right)
+    count = len(ranked)
+    strict = 1 - (1 - confidence) / _THRESHOLDS
+    largest = 0.0
+    behind_it = Guesses(count, 0, 0)
+    for half in _halves(count):
+        highest = ranked[:half]
+        lowest = ranked[count - half :]
+        right = int(highest.sum()) + int((~lowest).sum())
+        guesses = Guesses(count, 2 * half, right)
         value = bound(guesses, delta=delta, confidence=strict)
-        if value > found[0]:
-            found = (value, guesses)
-    return found
+        if value > largest:
+            largest = value
+            behind_it = guesses
+    return largest, behind_it
 
 
 def ideal(
@@ -126,7 +131,6 @@ def ideal(
     confidence: float,
     bound: Callable[..., float] = f_dp,
     trials: int = 100,
-    seed: int = 0,
 ) -> float:
     """The bound that the best possible attacker on the Gaussian mechanism reaches, on average over
     ``trials``.
@@ -135,7 +139,7 @@ def ideal(
     with s such that one canary's curve is that of (``epsilon``, ``delta``).
     """
     distance = gaussian_mu(epsilon, delta)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     found = []
     for _ in range(trials):
         took_part = generator.random(canaries) < 0.5
@@ -155,8 +159,9 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     number("delta", delta, above=0, below=1)
 
     def gap(mu: float) -> float:
-        first = special.ndtr(-epsilon / mu + mu / 2)
-        second = math.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
+        centre = -epsilon / mu
+        first = special.ndtr(centre + mu / 2)
+        second = math.exp(epsilon + special.log_ndtr(centre - mu / 2))
         return float(first - second) - delta
 
     high = 1.0
@@ -167,10 +172,11 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
     """Steinke et al., Thm 5.2: the chance of so many right guesses under (epsilon, delta)-DP."""
-    p = 1 / (1 + math.exp(-epsilon))
-    beta = float(stats.binom.sf(guesses.right - 1, guesses.made, p))
-    shifts = np.arange(1, guesses.right + 1)
-    gained = stats.binom.sf(guesses.right - shifts - 1, guesses.made, p) - beta
+    right = guesses.right
+    W = stats.binom(guesses.made, 1 / (1 + math.exp(-epsilon)))
+    beta = float(W.sf(right - 1))
+    shifts = np.arange(1, right + 1)
+    gained = W.sf(right - shifts - 1) - beta
     alpha = float(np.max(gained / shifts, initial=0.0))
     return min(1.0, beta + 2 * guesses.canaries * delta * alpha)
 
@@ -182,15 +188,18 @@ def _excess(guesses: Guesses, mu: float, error: float) -> float:
     right or wrong, in parts of all canaries. Under G_mu, right mass r needs wrong mass of at least
     Phi(Phi^-1(r) - mu); what that adds for i right guesses raises r for the others.
     """
-    right = error * guesses.right / guesses.canaries
-    wrong = error * (guesses.made - guesses.right) / guesses.canaries
+    made = guesses.made
+    canaries = guesses.canaries
+    right = error * guesses.right / canaries
+    wrong = error * (made - guesses.right) / canaries
     for i in range(guesses.right - 1, -1, -1):
         needed = float(special.ndtr(special.ndtri(right) - mu))
         if needed <= wrong:
             break
-        right = min(1.0, right + i / (guesses.made - i) * (needed - wrong))
+        added = i / (made - i) * (needed - wrong)
+        right = min(1.0, right + added)
         wrong = needed
-    return right + wrong - guesses.made / guesses.canaries
+    return right + wrong - made / canaries
 
 
 def _largest(
@@ -211,10 +220,10 @@ def _largest(
     return float(optimize.brentq(contradicted, low, high, xtol=1e-6))
 
 
-def _halves(canaries: int, thresholds: int) -> list[int]:
+def _halves(canaries: int) -> list[int]:
     """Numbers of guesses on each side, from a few to half of the canaries, evenly in logarithms."""
     most = canaries // 2
     if most < 1:
         return []
-    spread = np.geomspace(min(5, most), most, thresholds)
-    return sorted({round(float(value)) for value in spread})
+    spread = np.geomspace(min(5, most), most, _THRESHOLDS)
+    return sorted(set(map(round, spread.tolist())))

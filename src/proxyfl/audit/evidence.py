@@ -77,35 +77,33 @@ def collect(
     residuals = []
     peers = []
     others = _others(observation)
-    for number, (round, start) in enumerate(
-        zip(seen.rounds, seen.starts, strict=True)
-    ):
-        rows = clipped_gradients(
-            observation.model, start, canaries, mechanism.clip_norm
-        )
+    model = observation.model
+    clip_norm = mechanism.clip_norm
+    rounds = zip(seen.rounds, seen.starts, undone.sums, strict=True)
+    for number, (round, start, total) in enumerate(rounds):
+        rows = clipped_gradients(model, start, canaries, clip_norm)
         together[number] = copies @ rows
         anchored[number] = copies[count:] @ rows[count:]
-        total = undone.sums[number]
-        response = undone.response[number, : number + 1].float()
+        so_far = slice(number + 1)
+        response = undone.response[number, so_far].float()
         outside = _Outside(rows)
         residual = outside(total)
         variance = max(_TINY, float(residual @ residual) / outside.freedom)
-        expected = response @ anchored[: number + 1]
+        expected = response @ anchored[so_far]
         unexplained = total - mechanism.sampling_rate * expected
         reach = float(response.sum())
         gram += reach**2 / variance * outside.gram[:count, :count]
         matched += reach / variance * (rows[:count] @ unexplained).double()
-        records = response @ together[: number + 1]
+        records = response @ together[so_far]
         along.append(float(records @ total))
         lengths.append(float(records @ records))
         variances.append(variance)
         freedoms.append(outside.freedom)
         residuals.append(residual)
-        theirs = {
-            client: outside(sums[round]).numpy()
-            for client, sums in others.items()
-            if round in sums
-        }
+        theirs = {}
+        for client, sums in others.items():
+            if round in sums:
+                theirs[client] = outside(sums[round]).numpy()
         peers.append(theirs)
         progress(1)
     return Evidence(

@@ -69,13 +69,15 @@ def _fit(answers: Array, chosen: npt.NDArray[np.bool_]) -> tuple[Array, float]:
     sums = np.where(chosen, answers, 0.0).sum(axis=0)
     means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
     apart = np.where(chosen, answers - means, 0.0)
+    squares = float((apart**2).sum())
     freedom = max(1, int(np.maximum(counts - 1, 0).sum()))
-    spread = math.sqrt(float((apart**2).sum()) / freedom)
+    spread = math.sqrt(squares / freedom)
     return means, max(_LEAST_SPREAD, spread)
 
 
 def _log_normal(x: Array, mean: Array, spread: float) -> Array:
-    found: Array = -(((x - mean) / spread) ** 2) / 2 - math.log(spread)
+    standard = (x - mean) / spread
+    found: Array = -(standard**2) / 2 - math.log(spread)
     return found
 
 
@@ -86,6 +88,7 @@ def as_dict(
     targets = []
     curve = []
     for name, found in curves.items():
+        non_members = int(found.negatives[-1])
         targets.append(
             {
                 "target": name,
@@ -93,10 +96,10 @@ def as_dict(
                 "tpr_at_0.01": float(found.sensitivity_at(1 - 0.01)),
                 "auc": float(found.auroc()),
                 "members": int(found.positives[-1]),
-                "non_members": int(found.negatives[-1]),
+                "non_members": non_members,
             }
         )
-        least = 1 / found.negatives[-1]
+        least = 1 / non_members
         for rate in np.geomspace(least, 1.0, _POINTS).tolist():
             share = float(found.sensitivity_at(1 - rate))
             curve.append({"target": name, "fpr": rate, "tpr": share})

@@ -84,10 +84,9 @@ class Observation:
 
 def method_of(config: Config, method: str | None) -> str:
     """The method to audit: the one named, or the config's last that shares a model with DP."""
-    sharing = [name for name in config.methods if _shares(name)]
     if method is not None:
-        known = [name for name in METHODS if _shares(name)]
-        return choice("method", method, known)
+        return choice("method", method, filter(_shares, METHODS))
+    sharing = list(filter(_shares, config.methods))
     if not sharing:
         raise ConfigError(
             f"None of the methods {', '.join(config.methods)} shares a model that is trained with "
@@ -178,21 +177,27 @@ def with_records(
     """
     config = prepared.config
     assembly = prepared.assembly(method)
-    everyone = range(len(prepared.clients))
-    rates = tuple(assembly.sampling(i).rate for i in everyone)
-    batch_sizes = [assembly.batch_size(i) for i in everyone]
+    rates = []
+    deltas = []
+    batch_sizes = []
+    steps = []
+    for each in range(len(prepared.clients)):
+        sampling = assembly.sampling(each)
+        rates.append(sampling.rate)
+        deltas.append(assembly.dp(each).delta or sampling.default_delta())
+        batch_sizes.append(assembly.batch_size(each))
+        steps.append(assembly.steps(each))
     batch_sizes[client] = max(1, round(rates[client] * expected))
-    deltas = [
-        assembly.dp(i).delta or assembly.sampling(i).default_delta()
-        for i in everyone
-    ]
     privacy = replace(
-        config.privacy, sampling_rate=rates, examples=None, delta=tuple(deltas)
+        config.privacy,
+        sampling_rate=tuple(rates),
+        examples=None,
+        delta=tuple(deltas),
     )
     learning = replace(
         config.learning,
         batch_size=tuple(batch_sizes),
-        steps_per_round=tuple(assembly.steps(i) for i in everyone),
+        steps_per_round=tuple(steps),
     )
     changed = replace(config, privacy=privacy, learning=learning)
     clients = list(prepared.clients)
@@ -235,15 +240,18 @@ def watched_run(
     assembly = prepared.assembly(method)
     clients = [assembly.client(i) for i in range(len(prepared.clients))]
     mixing = exchange.make(assembly.method.exchange, prepared.topology)
-    starts = {each.id: params.flatten(each.learner.shared) for each in clients}
-    seen = {each.id: Seen() for each in clients}
+    starts = {}
+    seen = {}
+    for each in clients:
+        starts[each.id] = params.flatten(each.learner.shared)
+        seen[each.id] = Seen()
     presences = prepared.presences[method]
     rounds = run_rounds(
         clients,
         rounds=config.rounds,
         exchange=_watching(mixing, starts, seen),
         transport=MemoryTransport(),
-        presence=lambda round: presences[round],
+        presence=presences.__getitem__,
         evaluate=evaluator(config, prepared.dataset, assembly.method),
         evaluate_now=lambda _round: False,
         timeout=config.exchange.timeout,

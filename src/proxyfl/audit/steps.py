@@ -22,6 +22,7 @@ Guarantees:
     * more noise than claimed, a smaller share, or errors of the inversion lower the bound.
 """
 
+import itertools
 import math
 import warnings
 from dataclasses import dataclass
@@ -104,8 +105,10 @@ def _share(evidence: Evidence, weights: Array, error: float) -> tuple[float, flo
     total = float(weights @ evidence.lengths)
     share = float(weights @ evidence.along) / total
     apart = weights * (evidence.along - share * evidence.lengths)
-    spread = math.sqrt(float(apart @ apart) * rounds / (rounds - 1)) / total
-    return share, float(stats.t.isf(error, rounds - 1)) * spread
+    variance = float(apart @ apart) * rounds / (rounds - 1)
+    spread = math.sqrt(variance) / total
+    quantile = float(stats.t.isf(error, rounds - 1))
+    return share, quantile * spread
 
 
 def _noise(evidence: Evidence, weights: Array, error: float) -> tuple[float, float]:
@@ -115,8 +118,8 @@ def _noise(evidence: Evidence, weights: Array, error: float) -> tuple[float, flo
     unbiased = weights * np.maximum(freedoms - 2, 1) / freedoms
     noise = 1 / math.sqrt(float(unbiased.mean()))
     total = float(freedoms.sum())
-    widening = math.sqrt(total / float(stats.chi2.ppf(error, total)))
-    return noise, noise * widening
+    quantile = float(stats.chi2.ppf(error, total))
+    return noise, noise * math.sqrt(total / quantile)
 
 
 def _explained(evidence: Evidence, error: float) -> Array:
@@ -126,20 +129,20 @@ def _explained(evidence: Evidence, error: float) -> Array:
     then with the lower end of its interval (Fisher's z).
     """
     rounds = len(evidence.residuals)
-    rows = [_unit(row) for row in evidence.residuals]
-    others = sum(len(theirs) for theirs in evidence.peers)
+    rows = list(map(_unit, evidence.residuals))
+    others = sum(map(len, evidence.peers))
     looked_at = rounds * (rounds - 1) / 2 + others
     reach = float(stats.norm.isf(error / (2 * looked_at)))
     found = np.zeros(rounds)
     for i, row in enumerate(rows):
-        before = [abs(float(row @ earlier)) for earlier in rows[:i]]
-        beside = [
-            abs(float(row @ _unit(theirs))) for theirs in evidence.peers[i].values()
-        ]
-        largest = min(1 - 1e-9, max(before + beside, default=0.0))
-        low = math.atanh(largest) - reach / math.sqrt(
-            max(1.0, evidence.freedoms[i] - 3)
-        )
+        largest = 0.0
+        for other in itertools.chain(
+            rows[:i], map(_unit, evidence.peers[i].values())
+        ):
+            largest = max(largest, abs(float(row @ other)))
+        z = math.atanh(min(1 - 1e-9, largest))
+        freedom = max(1.0, evidence.freedoms[i] - 3)
+        low = z - reach / math.sqrt(freedom)
         found[i] = math.tanh(max(0.0, low)) ** 2
     return found
 
@@ -154,9 +157,11 @@ def _steady(evidence: Evidence, observation: Observation) -> bool | None:
     if observation.mechanism.optimizer.name != "sgd":
         return None
     freedoms = evidence.freedoms
-    pooled = float(freedoms @ evidence.variances) / float(freedoms.sum())
-    statistic = float(freedoms @ np.log(pooled / evidence.variances))
-    return bool(stats.chi2.sf(statistic, len(freedoms) - 1) > _IRREGULAR)
+    variances = evidence.variances
+    pooled = float(freedoms @ variances) / float(freedoms.sum())
+    statistic = float(freedoms @ np.log(pooled / variances))
+    chance = stats.chi2.sf(statistic, len(freedoms) - 1)
+    return bool(chance > _IRREGULAR)
 
 
 def _multiplier(share: float, noise: float, observation: Observation) -> float:

@@ -92,22 +92,17 @@ def routes(
     for sender, shares in columns.items():
         for receiver in shares:
             incoming[receiver].append(sender)
-    if bare := [
-        client
-        for client in clients
-        if not incoming[client] and client not in leaving
-    ]:
+    bare = [k for k in clients if not incoming[k] and k not in leaving]
+    if bare:
         raise TopologyError(
             f"In round {round} nobody sends to clients {bare} and they keep nothing, which leaves "
             f"them without a "
             "model. Give them a self share above 0, or somebody who sends to them."
         )
-    return Routes(
-        round,
-        clients,
-        columns,
-        {k: tuple(j for j in js if j != k) for k, js in incoming.items()},
-    )
+    from_others = {}
+    for receiver, senders in incoming.items():
+        from_others[receiver] = tuple(j for j in senders if j != receiver)
+    return Routes(round, clients, columns, from_others)
 
 
 def _hand_over(
@@ -116,11 +111,13 @@ def _hand_over(
     staying = {k: share for k, share in shares.items() if k not in leaving}
     if j not in leaving:
         returned = math.fsum(share for k, share in shares.items() if k in leaving)
-        return staying | ({j: staying.get(j, 0.0) + returned} if returned else {})
+        if returned:
+            staying[j] = staying.get(j, 0.0) + returned
+        return staying
     if not staying:
         at = clients.index(j)
-        return {
-            next(k for k in (*clients[at:], *clients[:at]) if k not in leaving): 1.0
-        }
+        following = (*clients[at:], *clients[:at])
+        heir = next(k for k in following if k not in leaving)
+        return {heir: 1.0}
     whole = math.fsum(staying.values())
     return {k: share / whole for k, share in staying.items()}

@@ -92,9 +92,8 @@ def random_out(
         columns = []
         for j in range(n):
             ahead = _subset(count, n - 1, seed, round, j)
-            columns.append(
-                _column(j, sorted((j + 1 + hop) % n for hop in ahead), kept)
-            )
+            receivers = sorted((j + 1 + hop) % n for hop in ahead)
+            columns.append(_column(j, receivers, kept))
         return tuple(columns)
 
     return schedule
@@ -117,20 +116,20 @@ def from_matrices(matrices: "ArrayLike") -> Topology:
             f"Expected a K x K matrix or a list of them, all of one size; got shape {stack.shape}."
         )
     size = stack.shape[1]
-    rounds = [
-        tuple(
-            {int(k): float(P[k, j]) for k in np.flatnonzero(P[:, j])}
-            for j in range(size)
-        )
-        for P in stack
-    ]
-    for index, columns in enumerate(rounds):
+    rounds = []
+    for index, P in enumerate(stack):
+        columns = []
+        for column in P.T:
+            receivers = np.flatnonzero(column)
+            shares = column[receivers].tolist()
+            columns.append(dict(zip(receivers.tolist(), shares, strict=True)))
         try:
             check_columns(columns, size)
         except TopologyError as error:
             raise TopologyError(
-                f"Matrix {index} of {len(rounds)}: {error}"
+                f"Matrix {index} of {len(stack)}: {error}"
             ) from error
+        rounds.append(tuple(columns))
 
     def schedule(round: int, n: int) -> Columns:
         if n != size:
@@ -166,11 +165,11 @@ def make(
 
     None stands for the topology's own default. A setting that the topology does not take is
     refused, not ignored."""
-    given = {
-        key: value
-        for key, value in {"self_weight": self_weight, "degree": degree}.items()
-        if value is not None
-    }
+    given: dict[str, float] = {}
+    if self_weight is not None:
+        given["self_weight"] = self_weight
+    if degree is not None:
+        given["degree"] = degree
     is_file = name.endswith((".json", ".npy"))
     if name not in TOPOLOGIES and not is_file and ":" not in name:
         raise TopologyError(
@@ -263,11 +262,10 @@ def _from_file(path: Path) -> Topology:
     import numpy as np
 
     try:
-        matrices = (
-            np.load(path, allow_pickle=False)
-            if path.suffix == ".npy"
-            else json.loads(path.read_text())
-        )
+        if path.suffix == ".npy":
+            matrices = np.load(path, allow_pickle=False)
+        else:
+            matrices = json.loads(path.read_text())
     except OSError as error:
         raise TopologyError(
             f"Cannot read the topology file {path}: {error.strerror or error}."

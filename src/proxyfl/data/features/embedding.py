@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples, Subset
@@ -43,19 +43,14 @@ def embed(
     content = Content((features,), "float32", dataset.class_names, made)
 
     def read(start: int, entries: Sequence[Entry]) -> Iterator[Array]:
-        return _features(module, images, torch.arange(start, start + len(entries)))
+        rows = torch.arange(start, start + len(entries))
+        for some in torch.split(rows, BATCH):
+            with torch.inference_mode():
+                yield from module(images.take(some)).numpy()
 
     return write_store(
         folder, content, images.entries, read, Faults(), advance=advance
     )
-
-
-def _features(
-    module: nn.Module, images: "_Images", rows: Tensor
-) -> Iterator[Array]:
-    for some in torch.split(rows, BATCH):
-        with torch.inference_mode():
-            yield from module(images.take(some)).numpy()
 
 
 @dataclass(frozen=True)
@@ -105,18 +100,14 @@ def _entries(
     dataset: Dataset, examples: Examples, site: Tensor | None, part: str
 ) -> list[Entry]:
     """What the dataset knows of ``examples``."""
-    persons = None
-    if examples.groups is not None:
-        # zeros in front, so that names sort as the numbers do and a seed draws the same persons
-        persons = [f"{int(group):09d}" for group in examples.groups]
+    groups = examples.groups
     found = []
     for i, label in enumerate(examples.labels.tolist()):
-        found.append(
-            Entry(
-                label=dataset.class_names[label],
-                site="" if site is None else dataset.site_names[int(site[i])],
-                person="" if persons is None else persons[i],
-                part=part,
-            )
-        )
+        known = {"label": dataset.class_names[label], "part": part}
+        if site is not None:
+            known["site"] = dataset.site_names[int(site[i])]
+        if groups is not None:
+            # zeros in front, so that names sort as the numbers do and a seed draws the same persons
+            known["person"] = f"{int(groups[i]):09d}"
+        found.append(Entry(**known))
     return found

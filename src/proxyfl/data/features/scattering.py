@@ -11,6 +11,7 @@ Everything is computed in the frequency domain. A signal of scale 2^j is kept at
 pixel: folding a spectrum onto itself does that without an inverse transform.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,22 +60,27 @@ def bank(height: int, width: int, scales: int, angles: int) -> Bank:
     """The filters for images of ``height`` x ``width`` pixels."""
     rows = 2 * math.pi * torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
     columns = 2 * math.pi * torch.fft.fftfreq(width, dtype=torch.float64)[None]
-    low = _gaussian(rows, columns, SPREAD * 2 ** (scales - 1), 0.0, 1.0, 0.0)
+    reach = SPREAD * 2 ** (scales - 1)
+    low = _gaussian(rows, columns, reach, angle=0.0, slant=1.0, centre=0.0)
     low = low / low[0, 0]
+    levels = []
     waves = []
     for j in range(scales):
         for k in range(angles):
             angle = math.pi * k / angles
-            waves.append((j, _morlet(rows, columns, j, angle, slant=4 / angles)))
-    gain = _gain(low, [wave for _, wave in waves])
-    wavelets = [_filter(j, gain * wave, j) for j, wave in waves]
-    return Bank(_filter(scales, low, scales), tuple(wavelets))
+            levels.append(j)
+            waves.append(_morlet(rows, columns, j, angle, slant=4 / angles))
+    gain = _gain(low, waves)
+    wavelets = []
+    for j, wave in zip(levels, waves, strict=True):
+        wavelets.append(_filter(j, gain * wave))
+    return Bank(_filter(scales, low), tuple(wavelets))
 
 
-def _filter(scale: int, spectrum: Tensor, thinned: int) -> Filter:
-    spectra = [
-        _folded(spectrum, 2**j, total=True).float() for j in range(thinned + 1)
-    ]
+def _filter(scale: int, spectrum: Tensor) -> Filter:
+    spectra = []
+    for j in range(scale + 1):
+        spectra.append(_folded(spectrum, 2**j, total=True).float())
     return Filter(scale, tuple(spectra))
 
 
@@ -114,14 +120,15 @@ def _gaussian(
     moved to the frequency ``centre``. Sampled frequencies are periodic, so neighbouring periods
     are added."""
     total = torch.zeros(rows.shape[0], columns.shape[1], dtype=rows.dtype)
-    for down in (-2 * math.pi, 0.0, 2 * math.pi):
-        for right in (-2 * math.pi, 0.0, 2 * math.pi):
-            x, y = columns + right, rows + down
-            along = math.cos(angle) * x + math.sin(angle) * y - centre
-            across = math.cos(angle) * y - math.sin(angle) * x
-            total += torch.exp(
-                -((width * along) ** 2 + (width / slant * across) ** 2) / 2
-            )
+    cos = math.cos(angle)
+    sin = math.sin(angle)
+    periods = (-2 * math.pi, 0.0, 2 * math.pi)
+    for down, right in itertools.product(periods, periods):
+        x = columns + right
+        y = rows + down
+        along = width * (cos * x + sin * y - centre)
+        across = width / slant * (cos * y - sin * x)
+        total += torch.exp(-(along**2 + across**2) / 2)
     return total
 
 
@@ -133,27 +140,25 @@ def scatter(images: Tensor, scales: int, angles: int = 8) -> tuple[Tensor, ...]:
     height, width = padded.shape[-2:]
     filters = bank(height, width, scales, angles)
     spectrum = torch.fft.fft2(padded)
-    orders: tuple[list[Tensor], ...] = (
-        [_averaged(spectrum, filters, 0, scales)],
-        [],
-        [],
-    )
+    order_0 = [_averaged(spectrum, filters, 0)]
+    order_1 = []
+    order_2 = []
     for first in filters.wavelets:
         envelope = _envelope(spectrum, first, 0)
-        orders[1].append(_averaged(envelope, filters, first.scale, scales))
+        order_1.append(_averaged(envelope, filters, first.scale))
         for second in filters.wavelets:
             if second.scale > first.scale:
                 inner = _envelope(envelope, second, first.scale)
-                orders[2].append(_averaged(inner, filters, second.scale, scales))
-    rows, columns = (-(-side // step) for side in images.shape[-2:])
+                order_2.append(_averaged(inner, filters, second.scale))
     inside = margin // step
+    rows, columns = (
+        slice(inside, inside + math.ceil(side / step)) for side in images.shape[-2:]
+    )
     found = []
-    for order in orders:
+    for order in (order_0, order_1, order_2):
         if order:
             whole_grid = torch.stack(order, dim=2)
-            found.append(
-                whole_grid[..., inside : inside + rows, inside : inside + columns]
-            )
+            found.append(whole_grid[..., rows, columns])
     return tuple(found)
 
 
@@ -161,18 +166,17 @@ def _padded(images: Tensor, step: int) -> tuple[Tensor, int]:
     """``images`` continued by their mirror image: the averages' reach on every side, and up to a
     multiple of ``step``."""
     height, width = images.shape[-2:]
-    margin = step
-    low = margin + (-height) % step
-    right = margin + (-width) % step
-    rows = _mirrored(height, margin, low)
-    columns = _mirrored(width, margin, right)
-    return images[..., rows[:, None], columns[None]], margin
+    rows = _mirrored(height, step)
+    columns = _mirrored(width, step)
+    return images[..., rows[:, None], columns[None]], step
 
 
-def _mirrored(length: int, before: int, after: int) -> Tensor:
-    """The places -before .. length + after - 1, reflected into 0 .. length - 1."""
+def _mirrored(length: int, step: int) -> Tensor:
+    """The places from -step to a multiple of ``step``, at least length + step, reflected into
+    0 .. length - 1."""
     period = max(1, 2 * (length - 1))
-    places = torch.arange(-before, length + after) % period
+    end = length + step + (-length) % step
+    places = torch.arange(-step, end) % period
     return torch.minimum(places, period - places)
 
 
@@ -184,10 +188,10 @@ def _envelope(spectrum: Tensor, wavelet: Filter, scale: int) -> Tensor:
     return envelope
 
 
-def _averaged(spectrum: Tensor, filters: Bank, scale: int, scales: int) -> Tensor:
-    """x * phi at every 2^scales-th pixel, of a signal at every 2^scale-th."""
+def _averaged(spectrum: Tensor, filters: Bank, scale: int) -> Tensor:
+    """x * phi at every 2^J-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * filters.low.spectra[scale]
-    thinned = _folded(response, 2 ** (scales - scale))
+    thinned = _folded(response, 2 ** (filters.low.scale - scale))
     average: Tensor = torch.fft.ifft2(thinned).real
     return average
 
@@ -222,8 +226,9 @@ class Scattering(nn.Module):
         parts = []
         for order in scatter(images, self.scales, self.angles):
             values = order.flatten(1, 2)
-            height, width = (min(self.grid, side) for side in values.shape[-2:])
-            pooled = F.adaptive_avg_pool2d(values, (height, width)).flatten(1)
+            height, width = values.shape[-2:]
+            places = (min(self.grid, height), min(self.grid, width))
+            pooled = F.adaptive_avg_pool2d(values, places).flatten(1)
             deviation, mean = torch.std_mean(
                 pooled, dim=1, keepdim=True, correction=0
             )

@@ -143,9 +143,7 @@ def _column(name: str, seen: Seen, from_data: bool) -> str:
         lines = ['type = "ignored"    # it has no value in this file']
     elif len(texts) <= 2 and lowered <= {*YES, *NO}:
         lines = ['type = "yes/no"']
-    elif form and not (
-        seen.numeric and form == "%Y%m%d" and not _dates_only(texts)
-    ):
+    elif form:
         lines = [
             'type = "date"',
             f"formats = {toml_value((form,))}",
@@ -154,11 +152,9 @@ def _column(name: str, seen: Seen, from_data: bool) -> str:
     elif seen.numeric:
         lines = ['type = "number"', 'unit = ""', _range(seen, from_data)]
     elif len(texts) <= MANY:
-        values = (
-            toml_value(tuple(texts))
-            if from_data
-            else "[]    # every value that there can be"
-        )
+        values = "[]    # every value that there can be"
+        if from_data:
+            values = toml_value(tuple(texts))
         lines = ['type = "category"', f"values = {values}"]
     else:
         lines = [f'type = "ignored"    # more than {MANY} different texts']
@@ -185,13 +181,13 @@ def _range(seen: Seen, from_data: bool) -> str:
 
 
 def _format(texts: Sequence[str]) -> str | None:
-    """The only format that reads all texts as dates, if there is one."""
-    fitting = [
-        form
-        for form in FORMATS
-        if texts and all(_reads(text, form) for text in texts)
-    ]
-    return fitting[0] if fitting else None
+    """The first format that reads all texts as dates, if there is one. Numbers of eight digits are
+    dates only if they all begin like years of these two centuries."""
+    for form in FORMATS if texts else ():
+        if all(_reads(text, form) for text in texts):
+            numbers = form == "%Y%m%d" and not _dates_only(texts)
+            return None if numbers else form
+    return None
 
 
 def _reads(text: str, form: str) -> bool:

@@ -201,7 +201,7 @@ class _Reader:
         self._report(name, "category", codes == UNKNOWN, expected)
         options = np.arange(len(column.values) + (column.unknown == "other"))
         hot = codes[:, None] == options
-        return with_indicator(hot.astype(np.float32), codes == ABSENT, column)
+        return with_indicator(hot, codes == ABSENT, column)
 
     def _yes_no(self, name: str, column: Column) -> Features:
         listed = _spellings(("no", "yes"), (column.no, column.yes))
@@ -209,7 +209,7 @@ class _Reader:
         codes = self._codes(name, column, either)
         self._report(name, "yes/no", codes == UNKNOWN, "a yes or a no")
         signs = np.where(codes < 0, 0, 2 * codes - 1)[:, None]
-        return with_indicator(signs.astype(np.float32), codes == ABSENT, column)
+        return with_indicator(signs, codes == ABSENT, column)
 
     def _codes(
         self, name: str, column: Column | None, listed: Mapping[str, int]

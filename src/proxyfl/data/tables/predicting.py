@@ -19,7 +19,7 @@ from proxyfl.data.files import read_table
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.encoding import encode
 from proxyfl.data.tables.faults import Tally, of_header
-from proxyfl.data.tables.reading import Dialect, read
+from proxyfl.data.tables.reading import read
 from proxyfl.errors import DataError
 
 
@@ -32,9 +32,7 @@ class NamedRows:
     notes: Sequence[str]
 
 
-def by_schema(
-    path: Path, text: str, *, ids: str | None = None, dialect: Dialect | None = None
-) -> NamedRows:
+def by_schema(path: Path, text: str, *, ids: str | None = None) -> NamedRows:
     """The rows of ``path``, encoded by the schema in ``text``; label, site and person need not be
     there.
 
@@ -43,7 +41,7 @@ def by_schema(
     tally = Tally()
     blocks = []
     names: list[str] = []
-    for number, part in enumerate(read(path, dialect)):
+    for number, part in enumerate(read(path)):
         column = ids or (schema.person if schema.person in part.header else None)
         if number == 0:
             known = [name for name in part.header if name != ids]

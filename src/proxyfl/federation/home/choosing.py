@@ -127,13 +127,13 @@ class _Local:
             with torch.no_grad():
                 proxy = received.cpu().eval()(inputs).double().numpy()
         return cls(
-            inputs.flatten(1).double().numpy(),
-            y,
-            classes,
-            proxy,
-            balance,
-            list(_folds(y, persons, seed)),
-            seed,
+            x=inputs.flatten(1).double().numpy(),
+            y=y,
+            classes=classes,
+            proxy=proxy,
+            balance=balance,
+            folds=list(_folds(y, persons, seed)),
+            seed=seed,
         )
 
     @property
@@ -178,15 +178,22 @@ class _Local:
         own = None
         if found.fit is not None:
             own = self._fit(found.fit, np.arange(len(self.y)))
-        is_own = isinstance(found.fit, Candidate)
-        shift = torch.from_numpy(self.shift if is_own else self.shift * 0).float()
-        listens = received if found.weights[1] else None
-        return Home(found.name, own, listens, found.weights, shift)
+        shift = self.shift
+        if not isinstance(found.fit, Candidate):
+            shift = shift * 0
+        return Home(
+            found.name,
+            own,
+            received=received if found.weights[1] else None,
+            weights=found.weights,
+            shift=torch.from_numpy(shift).float(),
+        )
 
 
 def _alone(candidate: Candidate, at_hand: _Local) -> _Judged:
+    name = f"alone ({candidate.name})"
     losses = _losses(at_hand.out_of_fold(candidate), at_hand.y)
-    return _Judged(f"alone ({candidate.name})", candidate, (1.0, 0.0), losses)
+    return _Judged(name, candidate, (1.0, 0.0), losses)
 
 
 def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
@@ -203,9 +210,10 @@ def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
 
 def _residuals(at_hand: _Local) -> Iterator[_Judged]:
     for penalty in RESIDUAL_PENALTIES:
+        name = f"residual, penalty {penalty:g}"
         logits = at_hand.out_of_fold(penalty) + at_hand.proxy
         losses = _losses(logits, at_hand.y)
-        yield _Judged(f"residual, penalty {penalty:g}", penalty, (1.0, 1.0), losses)
+        yield _Judged(name, penalty, (1.0, 1.0), losses)
 
 
 def _losses(logits: Array, y: Labels) -> Array:
@@ -223,13 +231,15 @@ def _losses(logits: Array, y: Labels) -> Array:
     def losses(theta: Array) -> Array:
         fitted = theta[0] * z + theta[1:]
         top = fitted.max(1)
-        total = top + np.log(np.exp(fitted - top[:, None]).sum(1))
+        powers = np.exp(fitted - top[:, None])
+        total = top + np.log(powers.sum(1))
         each: Array = total - fitted[rows, target]
         return each
 
     def mean(theta: Array) -> float:
         # a scale below zero would turn a model's opinion around
-        return float(losses(theta).mean()) + 1e-4 * float((theta[1:] ** 2).sum())
+        penalty = float((theta[1:] ** 2).sum())
+        return float(losses(theta).mean()) + 1e-4 * penalty
 
     start = np.zeros(1 + len(seen))
     start[0] = 1.0
@@ -248,9 +258,11 @@ def _folds(
     fold = np.empty(len(first), dtype=np.int64)
     begin = 0
     for label in np.unique(y):
-        members = generator.permutation(np.flatnonzero(y[first] == label))
-        fold[members] = (begin + np.arange(len(members))) % FOLDS
-        begin += len(members)
+        of_label = np.flatnonzero(y[first] == label)
+        members = generator.permutation(of_label)
+        end = begin + len(members)
+        fold[members] = np.arange(begin, end) % FOLDS
+        begin = end
     of_example = fold[person.ravel()]
     for number in range(FOLDS):
         judging = np.flatnonzero(of_example == number)

@@ -51,7 +51,7 @@ class Fitted:
 
     @property
     def shared(self) -> nn.Module:
-        return self._proxy.model
+        return self._proxy.shared
 
     @property
     def _proxy(self) -> Single:
@@ -67,7 +67,7 @@ class Fitted:
         if self._single is None or self.received is None:
             return Losses()
         # as in ``Mutual``: what the exchange gave is what the round begins with
-        self.received.load_state_dict(self._single.model.state_dict())
+        self.received.load_state_dict(self._single.shared.state_dict())
         return self._single.train(round, steps)
 
     def adopt(self, theta: Tensor) -> None:

@@ -91,13 +91,12 @@ def combined(
 ) -> Tensor:
     """The weighted sum of logits. A class that ``own`` has never seen keeps the probability that
     the proxy gives it; the rest is divided among the others by the sum."""
+    both = own_weight * own + proxy_weight * received
     unseen = own[:1] <= UNSEEN / 2
     if not unseen.any():
-        return own_weight * own + proxy_weight * received
+        return both
     hidden = unseen.expand_as(own)
-    both = (own_weight * own + proxy_weight * received).masked_fill(
-        hidden, -math.inf
-    )
+    both = both.masked_fill(hidden, -math.inf)
     left = received.masked_fill(hidden, -math.inf).logsumexp(1, keepdim=True)
     spread = both - both.logsumexp(1, keepdim=True) + left
     return torch.where(hidden, received, spread)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
+from proxyfl._examples import Shape
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.madeup import made_up
@@ -38,7 +39,7 @@ _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
 
 def checked_clipper(
     model: nn.Module,
-    shape: tuple[int, ...],
+    shape: Shape,
     *,
     dtype: torch.dtype | None = None,
     wide: bool = False,
@@ -60,7 +61,7 @@ class _Check:
     def __init__(
         self,
         model: nn.Module,
-        shape: tuple[int, ...],
+        shape: Shape,
         dtype: torch.dtype | None,
         *,
         wide: bool = False,
