@@ -52,13 +52,12 @@ def per_step(
 
     Guarantees: at most the RDP of the same noise without sampling; non-decreasing in the order up
     to rounding."""
-    unsampled = np.array(orders) / (2 * noise_multiplier**2)
-    if sampling_rate == 1 or noise_multiplier < _SMALLEST_NOISE:
-        values = unsampled
-    else:
+    a = np.array(orders)
+    values = a / (2 * noise_multiplier**2)
+    if sampling_rate < 1 and noise_multiplier >= _SMALLEST_NOISE:
         logs = [_log_a(sampling_rate, noise_multiplier, order) for order in orders]
         # Sampling never costs privacy, so rounding must not make it appear to.
-        values = np.minimum(np.array(logs) / (np.array(orders) - 1), unsampled)
+        values = np.minimum(np.array(logs) / (a - 1), values)
     values.flags.writeable = False
     return values
 
@@ -87,9 +86,11 @@ def _log_a(q: float, s: float, a: float) -> float:
     # The integrand has a mode at 0 and one at a.
     z = np.arange(-_REACH * s, a + _REACH * s, spacing)
     log_density = -(z**2) / (2 * s * s) - math.log(s * math.sqrt(2 * math.pi))
-    terms = log_density + _log_excess(q, a, (2 * z - 1) / (2 * s * s))
+    x = (2 * z - 1) / (2 * s * s)
+    terms = log_density + _log_excess(q, a, x)
     top = float(terms.max())
-    log_integral = top + math.log(float(np.exp(terms - top).sum()) * spacing)
+    scaled = float(np.exp(terms - top).sum()) * spacing
+    log_integral = top + math.log(scaled)
     return float(np.logaddexp(0.0, log_integral))
 
 
@@ -101,10 +102,9 @@ def _log_excess(q: float, a: float, x: Floats) -> Floats:
     u = q * np.expm1(x[~large])
     direct = np.expm1(a * np.log1p(u)) - a * u
     series = a * (a - 1) / 2 * u * u * (1 + (a - 2) / 3 * u)
+    small = a * np.abs(u) < _SERIES_BELOW
     with np.errstate(divide="ignore"):
-        out[~large] = np.log(
-            np.where(a * np.abs(u) < _SERIES_BELOW, series, direct)
-        )
+        out[~large] = np.log(np.where(small, series, direct))
     big = x[large]
     log_power = a * np.logaddexp(math.log1p(-q), math.log(q) + big)
     # 1 + a u = (1 - a q) + a q e^x; for u > 1 it is positive, and it is smaller than (1 + u)^a.

@@ -22,9 +22,16 @@ from proxyfl.privacy.clipping.layers import (
     quiet_vmap,
     vmapped,
 )
+from proxyfl.privacy.clipping.recording import named_tensors
 from proxyfl.privacy.clipping.tracing import Trace
 from proxyfl.privacy.rowwise.axes import Rows, Times, together
-from proxyfl.privacy.rowwise.step import Axes, Unproven, base_name, describe
+from proxyfl.privacy.rowwise.step import (
+    Axes,
+    Unproven,
+    base_name,
+    describe,
+    nodes_in,
+)
 from proxyfl.privacy.terms.term import Materialised, Term
 
 
@@ -48,18 +55,17 @@ class _Site:
     @cached_property
     def tensors(self) -> list[fx.Node]:
         """The graph's tensors among the inputs, in order."""
-        leaves = pytree.tree_leaves(self.inputs)
-        return [value for value in leaves if isinstance(value, fx.Node)]
+        return nodes_in(self.inputs)
 
     @cached_property
     def _places(self) -> dict[str, int]:
         """The number among ``tensors`` of each input that is a tensor itself."""
         numbers = {node: number for number, node in enumerate(self.tensors)}
-        return {
-            name: numbers[value]
-            for name, value in self.inputs.items()
-            if isinstance(value, fx.Node)
-        }
+        places = {}
+        for name, value in self.inputs.items():
+            if isinstance(value, fx.Node):
+                places[name] = numbers[value]
+        return places
 
     @cached_property
     def rule(self) -> Callable[[Use], list[Term]]:
@@ -103,9 +109,9 @@ class Program:
         self._module = _compile(trace, self._sites)
         self.changes_state = any(axes[node] is None for node in _writing(trace))
         self.shared_draw = _shared_draw(trace, axes)
-        named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        named = named_tensors(model)
         self._weights = [named[name] for name in trace.weights.values()]
-        self._leaves = {id(weight) for weight in self._weights}
+        self._leaves = set(map(id, self._weights))
         self._run: Callable[..., tuple[Tensor, list[Recorded]]] = (
             self._module.forward
         )
@@ -139,9 +145,14 @@ class Program:
         with torch.no_grad():
             for (site, record), gradient in zip(used, gradients, strict=True):
                 terms += _terms(site, record, gradient, n, records)
-        if all(id(term.parameter) in self._leaves for term in terms):
-            return terms
-        return _pulled_back(terms, self._weights)
+        direct: list[Term] = []
+        derived: list[Term] = []
+        for term in terms:
+            if id(term.parameter) in self._leaves:
+                direct.append(term)
+            else:
+                derived.append(term)
+        return direct + _pulled_back(derived, self._weights)
 
 
 def _terms(
@@ -156,12 +167,12 @@ def _terms(
     return site.rule(site.use(recorded, gradient, n, records))
 
 
-def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
+def _pulled_back(derived: list[Term], weights: list[Tensor]) -> list[Term]:
     """Terms of the parameters themselves: gradients at a tensor that was computed from parameters
     go back through that computation, example by example."""
-    leaves = {id(weight) for weight in weights}
-    direct = [term for term in terms if id(term.parameter) in leaves]
-    derived = [term for term in terms if id(term.parameter) not in leaves]
+    found: list[Term] = []
+    if not derived:
+        return found
     sources = [weight for weight in weights if weight.requires_grad]
     outputs = [term.parameter for term in derived]
     at_outputs = [term.per_example() for term in derived]
@@ -171,8 +182,8 @@ def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
         )
     for weight, gradient in zip(sources, gradients, strict=True):
         if gradient is not None:
-            direct.append(Materialised(weight, gradient))
-    return direct
+            found.append(Materialised(weight, gradient))
+    return found
 
 
 def _sites(
@@ -185,9 +196,7 @@ def _sites(
         if node.op != "call_function":
             continue
         inputs = trace.steps[node].inputs
-        tensors = [v for v in pytree.tree_leaves(inputs) if isinstance(v, fx.Node)]
-        learns = [v for v in tensors if v in depends]
-        if not learns:
+        if depends.isdisjoint(nodes_in(inputs)):
             continue
         output = axes[node]
         if output is None or (isinstance(output, list) and set(output) == {None}):
@@ -227,10 +236,7 @@ def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
             known[node] = graph.get_attr(str(node.target))
         elif node.op == "call_function":
             step = trace.steps[node]
-            inputs = {
-                name: pytree.tree_map(put, value)
-                for name, value in step.inputs.items()
-            }
+            inputs = pytree.tree_map(put, step.inputs)
             args, kwargs = _call(step.operation, inputs)
             known[node] = graph.call_function(step.operation, args, kwargs)
             if node in at:

@@ -79,8 +79,9 @@ class Recording:
 def record(model: nn.Module, x: Tensor) -> Recording:
     """The forward pass of ``model`` on ``x``. Buffers are copied first: a model that writes to them
     leaves no trace. Raises ``Untraceable``."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    state = {**dict(model.named_parameters()), **buffers}
+    state = named_tensors(model)
+    for name, buffer in model.named_buffers():
+        state[name] = buffer.clone()
     recorder = _Recorder([*state.values(), x], model.parameters())
     try:
         with (
@@ -93,10 +94,19 @@ def record(model: nn.Module, x: Tensor) -> Recording:
             output = torch.func.functional_call(model, state, (x,))
         return recorder.finish(output)
     except Exception as problem:
-        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise Untraceable(
-            f"its forward pass cannot be recorded ({first})"
+            f"its forward pass cannot be recorded ({first_line(problem)})"
         ) from problem
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters, then the buffers, by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def first_line(problem: Exception) -> str:
+    """What an exception says in its first line; its kind if it says nothing."""
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
 def uncompiled() -> AbstractContextManager[object]:
@@ -143,14 +153,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         if func in _RECURRENT:
             with self, _without_onednn():
                 return _unrolled(func)(*args, **kwargs)
-        tensors = [
-            value
-            for value in pytree.arg_tree_leaves(*args, **kwargs)
-            if isinstance(value, Tensor)
-        ]
-        for tensor in tensors:
-            if type(tensor) not in (Tensor, nn.Parameter):
-                raise Untraceable(f"{func} is given a {type(tensor).__name__}")
+        tensors = []
+        for value in pytree.arg_tree_leaves(*args, **kwargs):
+            if not isinstance(value, Tensor):
+                continue
+            if type(value) not in (Tensor, nn.Parameter):
+                raise Untraceable(f"{func} is given a {type(value).__name__}")
+            tensors.append(value)
         if _looks_at_data(func):
             self._allow_looking(func, tensors)
             return func(*args, **kwargs)
@@ -282,11 +291,12 @@ def _written(func: Any) -> list[tuple[int, str]]:
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
-    return [
-        (position, argument.name)
-        for position, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    found = []
+    for position, argument in enumerate(schema.arguments):
+        alias = argument.alias_info
+        if alias is not None and alias.is_write:
+            found.append((position, argument.name))
+    return found
 
 
 def _looks_at_data(func: Any) -> bool:

@@ -23,6 +23,7 @@ from proxyfl.privacy.clipping.recording import (
     Layout,
     Recording,
     Untraceable,
+    named_tensors,
     record,
 )
 from proxyfl.privacy.rowwise.axes import Times
@@ -69,9 +70,7 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
     few = record(model, examples[:FEW].clone())
     more = record(model, examples[FEW:].clone())
     steps: dict[fx.Node, Traced] = {}
-    weights: dict[fx.Node, str] = {}
     constants: dict[str, Tensor] = {}
-    names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
     placeholders: list[fx.Node] = []
     if len(few.graph.nodes) != len(more.graph.nodes):
         raise Untraceable("the operations depend on the number of examples")
@@ -86,9 +85,9 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
             constants[str(node.target)] = _constant(few, more, str(node.target))
         elif node.op == "call_function":
             steps[node] = _merge(node, other, pairs)
-    for node, name in zip(placeholders[:-1], names, strict=True):
-        weights[node] = name
-    return Trace(few.graph, steps, weights, placeholders[-1], constants)
+    *inputs, examples_node = placeholders
+    weights = dict(zip(inputs, named_tensors(model), strict=True))
+    return Trace(few.graph, steps, weights, examples_node, constants)
 
 
 def sizes(node: fx.Node, other: fx.Node) -> Any:
@@ -130,11 +129,8 @@ def _merge(node: fx.Node, other: fx.Node, pairs: dict[fx.Node, fx.Node]) -> Trac
     shape = sizes(node, other)
     if node.target is aten.squeeze.default:
         # Name the dimensions: a batch of one example must not be squeezed away.
-        ones = [
-            d
-            for d, size in enumerate(inputs["self"].meta["val"].shape)
-            if size == 1
-        ]
+        before = inputs["self"].meta["val"].shape
+        ones = [d for d, size in enumerate(before) if size == 1]
         return Traced(aten.squeeze.dims, {**inputs, "dim": ones}, shape)
     return Traced(node.target, inputs, shape)
 
@@ -143,10 +139,8 @@ def _by_name(node: fx.Node) -> dict[str, Any]:
     """The arguments of a call by their names, defaults filled in."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return {
-            **{str(k): _plain(v) for k, v in enumerate(node.args)},
-            **node.kwargs,
-        }
+        by_place = {str(k): _plain(v) for k, v in enumerate(node.args)}
+        return {**by_place, **node.kwargs}
     found: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
         if position < len(node.args):
@@ -161,7 +155,7 @@ def _by_name(node: fx.Node) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """fx keeps lists in classes of its own, which pytree does not open."""
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return list(map(_plain, value))
     return value
 
 

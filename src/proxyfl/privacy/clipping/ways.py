@@ -22,7 +22,13 @@ from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.grouped import Groups
 from proxyfl.privacy.clipping.layers import quiet_vmap
 from proxyfl.privacy.clipping.program import Program
-from proxyfl.privacy.clipping.recording import Untraceable, record, uncompiled
+from proxyfl.privacy.clipping.recording import (
+    Untraceable,
+    first_line,
+    named_tensors,
+    record,
+    uncompiled,
+)
 from proxyfl.privacy.clipping.state import State
 from proxyfl.privacy.clipping.tracing import trace
 from proxyfl.privacy.draws import same_draws
@@ -113,9 +119,8 @@ class ByThemselves:
     ) -> None:
         self.name = name
         self.reason: str | None = reason
-        self.at_once: int | None = max(
-            1, KEPT_AT_MOST // max(1, params.size(model))
-        )
+        size = max(1, params.size(model))
+        self.at_once: int | None = max(1, KEPT_AT_MOST // size)
         self._parameters = params.trainable(model)
         self._each = each
 
@@ -130,10 +135,9 @@ class ByThemselves:
         groups: Groups | None = None,
     ) -> tuple[Tensor, list[Term]]:
         losses, gradients = self._each(x, targets, loss)
-        terms: list[Term] = [
-            Materialised(parameter, gradient)
-            for parameter, gradient in zip(self._parameters, gradients, strict=True)
-        ]
+        terms: list[Term] = []
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            terms.append(Materialised(parameter, gradient))
         if groups is None:
             return losses, terms
         return groups.added_up(losses), groups.terms(terms)
@@ -141,7 +145,7 @@ class ByThemselves:
 
 def vmapped(model: nn.Module, recorded: Callable[..., Any]) -> Each:
     """The graph of one example, run for each example by itself."""
-    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = named_tensors(model)
     learning = [k for k, v in model.named_parameters() if v.requires_grad]
 
     def each(
@@ -182,11 +186,10 @@ def one_by_one(model: nn.Module) -> Each:
         for i in range(len(x)):
             logits = model(x[i : i + 1].clone())
             losses = checked(loss(logits, targets[i : i + 1]), 1)
-            rows.append(
-                torch.autograd.grad(
-                    losses.sum(), parameters, materialize_grads=True
-                )
+            gradients = torch.autograd.grad(
+                losses.sum(), parameters, materialize_grads=True
             )
+            rows.append(gradients)
             found.append(losses.detach())
             state.check()
         return torch.cat(found), map(torch.stack, zip(*rows, strict=True))
@@ -225,15 +228,13 @@ def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Wa
     try:
         each = vmapped(model, _of_one_example(model, made_up(2)))
         way = ByThemselves("vmapped", model, each, reason)
-        way.terms(
-            made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows
-        )
+        x = made_up(2)
+        way.terms(x, torch.zeros(2, device=x.device), _sum_of_rows)
         return way
     except ModelError:
         raise
     except Exception as problem:
-        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        why = f"{reason}; vmap: {first}"
+        why = f"{reason}; vmap: {first_line(problem)}"
         return ByThemselves("one by one", model, one_by_one(model), why)
 
 
@@ -251,11 +252,9 @@ def own_backward(model: nn.Module, x: Tensor) -> str | None:
     """The name of a custom backward pass or a gradient hook in the model's computation, if any.
 
     Recordings hold forward operations and differentiate those; they would miss it."""
-    hooked = next(
-        (n for n, p in model.named_parameters() if p._backward_hooks), None
-    )
-    if hooked is not None:
-        return f"parameter '{hooked}'"
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks:
+            return f"parameter '{name}'"
     with same_draws(), uncompiled(), torch.enable_grad(), _Hooks() as hooks:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         out = torch.func.functional_call(model, buffers, (x,))

@@ -1,5 +1,6 @@
 """The examples' axis after data moved: views, cuts, joins, look-ups, new tensors."""
 
+import math
 import sys
 from typing import Any
 
@@ -21,21 +22,15 @@ def reshape(step: Step) -> Rows:
     rows = step.rows("self")
     if rows is None or "dtype" in step.inputs:
         step.fail("it takes the examples apart")
-    blocks = _product(step.shape_of("self")[: rows.axis]) * rows.outer
+    sizes: tuple[Any, ...] = step.shape_of("self")
+    blocks = math.prod(sizes[: rows.axis]) * rows.outer
     axis = _growing(step, "it takes the examples apart")
-    before = _product(step.shape[:axis])
+    before = math.prod(step.shape[:axis])
     factor = step.shape[axis].factor
     outer = blocks // max(1, before)
     if outer == 0 or before * outer != blocks or factor % outer:
         step.fail("it takes the examples apart")
     return Rows(axis, outer, factor // outer)
-
-
-def _product(sizes: tuple[Any, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def permute(step: Step) -> Rows:
@@ -87,13 +82,12 @@ def repeat(step: Step) -> Rows:
 
 def repeat_interleave(step: Step) -> Rows:
     rows = step.only("self")
-    if step.inputs.get("dim") is None or not isinstance(
-        step.inputs["repeats"], int
-    ):
+    repeats = step.inputs["repeats"]
+    if step.inputs.get("dim") is None or not isinstance(repeats, int):
         step.fail("the number of repeats is not a constant")
     if step.dims("dim", "self") != [rows.axis]:
         return rows
-    return Rows(rows.axis, rows.outer, rows.inner * step.inputs["repeats"])
+    return Rows(rows.axis, rows.outer, rows.inner * repeats)
 
 
 def create(step: Step) -> Rows:
@@ -106,12 +100,11 @@ def create(step: Step) -> Rows:
 def uninitialised(step: Step) -> Rows:
     """Memory as it was found, if the next operation writes over all of it."""
     overwritten(step)
-    rows = step.rows(step.first) if any(True for _ in step.tensors()) else None
-    return (
-        rows
-        if rows is not None and step.shape == step.shape_of(step.first)
-        else _uniform(step)
-    )
+    if step.tensors():
+        rows = step.rows(step.first)
+        if rows is not None and step.shape == step.shape_of(step.first):
+            return rows
+    return _uniform(step)
 
 
 def overwritten(step: Step) -> None:
@@ -224,10 +217,8 @@ def embedding(step: Step) -> Rows:
 
 
 def one_hot(step: Step) -> Rows:
-    if (
-        not isinstance(step.inputs["num_classes"], int)
-        or step.inputs["num_classes"] < 1
-    ):
+    classes = step.inputs["num_classes"]
+    if not isinstance(classes, int) or classes < 1:
         step.fail("the number of classes is taken from the batch")
     return step.only("self")
 

@@ -60,9 +60,8 @@ def _after(step: Step) -> Axes:
     if not carries and not step.grows:
         if name in UNINITIALISED:
             overwritten(step)
-        return _verified(
-            step, [None] * len(step.shape) if isinstance(step.shape, list) else None
-        )
+        several = isinstance(step.shape, list)
+        return _verified(step, [None] * len(step.shape) if several else None)
     if name not in OPERATIONS:
         step.fail("not known to treat the examples one by one")
     if name not in SIZED:
@@ -96,9 +95,10 @@ def _verified(step: Step, result: Axes) -> Axes:
 def _check_shape(
     step: Step, rows: Rows | None, shape: tuple[Any, ...] | None
 ) -> None:
-    growing = {
-        d: size for d, size in enumerate(shape or ()) if not isinstance(size, int)
-    }
+    growing = {}
+    for d, size in enumerate(shape or ()):
+        if not isinstance(size, int):
+            growing[d] = size
     expected = {} if rows is None else {rows.axis: Times(rows.folded)}
     if growing != expected:
         step.fail(

@@ -39,11 +39,13 @@ class Step:
     @property
     def first(self) -> str:
         """The name of the first tensor among the inputs."""
-        return next(
-            name
-            for name, value in self.inputs.items()
-            if isinstance(value, fx.Node)
-        )
+        return next(self.named())
+
+    def named(self) -> Iterator[str]:
+        """The names of the inputs that are tensors."""
+        for name, value in self.inputs.items():
+            if isinstance(value, fx.Node):
+                yield name
 
     def rows(self, name: str) -> Rows | None:
         """The examples' axis in the input ``name``; None for a constant."""
@@ -57,11 +59,9 @@ class Step:
     def rank(self, name: str) -> int:
         return len(self.shape_of(name))
 
-    def tensors(self) -> Iterator[fx.Node]:
+    def tensors(self) -> list[fx.Node]:
         """All tensors among the inputs, those in lists included."""
-        for value in pytree.tree_leaves(self.inputs):
-            if isinstance(value, fx.Node):
-                yield value
+        return nodes_in(self.inputs)
 
     def dims(self, name: str, of: str) -> list[int]:
         """The dimensions that the argument ``name`` lists, counted from the left; all if none."""
@@ -69,7 +69,8 @@ class Step:
         given = self.inputs.get(name)
         if given is None or given == []:
             return list(range(rank))
-        return [d % rank for d in (given if isinstance(given, list) else [given])]
+        listed = given if isinstance(given, list) else [given]
+        return [d % rank for d in listed]
 
     def only(self, *names: str) -> Rows:
         """The rows of the one input that may carry examples; the others must be constants."""
@@ -97,6 +98,12 @@ class Step:
     def fail(self, why: str) -> NoReturn:
         """Stop the proof at this operation."""
         raise Unproven(f"{describe(self.node)}: {why}")
+
+
+def nodes_in(inputs: dict[str, Any]) -> list[fx.Node]:
+    """The graph's tensors among some inputs, those in lists included, in order."""
+    leaves = pytree.tree_leaves(inputs)
+    return [value for value in leaves if isinstance(value, fx.Node)]
 
 
 def base_name(node: fx.Node) -> tuple[str, bool]:

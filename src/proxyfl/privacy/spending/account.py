@@ -163,16 +163,12 @@ class Account:
         sharing = self.sharing(dataset, [entry.dataset for entry in real])
         return [entry for entry in real if entry.dataset in sharing]
 
-    def page(
-        self, ids: Ids, ledger: Ledger, *, study: str, mechanism: str = "DP-SGD"
-    ) -> "LedgerPage":
+    def page(self, ids: Ids, ledger: Ledger, *, study: str) -> "LedgerPage":
         """The page of ``ledger``, which is about the records with these ids.
 
         A real ledger's charges that the account does not have yet are entered."""
         self.check_unit(ledger)
-        page = LedgerPage(
-            self, self.dataset(ids), ids.kind, ledger, study, mechanism
-        )
+        page = LedgerPage(self, self.dataset(ids), ids.kind, ledger, study)
         page.catch_up()
         return page
 
@@ -185,9 +181,7 @@ class Account:
                 f"The ledger of {ledger.client} is a simulation's, whose noise can be recomputed: "
                 "there is nothing to enter. If its proxies were released, no budget helps."
             )
-        return LedgerPage(
-            self, EVERY, "unknown", ledger, study, "DP-SGD"
-        ).catch_up()
+        return LedgerPage(self, EVERY, "unknown", ledger, study).catch_up()
 
     def check_unit(self, ledger: Ledger) -> None:
         """Refuse a ledger that protects something else than the account does."""
@@ -223,7 +217,7 @@ class LedgerPage:
     ids: str
     ledger: Ledger
     study: str
-    mechanism: str
+    mechanism: str = "DP-SGD"
 
     @cached_property
     def _identity(self) -> str:
@@ -238,10 +232,9 @@ class LedgerPage:
         return self._spent(self.account.entries(), own)
 
     def _spent(self, entries: Sequence[Entry], own: Sequence[Segment]) -> Spent:
-        counted = [
-            entry.charge.segment
-            for entry in self.account.overlapping(self.dataset, entries)
-        ]
+        counted = []
+        for entry in self.account.overlapping(self.dataset, entries):
+            counted.append(entry.charge.segment)
         # What a ledger in memory or a simulation has spent is on no real entry.
         if self.ledger.simulated or not self._identity:
             counted += own
