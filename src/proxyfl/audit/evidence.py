@@ -11,7 +11,7 @@ and nothing else. A single canary's gradients are taken to be c_ti in the few ea
 R_t reaches, too: sum_s R_ts c_si = r_t c_ti, with r_t the sum of R's row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from proxyfl.audit.bounds import Array
 from proxyfl.audit.canaries import clipped_gradients
-from proxyfl.audit.observe import Observation
+from proxyfl.audit.observe import Observation, Progress, silent
 from proxyfl.audit.undo import undo
-
-Array = npt.NDArray[np.float64]
 
 _TINY = 1e-8
 """No noise at all would divide by zero."""
@@ -56,9 +55,7 @@ class Evidence:
     peers: Sequence[Mapping[int, npt.NDArray[np.float32]]]
 
 
-def collect(
-    observation: Observation, progress: Callable[[int], None] = lambda _rounds: None
-) -> Evidence:
+def collect(observation: Observation, progress: Progress = silent) -> Evidence:
     """Go through the released proxies, round by round."""
     seen = observation.audited
     mechanism = observation.mechanism

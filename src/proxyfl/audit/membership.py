@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from proxyfl.audit.bounds import Array, Mask
 from proxyfl.audit.shadows import TARGETS, Shadow
 from proxyfl.curves import Curve
 from proxyfl.errors import ConfigError
-
-Array = npt.NDArray[np.float64]
 
 FEWEST_SHADOWS = 8
 _POINTS = 61
@@ -48,7 +46,7 @@ def attack(shadows: Sequence[Shadow]) -> dict[str, Curve]:
     return found
 
 
-def likelihood_ratios(answers: Array, members: npt.NDArray[np.bool_]) -> Array:
+def likelihood_ratios(answers: Array, members: Mask) -> Array:
     """Each federation's scores (federations, records), by all the others.
 
     NaN where a record was in all the others or in none of them.
@@ -63,7 +61,7 @@ def likelihood_ratios(answers: Array, members: npt.NDArray[np.bool_]) -> Array:
     return scores
 
 
-def _fit(answers: Array, chosen: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+def _fit(answers: Array, chosen: Mask) -> tuple[Array, float]:
     """Each record's mean over the chosen federations, and the spread around it over all records."""
     counts = chosen.sum(axis=0)
     sums = np.where(chosen, answers, 0.0).sum(axis=0)

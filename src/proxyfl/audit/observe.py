@@ -42,6 +42,13 @@ from proxyfl.transport.memory import MemoryTransport
 MOST_CANARIES = 600
 MOST_ANCHORS = 64
 
+Progress = Callable[[int], None]
+"""Hears how many rounds, or federations, are done."""
+
+
+def silent(_done: int) -> None:
+    """Tells nobody."""
+
 
 @dataclass(frozen=True)
 class Mechanism:
@@ -101,7 +108,7 @@ def observe(
     method: str,
     client: int = 0,
     canaries: int | None = None,
-    progress: Callable[[int], None] = lambda _rounds: None,
+    progress: Progress = silent,
 ) -> Observation:
     """Run ``config`` with planted canaries in place of the records of ``client``, and watch."""
     if not config.privacy.enabled:
@@ -233,7 +240,7 @@ def _watching(
 def watched_run(
     prepared: Prepared,
     method: str,
-    progress: Callable[[int], None] = lambda _rounds: None,
+    progress: Progress = silent,
 ) -> tuple[list[Client], dict[int, Seen]]:
     """Run all rounds; the clients as they are at the end, and what peers saw of each."""
     config = prepared.config

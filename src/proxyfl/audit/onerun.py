@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxyfl.audit import bounds
-from proxyfl.audit.bounds import Guesses
-from proxyfl.audit.evidence import Array, Evidence
+from proxyfl.audit.bounds import Array, Guesses
+from proxyfl.audit.evidence import Evidence
 from proxyfl.audit.observe import Observation
 
 

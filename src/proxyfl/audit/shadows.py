@@ -19,7 +19,7 @@ Guarantees:
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,10 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl._files import read_text, write_text, writing
 from proxyfl.audit.observe import (
+    Progress,
     check_client,
     initial_model,
+    silent,
     watched_run,
     with_records,
 )
@@ -63,7 +65,7 @@ def train(
     *,
     client: int = 0,
     record: Path | None = None,
-    progress: Callable[[int], None] = lambda _federations: None,
+    progress: Progress = silent,
 ) -> list[Shadow]:
     """``count`` shadow federations; with ``record`` given, those in it are read, new ones added."""
     if not config.privacy.enabled:

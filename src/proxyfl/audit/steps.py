@@ -31,7 +31,8 @@ import numpy as np
 from scipy import stats
 
 from proxyfl._validate import number
-from proxyfl.audit.evidence import Array, Evidence
+from proxyfl.audit.bounds import Array
+from proxyfl.audit.evidence import Evidence
 from proxyfl.audit.observe import Observation
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import AccountingWarning, Segment, pld_of

@@ -10,12 +10,11 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory, pixels
-from proxyfl.data.images.rule import pillow
+from proxyfl.data.images.rule import Pixels, pillow
 from proxyfl.errors import DataError
 
 # How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and
@@ -90,7 +89,7 @@ def _visible(root: Path, pattern: str = "*") -> list[Path]:
     return sorted(path for path in found if not path.name.startswith("."))
 
 
-def _stack(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
+def _stack(files: Sequence[Path]) -> Pixels:
     """All images as one array (N, C, H, W)."""
     first = read_image(files[0])
     stacked = np.empty((len(files), *first.shape), dtype=np.uint8)
@@ -105,7 +104,7 @@ def _stack(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
     return stacked.transpose(0, 3, 1, 2)
 
 
-def read_image(file: Path) -> npt.NDArray[np.uint8]:
+def read_image(file: Path) -> Pixels:
     """One image as (H, W, C)."""
     image_module = pillow(file)
     try:
@@ -126,6 +125,6 @@ def read_image(file: Path) -> npt.NDArray[np.uint8]:
     return values if values.ndim == 3 else values[:, :, None]
 
 
-def _size(image: npt.NDArray[np.uint8]) -> str:
+def _size(image: Pixels) -> str:
     height, width, channels = image.shape
     return f"{width}x{height} pixels of {channels} channel{'s' if channels > 1 else ''}"

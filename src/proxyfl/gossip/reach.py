@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from proxyfl.gossip.routes import routes
 from proxyfl.gossip.topology import Columns, Topology, check_columns
 
+Counts = NDArray[np.int64]
+Heard = NDArray[np.uint8]
+"""Row k, bit j: whether something of client j is in what k holds."""
 
-def reach(topology: Topology, n: int, rounds: int) -> NDArray[np.int64]:
+
+def reach(topology: Topology, n: int, rounds: int) -> Counts:
     """Entry [t, j]: how many clients, j among them if it does, hold some of j's starting mass after
     t + 1 rounds."""
     counts = np.empty((rounds, n), dtype=np.int64)
@@ -68,9 +72,8 @@ def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
 
 def _spread(
     topology: Topology, n: int, rounds: int, *, trains: bool = False
-) -> Iterator[NDArray[np.uint8]]:
-    """Row k, bit j: whether something of client j is in what k holds; one boolean product with P(t)
-    per round."""
+) -> Iterator[Heard]:
+    """What has spread after each round: one boolean product with P(t) per round."""
     own = np.packbits(np.eye(n, dtype=np.uint8), axis=1)
     heard = own
     for round in range(rounds):
@@ -85,7 +88,7 @@ def _spread(
 
 def _layers(
     columns: Columns,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+) -> Iterator[tuple[Counts, Counts]]:
     """The edges as (receivers, senders), cut so that no receiver stands twice in one part: indexed
     OR needs that."""
     counts = list(map(len, columns))
@@ -109,5 +112,5 @@ def _layers(
     )
 
 
-def _unpacked(heard: NDArray[np.uint8], n: int) -> NDArray[np.uint8]:
+def _unpacked(heard: Heard, n: int) -> Heard:
     return np.unpackbits(heard, axis=1, count=n)

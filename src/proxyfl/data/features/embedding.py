@@ -3,7 +3,7 @@
 The store keeps labels, sites, persons, parts and order, so that it divides as its source does.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from proxyfl.data.features.backbones import build
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import PARTS, Content, Entry, Head
 from proxyfl.data.stores.reading import Stored
-from proxyfl.data.stores.writing import Array, write_store
+from proxyfl.data.stores.writing import Advance, Array, write_store
 
 BATCH = 64
 """Images that are embedded at once."""
@@ -29,7 +29,7 @@ def embed(
     model: str,
     options: Mapping[str, Any] | None = None,
     *,
-    advance: Callable[[int], None] = lambda count: None,
+    advance: Advance = lambda count: None,
 ) -> Head:
     """Write the features that ``model`` gives of all images of ``dataset`` to a store."""
     module, features = build(model, dataset.shape, options)

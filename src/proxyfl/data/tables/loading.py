@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from proxyfl._validate import choice, number
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples
-from proxyfl.data.tables.encoding import encode
+from proxyfl.data.tables.encoding import Codes, encode
 from proxyfl.data.tables.faults import (
     KINDS,
     SHOWN,
@@ -32,8 +31,6 @@ from proxyfl.data.tables.schema import Schema, to_toml
 from proxyfl.data.tables.scratch import Scratch
 from proxyfl.errors import DataError
 from proxyfl.seeds import numpy_stream
-
-Codes = npt.NDArray[np.int64]
 
 FAULTS = {
     "refuse": "a file with faults is refused",

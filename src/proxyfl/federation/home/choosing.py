@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -249,7 +248,7 @@ def _losses(logits: Array, y: Labels) -> Array:
 
 
 def _folds(
-    y: Labels, persons: npt.NDArray[np.int64] | None, seed: int
+    y: Labels, persons: Labels | None, seed: int
 ) -> Iterator[tuple[Labels, Labels]]:
     """Persons in folds, drawn class by class so that rare classes are in as many as they can."""
     generator = np.random.default_rng(seed)

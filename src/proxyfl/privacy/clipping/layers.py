@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.rowwise.axes import BATCH, Rows, Times
+from proxyfl.privacy.terms import convolutions
 from proxyfl.privacy.terms.product import Product
 from proxyfl.privacy.terms.term import Lookup, Materialised, Outer, Term
 
@@ -147,116 +148,12 @@ def convolution(use: Use) -> list[Term]:
     """Terms of a convolution in one, two or three dimensions; groups, strides and dilation."""
     terms: list[Term] = []
     if use.learns("weight"):
-        geometry = _geometry(use)
         images = use.examples_first("input").flatten(0, 1)
-        padded = (
-            F.pad(images, geometry.padding) if any(geometry.padding) else images
-        )
-        form = _grouped if geometry.groups > 1 else _ungrouped
-        terms.append(form(use, geometry, padded, use.g))
+        terms.append(convolutions.term(use.inputs, images, use.g))
     if use.learns("bias"):
         gradients = use.g.flatten(3).sum((1, 3))
         terms.append(Materialised(use.inputs["bias"], gradients))
     return terms
-
-
-@dataclass(frozen=True)
-class _Geometry:
-    """A convolution's settings, one number per dimension; padding as ``F.pad`` takes it."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]
-    groups: int
-
-    def windows(self, padded: Tensor, out: torch.Size) -> Tensor:
-        """A view of padded inputs as (images, channels, *kernel, *out)."""
-        images, channels, *_ = padded.shape
-        spatial = padded.stride()[2:]
-        inner = [s * d for s, d in zip(spatial, self.dilation, strict=True)]
-        outer = [s * d for s, d in zip(spatial, self.stride, strict=True)]
-        strides = (padded.stride(0), padded.stride(1), *inner, *outer)
-        return padded.as_strided((images, channels, *self.kernel, *out), strides)
-
-
-def _geometry(use: Use) -> _Geometry:
-    kernel = tuple(use.inputs["weight"].shape[2:])
-
-    def each(name: str) -> tuple[int, ...]:
-        value = tuple(use.inputs[name])
-        return value * len(kernel) if len(value) == 1 else value
-
-    dilation = each("dilation")
-    padding: list[int] = []
-    for d, k in reversed(list(enumerate(kernel))):
-        if use.inputs["padding"] == "valid":
-            padding += [0, 0]
-        elif use.inputs["padding"] == "same":
-            total = dilation[d] * (k - 1)
-            padding += [total // 2, total - total // 2]
-        else:
-            padding += [each("padding")[d]] * 2
-    return _Geometry(
-        kernel, each("stride"), dilation, tuple(padding), use.inputs["groups"]
-    )
-
-
-def _ungrouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
-    """``padded`` is (n * m, channels, ...), ``g`` (n, m, p, *out): m images per example."""
-    n, m, p = g.shape[:3]
-    out = g.shape[3:]
-    weight = use.inputs["weight"]
-
-    def unfold(i: int, j: int) -> Tensor:
-        windows = geometry.windows(padded[i * m : j * m], out).reshape(
-            (j - i) * m, -1, out.numel()
-        )
-        if m == 1:
-            return windows
-        return windows.view(j - i, m, -1, out.numel()).transpose(1, 2).flatten(2)
-
-    def outputs(i: int, j: int) -> Tensor:
-        return g[i:j].flatten(3).transpose(1, 2).reshape(j - i, p, -1)
-
-    def contract(c: Tensor) -> Tensor:
-        scaled = g * c.view(-1, *[1] * (g.dim() - 1))
-        return _weight_gradient(weight, geometry, padded, scaled.flatten(0, 1))
-
-    return Product(weight, padded, g, m * out.numel(), unfold, outputs, contract, n)
-
-
-def _weight_gradient(
-    weight: Tensor, geometry: _Geometry, padded: Tensor, g: Tensor
-) -> Tensor:
-    """The ordinary, summed weight gradient, by the backend's own kernel."""
-    none = [0] * len(geometry.kernel)
-    result: tuple[Tensor, Tensor, Tensor] = aten.convolution_backward(
-        g,
-        padded,
-        weight.detach(),
-        None,
-        list(geometry.stride),
-        none,
-        list(geometry.dilation),
-        False,
-        none,
-        geometry.groups,
-        [False, True, False],
-    )
-    return result[1]
-
-
-def _grouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
-    """Groups see only their own channels, so a per-example gradient is small: it is formed and
-    kept."""
-    n, m = g.shape[:2]
-    out = g.shape[3:]
-    weight = use.inputs["weight"]
-    rows = n * m * geometry.groups
-    windows = geometry.windows(padded, out).reshape(rows, -1, out.numel())
-    gradients = torch.bmm(g.reshape(rows, -1, out.numel()), windows.transpose(1, 2))
-    return Materialised(weight, gradients.view(n, m, *weight.shape).sum(1))
 
 
 def group_norm(use: Use) -> list[Term]:

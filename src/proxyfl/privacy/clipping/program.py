@@ -11,8 +11,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from proxyfl.errors import ModelError
@@ -47,13 +48,13 @@ class Recorded(NamedTuple):
 class _Site:
     """An operation of the graph in which weights meet examples."""
 
-    node: fx.Node
+    node: Node
     inputs: dict[str, Any]
     axes: dict[str, Any]
     output: Rows
 
     @cached_property
-    def tensors(self) -> list[fx.Node]:
+    def tensors(self) -> list[Node]:
         """The graph's tensors among the inputs, in order."""
         return nodes_in(self.inputs)
 
@@ -63,7 +64,7 @@ class _Site:
         numbers = {node: number for number, node in enumerate(self.tensors)}
         places = {}
         for name, value in self.inputs.items():
-            if isinstance(value, fx.Node):
+            if isinstance(value, Node):
                 places[name] = numbers[value]
         return places
 
@@ -93,7 +94,7 @@ class _Site:
         values = dict(zip(self.tensors, recorded.inputs, strict=True))
 
         def fill(value: Any) -> Any:
-            return values[value] if isinstance(value, fx.Node) else value
+            return values[value] if isinstance(value, Node) else value
 
         filled: dict[str, Any] = pytree.tree_map(fill, self.inputs)
         return filled
@@ -103,7 +104,7 @@ class Program:
     """The compiled graph of one model. Reads parameters and buffers from the model at every run."""
 
     def __init__(
-        self, model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]
+        self, model: nn.Module, trace: Trace, axes: dict[Node, Axes]
     ) -> None:
         self._sites = _sites(model, trace, axes)
         self._module = _compile(trace, self._sites)
@@ -186,9 +187,7 @@ def _pulled_back(derived: list[Term], weights: list[Tensor]) -> list[Term]:
     return found
 
 
-def _sites(
-    model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]
-) -> list[_Site]:
+def _sites(model: nn.Module, trace: Trace, axes: dict[Node, Axes]) -> list[_Site]:
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
     depends = {node for node, name in trace.weights.items() if name in learning}
     sites: list[_Site] = []
@@ -207,29 +206,29 @@ def _sites(
                 f"{describe(node)}: a weight is used in place or for several results"
             )
         where = pytree.tree_map(
-            lambda v: axes[v] if isinstance(v, fx.Node) else None, inputs
+            lambda v: axes[v] if isinstance(v, Node) else None, inputs
         )
         sites.append(_Site(node, inputs, where, output))
     return sites
 
 
-def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
+def _compile(trace: Trace, sites: list[_Site]) -> GraphModule:
     """A module that maps (n, examples, *weights) to (logits, what was recorded at each site)."""
-    graph = fx.Graph()
+    graph = Graph()
     count = graph.placeholder("n")
     examples = graph.placeholder("examples")
-    known: dict[fx.Node, fx.Node] = {trace.examples: examples}
+    known: dict[Node, Node] = {trace.examples: examples}
     for number, node in enumerate(trace.weights):
         known[node] = graph.placeholder(f"weight_{number}")
 
     def put(value: Any) -> Any:
         if isinstance(value, Times):
             return graph.call_function(operator.mul, (count, value.factor))
-        return known[value] if isinstance(value, fx.Node) else value
+        return known[value] if isinstance(value, Node) else value
 
     if _writing(trace):  # perhaps to the caller's batch
         known[trace.examples] = graph.call_function(torch.clone, (examples,))
-    found: dict[fx.Node, fx.Node] = {}
+    found: dict[Node, Node] = {}
     at = {site.node: site for site in sites}
     for node in trace.graph.nodes:
         if node.op == "get_attr":
@@ -243,7 +242,7 @@ def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
                 tensors = [known[each] for each in at[node].tensors]
                 found[node] = graph.call_function(_record, (known[node], tensors))
     graph.output((known[trace.output], [found[site.node] for site in sites]))
-    return fx.GraphModule(dict(trace.constants), graph)
+    return GraphModule(dict(trace.constants), graph)
 
 
 def _call(
@@ -262,12 +261,12 @@ def _call(
     return tuple(args), kwargs
 
 
-def _writing(trace: Trace) -> list[fx.Node]:
+def _writing(trace: Trace) -> list[Node]:
     """The operations that write to a tensor they were given."""
     return [node for node in trace.steps if base_name(node)[1]]
 
 
-def _shared_draw(trace: Trace, axes: dict[fx.Node, Axes]) -> str | None:
+def _shared_draw(trace: Trace, axes: dict[Node, Axes]) -> str | None:
     """An operation whose random numbers several examples share, in words; None if there is none."""
     for node in trace.steps:
         tags = getattr(node.target, "tags", ())

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -68,12 +69,12 @@ class Recording:
 
     ``node.meta["val"]`` is the ``Layout`` of the node's tensor, or a list of them."""
 
-    graph: fx.Graph
+    graph: Graph
     constants: dict[str, Tensor]
 
-    def compiled(self) -> fx.GraphModule:
+    def compiled(self) -> GraphModule:
         """The graph as a function of tensors in the order of its placeholders."""
-        return fx.GraphModule(dict(self.constants), self.graph)
+        return GraphModule(dict(self.constants), self.graph)
 
 
 def record(model: nn.Module, x: Tensor) -> Recording:
@@ -130,9 +131,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     def __init__(self, inputs: Iterable[Tensor], weights: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._graph = fx.Graph()
+        self._graph = Graph()
         self._constants: dict[str, Tensor] = {}
-        self._nodes: dict[int, fx.Node | tuple[fx.Node, int]] = {}
+        self._nodes: dict[int, Node | tuple[Node, int]] = {}
         self._known: set[int] = set()
         self._alive: list[Tensor] = []  # no address is given out twice
         self._learning = True
@@ -200,7 +201,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
                 if isinstance(value, Tensor) and _memory(value) in self._weights:
                     raise Untraceable(f"{func} writes to a weight")
 
-    def _note(self, func: Any, args: Any, kwargs: Any) -> fx.Node:
+    def _note(self, func: Any, args: Any, kwargs: Any) -> Node:
         self._set_grad(torch.is_grad_enabled())
         if func is aten.lift_fresh.default:
             # The graph must not hand out its constant to be written to.
@@ -222,9 +223,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             raise Untraceable(f"an operation is given a {type(value).__name__}")
         return value
 
-    def _node(self, tensor: Tensor) -> fx.Node:
+    def _node(self, tensor: Tensor) -> Node:
         found = self._nodes.get(id(tensor))
-        if isinstance(found, fx.Node):
+        if isinstance(found, Node):
             return found
         if found is None:
             name = f"constant_{len(self._constants)}"
@@ -235,12 +236,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._bind(tensor, node)
         return node
 
-    def _bind(self, tensor: Tensor, node: fx.Node) -> None:
+    def _bind(self, tensor: Tensor, node: Node) -> None:
         node.meta["val"] = _layout(tensor)
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 
-    def _bind_output(self, node: fx.Node, output: Any, *, fixed: bool) -> None:
+    def _bind_output(self, node: Node, output: Any, *, fixed: bool) -> None:
         if isinstance(output, Tensor):
             self._bind(output, node)
             several = [output]

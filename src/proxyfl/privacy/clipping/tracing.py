@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.clipping.recording import (
@@ -49,17 +50,17 @@ class Traced:
 class Trace:
     """The graph, what each node does, and which placeholder is which parameter or buffer."""
 
-    graph: fx.Graph
-    steps: dict[fx.Node, Traced]
-    weights: dict[fx.Node, str]
-    examples: fx.Node
+    graph: Graph
+    steps: dict[Node, Traced]
+    weights: dict[Node, str]
+    examples: Node
     constants: dict[str, Tensor]
 
     @property
-    def output(self) -> fx.Node:
+    def output(self) -> Node:
         """The node of the logits."""
         value = next(iter(reversed(self.graph.nodes))).args[0]
-        if not isinstance(value, fx.Node):
+        if not isinstance(value, Node):
             raise Untraceable("its output is not one tensor")
         return value
 
@@ -69,12 +70,12 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
     examples = made_up(FEW + MORE)
     few = record(model, examples[:FEW].clone())
     more = record(model, examples[FEW:].clone())
-    steps: dict[fx.Node, Traced] = {}
+    steps: dict[Node, Traced] = {}
     constants: dict[str, Tensor] = {}
-    placeholders: list[fx.Node] = []
+    placeholders: list[Node] = []
     if len(few.graph.nodes) != len(more.graph.nodes):
         raise Untraceable("the operations depend on the number of examples")
-    pairs: dict[fx.Node, fx.Node] = {}
+    pairs: dict[Node, Node] = {}
     for node, other in zip(few.graph.nodes, more.graph.nodes, strict=True):
         if (node.op, node.target) != (other.op, other.target):
             raise Untraceable("the operations depend on the number of examples")
@@ -90,7 +91,7 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
     return Trace(few.graph, steps, weights, examples_node, constants)
 
 
-def sizes(node: fx.Node, other: fx.Node) -> Any:
+def sizes(node: Node, other: Node) -> Any:
     """The symbolic shape, or list of shapes, of a pair of nodes."""
     few: Any = node.meta.get("val")
     more: Any = other.meta.get("val")
@@ -115,7 +116,7 @@ def _constant(few: Recording, more: Recording, name: str) -> Tensor:
     return one
 
 
-def _merge(node: fx.Node, other: fx.Node, pairs: dict[fx.Node, fx.Node]) -> Traced:
+def _merge(node: Node, other: Node, pairs: dict[Node, Node]) -> Traced:
     inputs = _by_name(node)
     others = _by_name(other)
     few, layout = pytree.tree_flatten(inputs)
@@ -135,7 +136,7 @@ def _merge(node: fx.Node, other: fx.Node, pairs: dict[fx.Node, fx.Node]) -> Trac
     return Traced(node.target, inputs, shape)
 
 
-def _by_name(node: fx.Node) -> dict[str, Any]:
+def _by_name(node: Node) -> dict[str, Any]:
     """The arguments of a call by their names, defaults filled in."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -159,8 +160,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _same(few: Any, more: Any, pairs: dict[fx.Node, fx.Node], node: fx.Node) -> Any:
-    if isinstance(few, fx.Node):
+def _same(few: Any, more: Any, pairs: dict[Node, Node], node: Node) -> Any:
+    if isinstance(few, Node):
         if pairs.get(few) is not more:
             raise Untraceable("the operations depend on the number of examples")
         return few

@@ -18,7 +18,7 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch.fx import Node
 
 from proxyfl.privacy.clipping.recording import Layout
 from proxyfl.privacy.clipping.tracing import Trace
@@ -28,10 +28,10 @@ from proxyfl.privacy.rowwise.step import Axes, Step, Unproven, base_name, descri
 from proxyfl.privacy.rowwise.whitelist import OPERATIONS, SIZED
 
 
-def prove(trace: Trace) -> dict[fx.Node, Axes]:
+def prove(trace: Trace) -> dict[Node, Axes]:
     """The examples' axis in each tensor of the graph; raises ``Unproven``."""
-    axes: dict[fx.Node, Axes] = {}
-    shapes: dict[fx.Node, Any] = {}
+    axes: dict[Node, Axes] = {}
+    shapes: dict[Node, Any] = {}
     for node in trace.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             axes[node] = Rows(0) if node is trace.examples else None
@@ -106,10 +106,10 @@ def _check_shape(
         )
 
 
-def _picks(node: fx.Node) -> bool:
+def _picks(node: Node) -> bool:
     return node.target is operator.getitem
 
 
-def _picked(step: Step, shapes: dict[fx.Node, Any]) -> Any:
+def _picked(step: Step, shapes: dict[Node, Any]) -> Any:
     several = shapes[step.inputs["0"]]
     return several[step.inputs["1"]]

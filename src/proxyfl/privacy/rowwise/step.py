@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from torch import fx
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.clipping.tracing import Traced
@@ -22,10 +22,10 @@ class Unproven(Exception):
 class Step:
     """One operation of the graph, as the functions of the table see it."""
 
-    node: fx.Node
+    node: Node
     traced: Traced
-    axes: dict[fx.Node, Axes]
-    shapes: dict[fx.Node, Any]
+    axes: dict[Node, Axes]
+    shapes: dict[Node, Any]
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -44,13 +44,13 @@ class Step:
     def named(self) -> Iterator[str]:
         """The names of the inputs that are tensors."""
         for name, value in self.inputs.items():
-            if isinstance(value, fx.Node):
+            if isinstance(value, Node):
                 yield name
 
     def rows(self, name: str) -> Rows | None:
         """The examples' axis in the input ``name``; None for a constant."""
         value = self.inputs.get(name)
-        return self.axes[value] if isinstance(value, fx.Node) else None
+        return self.axes[value] if isinstance(value, Node) else None
 
     def shape_of(self, name: str) -> tuple[int | Times, ...]:
         shape: tuple[int | Times, ...] = self.shapes[self.inputs[name]]
@@ -59,7 +59,7 @@ class Step:
     def rank(self, name: str) -> int:
         return len(self.shape_of(name))
 
-    def tensors(self) -> list[fx.Node]:
+    def tensors(self) -> list[Node]:
         """All tensors among the inputs, those in lists included."""
         return nodes_in(self.inputs)
 
@@ -100,13 +100,13 @@ class Step:
         raise Unproven(f"{describe(self.node)}: {why}")
 
 
-def nodes_in(inputs: dict[str, Any]) -> list[fx.Node]:
+def nodes_in(inputs: dict[str, Any]) -> list[Node]:
     """The graph's tensors among some inputs, those in lists included, in order."""
     leaves = pytree.tree_leaves(inputs)
-    return [value for value in leaves if isinstance(value, fx.Node)]
+    return [value for value in leaves if isinstance(value, Node)]
 
 
-def base_name(node: fx.Node) -> tuple[str, bool]:
+def base_name(node: Node) -> tuple[str, bool]:
     """The name of an operation without its namespace, and whether it works in place."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -119,12 +119,12 @@ def base_name(node: fx.Node) -> tuple[str, bool]:
     return name.removesuffix("_"), True
 
 
-def describe(node: fx.Node) -> str:
+def describe(node: Node) -> str:
     """An operation and the line of the model that called it, for people."""
     return f"{base_name(node)[0]} ({node.name})"
 
 
-def aligned(step: Step, nodes: list[fx.Node], rank: int) -> Rows:
+def aligned(step: Step, nodes: list[Node], rank: int) -> Rows:
     found: set[Rows] = set()
     for node in nodes:
         rows = step.axes[node]
