@@ -64,7 +64,12 @@ class Guesses:
             )
 
 
-def steinke(guesses: Guesses, *, delta: float, confidence: float) -> float:
+def steinke(
+    guesses: Guesses,
+    *,
+    delta: float,
+    confidence: float,
+) -> float:
     """The largest epsilon that the guesses contradict, whatever the mechanism."""
 
     def contradicted(epsilon: float) -> float:
@@ -74,7 +79,12 @@ def steinke(guesses: Guesses, *, delta: float, confidence: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def f_dp(guesses: Guesses, *, delta: float, confidence: float) -> float:
+def f_dp(
+    guesses: Guesses,
+    *,
+    delta: float,
+    confidence: float,
+) -> float:
     """The largest epsilon that the guesses contradict, for Gaussian trade-off curves."""
     if guesses.right == 0:
         return 0.0
@@ -145,7 +155,11 @@ def ideal(
         took_part = generator.random(canaries) < 0.5
         scores = generator.standard_normal(canaries) + distance * took_part
         value, _ = best(
-            scores, took_part, delta=delta, confidence=confidence, bound=bound
+            scores,
+            took_part,
+            delta=delta,
+            confidence=confidence,
+            bound=bound,
         )
         found.append(value)
     return float(np.mean(found))
@@ -170,7 +184,11 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(optimize.brentq(gap, 1e-9, high, xtol=1e-10))
 
 
-def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
+def _chance(
+    guesses: Guesses,
+    epsilon: float,
+    delta: float,
+) -> float:
     """Steinke et al., Thm 5.2: the chance of so many right guesses under (epsilon, delta)-DP."""
     right = guesses.right
     W = stats.binom(guesses.made, 1 / (1 + math.exp(-epsilon)))
@@ -203,7 +221,9 @@ def _excess(guesses: Guesses, mu: float, error: float) -> float:
 
 
 def _largest(
-    contradicted: Callable[[float], float], delta: float, confidence: float
+    contradicted: Callable[[float], float],
+    delta: float,
+    confidence: float,
 ) -> float:
     """The root of a function that falls in epsilon; 0 if even epsilon 0 is not contradicted."""
     number("delta", delta, above=0, below=1)

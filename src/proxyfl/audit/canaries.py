@@ -108,14 +108,22 @@ def make(
     return Canaries(x.reshape(-1, *shape), labels, planted, anchors)
 
 
-def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
+def _directions(
+    count: int,
+    width: int,
+    generator: torch.Generator,
+) -> Tensor:
     """``count`` orthonormal rows of length ``width``."""
     gaussian = torch.randn(width, count, generator=generator)
     columns: Tensor = torch.linalg.qr(gaussian).Q
     return columns.T
 
 
-def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
+def fitted(
+    canaries: Canaries,
+    model: nn.Module,
+    clip_norm: float,
+) -> Canaries:
     """The canaries, enlarged until nine of ten gradients at ``model`` exceed the clip norm five
     times.
 
@@ -132,7 +140,11 @@ def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
     return canaries
 
 
-def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
+def gradients(
+    model: nn.Module,
+    theta: Tensor,
+    canaries: Canaries,
+) -> Tensor:
     """Each canary's gradient of the cross-entropy at the parameters ``theta``: (count, size)."""
     names = []
     for name, value in model.named_parameters():
@@ -141,7 +153,11 @@ def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
     pieces = params.split(model, theta.detach())
     at = dict(zip(names, pieces, strict=True))
 
-    def loss(values: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
+    def loss(
+        values: dict[str, Tensor],
+        x: Tensor,
+        label: Tensor,
+    ) -> Tensor:
         logits = functional_call(model, values, (x[None],))
         return functional.cross_entropy(logits, label[None])
 
@@ -157,7 +173,10 @@ def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
 
 
 def clipped_gradients(
-    model: nn.Module, theta: Tensor, canaries: Canaries, clip_norm: float
+    model: nn.Module,
+    theta: Tensor,
+    canaries: Canaries,
+    clip_norm: float,
 ) -> Tensor:
     """The same, each clipped to ``clip_norm`` and in units of it."""
     rows = gradients(model, theta, canaries)

@@ -124,7 +124,11 @@ def audit(
     number("confidence", confidence, above=0.5, below=1)
     name = method_of(config, method)
     observation = observe(
-        config, method=name, client=client, canaries=canaries, progress=progress
+        config,
+        method=name,
+        client=client,
+        canaries=canaries,
+        progress=progress,
     )
     evidence = collect(observation, progress)
     measured = steps.measure(evidence, observation, confidence=confidence)

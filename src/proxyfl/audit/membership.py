@@ -80,7 +80,10 @@ def _log_normal(x: Array, mean: Array, spread: float) -> Array:
 
 
 def as_dict(
-    curves: dict[str, Curve], *, federations: int, client: int
+    curves: dict[str, Curve],
+    *,
+    federations: int,
+    client: int,
 ) -> dict[str, Any]:
     """Plain data, for JSON: the rates that are quoted, and the curve at rates for log axes."""
     targets = []

@@ -130,7 +130,15 @@ def observe(
     everyone, seen = watched_run(audited, method, progress)
     mechanism = _mechanism(audited, method, client)
     claimed = everyone[client].ledger.epsilon()
-    return Observation(method, client, mechanism, planted, model, seen, claimed)
+    return Observation(
+        method,
+        client,
+        mechanism,
+        planted,
+        model,
+        seen,
+        claimed,
+    )
 
 
 def check_client(prepared: Prepared, client: int) -> None:
@@ -165,7 +173,13 @@ def _canaries(
     dataset = prepared.dataset
     generator = stream(prepared.config.seed, "canaries", client)
     anchors = min(MOST_ANCHORS, size // 8, count)
-    made = make(count, dataset.shape, dataset.classes, generator, anchors=anchors)
+    made = make(
+        count,
+        dataset.shape,
+        dataset.classes,
+        generator,
+        anchors=anchors,
+    )
     return fitted(made, model, prepared.assembly(method).dp(client).clip_norm)
 
 
@@ -214,7 +228,9 @@ def with_records(
 
 
 def _watching(
-    inner: Exchange, starts: dict[int, Tensor], notes: Mapping[int, Seen]
+    inner: Exchange,
+    starts: dict[int, Tensor],
+    notes: Mapping[int, Seen],
 ) -> Exchange:
     """``inner``, with what it moves noted; ``starts`` is where each client's round starts."""
 
@@ -270,7 +286,11 @@ def watched_run(
     return clients, seen
 
 
-def _mechanism(prepared: Prepared, method: str, client: int) -> Mechanism:
+def _mechanism(
+    prepared: Prepared,
+    method: str,
+    client: int,
+) -> Mechanism:
     config = prepared.config
     assembly = prepared.assembly(method)
     dp = assembly.dp(client)

@@ -50,7 +50,10 @@ def scores(evidence: Evidence, sampling_rate: float) -> Array:
 
 
 def guess(
-    evidence: Evidence, observation: Observation, *, confidence: float
+    evidence: Evidence,
+    observation: Observation,
+    *,
+    confidence: float,
 ) -> OneRun:
     """Guess, compare with the coins, and bound."""
     canaries = observation.canaries
@@ -61,7 +64,11 @@ def guess(
         found, planted, delta=delta, confidence=confidence
     )
     by_point, _ = bounds.best(
-        found, planted, delta=delta, confidence=confidence, bound=bounds.steinke
+        found,
+        planted,
+        delta=delta,
+        confidence=confidence,
+        bound=bounds.steinke,
     )
     ideal = bounds.ideal(
         observation.claimed.best,

@@ -98,14 +98,22 @@ def train(
     return found
 
 
-def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
+def _shadow(
+    prepared: Prepared,
+    client: int,
+    number: int,
+) -> Shadow:
     seed = prepared.config.seed
     pool = gathered(prepared.clients[client].examples)
     generator = stream(seed, "members", client, number)
     members = torch.rand(len(pool), generator=generator) < 0.5
     examples = InMemory(pool.x[members], pool.labels[members])
     planted = with_records(
-        prepared, METHOD, client, examples, expected=len(pool) // 2
+        prepared,
+        METHOD,
+        client,
+        examples,
+        expected=len(pool) // 2,
     )
     config = replace(planted.config, seed=derive(seed, "shadow", number))
     no_privacy = replace(config.privacy, enabled=False)

@@ -75,7 +75,10 @@ class Steps:
 
 
 def measure(
-    evidence: Evidence, observation: Observation, *, confidence: float
+    evidence: Evidence,
+    observation: Observation,
+    *,
+    confidence: float,
 ) -> Steps:
     """Measure and bound; ``epsilon`` composes."""
     number("confidence", confidence, above=0, below=1)
@@ -100,7 +103,11 @@ def measure(
     )
 
 
-def _share(evidence: Evidence, weights: Array, error: float) -> tuple[float, float]:
+def _share(
+    evidence: Evidence,
+    weights: Array,
+    error: float,
+) -> tuple[float, float]:
     """The mean share and the margin below it, by a t interval over rounds."""
     rounds = len(weights)
     total = float(weights @ evidence.lengths)
@@ -112,7 +119,11 @@ def _share(evidence: Evidence, weights: Array, error: float) -> tuple[float, flo
     return share, quantile * spread
 
 
-def _noise(evidence: Evidence, weights: Array, error: float) -> tuple[float, float]:
+def _noise(
+    evidence: Evidence,
+    weights: Array,
+    error: float,
+) -> tuple[float, float]:
     """The noise of a step: its harmonic mean over the rounds, and an upper bound of that."""
     freedoms = evidence.freedoms
     # An estimated variance's inverse is too large by f / (f - 2) on average.
@@ -165,7 +176,11 @@ def _steady(evidence: Evidence, observation: Observation) -> bool | None:
     return bool(chance > _IRREGULAR)
 
 
-def _multiplier(share: float, noise: float, observation: Observation) -> float:
+def _multiplier(
+    share: float,
+    noise: float,
+    observation: Observation,
+) -> float:
     """The noise multiplier of a record that is drawn at the stated rate and adds this share."""
     if share <= 0:
         return math.inf

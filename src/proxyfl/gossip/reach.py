@@ -71,7 +71,11 @@ def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
 
 
 def _spread(
-    topology: Topology, n: int, rounds: int, *, trains: bool = False
+    topology: Topology,
+    n: int,
+    rounds: int,
+    *,
+    trains: bool = False,
 ) -> Iterator[Heard]:
     """What has spread after each round: one boolean product with P(t) per round."""
     own = np.packbits(np.eye(n, dtype=np.uint8), axis=1)

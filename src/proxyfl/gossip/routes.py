@@ -106,7 +106,10 @@ def routes(
 
 
 def _hand_over(
-    j: int, shares: dict[int, float], clients: Sequence[int], leaving: Set[int]
+    j: int,
+    shares: dict[int, float],
+    clients: Sequence[int],
+    leaving: Set[int],
 ) -> dict[int, float]:
     staying = {k: share for k, share in shares.items() if k not in leaving}
     if j not in leaving:

@@ -70,7 +70,9 @@ def complete(self_weight: float | None = None) -> Topology:
 
 
 def random_out(
-    degree: int = 1, seed: int = 0, self_weight: float | None = None
+    degree: int = 1,
+    seed: int = 0,
+    self_weight: float | None = None,
 ) -> Topology:
     """Send to one or more (the degree) others at random, drawn anew for each client and round.
 
@@ -235,7 +237,11 @@ def _kept(self_weight: float) -> None:
     )
 
 
-def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
+def _column(
+    j: int,
+    others: Sequence[int],
+    kept: float,
+) -> dict[int, float]:
     """What ``j`` keeps and sends to the ``others``, itself left out; all is kept if there are
     none."""
     receivers = [k for k in others if k != j]
@@ -249,7 +255,13 @@ def _shift(hop: int, n: int, kept: float) -> Columns:
     return tuple(_column(j, [(j + hop) % n], kept) for j in range(n))
 
 
-def _subset(count: int, below: int, seed: int, round: int, j: int) -> set[int]:
+def _subset(
+    count: int,
+    below: int,
+    seed: int,
+    round: int,
+    j: int,
+) -> set[int]:
     # Floyd's way to a uniform subset of range(below): `count` draws and no rejection.
     chosen: set[int] = set()
     for top in range(below - count, below):

@@ -79,7 +79,11 @@ def vgg(shape: Shape, classes: int) -> nn.Module:
 
 
 def _two_blocks(
-    name: str, shape: Shape, *, kernel: int, channels: tuple[int, int]
+    name: str,
+    shape: Shape,
+    *,
+    kernel: int,
+    channels: tuple[int, int],
 ) -> tuple[nn.Sequential, int]:
     """Two of (convolution, ReLU, maxpool(2x2)), then flat; and how many numbers come out per image.
 

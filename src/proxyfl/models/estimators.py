@@ -84,7 +84,10 @@ def candidates(spec: str) -> list[Candidate]:
 
 
 def rebuilt(
-    form: str, tensors: Mapping[str, Tensor], *, unpickle: bool
+    form: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    unpickle: bool,
 ) -> nn.Module:
     """The module of this form that had these tensors as its state."""
     if form == "Linear":
@@ -193,7 +196,10 @@ class Pickled(nn.Module):
     of its probabilities; the logits have one entry per class up to ``column``'s last entry."""
 
     def __init__(
-        self, content: Tensor, column: Tensor, estimator: Any = None
+        self,
+        content: Tensor,
+        column: Tensor,
+        estimator: Any = None,
     ) -> None:
         super().__init__()
         self.register_buffer("content", content)
@@ -214,7 +220,11 @@ class Pickled(nn.Module):
 
 def _logistic(penalty: float) -> Candidate:
     def fit(
-        x: Array, y: Labels, classes: int, weights: Array | None, seed: int
+        x: Array,
+        y: Labels,
+        classes: int,
+        weights: Array | None,
+        seed: int,
     ) -> nn.Module:
         return softmax_fit(x, y, classes, penalty, weights=weights)
 
@@ -232,7 +242,11 @@ def _foreign(name: str) -> Candidate:
         )
 
     def fit(
-        x: Array, y: Labels, classes: int, weights: Array | None, seed: int
+        x: Array,
+        y: Labels,
+        classes: int,
+        weights: Array | None,
+        seed: int,
     ) -> nn.Module:
         if len(np.unique(y)) < 2:
             return softmax_fit(x, y, classes, 1.0)  # one class: nothing to tell

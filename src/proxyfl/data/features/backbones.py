@@ -48,7 +48,10 @@ class ImageNetFeatures(nn.Module):
         if images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)
         images = F.interpolate(
-            images, size=(SIDE, SIDE), mode="bilinear", antialias=True
+            images,
+            size=(SIDE, SIDE),
+            mode="bilinear",
+            antialias=True,
         )
         maps: Tensor = self.network((images - MEAN) / DEVIATION)
         return maps.mean(dim=(2, 3))
@@ -90,7 +93,9 @@ EMBEDDERS = {
 
 
 def build(
-    spec: str, shape: Shape, options: Mapping[str, Any] | None = None
+    spec: str,
+    shape: Shape,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[nn.Module, int]:
     """The embedder ``spec`` for images of ``shape``, in evaluation mode, and how many features it
     gives."""
@@ -121,7 +126,9 @@ def _factory(spec: str) -> Callable[..., Any]:
 
 
 def _check_options(
-    spec: str, factory: Callable[..., Any], options: Mapping[str, Any]
+    spec: str,
+    factory: Callable[..., Any],
+    options: Mapping[str, Any],
 ) -> None:
     known = list(inspect.signature(factory).parameters)[1:]
     for name in options:

@@ -49,7 +49,12 @@ def embed(
                 yield from module(images.take(some)).numpy()
 
     return write_store(
-        folder, content, images.entries, read, Faults(), advance=advance
+        folder,
+        content,
+        images.entries,
+        read,
+        Faults(),
+        advance=advance,
     )
 
 
@@ -97,7 +102,10 @@ def _all(dataset: Dataset) -> _Images:
 
 
 def _entries(
-    dataset: Dataset, examples: Examples, site: Tensor | None, part: str
+    dataset: Dataset,
+    examples: Examples,
+    site: Tensor | None,
+    part: str,
 ) -> list[Entry]:
     """What the dataset knows of ``examples``."""
     groups = examples.groups

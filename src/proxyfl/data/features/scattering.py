@@ -56,12 +56,24 @@ class Bank:
 
 
 @lru_cache(maxsize=4)
-def bank(height: int, width: int, scales: int, angles: int) -> Bank:
+def bank(
+    height: int,
+    width: int,
+    scales: int,
+    angles: int,
+) -> Bank:
     """The filters for images of ``height`` x ``width`` pixels."""
     rows = 2 * math.pi * torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
     columns = 2 * math.pi * torch.fft.fftfreq(width, dtype=torch.float64)[None]
     reach = SPREAD * 2 ** (scales - 1)
-    low = _gaussian(rows, columns, reach, angle=0.0, slant=1.0, centre=0.0)
+    low = _gaussian(
+        rows,
+        columns,
+        reach,
+        angle=0.0,
+        slant=1.0,
+        centre=0.0,
+    )
     low = low / low[0, 0]
     levels = []
     waves = []
@@ -98,12 +110,23 @@ def _gain(low: Tensor, waves: Sequence[Tensor]) -> float:
 
 
 def _morlet(
-    rows: Tensor, columns: Tensor, j: int, angle: float, slant: float
+    rows: Tensor,
+    columns: Tensor,
+    j: int,
+    angle: float,
+    slant: float,
 ) -> Tensor:
     """A Gaussian around the wavelet's frequency, less one around 0 so that it sums to nothing."""
     width = SPREAD * 2**j
     centre = CENTRE / 2**j
-    wave = _gaussian(rows, columns, width, angle, slant, centre)
+    wave = _gaussian(
+        rows,
+        columns,
+        width,
+        angle,
+        slant,
+        centre,
+    )
     still = _gaussian(rows, columns, width, angle, slant, 0.0)
     return wave - still * wave[0, 0] / still[0, 0]
 
@@ -132,7 +155,11 @@ def _gaussian(
     return total
 
 
-def scatter(images: Tensor, scales: int, angles: int = 8) -> tuple[Tensor, ...]:
+def scatter(
+    images: Tensor,
+    scales: int,
+    angles: int = 8,
+) -> tuple[Tensor, ...]:
     """The coefficients of orders 0, 1 and 2 of ``images`` (N, C, H, W), each as
     (N, C, paths, H', W') with H' = ceil(H / 2^scales)."""
     step = 2**scales
@@ -180,7 +207,11 @@ def _mirrored(length: int, step: int) -> Tensor:
     return torch.minimum(places, period - places)
 
 
-def _envelope(spectrum: Tensor, wavelet: Filter, scale: int) -> Tensor:
+def _envelope(
+    spectrum: Tensor,
+    wavelet: Filter,
+    scale: int,
+) -> Tensor:
     """The spectrum of |x * psi|, at every 2^j-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * wavelet.spectra[scale]
     thinned = _folded(response, 2 ** (wavelet.scale - scale))
@@ -188,7 +219,11 @@ def _envelope(spectrum: Tensor, wavelet: Filter, scale: int) -> Tensor:
     return envelope
 
 
-def _averaged(spectrum: Tensor, filters: Bank, scale: int) -> Tensor:
+def _averaged(
+    spectrum: Tensor,
+    filters: Bank,
+    scale: int,
+) -> Tensor:
     """x * phi at every 2^J-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * filters.low.spectra[scale]
     thinned = _folded(response, 2 ** (filters.low.scale - scale))
@@ -196,7 +231,12 @@ def _averaged(spectrum: Tensor, filters: Bank, scale: int) -> Tensor:
     return average
 
 
-def _folded(spectrum: Tensor, factor: int, *, total: bool = False) -> Tensor:
+def _folded(
+    spectrum: Tensor,
+    factor: int,
+    *,
+    total: bool = False,
+) -> Tensor:
     """The spectrum of every ``factor``-th sample: the mean over its ``factor`` squared tiles.
     ``factor`` is a power of 2.
 
@@ -237,7 +277,11 @@ class Scattering(nn.Module):
 
 
 def scattering(
-    shape: tuple[int, ...], *, scales: int = 0, angles: int = 8, grid: int = 0
+    shape: tuple[int, ...],
+    *,
+    scales: int = 0,
+    angles: int = 8,
+    grid: int = 0,
 ) -> nn.Module:
     """Scattering features for images of any size.
 

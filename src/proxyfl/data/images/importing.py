@@ -50,7 +50,13 @@ def import_images(
                 yield ("unreadable", str(problem))
 
     head = write_store(
-        folder, content, kept, read, faults, workers=workers, advance=advance
+        folder,
+        content,
+        kept,
+        read,
+        faults,
+        workers=workers,
+        advance=advance,
     )
     contact_sheet(folder)
     return head

@@ -19,7 +19,11 @@ FIELDS = ("label", "site", "person", "part")
 
 
 def from_folders(
-    root: Path, layout: str, faults: Faults, *, suffixes: Sequence[str] = ()
+    root: Path,
+    layout: str,
+    faults: Faults,
+    *,
+    suffixes: Sequence[str] = (),
 ) -> list[Entry]:
     """The files below ``root``, sorted, by the ``layout`` of their folders; only those with one of
     ``suffixes``, if any are given."""
@@ -61,7 +65,11 @@ def _files(root: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def from_index(
-    index: Path, columns: Mapping[str, str], faults: Faults, *, suffix: str = ""
+    index: Path,
+    columns: Mapping[str, str],
+    faults: Faults,
+    *,
+    suffix: str = "",
 ) -> list[Entry]:
     """The files that an index names, in its order.
 

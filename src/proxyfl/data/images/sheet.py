@@ -69,7 +69,11 @@ def _to_size(image: Any) -> Any:
     return image
 
 
-def _caption(key: tuple[str, str], rows: list[int], entries: list[Entry]) -> str:
+def _caption(
+    key: tuple[str, str],
+    rows: list[int],
+    entries: list[Entry],
+) -> str:
     site, label = key
     where = f"{site}: " if site else ""
     persons = {entries[row].person for row in rows}

@@ -20,7 +20,10 @@ class Checked:
 
 
 def _elsewhere(
-    first_site: dict[str, str], schema: Schema, path: Path, part: Part
+    first_site: dict[str, str],
+    schema: Schema,
+    path: Path,
+    part: Part,
 ) -> list[Fault]:
     """The rows of persons whom another site has too, whatever else is wrong with them;
     ``first_site`` is where each person was seen first."""
@@ -38,7 +41,15 @@ def _elsewhere(
         first = first_site.setdefault(person, site)
         if first != site:
             expected = f"a person of {site!r} alone, who is at {first!r} too"
-            found.append(Fault(row, column, "two sites", person, expected))
+            found.append(
+                Fault(
+                    row,
+                    column,
+                    "two sites",
+                    person,
+                    expected,
+                )
+            )
     return found
 
 
@@ -51,7 +62,16 @@ def check(
 ) -> list[Checked]:
     """Compare files with the schema, and with each other where persons are named."""
     first_site: dict[str, str] = {}
-    return [_check(path, schema, dialect, first_site, labelled) for path in paths]
+    return [
+        _check(
+            path,
+            schema,
+            dialect,
+            first_site,
+            labelled,
+        )
+        for path in paths
+    ]
 
 
 def _check(

@@ -103,7 +103,11 @@ def _look(seen: dict[str, Seen], part: Part) -> None:
         seen.setdefault(name, Seen()).add(texts, part.decimal)
 
 
-def _top(path: Path, site: str | None, person: str | None) -> str:
+def _top(
+    path: Path,
+    site: str | None,
+    person: str | None,
+) -> str:
     lines = [f"name = {toml_value(path.stem)}"]
     if site is not None:
         lines.append(f"site = {toml_value(site)}")
@@ -116,7 +120,11 @@ def _top(path: Path, site: str | None, person: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _label(label: str | None, seen: dict[str, Seen], from_data: bool) -> str:
+def _label(
+    label: str | None,
+    seen: dict[str, Seen],
+    from_data: bool,
+) -> str:
     lines = ["[label]", f"column = {toml_value(label or '?')}"]
     texts = sorted(seen[label].texts) if label is not None else []
     told = from_data or {text.lower() for text in texts} <= {*YES, *NO}

@@ -95,7 +95,11 @@ class _Reader:
     """Understands one part, column by column, and collects what is wrong with it."""
 
     def __init__(
-        self, schema: Schema, part: Part, tally: Tally, today: datetime.date
+        self,
+        schema: Schema,
+        part: Part,
+        tally: Tally,
+        today: datetime.date,
     ) -> None:
         self.schema = schema
         self.part = part
@@ -126,7 +130,13 @@ class _Reader:
         written = map(canonical, (*self.schema.missing, *own))
         return {"", *written}
 
-    def _report(self, name: str, kind: str, mask: Mask, expected: str) -> None:
+    def _report(
+        self,
+        name: str,
+        kind: str,
+        mask: Mask,
+        expected: str,
+    ) -> None:
         texts = self._texts(name)
         for i in np.flatnonzero(mask).tolist():
             row = int(self.part.rows[i])
@@ -134,7 +144,12 @@ class _Reader:
         self.bad |= mask
 
     def _remove(
-        self, values: Floats, name: str, kind: str, mask: Mask, expected: str
+        self,
+        values: Floats,
+        name: str,
+        kind: str,
+        mask: Mask,
+        expected: str,
     ) -> None:
         self._report(name, kind, mask, expected)
         values[mask] = np.nan
@@ -159,7 +174,13 @@ class _Reader:
         decimal = self.part.decimal
         values = numbers(self._texts(name), decimal, self.missing(column))
         expected = f"a number with {decimal!r} as decimal sign"
-        self._remove(values, name, "number", np.isinf(values), expected)
+        self._remove(
+            values,
+            name,
+            "number",
+            np.isinf(values),
+            expected,
+        )
         return values
 
     def _interval(self, name: str, column: Column) -> Floats:
@@ -183,9 +204,21 @@ class _Reader:
 
         values = _each(meaning, self._texts(name), self.missing(column))
         expected = f"a date as {' or '.join(column.formats)}"
-        self._remove(values, name, "date", np.isinf(values), expected)
+        self._remove(
+            values,
+            name,
+            "date",
+            np.isinf(values),
+            expected,
+        )
         future = values > self.today
-        self._remove(values, name, "future", future, "a date until today")
+        self._remove(
+            values,
+            name,
+            "future",
+            future,
+            "a date until today",
+        )
         self._dates[name] = values
         return values
 
@@ -212,7 +245,10 @@ class _Reader:
         return with_indicator(signs, codes == ABSENT, column)
 
     def _codes(
-        self, name: str, column: Column | None, listed: Mapping[str, int]
+        self,
+        name: str,
+        column: Column | None,
+        listed: Mapping[str, int],
     ) -> Codes:
         either_case = column is not None and column.type == "yes/no"
 
@@ -239,7 +275,10 @@ class _Reader:
         return y
 
     def named(
-        self, column: str | None, kind: str, missing: Collection[str]
+        self,
+        column: str | None,
+        kind: str,
+        missing: Collection[str],
     ) -> Sequence[str]:
         """The site or the person of each row; a row without one is at fault."""
         if column is None:
@@ -262,7 +301,11 @@ def _spellings(
     return codes
 
 
-def numbers(texts: Sequence[str], decimal: str, missing: Collection[str]) -> Floats:
+def numbers(
+    texts: Sequence[str],
+    decimal: str,
+    missing: Collection[str],
+) -> Floats:
     """The number that each text writes: NaN where it is missing, else maybe UNREADABLE."""
 
     def meaning(text: str) -> float:
@@ -310,5 +353,13 @@ def _ragged(part: Part) -> list[Fault]:
     expected = f"{len(part.header)} fields"
     faults = []
     for row, found in part.ragged:
-        faults.append(Fault(row, "", "fields", f"{found} fields", expected))
+        faults.append(
+            Fault(
+                row,
+                "",
+                "fields",
+                f"{found} fields",
+                expected,
+            )
+        )
     return faults

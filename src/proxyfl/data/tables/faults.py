@@ -120,18 +120,35 @@ class Tally:
 
 
 def of_header(
-    schema: Schema, header: Sequence[str], *, labelled: bool = True
+    schema: Schema,
+    header: Sequence[str],
+    *,
+    labelled: bool = True,
 ) -> list[Fault]:
     """The columns that a file has too many, too few or twice."""
     faults = []
     known = (*schema.columns, *schema.roles)
     for name in dict.fromkeys(header):
         if header.count(name) > 1:
-            once = Fault(HEADER, name, "duplicate column", name, "each column once")
+            once = Fault(
+                HEADER,
+                name,
+                "duplicate column",
+                name,
+                "each column once",
+            )
             faults.append(once)
         if schema.others == "refuse" and name not in known:
             expected = "a column of the schema"
-            faults.append(Fault(HEADER, name, "unknown column", name, expected))
+            faults.append(
+                Fault(
+                    HEADER,
+                    name,
+                    "unknown column",
+                    name,
+                    expected,
+                )
+            )
     needed = []
     for name, column in schema.columns.items():
         if column.type != "ignored" and column.absent == "refuse":
@@ -142,17 +159,35 @@ def of_header(
         if name not in header:
             found = "no such column"
             faults.append(
-                Fault(HEADER, name, "absent column", found, "this column")
+                Fault(
+                    HEADER,
+                    name,
+                    "absent column",
+                    found,
+                    "this column",
+                )
             )
     return faults
 
 
-def of_empty_columns(schema: Schema, tally: Tally, known: Set[str]) -> list[Fault]:
+def of_empty_columns(
+    schema: Schema,
+    tally: Tally,
+    known: Set[str],
+) -> list[Fault]:
     """The columns that have no value in any row, but for those that a site may lack."""
     faults = []
     for name, column in schema.features.items():
         empty = tally.rows > 0 and tally.missing[name] == tally.rows
         if empty and column.absent == "refuse" and name not in known:
             expected = "at least one value"
-            faults.append(Fault(HEADER, name, "empty column", "no value", expected))
+            faults.append(
+                Fault(
+                    HEADER,
+                    name,
+                    "empty column",
+                    "no value",
+                    expected,
+                )
+            )
     return faults

@@ -52,7 +52,11 @@ def limits(column: Column) -> tuple[float, float]:
     return least, high + margin
 
 
-def advice(values: Floats, impossible: Mask, column: Column) -> str:
+def advice(
+    values: Floats,
+    impossible: Mask,
+    column: Column,
+) -> str:
     """By which factor the first impossible value is off, if that explains it."""
     if not impossible.any():
         return ""
@@ -86,7 +90,9 @@ def spread(values: Floats, column: Column) -> Features:
 
 
 def with_indicator(
-    block: npt.NDArray[Any], missing: Mask, column: Column
+    block: npt.NDArray[Any],
+    missing: Mask,
+    column: Column,
 ) -> Features:
     """``block`` as features, and whether the value is missing, if the column says so."""
     parts = [block.astype(np.float32)]

@@ -207,7 +207,10 @@ class _Rows:
 
 
 def _gathered(
-    tables: Sequence[Table], training: int, scratch: Scratch, names: Names
+    tables: Sequence[Table],
+    training: int,
+    scratch: Scratch,
+    names: Names,
 ) -> _Rows:
     y = np.concatenate([table.y for table in tables])
     site = np.concatenate([table.site for table in tables])

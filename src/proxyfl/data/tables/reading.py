@@ -148,7 +148,10 @@ def _encoding(path: Path) -> str:
 
 
 def _decodes(
-    decoder: codecs.IncrementalDecoder, block: bytes, *, final: bool = False
+    decoder: codecs.IncrementalDecoder,
+    block: bytes,
+    *,
+    final: bool = False,
 ) -> bool:
     try:
         decoder.decode(block, final)
@@ -195,7 +198,10 @@ def _sample(path: Path, encoding: str, separator: str) -> list[list[str]]:
 
 
 def _csv(
-    path: Path, dialect: Dialect, header: tuple[str, ...], size: int
+    path: Path,
+    dialect: Dialect,
+    header: tuple[str, ...],
+    size: int,
 ) -> Iterator[Part]:
     decimal = DECIMALS[dialect.decimal]
     with _opened(path, dialect.encoding) as file:
@@ -222,7 +228,10 @@ def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _part(
-    header: tuple[str, ...], start: int, block: list[list[str]], decimal: str
+    header: tuple[str, ...],
+    start: int,
+    block: list[list[str]],
+    decimal: str,
 ) -> Part:
     """A part from rows of cells. Blank lines are no rows, but count where rows are numbered."""
     whole = []
@@ -239,10 +248,20 @@ def _part(
         cells = [()] * len(header)
     columns = dict(zip(header, cells, strict=True))
     rows = np.array(numbers, dtype=np.int64)
-    return Part(header, rows, columns, decimal, tuple(ragged))
+    return Part(
+        header,
+        rows,
+        columns,
+        decimal,
+        tuple(ragged),
+    )
 
 
-def _rows(path: Path, file: io.TextIOBase, separator: str) -> Iterator[list[str]]:
+def _rows(
+    path: Path,
+    file: io.TextIOBase,
+    separator: str,
+) -> Iterator[list[str]]:
     reader = csv.reader(file, delimiter=separator)
     try:
         yield from reader
@@ -304,7 +323,9 @@ def _npz(path: Path, size: int) -> Iterator[Part]:
 
 
 def _columns(
-    header: tuple[str, ...], start: int, columns: Sequence[Sequence[Any]]
+    header: tuple[str, ...],
+    start: int,
+    columns: Sequence[Sequence[Any]],
 ) -> Part:
     rows = np.arange(start, start + len(columns[0]), dtype=np.int64)
     texts = [list(map(as_text, values)) for values in columns]

@@ -246,7 +246,11 @@ def to_toml(schema: Schema) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _block(title: str, table: Any, skip: tuple[str, ...] = ()) -> str:
+def _block(
+    title: str,
+    table: Any,
+    skip: tuple[str, ...] = (),
+) -> str:
     lines = [title] if title else []
     for item in dataclasses.fields(table):
         value = getattr(table, item.name)
@@ -270,7 +274,9 @@ def canonical(text: str) -> str:
 
 
 def check_names(
-    where: str, names: tuple[str, ...], written: tuple[tuple[str, ...], ...] = ()
+    where: str,
+    names: tuple[str, ...],
+    written: tuple[tuple[str, ...], ...] = (),
 ) -> None:
     """Raise ConfigError unless ``names`` are distinct and ``written`` tells each from the rest."""
     if not names:

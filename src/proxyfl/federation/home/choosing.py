@@ -73,7 +73,13 @@ def choose(
     seed: int = 0,
 ) -> Home:
     """The model to keep: ``alone`` without a proxy, otherwise by the rule of the module."""
-    at_hand = _Local.of(examples, classes, received, balance, seed)
+    at_hand = _Local.of(
+        examples,
+        classes,
+        received,
+        balance,
+        seed,
+    )
     tried = candidates(spec)
     judged = [_alone(candidate, at_hand) for candidate in tried]
     place = min(range(len(judged)), key=lambda i: judged[i].loss)
@@ -170,7 +176,14 @@ class _Local:
         if isinstance(fit, Candidate):
             return fit.fit(x, y, self.classes, weights, self.seed)
         offset = self.proxy[rows] + self.shift
-        return softmax_fit(x, y, self.classes, fit, offset=offset, weights=weights)
+        return softmax_fit(
+            x,
+            y,
+            self.classes,
+            fit,
+            offset=offset,
+            weights=weights,
+        )
 
     def fitted(self, found: _Judged, received: nn.Module | None) -> Home:
         """The model that is kept, fitted on all of the client's examples."""
@@ -248,7 +261,9 @@ def _losses(logits: Array, y: Labels) -> Array:
 
 
 def _folds(
-    y: Labels, persons: Labels | None, seed: int
+    y: Labels,
+    persons: Labels | None,
+    seed: int,
 ) -> Iterator[tuple[Labels, Labels]]:
     """Persons in folds, drawn class by class so that rare classes are in as many as they can."""
     generator = np.random.default_rng(seed)

@@ -83,11 +83,20 @@ def rebuilt(
         proxy.load_state_dict(below(tensors, "received."))
         received = proxy
     weights = (own_weight, proxy_weight)
-    return Home(about["name"], own, received, weights, tensors["shift"])
+    return Home(
+        about["name"],
+        own,
+        received,
+        weights,
+        tensors["shift"],
+    )
 
 
 def combined(
-    own: Tensor, received: Tensor, own_weight: float, proxy_weight: float
+    own: Tensor,
+    received: Tensor,
+    own_weight: float,
+    proxy_weight: float,
 ) -> Tensor:
     """The weighted sum of logits. A class that ``own`` has never seen keeps the probability that
     the proxy gives it; the rest is divided among the others by the sum."""

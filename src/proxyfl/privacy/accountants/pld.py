@@ -72,7 +72,11 @@ def _step_range(noise: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def epsilon(parts: tuple[Part, ...], delta: float, interval: float) -> float:
+def epsilon(
+    parts: tuple[Part, ...],
+    delta: float,
+    interval: float,
+) -> float:
     """The smallest epsilon at ``delta`` that the composed distributions prove; infinite if they
     prove none.
 
@@ -84,7 +88,11 @@ def epsilon(parts: tuple[Part, ...], delta: float, interval: float) -> float:
 
 
 @lru_cache(maxsize=32)
-def _one_step(rate: float, noise: float, interval: float) -> tuple[_Loss, _Loss]:
+def _one_step(
+    rate: float,
+    noise: float,
+    interval: float,
+) -> tuple[_Loss, _Loss]:
     """One step's loss in both directions: an example removed, and one added."""
     if _step_range(noise) / interval > _LARGEST_WINDOW:
         raise OverflowError(
@@ -128,7 +136,11 @@ def _log_sum_exp(x: Floats) -> float:
 
 @lru_cache(maxsize=8)
 def _spectrum(
-    rate: float, noise: float, interval: float, way: int, size: int
+    rate: float,
+    noise: float,
+    interval: float,
+    way: int,
+    size: int,
 ) -> Spectrum:
     """The Fourier transform of one step's loss, kept for the next query over a window of the same
     ``size``."""
@@ -137,7 +149,10 @@ def _spectrum(
 
 
 def _epsilon_one_way(
-    parts: Sequence[Part], way: int, delta: float, interval: float
+    parts: Sequence[Part],
+    way: int,
+    delta: float,
+    interval: float,
 ) -> float:
     steps = [(_one_step(rate, noise, interval)[way], n) for rate, noise, n in parts]
     tail = _TAIL_SHARE * delta
@@ -170,7 +185,9 @@ def _epsilon_one_way(
 
 
 def _window(
-    steps: Sequence[tuple[_Loss, int]], tail: float, interval: float
+    steps: Sequence[tuple[_Loss, int]],
+    tail: float,
+    interval: float,
 ) -> tuple[int, int]:
     """Grid indices between which all but ``tail`` of the composed loss lies (Chernoff, half of it
     on each side)."""

@@ -60,7 +60,9 @@ class Piece:
 
 
 def pieces(
-    records: int, sizes: Tensor | None, at_once: int | None
+    records: int,
+    sizes: Tensor | None,
+    at_once: int | None,
 ) -> Iterator[Piece]:
     """A batch of ``records`` rows in pieces of at most ``at_once`` rows, but one group at least.
 

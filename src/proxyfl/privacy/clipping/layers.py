@@ -88,7 +88,12 @@ def linear(use: Use) -> list[Term]:
     return []
 
 
-def _outer(weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None) -> list[Term]:
+def _outer(
+    weight: Tensor,
+    a: Tensor,
+    g: Tensor,
+    bias: Tensor | None,
+) -> list[Term]:
     """Terms of a weight (p, d) and a bias (p), ``a`` being (n, d) and ``g`` (n, p)."""
     terms: list[Term] = [Outer(weight, a, g)]
     if bias is not None:
@@ -97,7 +102,10 @@ def _outer(weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None) -> list[Te
 
 
 def _affine(
-    weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None
+    weight: Tensor,
+    a: Tensor,
+    g: Tensor,
+    bias: Tensor | None,
 ) -> list[Term]:
     """Terms of a weight (p, d) and a bias (p), ``a`` and ``g`` with the examples first."""
     n = g.shape[0]
@@ -174,7 +182,10 @@ def layer_norm(use: Use) -> list[Term]:
 
 
 def _scale_and_shift(
-    use: Use, normal: Tensor, shape: tuple[int, ...], over: tuple[int, ...]
+    use: Use,
+    normal: Tensor,
+    shape: tuple[int, ...],
+    over: tuple[int, ...],
 ) -> list[Term]:
     g = use.g.reshape(shape)
     terms: list[Term] = []

@@ -37,7 +37,11 @@ MadeUp = Callable[[int, float], Tensor]
 """(number of examples, scale) -> inputs"""
 
 
-def disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
+def disagreement(
+    model: nn.Module,
+    way: Way,
+    made_up: MadeUp,
+) -> str | None:
     """In what ``way`` differs from the model alone; None if in nothing.
 
     If it does in the model's own precision, float64 decides, where the model can be run so. A deep
@@ -53,7 +57,10 @@ def disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
 
 
 def _disagreement(
-    model: nn.Module, way: Way, made_up: MadeUp, tolerance: float
+    model: nn.Module,
+    way: Way,
+    made_up: MadeUp,
+    tolerance: float,
 ) -> str | None:
     clipper = Clipper(model)
     clipper.take(way)
@@ -71,7 +78,11 @@ def _alternating(made_up: MadeUp, n: int) -> Tensor:
     return x
 
 
-def _compare(clipper: Clipper, x: Tensor, tolerance: float) -> str | None:
+def _compare(
+    clipper: Clipper,
+    x: Tensor,
+    tolerance: float,
+) -> str | None:
     """Each example alone, beside the batches of its first two and of all."""
     state = State(clipper.model)
     norms: list[float] = []
@@ -86,7 +97,13 @@ def _compare(clipper: Clipper, x: Tensor, tolerance: float) -> str | None:
         for total, part in zip(expected, gradient, strict=True):
             total.add_(part, alpha=min(1.0, clip_norm / max(norms[i], 1e-30)))
         if i + 1 in BATCHES:
-            found = _compare_batch(clipper, x[: i + 1], norms, expected, tolerance)
+            found = _compare_batch(
+                clipper,
+                x[: i + 1],
+                norms,
+                expected,
+                tolerance,
+            )
             state.restore_buffers()
             if found is not None:
                 return found
@@ -203,7 +220,11 @@ def mixing_layer(model: nn.Module, made_up: MadeUp) -> str | None:
 
 
 def _exchanged(
-    model: nn.Module, made_up: MadeUp, n: int, scale: float, kept: int
+    model: nn.Module,
+    made_up: MadeUp,
+    n: int,
+    scale: float,
+    kept: int,
 ) -> str | None:
     first = made_up(n, scale)
     second = made_up(n, scale * 1.7 + 0.2)
@@ -215,7 +236,11 @@ def _exchanged(
                 continue
             limit = 1e-4 * float(one.abs().max().nan_to_num()) + 1e-5
             if not torch.allclose(
-                one[kept], other[kept], rtol=1e-3, atol=limit, equal_nan=True
+                one[kept],
+                other[kept],
+                rtol=1e-3,
+                atol=limit,
+                equal_nan=True,
             ):
                 path, kind = layer
                 return f"layer '{path}' ({kind})" if path else f"model {kind}"
@@ -228,7 +253,11 @@ def outputs(model: nn.Module, x: Tensor) -> dict[tuple[str, str], list[Tensor]]:
     seen: dict[tuple[str, str], list[Tensor]] = {}
 
     def note(path: str, kind: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        def hook(
+            _module: nn.Module,
+            _inputs: Any,
+            output: Any,
+        ) -> None:
             if _has_rows(output, len(x)):
                 value = output.detach().clone()
                 seen.setdefault((path, kind), []).append(value.double())

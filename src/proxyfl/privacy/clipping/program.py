@@ -74,7 +74,11 @@ class _Site:
         return RULES.get(self.node.target, vmapped)
 
     def use(
-        self, recorded: Recorded, gradient: Tensor, n: int, records: int
+        self,
+        recorded: Recorded,
+        gradient: Tensor,
+        n: int,
+        records: int,
     ) -> Use:
         """The operation with this batch's tensors in place of the graph's nodes."""
         inputs = dict(self.inputs)
@@ -87,7 +91,15 @@ class _Site:
         if records > 1:
             axes = pytree.tree_map(lambda rows: together(rows, records), axes)
             output = together(output, records)
-        return Use(self.node.target, inputs, axes, output, gradient, n, records)
+        return Use(
+            self.node.target,
+            inputs,
+            axes,
+            output,
+            gradient,
+            n,
+            records,
+        )
 
     def _filled(self, recorded: Recorded) -> dict[str, Any]:
         """The inputs where some tensors are in lists."""
@@ -104,7 +116,10 @@ class Program:
     """The compiled graph of one model. Reads parameters and buffers from the model at every run."""
 
     def __init__(
-        self, model: nn.Module, trace: Trace, axes: dict[Node, Axes]
+        self,
+        model: nn.Module,
+        trace: Trace,
+        axes: dict[Node, Axes],
     ) -> None:
         self._sites = _sites(model, trace, axes)
         self._module = _compile(trace, self._sites)
@@ -128,7 +143,11 @@ class Program:
         return self._run(x.shape[0], x, *self._weights)
 
     def terms(
-        self, losses: Tensor, recorded: list[Recorded], *, records: int = 1
+        self,
+        losses: Tensor,
+        recorded: list[Recorded],
+        *,
+        records: int = 1,
     ) -> list[Term]:
         """Per-example gradients of the losses, one term per parameter and use.
 
@@ -157,7 +176,11 @@ class Program:
 
 
 def _terms(
-    site: _Site, recorded: Recorded, gradient: Tensor, n: int, records: int
+    site: _Site,
+    recorded: Recorded,
+    gradient: Tensor,
+    n: int,
+    records: int,
 ) -> list[Term]:
     if recorded.versions != [tensor._version for tensor in recorded.inputs]:
         raise ModelError(
@@ -179,7 +202,11 @@ def _pulled_back(derived: list[Term], weights: list[Tensor]) -> list[Term]:
     at_outputs = [term.per_example() for term in derived]
     with quiet_vmap():
         gradients = torch.autograd.grad(
-            outputs, sources, at_outputs, is_grads_batched=True, allow_unused=True
+            outputs,
+            sources,
+            at_outputs,
+            is_grads_batched=True,
+            allow_unused=True,
         )
     for weight, gradient in zip(sources, gradients, strict=True):
         if gradient is not None:
@@ -187,7 +214,11 @@ def _pulled_back(derived: list[Term], weights: list[Tensor]) -> list[Term]:
     return found
 
 
-def _sites(model: nn.Module, trace: Trace, axes: dict[Node, Axes]) -> list[_Site]:
+def _sites(
+    model: nn.Module,
+    trace: Trace,
+    axes: dict[Node, Axes],
+) -> list[_Site]:
     learning = {name for name, p in model.named_parameters() if p.requires_grad}
     depends = {node for node, name in trace.weights.items() if name in learning}
     sites: list[_Site] = []

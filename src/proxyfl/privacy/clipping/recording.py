@@ -147,7 +147,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         return False
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         self._refuse_writing_to_weights(func, args, kwargs)
@@ -241,7 +245,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 
-    def _bind_output(self, node: Node, output: Any, *, fixed: bool) -> None:
+    def _bind_output(
+        self,
+        node: Node,
+        output: Any,
+        *,
+        fixed: bool,
+    ) -> None:
         if isinstance(output, Tensor):
             self._bind(output, node)
             several = [output]

@@ -88,7 +88,13 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
             steps[node] = _merge(node, other, pairs)
     *inputs, examples_node = placeholders
     weights = dict(zip(inputs, named_tensors(model), strict=True))
-    return Trace(few.graph, steps, weights, examples_node, constants)
+    return Trace(
+        few.graph,
+        steps,
+        weights,
+        examples_node,
+        constants,
+    )
 
 
 def sizes(node: Node, other: Node) -> Any:
@@ -106,7 +112,11 @@ def _shape(few: Any, more: Any) -> tuple[int | Times | None, ...] | None:
     return tuple(_number(a, b) for a, b in zip(few.shape, more.shape, strict=True))
 
 
-def _constant(few: Recording, more: Recording, name: str) -> Tensor:
+def _constant(
+    few: Recording,
+    more: Recording,
+    name: str,
+) -> Tensor:
     one = few.constants[name]
     other = more.constants[name]
     if one.shape != other.shape or not torch.equal(one, other):
@@ -116,7 +126,11 @@ def _constant(few: Recording, more: Recording, name: str) -> Tensor:
     return one
 
 
-def _merge(node: Node, other: Node, pairs: dict[Node, Node]) -> Traced:
+def _merge(
+    node: Node,
+    other: Node,
+    pairs: dict[Node, Node],
+) -> Traced:
     inputs = _by_name(node)
     others = _by_name(other)
     few, layout = pytree.tree_flatten(inputs)
@@ -160,7 +174,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _same(few: Any, more: Any, pairs: dict[Node, Node], node: Node) -> Any:
+def _same(
+    few: Any,
+    more: Any,
+    pairs: dict[Node, Node],
+    node: Node,
+) -> Any:
     if isinstance(few, Node):
         if pairs.get(few) is not more:
             raise Untraceable("the operations depend on the number of examples")

@@ -50,7 +50,13 @@ def checked_clipper(
 
     Raises ``ModelError``, naming the layer and what to use instead, if the model cannot be trained
     privately."""
-    check = _Check(model, shape, dtype, wide=wide, at_once=at_once)
+    check = _Check(
+        model,
+        shape,
+        dtype,
+        wide=wide,
+        at_once=at_once,
+    )
     check.way()
     return check.clipper
 
@@ -111,7 +117,13 @@ class _Check:
         return way
 
     def _made_up(self, n: int, scale: float = 1.0) -> Tensor:
-        return made_up(self.model, self._shape, n, salt=scale, dtype=self._dtype)
+        return made_up(
+            self.model,
+            self._shape,
+            n,
+            salt=scale,
+            dtype=self._dtype,
+        )
 
     def _refuse_memory(self) -> bool:
         """Two equal calls must leave the same model behind and give the same result. Tells whether
@@ -188,7 +200,11 @@ _tried: set[Hashable] = set()
 trial; each of them is recorded and proven by itself."""
 
 
-def _disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
+def _disagreement(
+    model: nn.Module,
+    way: Way,
+    made_up: MadeUp,
+) -> str | None:
     if not isinstance(way, OnePass):
         return disagreement(model, way, made_up)
     weights = [*model.parameters(), *model.buffers()]

@@ -115,7 +115,11 @@ class ByThemselves:
     Models with buffers that change are refused, so there is nothing to move on."""
 
     def __init__(
-        self, name: str, model: nn.Module, each: Each, reason: str
+        self,
+        name: str,
+        model: nn.Module,
+        each: Each,
+        reason: str,
     ) -> None:
         self.name = name
         self.reason: str | None = reason
@@ -154,7 +158,9 @@ def vmapped(model: nn.Module, recorded: Callable[..., Any]) -> Each:
         now = {name: value.detach() for name, value in state.items()}
 
         def alone(
-            weights: dict[str, Tensor], x_i: Tensor, target: Tensor
+            weights: dict[str, Tensor],
+            x_i: Tensor,
+            target: Tensor,
         ) -> tuple[Tensor, Tensor]:
             logits = recorded(*(now | weights).values(), x_i.unsqueeze(0))
             losses = checked(loss(logits, target.unsqueeze(0)), 1)
@@ -198,7 +204,10 @@ def one_by_one(model: nn.Module) -> Each:
 
 
 def choose(
-    model: nn.Module, made_up: Callable[[int], Tensor], *, sliced: bool = False
+    model: nn.Module,
+    made_up: Callable[[int], Tensor],
+    *,
+    sliced: bool = False,
 ) -> Way:
     """The fastest way that is sound for ``model`` in its present mode, for batches that are
     ``sliced`` or whole.
@@ -223,7 +232,11 @@ def choose(
     return alone(model, made_up, reason)
 
 
-def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Way:
+def alone(
+    model: nn.Module,
+    made_up: Callable[[int], Tensor],
+    reason: str,
+) -> Way:
     """The way to gradients by themselves: vmapped if that works, one by one otherwise."""
     try:
         each = vmapped(model, _of_one_example(model, made_up(2)))

@@ -93,12 +93,23 @@ def matmul(step: Step) -> Rows:
     position, outer, inner = found.pop()
     result = Rows(len(step.shape) + position, outer, inner)
     for name in names:
-        _constant_fits(step, name, position, result, matrix=name in (left, right))
+        _constant_fits(
+            step,
+            name,
+            position,
+            result,
+            matrix=name in (left, right),
+        )
     return result
 
 
 def _constant_fits(
-    step: Step, name: str, position: int, result: Rows, *, matrix: bool
+    step: Step,
+    name: str,
+    position: int,
+    result: Rows,
+    *,
+    matrix: bool,
 ) -> None:
     """A constant has one entry along the examples' axis, wherever it is broadcast against it."""
     shape = step.shape_of(name)

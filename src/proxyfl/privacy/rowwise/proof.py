@@ -93,7 +93,9 @@ def _verified(step: Step, result: Axes) -> Axes:
 
 
 def _check_shape(
-    step: Step, rows: Rows | None, shape: tuple[Any, ...] | None
+    step: Step,
+    rows: Rows | None,
+    shape: tuple[Any, ...] | None,
 ) -> None:
     growing = {}
     for d, size in enumerate(shape or ()):

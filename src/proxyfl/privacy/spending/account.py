@@ -84,7 +84,12 @@ class Account:
 
     @classmethod
     def open(
-        cls, folder: Path, *, delta: float, budget: float | None, unit: Unit
+        cls,
+        folder: Path,
+        *,
+        delta: float,
+        budget: float | None,
+        unit: Unit,
     ) -> "Account":
         """A new, empty account. ``budget`` is the epsilon, at ``delta`` and by PLD, that the data
         of any one dataset may cost in all; one that exists is refused."""
@@ -163,12 +168,24 @@ class Account:
         sharing = self.sharing(dataset, [entry.dataset for entry in real])
         return [entry for entry in real if entry.dataset in sharing]
 
-    def page(self, ids: Ids, ledger: Ledger, *, study: str) -> "LedgerPage":
+    def page(
+        self,
+        ids: Ids,
+        ledger: Ledger,
+        *,
+        study: str,
+    ) -> "LedgerPage":
         """The page of ``ledger``, which is about the records with these ids.
 
         A real ledger's charges that the account does not have yet are entered."""
         self.check_unit(ledger)
-        page = LedgerPage(self, self.dataset(ids), ids.kind, ledger, study)
+        page = LedgerPage(
+            self,
+            self.dataset(ids),
+            ids.kind,
+            ledger,
+            study,
+        )
         page.catch_up()
         return page
 

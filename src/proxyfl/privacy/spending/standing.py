@@ -136,7 +136,11 @@ def _names(entries: Sequence[Entry]) -> list[str]:
     return list(dict.fromkeys(entry.dataset for entry in entries))
 
 
-def _standing(account: Account, dataset: str, entries: Sequence[Entry]) -> Standing:
+def _standing(
+    account: Account,
+    dataset: str,
+    entries: Sequence[Entry],
+) -> Standing:
     if dataset == EVERY:
         counted = [entry for entry in entries if entry.dataset == EVERY]
     else:
@@ -145,7 +149,11 @@ def _standing(account: Account, dataset: str, entries: Sequence[Entry]) -> Stand
     return Standing(account, dataset, tuple(counted), tuple(own))
 
 
-def _composed(entries: Sequence[Entry], delta: float, unit: Unit) -> Epsilon:
+def _composed(
+    entries: Sequence[Entry],
+    delta: float,
+    unit: Unit,
+) -> Epsilon:
     """The cost of the entries together; kind and relation are the weakest among theirs."""
     segments = [entry.charge.segment for entry in entries]
     return accounting.epsilon(segments, delta, *weakest(entries), unit)
