@@ -191,7 +191,8 @@ def _chance(
 ) -> float:
     """Steinke et al., Thm 5.2: the chance of so many right guesses under (epsilon, delta)-DP."""
     right = guesses.right
-    W = stats.binom(guesses.made, 1 / (1 + math.exp(-epsilon)))
+    p = 1 / (1 + math.exp(-epsilon))
+    W = stats.binom(guesses.made, p)
     beta = float(W.sf(right - 1))
     shifts = np.arange(1, right + 1)
     gained = W.sf(right - shifts - 1) - beta
@@ -199,7 +200,11 @@ def _chance(
     return min(1.0, beta + 2 * guesses.canaries * delta * alpha)
 
 
-def _excess(guesses: Guesses, mu: float, error: float) -> float:
+def _excess(
+    guesses: Guesses,
+    mu: float,
+    error: float,
+) -> float:
     """Positive if a curve G_mu cannot give as many right guesses with probability ``error``.
 
     ``right`` and ``wrong`` are the probabilities that a guess among the first i right ones is

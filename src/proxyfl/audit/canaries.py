@@ -105,7 +105,12 @@ def make(
     labels = (numbers // directions + direction) % classes
     planted = torch.rand(count + anchors, generator=generator) < 0.5
     planted[count:] = True
-    return Canaries(x.reshape(-1, *shape), labels, planted, anchors)
+    return Canaries(
+        x.reshape(-1, *shape),
+        labels,
+        planted,
+        anchors,
+    )
 
 
 def _directions(
@@ -162,11 +167,15 @@ def gradients(
         return functional.cross_entropy(logits, label[None])
 
     each = vmap(grad(loss), in_dims=(None, 0, 0))
-    at_once = max(1, _CHUNK // max(1, params.size(model)))
+    size = max(1, params.size(model))
+    at_once = max(1, _CHUNK // size)
+    everyone = torch.arange(len(canaries.labels))
     found = []
     with params.evaluating(model):
-        for rows in torch.split(torch.arange(len(canaries.labels)), at_once):
-            by_name = each(at, canaries.x[rows], canaries.labels[rows])
+        for rows in torch.split(everyone, at_once):
+            x = canaries.x[rows]
+            labels = canaries.labels[rows]
+            by_name = each(at, x, labels)
             parts = [by_name[name].flatten(1) for name in names]
             found.append(torch.cat(parts, dim=1))
     return torch.cat(found)

@@ -89,8 +89,9 @@ def collect(observation: Observation, progress: Progress = silent) -> Evidence:
         expected = response @ anchored[so_far]
         unexplained = total - mechanism.sampling_rate * expected
         reach = float(response.sum())
+        along_rows = rows[:count] @ unexplained
         gram += reach**2 / variance * outside.gram[:count, :count]
-        matched += reach / variance * (rows[:count] @ unexplained).double()
+        matched += reach / variance * along_rows.double()
         records = response @ together[so_far]
         along.append(float(records @ total))
         lengths.append(float(records @ records))
@@ -121,8 +122,10 @@ class _Outside:
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
         self.gram = (rows @ rows.T).double()
-        ridge = _RIDGE * float(self.gram.diagonal().mean()) + _TINY
-        factor = torch.linalg.cholesky(self.gram + ridge * torch.eye(len(rows)))
+        mean = float(self.gram.diagonal().mean())
+        ridge = _RIDGE * mean + _TINY
+        raised = self.gram + ridge * torch.eye(len(rows))
+        factor = torch.linalg.cholesky(raised)
         self._inverse = torch.cholesky_inverse(factor)
         spanned = len(rows) - ridge * float(self._inverse.trace())
         self.freedom = max(1.0, rows.shape[1] - spanned)

@@ -57,7 +57,9 @@ def likelihood_ratios(answers: Array, members: Mask) -> Array:
         inside = _fit(answers[rest], members[rest])
         outside = _fit(answers[rest], ~members[rest])
         x = answers[target]
-        scores[target] = _log_normal(x, *inside) - _log_normal(x, *outside)
+        if_member = _log_normal(x, *inside)
+        if_not = _log_normal(x, *outside)
+        scores[target] = if_member - if_not
     return scores
 
 
@@ -65,10 +67,12 @@ def _fit(answers: Array, chosen: Mask) -> tuple[Array, float]:
     """Each record's mean over the chosen federations, and the spread around it over all records."""
     counts = chosen.sum(axis=0)
     sums = np.where(chosen, answers, 0.0).sum(axis=0)
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    of_known = sums / np.maximum(counts, 1)
+    means = np.where(counts > 0, of_known, np.nan)
     apart = np.where(chosen, answers - means, 0.0)
     squares = float((apart**2).sum())
-    freedom = max(1, int(np.maximum(counts - 1, 0).sum()))
+    free = np.maximum(counts - 1, 0)
+    freedom = max(1, int(free.sum()))
     spread = math.sqrt(squares / freedom)
     return means, max(_LEAST_SPREAD, spread)
 

@@ -119,7 +119,13 @@ def observe(
     prepared = prepare(replace(config, methods=(method,)))
     check_client(prepared, client)
     model = initial_model(prepared, method)
-    planted = _canaries(prepared, method, client, model, canaries)
+    planted = _canaries(
+        prepared,
+        method,
+        client,
+        model,
+        canaries,
+    )
     audited = with_records(
         prepared,
         method,

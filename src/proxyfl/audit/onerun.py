@@ -41,7 +41,8 @@ class OneRun:
 def scores(evidence: Evidence, sampling_rate: float) -> Array:
     """The log-odds of every canary, from the evidence alone."""
     information = sampling_rate**2 * evidence.gram
-    spread = np.linalg.inv(information + 4 * np.eye(len(information)))
+    identity = np.eye(len(information))
+    spread = np.linalg.inv(information + 4 * identity)
     if_by_half = sampling_rate * evidence.gram.sum(axis=1) / 2
     estimate = spread @ (sampling_rate * (evidence.matched - if_by_half))
     unknown = 4 * np.diag(spread)
@@ -61,7 +62,10 @@ def guess(
     found = scores(evidence, observation.mechanism.sampling_rate)
     delta = observation.claimed.delta
     by_curve, guesses = bounds.best(
-        found, planted, delta=delta, confidence=confidence
+        found,
+        planted,
+        delta=delta,
+        confidence=confidence,
     )
     by_point, _ = bounds.best(
         found,

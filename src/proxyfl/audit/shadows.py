@@ -134,7 +134,8 @@ def _shadow(
 def _trained(prepared: Prepared, client: int) -> tuple[Tensor, nn.Module]:
     """The parameters that the client released last, and its private model."""
     clients, seen = watched_run(prepared, METHOD)
-    return seen[client].releases[-1], clients[client].learner.models()["private"]
+    models = clients[client].learner.models()
+    return seen[client].releases[-1], models["private"]
 
 
 def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:

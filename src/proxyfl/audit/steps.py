@@ -22,7 +22,6 @@ Guarantees:
     * more noise than claimed, a smaller share, or errors of the inversion lower the bound.
 """
 
-import itertools
 import math
 import warnings
 from dataclasses import dataclass
@@ -90,7 +89,8 @@ def measure(
         )
     error = 1 - confidence
     explained = _explained(evidence, error / 4)
-    weights = 1 / (evidence.variances * np.maximum(1 - explained, 1e-9))
+    own = np.maximum(1 - explained, 1e-9)
+    weights = 1 / (evidence.variances * own)
     share, margin = _share(evidence, weights, error / 2)
     noise, widest = _noise(evidence, weights, error / 4)
     return Steps(
@@ -148,9 +148,8 @@ def _explained(evidence: Evidence, error: float) -> Array:
     found = np.zeros(rounds)
     for i, row in enumerate(rows):
         largest = 0.0
-        for other in itertools.chain(
-            rows[:i], map(_unit, evidence.peers[i].values())
-        ):
+        beside = map(_unit, evidence.peers[i].values())
+        for other in (*rows[:i], *beside):
             largest = max(largest, abs(float(row @ other)))
         z = math.atanh(min(1 - 1e-9, largest))
         freedom = max(1.0, evidence.freedoms[i] - 3)

@@ -16,7 +16,11 @@ Heard = NDArray[np.uint8]
 """Row k, bit j: whether something of client j is in what k holds."""
 
 
-def reach(topology: Topology, n: int, rounds: int) -> Counts:
+def reach(
+    topology: Topology,
+    n: int,
+    rounds: int,
+) -> Counts:
     """Entry [t, j]: how many clients, j among them if it does, hold some of j's starting mass after
     t + 1 rounds."""
     counts = np.empty((rounds, n), dtype=np.int64)
@@ -25,7 +29,11 @@ def reach(topology: Topology, n: int, rounds: int) -> Counts:
     return counts
 
 
-def rounds_to_all_heard(topology: Topology, n: int, limit: int) -> int | None:
+def rounds_to_all_heard(
+    topology: Topology,
+    n: int,
+    limit: int,
+) -> int | None:
     """After how many rounds every client holds some of every client's mass; None if not within
     ``limit`` rounds."""
     if n == 1:
@@ -37,7 +45,11 @@ def rounds_to_all_heard(topology: Topology, n: int, limit: int) -> int | None:
     return None
 
 
-def visits(topology: Topology, n: int, rounds: int) -> list[int]:
+def visits(
+    topology: Topology,
+    n: int,
+    rounds: int,
+) -> list[int]:
     """Per round: how many clients have trained the proxy that a client now holds, or a part of it;
     the fewest of all.
 
@@ -53,7 +65,11 @@ def visits(topology: Topology, n: int, rounds: int) -> list[int]:
     return fewest + [n] * (rounds - len(fewest))
 
 
-def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
+def consensus_error(
+    topology: Topology,
+    n: int,
+    rounds: int,
+) -> list[float]:
     """Per round: how far the de-biased values still are from the mean, 1 at the start and 0 at
     consensus.
 
@@ -66,7 +82,8 @@ def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
         Phi = routes(topology, round, range(n)).matrix() @ Phi
         unbiased = Phi / Phi.sum(axis=1, keepdims=True)
         distance = float(np.linalg.norm(unbiased - 1.0 / n))
-        errors.append(distance / math.sqrt(n - 1) if n > 1 else 0.0)
+        at_the_start = math.sqrt(n - 1)
+        errors.append(distance / at_the_start if n > 1 else 0.0)
     return errors
 
 

@@ -39,11 +39,13 @@ class Routes:
         """P as a dense matrix over ``present``; rows are receivers."""
         import numpy as np
 
-        position = {client: k for k, client in enumerate(self.present)}
-        P = np.zeros((len(position), len(position)))
+        n = len(self.present)
+        position = dict(zip(self.present, range(n), strict=True))
+        P = np.zeros((n, n))
         for sender, column in self.columns.items():
+            j = position[sender]
             for receiver, share in column.items():
-                P[position[receiver], position[sender]] = share
+                P[position[receiver], j] = share
         return P
 
     def _present(self, client: int) -> int:
@@ -87,7 +89,9 @@ def routes(
     columns: dict[int, dict[int, float]] = {}
     for j, column in zip(clients, positions, strict=True):
         shares = {clients[k]: share for k, share in column.items() if share > 0}
-        columns[j] = _hand_over(j, shares, clients, leaving) if leaving else shares
+        if leaving:
+            shares = _hand_over(j, shares, clients, leaving)
+        columns[j] = shares
     incoming: dict[int, list[int]] = {client: [] for client in clients}
     for sender, shares in columns.items():
         for receiver in shares:
@@ -111,9 +115,15 @@ def _hand_over(
     clients: Sequence[int],
     leaving: Set[int],
 ) -> dict[int, float]:
-    staying = {k: share for k, share in shares.items() if k not in leaving}
+    staying = {}
+    back = []
+    for k, share in shares.items():
+        if k in leaving:
+            back.append(share)
+        else:
+            staying[k] = share
     if j not in leaving:
-        returned = math.fsum(share for k, share in shares.items() if k in leaving)
+        returned = math.fsum(back)
         if returned:
             staying[j] = staying.get(j, 0.0) + returned
         return staying

@@ -196,7 +196,9 @@ def make(
 def takes(name: str) -> tuple[str, ...]:
     """The settings that the topology called ``name`` takes; a file or a function takes none."""
     factory = TOPOLOGIES.get(name)
-    return () if factory is None else tuple(inspect.signature(factory).parameters)
+    if factory is None:
+        return ()
+    return tuple(inspect.signature(factory).parameters)
 
 
 def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
@@ -248,11 +250,16 @@ def _column(
     if not receivers:
         return {j: 1.0}
     own = {j: kept} if kept > 0 else {}
-    return own | dict.fromkeys(receivers, (1.0 - kept) / len(receivers))
+    share = (1.0 - kept) / len(receivers)
+    return own | dict.fromkeys(receivers, share)
 
 
 def _shift(hop: int, n: int, kept: float) -> Columns:
-    return tuple(_column(j, [(j + hop) % n], kept) for j in range(n))
+    columns = []
+    for j in range(n):
+        ahead = (j + hop) % n
+        columns.append(_column(j, [ahead], kept))
+    return tuple(columns)
 
 
 def _subset(
@@ -265,7 +272,8 @@ def _subset(
     # Floyd's way to a uniform subset of range(below): `count` draws and no rejection.
     chosen: set[int] = set()
     for top in range(below - count, below):
-        pick = seeds.derive(seed, "topology", round, j, top) % (top + 1)
+        number = seeds.derive(seed, "topology", round, j, top)
+        pick = number % (top + 1)
         chosen.add(top if pick in chosen else pick)
     return chosen
 

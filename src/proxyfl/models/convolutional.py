@@ -13,11 +13,25 @@ from torch import nn
 from proxyfl._examples import Shape
 from proxyfl.errors import ModelError
 
+VGG_BLOCKS = (
+    (16,),
+    (32,),
+    (64, 64),
+    (128, 128),
+    (128, 128),
+)
+"""The channels of each convolution, block by block."""
+
 
 def lenet5(shape: Shape, classes: int) -> nn.Module:
     """conv(5x5, 6), conv(5x5, 16), each with ReLU and maxpool(2x2); fc(120), fc(84),
     fc(classes)."""
-    features, width = _two_blocks("lenet5", shape, kernel=5, channels=(6, 16))
+    features, width = _two_blocks(
+        "lenet5",
+        shape,
+        kernel=5,
+        channels=(6, 16),
+    )
     return features.extend(
         [
             nn.Linear(width, 120),
@@ -31,7 +45,12 @@ def lenet5(shape: Shape, classes: int) -> nn.Module:
 
 def cnn1(shape: Shape, classes: int) -> nn.Module:
     """conv(3x3, 6), conv(3x3, 16), each with ReLU and maxpool(2x2); fc(64), fc(classes)."""
-    features, width = _two_blocks("cnn1", shape, kernel=3, channels=(6, 16))
+    features, width = _two_blocks(
+        "cnn1",
+        shape,
+        kernel=3,
+        channels=(6, 16),
+    )
     return features.extend(
         [
             nn.Linear(width, 64),
@@ -43,7 +62,12 @@ def cnn1(shape: Shape, classes: int) -> nn.Module:
 
 def cnn2(shape: Shape, classes: int) -> nn.Module:
     """conv(3x3, 128), conv(3x3, 128), each with ReLU and maxpool(2x2); fc(classes)."""
-    features, width = _two_blocks("cnn2", shape, kernel=3, channels=(128, 128))
+    features, width = _two_blocks(
+        "cnn2",
+        shape,
+        kernel=3,
+        channels=(128, 128),
+    )
     return features.append(nn.Linear(width, classes))
 
 
@@ -58,9 +82,14 @@ def vgg(shape: Shape, classes: int) -> nn.Module:
     torch's default, which stays at chance for the first 20."""
     channels, height, width = image_shape("vgg", shape, smallest=32)
     model = nn.Sequential()
-    for block in ((16,), (32,), (64, 64), (128, 128), (128, 128)):
+    for block in VGG_BLOCKS:
         for outputs in block:
-            layer = nn.Conv2d(channels, outputs, kernel_size=3, padding=1)
+            layer = nn.Conv2d(
+                channels,
+                outputs,
+                kernel_size=3,
+                padding=1,
+            )
             model.append(_he(layer))
             model.append(nn.ReLU())
             channels = outputs
@@ -101,10 +130,20 @@ def _two_blocks(
         padding = kernel // 2
     first, second = channels
     features = nn.Sequential(
-        nn.Conv2d(inputs, first, kernel, padding=padding),
+        nn.Conv2d(
+            inputs,
+            first,
+            kernel,
+            padding=padding,
+        ),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Conv2d(first, second, kernel, padding=padding),
+        nn.Conv2d(
+            first,
+            second,
+            kernel,
+            padding=padding,
+        ),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
@@ -113,7 +152,12 @@ def _two_blocks(
     return features, second * height * width
 
 
-def image_shape(name: str, shape: Shape, *, smallest: int) -> tuple[int, int, int]:
+def image_shape(
+    name: str,
+    shape: Shape,
+    *,
+    smallest: int,
+) -> tuple[int, int, int]:
     """``shape`` as (channels, height, width), if it is one and both sides reach ``smallest``."""
     if len(shape) != 3:
         raise ModelError(

@@ -91,8 +91,8 @@ def rebuilt(
 ) -> nn.Module:
     """The module of this form that had these tensors as its state."""
     if form == "Linear":
-        weight = tensors["weight"]
-        model: nn.Module = nn.Linear(weight.shape[1], weight.shape[0])
+        outputs, inputs = tensors["weight"].shape
+        model = nn.Linear(inputs, outputs)
         model.load_state_dict(dict(tensors))
         return model
     if form == "Trees":
@@ -122,9 +122,13 @@ def softmax_fit(
     gets no weights and the bias UNSEEN, unless an offset speaks for it."""
     from scipy import optimize
 
-    seen = np.unique(y) if offset is None else np.arange(classes)
+    if offset is None:
+        seen = np.unique(y)
+        base = np.zeros((len(y), len(seen)))
+    else:
+        seen = np.arange(classes)
+        base = offset
     hot = (y[:, None] == seen).astype(np.float64)
-    base = np.zeros((len(y), len(seen))) if offset is None else offset
     counts = np.ones(len(y)) if weights is None else weights
     counts = counts[:, None]
     width = x.shape[1]
@@ -135,8 +139,8 @@ def softmax_fit(
         b = table[:, -1]
         z = x @ W.T + b + base
         z -= z.max(1, keepdims=True)
-        log_total = np.log(np.exp(z).sum(1, keepdims=True))
-        log_p = z - log_total
+        total = np.exp(z).sum(1, keepdims=True)
+        log_p = z - np.log(total)
         error = (np.exp(log_p) - hot) * counts
         value = -(counts * hot * log_p).sum()
         gradient = np.empty_like(table)
@@ -149,7 +153,12 @@ def softmax_fit(
         return float(value) / len(y), gradient.ravel() / len(y)
 
     start = np.zeros(len(seen) * (width + 1))
-    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B")
+    found = optimize.minimize(
+        loss,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+    )
     table = found.x.reshape(len(seen), width + 1)
     weight = np.zeros((classes, width))
     bias = np.full(classes, UNSEEN)
@@ -226,7 +235,13 @@ def _logistic(penalty: float) -> Candidate:
         weights: Array | None,
         seed: int,
     ) -> nn.Module:
-        return softmax_fit(x, y, classes, penalty, weights=weights)
+        return softmax_fit(
+            x,
+            y,
+            classes,
+            penalty,
+            weights=weights,
+        )
 
     return Candidate(f"{LOGISTIC}, penalty {penalty:g}", fit)
 
@@ -289,11 +304,12 @@ def _tables(estimator: Any, classes: int) -> Trees:
     for iteration in estimator._predictors:
         for label, tree in zip(speaking, iteration, strict=True):
             trees.append(tree.nodes)
-            roots.append(np.full(len(tree.nodes), size))
+            roots.append(size)
             outputs.append(label)
             size += len(tree.nodes)
     nodes = np.concatenate(trees)
-    root = np.concatenate(roots)
+    root = np.repeat(roots, list(map(len, trees)))
+    deepest = max(1, int(nodes["depth"].max()))
     leaf = nodes["is_leaf"].astype(bool)
     own = np.arange(size)
     tables = {
@@ -302,13 +318,16 @@ def _tables(estimator: Any, classes: int) -> Trees:
         "left": np.where(leaf, own, nodes["left"] + root),
         "right": np.where(leaf, own, nodes["right"] + root),
         "value": np.where(leaf, nodes["value"], 0.0),
-        "root": np.unique(root),
+        "root": np.array(roots),
         "output": np.array(outputs),
-        "depth": np.array(max(1, int(nodes["depth"].max()))),
+        "depth": np.array(deepest),
     }
     baseline = np.full(classes, UNSEEN)
     if len(seen) == 2:
         baseline[seen[0]] = 0.0
     baseline[speaking] = np.ravel(estimator._baseline_prediction)
     tables["baseline"] = baseline
-    return Trees(**{key: torch.from_numpy(table) for key, table in tables.items()})
+    tensors = {}
+    for key, table in tables.items():
+        tensors[key] = torch.from_numpy(table)
+    return Trees(**tensors)

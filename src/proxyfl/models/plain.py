@@ -7,7 +7,11 @@ from torch import nn
 from proxyfl._examples import Shape
 
 
-def _layers(shape: Shape, classes: int, *hidden: int) -> nn.Sequential:
+def _layers(
+    shape: Shape,
+    classes: int,
+    *hidden: int,
+) -> nn.Sequential:
     model = nn.Sequential(nn.Flatten())
     width = math.prod(shape)
     for units in hidden:

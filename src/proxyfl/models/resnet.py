@@ -13,6 +13,13 @@ from proxyfl.models.convolutional import image_shape
 
 GROUPS = 32
 SMALL = 64
+STAGES = (
+    (64, 1),
+    (128, 2),
+    (256, 2),
+    (512, 2),
+)
+"""The channels and the stride of each stage."""
 
 
 class Block(nn.Module):
@@ -27,7 +34,12 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            _convolution(inputs, outputs, kernel=3, stride=stride),
+            _convolution(
+                inputs,
+                outputs,
+                kernel=3,
+                stride=stride,
+            ),
             nn.GroupNorm(GROUPS, outputs),
             nn.ReLU(),
             _convolution(outputs, outputs, kernel=3, stride=1),
@@ -36,7 +48,12 @@ class Block(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                _convolution(inputs, outputs, kernel=1, stride=stride),
+                _convolution(
+                    inputs,
+                    outputs,
+                    kernel=1,
+                    stride=stride,
+                ),
                 nn.GroupNorm(GROUPS, outputs),
             )
         self.relu = nn.ReLU()
@@ -54,14 +71,19 @@ def resnet18(shape: Shape, classes: int) -> nn.Module:
     kernel = 7 if large else 3
     stride = 2 if large else 1
     model = nn.Sequential(
-        _convolution(channels, 64, kernel=kernel, stride=stride),
+        _convolution(
+            channels,
+            64,
+            kernel=kernel,
+            stride=stride,
+        ),
         nn.GroupNorm(GROUPS, 64),
         nn.ReLU(),
     )
     if large:
         model.append(nn.MaxPool2d(3, stride=2, padding=1))
     inputs = 64
-    for outputs, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+    for outputs, stride in STAGES:
         model.append(Block(inputs, outputs, stride))
         model.append(Block(outputs, outputs, 1))
         inputs = outputs

@@ -138,9 +138,14 @@ def _check_options(
             )
 
 
-def _try(spec: str, model: nn.Module, shape: Shape) -> int:
+def _try(
+    spec: str,
+    model: nn.Module,
+    shape: Shape,
+) -> int:
     """The number of features, once the embedder has been seen to keep images apart."""
-    images = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(3, *shape, generator=generator)
     size = tuple(images.shape)
     refused = f"Embedder {spec!r} does not accept a batch of shape {size}:"
     with torch.inference_mode(), translated(ModelError, refused):
@@ -156,7 +161,8 @@ def _try(spec: str, model: nn.Module, shape: Shape) -> int:
         with torch.inference_mode():
             apart = model(image[None])[0]
         scale = float(beside.abs().max()) + 1e-12
-        if float((apart - beside).abs().max()) > TOLERANCE * scale:
+        difference = float((apart - beside).abs().max())
+        if difference > TOLERANCE * scale:
             raise ModelError(
                 f"Embedder {spec!r} gives an image other features when other images are beside it. "
                 "Features of one record must not depend on another, or the printed epsilon is "

@@ -63,8 +63,8 @@ def bank(
     angles: int,
 ) -> Bank:
     """The filters for images of ``height`` x ``width`` pixels."""
-    rows = 2 * math.pi * torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
-    columns = 2 * math.pi * torch.fft.fftfreq(width, dtype=torch.float64)[None]
+    rows = _frequencies(height)[:, None]
+    columns = _frequencies(width)[None]
     reach = SPREAD * 2 ** (scales - 1)
     low = _gaussian(
         rows,
@@ -81,7 +81,15 @@ def bank(
         for k in range(angles):
             angle = math.pi * k / angles
             levels.append(j)
-            waves.append(_morlet(rows, columns, j, angle, slant=4 / angles))
+            waves.append(
+                _morlet(
+                    rows,
+                    columns,
+                    j,
+                    angle,
+                    slant=4 / angles,
+                )
+            )
     gain = _gain(low, waves)
     wavelets = []
     for j, wave in zip(levels, waves, strict=True):
@@ -89,10 +97,17 @@ def bank(
     return Bank(_filter(scales, low), tuple(wavelets))
 
 
+def _frequencies(length: int) -> Tensor:
+    """The sampled frequencies of a signal of ``length`` pixels, in radians a pixel."""
+    turns: Tensor = torch.fft.fftfreq(length, dtype=torch.float64)
+    return 2 * math.pi * turns
+
+
 def _filter(scale: int, spectrum: Tensor) -> Filter:
     spectra = []
     for j in range(scale + 1):
-        spectra.append(_folded(spectrum, 2**j, total=True).float())
+        folded = _folded(spectrum, 2**j, total=True)
+        spectra.append(folded.float())
     return Filter(scale, tuple(spectra))
 
 
@@ -106,7 +121,8 @@ def _gain(low: Tensor, waves: Sequence[Tensor]) -> float:
         energy += (wave**2 + opposite**2) / 2
     left = 1 - low**2
     known = left > 1e-9
-    return math.sqrt(float((left[known] / energy[known]).min()))
+    ratio = left[known] / energy[known]
+    return math.sqrt(float(ratio.min()))
 
 
 def _morlet(
@@ -127,7 +143,14 @@ def _morlet(
         slant,
         centre,
     )
-    still = _gaussian(rows, columns, width, angle, slant, 0.0)
+    still = _gaussian(
+        rows,
+        columns,
+        width,
+        angle,
+        slant,
+        0.0,
+    )
     return wave - still * wave[0, 0] / still[0, 0]
 
 
@@ -178,9 +201,8 @@ def scatter(
                 inner = _envelope(envelope, second, first.scale)
                 order_2.append(_averaged(inner, filters, second.scale))
     inside = margin // step
-    rows, columns = (
-        slice(inside, inside + math.ceil(side / step)) for side in images.shape[-2:]
-    )
+    rows = slice(inside, inside + math.ceil(images.shape[-2] / step))
+    columns = slice(inside, inside + math.ceil(images.shape[-1] / step))
     found = []
     for order in (order_0, order_1, order_2):
         if order:
@@ -215,7 +237,8 @@ def _envelope(
     """The spectrum of |x * psi|, at every 2^j-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * wavelet.spectra[scale]
     thinned = _folded(response, 2 ** (wavelet.scale - scale))
-    envelope: Tensor = torch.fft.fft2(torch.fft.ifft2(thinned).abs())
+    modulus = torch.fft.ifft2(thinned).abs()
+    envelope: Tensor = torch.fft.fft2(modulus)
     return envelope
 
 
@@ -256,7 +279,12 @@ class Scattering(nn.Module):
     Each order is standardised by its own mean and deviation *in the image itself*, so that the
     orders, whose sizes differ a hundredfold, weigh alike. No other image has a part in it."""
 
-    def __init__(self, scales: int, angles: int, grid: int) -> None:
+    def __init__(
+        self,
+        scales: int,
+        angles: int,
+        grid: int,
+    ) -> None:
         super().__init__()
         self.scales = scales
         self.angles = angles
@@ -270,7 +298,10 @@ class Scattering(nn.Module):
             places = (min(self.grid, height), min(self.grid, width))
             pooled = F.adaptive_avg_pool2d(values, places).flatten(1)
             deviation, mean = torch.std_mean(
-                pooled, dim=1, keepdim=True, correction=0
+                pooled,
+                dim=1,
+                keepdim=True,
+                correction=0,
             )
             parts.append((pooled - mean) / (deviation + FLOOR))
         return torch.cat(parts, dim=1)
@@ -307,5 +338,6 @@ def scattering(
     if not grid:
         pairs = scales * (scales - 1) // 2
         paths = 1 + scales * angles + pairs * angles**2
-        grid = max(1, math.isqrt(MOST_FEATURES // (channels * paths)))
+        places = MOST_FEATURES // (channels * paths)
+        grid = max(1, math.isqrt(places))
     return Scattering(scales, angles, grid)

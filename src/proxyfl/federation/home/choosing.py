@@ -80,13 +80,11 @@ def choose(
         balance,
         seed,
     )
-    tried = candidates(spec)
-    judged = [_alone(candidate, at_hand) for candidate in tried]
-    place = min(range(len(judged)), key=lambda i: judged[i].loss)
-    alone = judged[place]
+    judged = [(_alone(each, at_hand), each) for each in candidates(spec)]
+    alone, own = min(judged, key=lambda pair: pair[0].loss)
     if received is None:
         return at_hand.fitted(alone, None)
-    listening = list(_sums(tried[place], at_hand))
+    listening = list(_sums(own, at_hand))
     if len(at_hand.y) < FEW * classes:
         listening = [found for found in listening if found.fit is not None]
     lacks_a_class = len(np.unique(at_hand.y)) < classes
@@ -96,7 +94,8 @@ def choose(
     if lacks_a_class:
         return at_hand.fitted(best, received)
     difference = best.losses - alone.losses
-    error = float(difference.std()) / math.sqrt(len(difference))
+    deviation = float(difference.std())
+    error = deviation / math.sqrt(len(difference))
     kept = alone if difference.mean() > SURE * error else best
     return at_hand.fitted(kept, received)
 
@@ -129,8 +128,9 @@ class _Local:
         persons = None if groups is None else groups.cpu().numpy()
         proxy = np.zeros((len(y), classes))
         if received is not None:
+            received.cpu().eval()
             with torch.no_grad():
-                proxy = received.cpu().eval()(inputs).double().numpy()
+                proxy = received(inputs).double().numpy()
         return cls(
             x=inputs.flatten(1).double().numpy(),
             y=y,
@@ -152,8 +152,9 @@ class _Local:
         logits = np.zeros((len(self.y), self.classes))
         for fitting, judging in self.folds:
             model = self._fit(fit, fitting)
+            x = torch.from_numpy(self.x[judging])
             with torch.no_grad():
-                part = model(torch.from_numpy(self.x[judging]).float())
+                part = model(x.float())
             logits[judging] = part.double().numpy()
         return logits
 
@@ -174,7 +175,13 @@ class _Local:
         if self.balance.weights:
             weights = np.array(self.balance.weights)[y]
         if isinstance(fit, Candidate):
-            return fit.fit(x, y, self.classes, weights, self.seed)
+            return fit.fit(
+                x,
+                y,
+                self.classes,
+                weights,
+                self.seed,
+            )
         offset = self.proxy[rows] + self.shift
         return softmax_fit(
             x,
@@ -188,8 +195,9 @@ class _Local:
     def fitted(self, found: _Judged, received: nn.Module | None) -> Home:
         """The model that is kept, fitted on all of the client's examples."""
         own = None
+        everyone = np.arange(len(self.y))
         if found.fit is not None:
-            own = self._fit(found.fit, np.arange(len(self.y)))
+            own = self._fit(found.fit, everyone)
         shift = self.shift
         if not isinstance(found.fit, Candidate):
             shift = shift * 0
@@ -255,8 +263,14 @@ def _losses(logits: Array, y: Labels) -> Array:
 
     start = np.zeros(1 + len(seen))
     start[0] = 1.0
-    limits = [(0.0, None), *[(None, None)] * len(seen)]
-    found = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
+    limits: list[tuple[float | None, None]] = [(None, None)] * len(start)
+    limits[0] = (0.0, None)
+    found = optimize.minimize(
+        mean,
+        start,
+        method="L-BFGS-B",
+        bounds=limits,
+    )
     return losses(found.x)
 
 

@@ -84,7 +84,9 @@ class Fitted:
                 seed=self._seed,
             )
         found: dict[Role, nn.Module] = {"private": self._private}
-        return found if self._single is None else found | self._single.models()
+        if self._single is not None:
+            found |= self._single.models()
+        return found
 
     def state(self) -> State:
         if self._single is None or self.received is None:

@@ -51,7 +51,12 @@ class Home(nn.Module):
         own: Tensor = self.own(x.flatten(1)) - self.shift
         if self.received is None:
             return own * own_weight
-        return combined(own, self._received(x), own_weight, proxy_weight)
+        return combined(
+            own,
+            self._received(x),
+            own_weight,
+            proxy_weight,
+        )
 
     def about(self) -> dict[str, Any]:
         """What a file must say of it beside the tensors; see ``rebuilt``."""
@@ -106,6 +111,7 @@ def combined(
         return both
     hidden = unseen.expand_as(own)
     both = both.masked_fill(hidden, -math.inf)
-    left = received.masked_fill(hidden, -math.inf).logsumexp(1, keepdim=True)
+    seen = received.masked_fill(hidden, -math.inf)
+    left = seen.logsumexp(1, keepdim=True)
     spread = both - both.logsumexp(1, keepdim=True) + left
     return torch.where(hidden, received, spread)

@@ -82,9 +82,12 @@ def epsilon(
 
     Raises ``OverflowError`` if the grid would be unreasonably large.
     """
+    removed = _epsilon_one_way(parts, 0, delta, interval)
     # Without sampling, removing and adding an example lose equally much.
-    ways = (0, 1) if any(rate < 1 for rate, _, _ in parts) else (0,)
-    return max(_epsilon_one_way(parts, way, delta, interval) for way in ways)
+    if all(rate == 1 for rate, _, _ in parts):
+        return removed
+    added = _epsilon_one_way(parts, 1, delta, interval)
+    return max(removed, added)
 
 
 @lru_cache(maxsize=32)
@@ -115,7 +118,8 @@ def _one_step(
 
 def _loss(pmf: pld_pmf.DensePLDPmf, interval: float) -> _Loss:
     """The part of the library's distributions that this module needs."""
-    probabilities = np.maximum(np.asarray(pmf._probs, dtype=np.float64), 0.0)
+    found = np.asarray(pmf._probs, dtype=np.float64)
+    probabilities = np.maximum(found, 0.0)
     first = int(pmf._lower_loss)
     places = first + np.arange(len(probabilities), dtype=np.float64)
     losses: Floats = places * interval
@@ -125,13 +129,15 @@ def _loss(pmf: pld_pmf.DensePLDPmf, interval: float) -> _Loss:
     up = np.array([_log_sum_exp(logs + t * at) for t in _MOMENTS])
     down = np.array([_log_sum_exp(logs - t * at) for t in _MOMENTS])
     # What rounding took from the total is counted where it hurts most.
-    infinite = max(float(pmf._infinity_mass), 1.0 - float(probabilities.sum()))
+    lost = 1.0 - float(probabilities.sum())
+    infinite = max(float(pmf._infinity_mass), lost)
     return _Loss(first, probabilities, infinite, up, down)
 
 
 def _log_sum_exp(x: Floats) -> float:
     top = float(x.max())
-    return top + math.log(float(np.exp(x - top).sum()))
+    scaled = float(np.exp(x - top).sum())
+    return top + math.log(scaled)
 
 
 @lru_cache(maxsize=8)
@@ -154,7 +160,10 @@ def _epsilon_one_way(
     delta: float,
     interval: float,
 ) -> float:
-    steps = [(_one_step(rate, noise, interval)[way], n) for rate, noise, n in parts]
+    steps = []
+    for rate, noise, n in parts:
+        loss = _one_step(rate, noise, interval)[way]
+        steps.append((loss, n))
     tail = _TAIL_SHARE * delta
     low, high = _window(steps, tail, interval)
     width = high - low + 1
@@ -201,8 +210,10 @@ def _window(
     for loss, n in steps:
         lowest += n * loss.first
         highest += n * (loss.first + len(loss.probabilities) - 1)
-    low = max(lowest, math.floor(float(np.max(down)) / interval))
-    high = min(highest, math.ceil(float(np.min(up)) / interval))
+    down_to = float(np.max(down)) / interval
+    up_to = float(np.min(up)) / interval
+    low = max(lowest, math.floor(down_to))
+    high = min(highest, math.ceil(up_to))
     return low, max(low, high)
 
 
@@ -237,7 +248,8 @@ def _solve(
     # are.
     descending = probabilities[::-1]
     mass = infinite + np.cumsum(descending)
-    discounted = signal.lfilter([1.0], [1.0, -math.exp(-interval)], descending)
+    discount = math.exp(-interval)
+    discounted = signal.lfilter([1.0], [1.0, -discount], descending)
     too_much = mass - discounted > delta
     end = int(np.argmax(too_much)) if too_much.any() else len(mass)
     i = end - 1

@@ -19,7 +19,8 @@ def where(step: Step) -> Rows:
 
 
 def _rank(step: Step) -> int:
-    return len(step.shape[0] if isinstance(step.shape, list) else step.shape)
+    shape = step.shape
+    return len(shape[0] if isinstance(shape, list) else shape)
 
 
 def leading(step: Step) -> Rows:
@@ -58,7 +59,8 @@ def reduce(step: Step) -> Rows:
     dims = step.dims("dim", step.first)
     if step.inputs.get("keepdim"):
         return rows
-    return rows.at(rows.axis - sum(d < rows.axis for d in dims))
+    dropped = sum(d < rows.axis for d in dims)
+    return rows.at(rows.axis - dropped)
 
 
 def bilinear(step: Step) -> Rows:
@@ -76,7 +78,8 @@ def matmul(step: Step) -> Rows:
     is_vector = step.rank(right) == 1
     both = step.rows(left) is not None and step.rows(right) is not None
     found: set[tuple[int, int, int]] = set()
-    for name, summed in ((left, -1), (right, -1 if is_vector else -2)):
+    summed_over = {left: -1, right: -1 if is_vector else -2}
+    for name, summed in summed_over.items():
         rows = step.rows(name)
         if rows is None:
             continue
@@ -120,17 +123,20 @@ def _constant_fits(
         step.fail(
             "it deals a constant out to the examples by their place in the batch"
         )
-    if rows is not None and not matrix and rows != result.at(position + len(shape)):
+    aligned_rows = result.at(position + len(shape))
+    if rows is not None and not matrix and rows != aligned_rows:
         step.fail("it compares examples with one another")
 
 
 def attention(step: Step) -> Rows:
     """softmax(q k^T) v: the examples are whole matrices in all of them."""
     nodes = [step.inputs[name] for name in ("query", "key", "value")]
-    mask = step.inputs.get("attn_mask")
-    rank = len(step.shape)
-    rows = aligned(step, nodes if mask is None else [*nodes, mask], rank)
     constant = any(step.axes[node] is None for node in nodes)
+    mask = step.inputs.get("attn_mask")
+    if mask is not None:
+        nodes.append(mask)
+    rank = len(step.shape)
+    rows = aligned(step, nodes, rank)
     if constant or rows.axis >= rank - 2:
         step.fail("it lets examples attend to one another")
     return rows

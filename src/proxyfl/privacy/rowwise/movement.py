@@ -38,8 +38,10 @@ def permute(step: Step) -> Rows:
     step.no_batch_size()
     name = step.first
     rows = step.only(name)
-    marked = torch.empty(*range(1, step.rank(name) + 1), device="meta")
-    moved = step.traced.operation(**{**step.inputs, name: marked})
+    sizes = range(1, step.rank(name) + 1)
+    marked = torch.empty(*sizes, device="meta")
+    inputs = {**step.inputs, name: marked}
+    moved = step.traced.operation(**inputs)
     return rows.at(list(moved.shape).index(rows.axis + 1))
 
 
@@ -56,7 +58,8 @@ def squeeze(step: Step) -> Rows:
     dims = step.dims("dim", step.first)
     if rows.axis in dims:
         step.fail("it drops the batch dimension when the batch holds one example")
-    return rows.at(rows.axis - sum(d < rows.axis and shape[d] == 1 for d in dims))
+    dropped = sum(d < rows.axis and shape[d] == 1 for d in dims)
+    return rows.at(rows.axis - dropped)
 
 
 def expand(step: Step) -> Rows:
@@ -150,7 +153,8 @@ def _growing(step: Step, otherwise: str) -> int:
 
 def select(step: Step) -> Rows:
     rows = along(step)
-    return rows.at(rows.axis - (step.dims("dim", "self")[0] < rows.axis))
+    dim = step.dims("dim", "self")[0]
+    return rows.at(rows.axis - (dim < rows.axis))
 
 
 def cut(step: Step) -> Axes:
@@ -159,8 +163,9 @@ def cut(step: Step) -> Axes:
     if rows is not None and step.dims("dim", "self") == [rows.axis]:
         start = step.inputs.get("start")
         end = step.inputs.get("end", step.inputs.get("length"))
-        whole = end is None or end == Times(rows.folded) or end == sys.maxsize
-        if start not in (None, 0) or not whole or step.inputs.get("step", 1) != 1:
+        to_the_end = end is None or end == Times(rows.folded) or end == sys.maxsize
+        every = step.inputs.get("step", 1) == 1
+        if start not in (None, 0) or not to_the_end or not every:
             step.fail("it cuts the batch")
         return rows
     if rows is None:
@@ -182,7 +187,8 @@ def cat(step: Step) -> Rows:
         step.fail("it joins examples with something else")
     if found[0].axis != dim:
         return aligned(step, nodes, len(step.shape))
-    return Rows(dim, sum(rows.outer for rows in found), found[0].inner)
+    outer = sum(rows.outer for rows in found)
+    return Rows(dim, outer, found[0].inner)
 
 
 def stack(step: Step) -> Rows:
@@ -194,11 +200,14 @@ def stack(step: Step) -> Rows:
 
 def index(step: Step) -> Rows:
     """One index: a constant one into rows, or rows into a constant table."""
-    given = [(d, i) for d, i in enumerate(step.inputs["indices"]) if i is not None]
+    indices = step.inputs["indices"]
+    given = [d for d, picked in enumerate(indices) if picked is not None]
     if len(given) != 1:
         step.fail("it picks by several indices")
-    dim, picked = given[0]
-    rows, picking = step.rows("self"), step.axes[picked]
+    dim = given[0]
+    picked = indices[dim]
+    rows = step.rows("self")
+    picking = step.axes[picked]
     width = len(step.shapes[picked])
     if picked.meta["val"].dtype in (torch.bool, torch.uint8):
         step.fail("how many it picks depends on the data")
@@ -206,7 +215,8 @@ def index(step: Step) -> Rows:
         return Rows(picking.axis + dim, picking.outer, picking.inner)
     if rows is None or picking is not None or rows.axis == dim:
         step.fail("it picks among the examples")
-    return rows.at(rows.axis + (width - 1) * (rows.axis > dim))
+    moved = width - 1 if rows.axis > dim else 0
+    return rows.at(rows.axis + moved)
 
 
 def embedding(step: Step) -> Rows:

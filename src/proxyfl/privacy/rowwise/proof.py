@@ -40,10 +40,13 @@ def prove(trace: Trace) -> dict[Node, Axes]:
         elif node.op == "call_function":
             step = Step(node, trace.steps[node], axes, shapes)
             axes[node] = _after(step)
-            shapes[node] = _picked(step, shapes) if _picks(node) else step.shape
-    first = trace.steps.get(trace.output)
+            shapes[node] = step.shape
+            if _picks(node):
+                several = shapes[step.inputs["0"]]
+                shapes[node] = several[step.inputs["1"]]
     if axes[trace.output] != Rows(0):
-        where = describe(trace.output) if first else "its output"
+        called = trace.output in trace.steps
+        where = describe(trace.output) if called else "its output"
         raise Unproven(f"{where}: the result is not one row of logits per example")
     return axes
 
@@ -110,8 +113,3 @@ def _check_shape(
 
 def _picks(node: Node) -> bool:
     return node.target is operator.getitem
-
-
-def _picked(step: Step, shapes: dict[Node, Any]) -> Any:
-    several = shapes[step.inputs["0"]]
-    return several[step.inputs["1"]]

@@ -124,19 +124,25 @@ def describe(node: Node) -> str:
     return f"{base_name(node)[0]} ({node.name})"
 
 
-def aligned(step: Step, nodes: list[Node], rank: int) -> Rows:
+def aligned(
+    step: Step,
+    nodes: list[Node],
+    rank: int,
+) -> Rows:
     found: set[Rows] = set()
     for node in nodes:
         rows = step.axes[node]
         if rows is not None:
-            found.add(rows.at(rows.axis - len(step.shapes[node]) + rank))
+            missing = rank - len(step.shapes[node])
+            found.add(rows.at(rows.axis + missing))
     if len(found) != 1:
         step.fail("it compares examples with one another")
     rows = found.pop()
     for node in nodes:
-        position = rows.axis - rank + len(step.shapes[node])
+        shape = step.shapes[node]
+        position = rows.axis - rank + len(shape)
         constant = step.axes[node] is None
-        if constant and position >= 0 and step.shapes[node][position] != 1:
+        if constant and position >= 0 and shape[position] != 1:
             step.fail(
                 "it deals a constant out to the examples by their place in the batch"
             )
@@ -148,7 +154,9 @@ def several(function: Callable[[Step], Rows]) -> Callable[[Step], Axes]:
 
     def each(step: Step) -> Axes:
         rows = function(step)
-        return [rows] * len(step.shape) if isinstance(step.shape, list) else rows
+        if isinstance(step.shape, list):
+            return [rows] * len(step.shape)
+        return rows
 
     return each
 

@@ -5,6 +5,7 @@ in pieces; the summed gradient is left to the backend's own kernel. Where channe
 per-example gradient is small, and is formed and kept.
 """
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +31,12 @@ class Geometry:
     def windows(self, padded: Tensor, out: torch.Size) -> Tensor:
         """A view of padded inputs as (images, channels, *kernel, *out)."""
         images, channels, *_ = padded.shape
-        spatial = padded.stride()[2:]
-        inner = [s * d for s, d in zip(spatial, self.dilation, strict=True)]
-        outer = [s * d for s, d in zip(spatial, self.stride, strict=True)]
-        strides = (padded.stride(0), padded.stride(1), *inner, *outer)
-        return padded.as_strided((images, channels, *self.kernel, *out), strides)
+        image, channel, *spatial = padded.stride()
+        inner = map(operator.mul, spatial, self.dilation)
+        outer = map(operator.mul, spatial, self.stride)
+        sizes = (images, channels, *self.kernel, *out)
+        strides = (image, channel, *inner, *outer)
+        return padded.as_strided(sizes, strides)
 
 
 def term(
@@ -92,15 +94,17 @@ def _ungrouped(
     places = out.numel()
 
     def unfold(i: int, j: int) -> Tensor:
-        windows = geometry.windows(padded[i * m : j * m], out)
-        flat = windows.reshape((j - i) * m, -1, places)
+        images = padded[i * m : j * m]
+        windows = geometry.windows(images, out)
+        flat = windows.reshape(len(images), -1, places)
         if m == 1:
             return flat
         by_example = flat.view(j - i, m, -1, places)
         return by_example.transpose(1, 2).flatten(2)
 
     def outputs(i: int, j: int) -> Tensor:
-        by_channel = g[i:j].flatten(3).transpose(1, 2)
+        by_image = g[i:j].flatten(3)
+        by_channel = by_image.transpose(1, 2)
         return by_channel.reshape(j - i, p, -1)
 
     def contract(c: Tensor) -> Tensor:
@@ -155,8 +159,9 @@ def _grouped(
     out = g.shape[3:]
     places = out.numel()
     rows = n * m * geometry.groups
-    windows = geometry.windows(padded, out).reshape(rows, -1, places)
+    windows = geometry.windows(padded, out)
+    inputs = windows.reshape(rows, -1, places)
     at_outputs = g.reshape(rows, -1, places)
-    gradients = torch.bmm(at_outputs, windows.transpose(1, 2))
+    gradients = torch.bmm(at_outputs, inputs.transpose(1, 2))
     by_image = gradients.view(n, m, *weight.shape)
     return Materialised(weight, by_image.sum(1))

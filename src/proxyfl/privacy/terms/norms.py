@@ -26,7 +26,8 @@ def square_norms_of(blocks: list[Tensor]) -> list[Tensor]:
     kinds = tuple((block.dtype, block.shape[1]) for block in narrow)
     factors, least = _allowances(kinds, narrow[0].device)
     # stacking types of different width takes the widest: no digit is lost
-    norms = torch.stack(list(map(_row_norms, narrow))).double()
+    stacked = torch.stack(list(map(_row_norms, narrow)))
+    norms = stacked.double()
     squares = torch.addcmul(least, norms, norms * factors)
     raised = iter(squares.unbind())
     found = []
@@ -44,7 +45,7 @@ def upper_square_norms(gradients: Tensor) -> Tensor:
     whole = numbers // BLOCK * BLOCK
     if whole == 0:
         return _raised(_row_norms(flat), numbers)
-    blocks = flat[:, :whole].view(flat.shape[0], -1, BLOCK)
+    blocks = flat[:, :whole].view(len(flat), -1, BLOCK)
     norms = torch.linalg.vector_norm(blocks, dim=2)
     squares = _raised(norms, BLOCK).sum(1)
     if whole < numbers:
@@ -56,7 +57,8 @@ def upper_square_norms(gradients: Tensor) -> Tensor:
 def _raised(norms: Tensor, numbers: int) -> Tensor:
     """Norms of at most ``BLOCK`` numbers each, squared and made larger by what they may have
     lost."""
-    factors, least = _allowances(((norms.dtype, numbers),), norms.device)
+    kind = (norms.dtype, numbers)
+    factors, least = _allowances((kind,), norms.device)
     wide = norms.double()
     return torch.addcmul(least[0], wide, wide * factors[0])
 
@@ -86,10 +88,11 @@ def _allowances(
 
 def column_lengths(columns: Tensor) -> Tensor:
     """The length of each column of (n, d, t), with what squares lose to underflow; float64."""
-    least = columns.shape[1] * torch.finfo(columns.dtype).tiny
-    norms = torch.linalg.vector_norm(columns, dim=1).double()
-    found: Tensor = norms.square_().add_(least).sqrt_()
-    return found
+    tiny = torch.finfo(columns.dtype).tiny
+    least = columns.shape[1] * tiny
+    norms = torch.linalg.vector_norm(columns, dim=1)
+    squares: Tensor = norms.double().square_()
+    return squares.add_(least).sqrt_()
 
 
 def roundoff(dtype: torch.dtype) -> float:

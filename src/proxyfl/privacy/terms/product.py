@@ -133,7 +133,8 @@ class Product:
     def _formed_square_norms(self) -> Tensor:
         if self._kept is not None:
             return upper_square_norms(self._kept)
-        return torch.cat(list(map(upper_square_norms, self._pieces())))
+        squares = map(upper_square_norms, self._pieces())
+        return torch.cat(list(squares))
 
     @property
     def _is_contracted(self) -> bool:
@@ -168,7 +169,8 @@ class Product:
         """Each example decides for itself: what another one is must not change its norm."""
         bounds = []
         close = []
-        for i, j in self._ranges(self._shape[0] * self.positions):
+        d, _ = self._shape
+        for i, j in self._ranges(d * self.positions):
             bound, is_close = self._gram(i, j)
             bounds.append(bound)
             close.append(is_close)
@@ -189,15 +191,17 @@ class Product:
         squares_g = gram_g.diagonal(dim1=1, dim2=2)
         # sum_t |g_t| |a_t|, which |G| reaches if nothing cancels
         longest = (squares_a * squares_g).sqrt().sum(1)
-        squares = (gram_a * gram_g).sum((1, 2)).clamp(min=0)
+        total = (gram_a * gram_g).sum((1, 2))
+        squares = total.clamp(min=0)
         d, p = self._shape
         t = self.positions
         u = roundoff(self.parameter.dtype)
         double = (d + p + t**2) * WIDE_EPS * longest.square()
         bound = (t + 3) * u * longest
-        close = (bound <= SMALL * squares.sqrt()) & (double <= SMALL * squares)
+        bound_is_small = bound <= SMALL * squares.sqrt()
+        double_is_small = double <= SMALL * squares
         upper = (squares + double).sqrt() + bound
-        return upper.square(), close
+        return upper.square(), bound_is_small & double_is_small
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
         if self._dropped is not None or not self._contracts_in(out.dtype):
@@ -205,9 +209,11 @@ class Product:
         elif self._formed is None:
             self._contract(c, out)
         else:
-            self._contract(torch.where(self._formed, 0, c), out)
+            of_formed = torch.where(self._formed, c, 0)
+            of_others = torch.where(self._formed, 0, c)
+            self._contract(of_others, out)
             rest = torch.empty_like(out)
-            self._add_formed(torch.where(self._formed, c, 0), rest)
+            self._add_formed(of_formed, rest)
             out.add_(rest)
 
     def _contracts_in(self, dtype: torch.dtype) -> bool:
@@ -217,8 +223,10 @@ class Product:
         return allowed and dtype == self.g.dtype
 
     def _add_formed(self, c: Tensor, out: Tensor) -> None:
-        if self._kept is not None and self._kept.dtype == out.dtype:
-            torch.mv(self._kept.flatten(1).T, c, out=out.view(-1))
+        kept = self._kept
+        if kept is not None and kept.dtype == out.dtype:
+            columns = kept.flatten(1).T
+            torch.mv(columns, c, out=out.view(-1))
         else:
             self._add_pieces(c, out)
 
@@ -227,9 +235,9 @@ class Product:
             out.copy_(self.contract(c))
             return
         scaled = self.g * c.view(-1, 1, 1)
-        gradients = scaled.flatten(0, 1).T.to(out.dtype)
-        inputs = self.a.flatten(0, 1).to(out.dtype)
-        torch.mm(gradients, inputs, out=out)
+        gradients = scaled.flatten(0, 1).T
+        inputs = self.a.flatten(0, 1)
+        torch.mm(gradients.to(out.dtype), inputs.to(out.dtype), out=out)
 
     def _add_pieces(self, c: Tensor, out: Tensor) -> None:
         """The same pieces whose norms were taken, formed again."""

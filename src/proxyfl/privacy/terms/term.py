@@ -61,9 +61,10 @@ class Materialised:
 
     @property
     def _rows(self) -> Tensor:
-        if self.gradients.dim() == 2:
-            return self.gradients
-        return self.gradients.reshape(self.gradients.shape[0], -1)
+        gradients = self.gradients
+        if gradients.dim() == 2:
+            return gradients
+        return gradients.reshape(len(gradients), -1)
 
     def square_norms(self, squares: Sequence[Tensor]) -> Tensor:
         return squares[0]
@@ -122,7 +123,8 @@ class Lookup:
 
     @cached_property
     def _gathered(self) -> Tensor:
-        same = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
+        ids = self.ids
+        same = ids.unsqueeze(2) == ids.unsqueeze(1)
         first = same.to(torch.uint8).argmax(2)
         index = first.unsqueeze(2).expand_as(self.g)
         gathered = torch.zeros_like(self.g)
@@ -140,11 +142,11 @@ class Lookup:
         out.zero_().index_add_(0, self.ids.flatten(), rows)
 
     def per_example(self) -> Tensor:
-        n = len(self.ids)
-        gradients = self.g.new_zeros(n, *self.parameter.shape)
-        example = torch.arange(n, device=self.ids.device).unsqueeze(1)
-        places = (example.expand_as(self.ids), self.ids)
-        return gradients.index_put_(places, self.g, accumulate=True)
+        ids = self.ids
+        gradients = self.g.new_zeros(len(ids), *self.parameter.shape)
+        examples = torch.arange(len(ids), device=ids.device)
+        example = examples.unsqueeze(1).expand_as(ids)
+        return gradients.index_put_((example, ids), self.g, accumulate=True)
 
     def drop(self, examples: Tensor) -> None:
         self.g = without(self.g, examples)
