@@ -211,24 +211,23 @@ def vmapped(use: Use) -> list[Term]:
     axes = pytree.tree_flatten(
         use.axes, is_leaf=lambda v: v is None or isinstance(v, Rows)
     )[0]
-    carried = [k for k, rows in enumerate(axes) if isinstance(rows, Rows)]
-    weights = [
-        k
-        for k, value in enumerate(leaves)
-        if isinstance(value, Tensor) and value.requires_grad and k not in carried
-    ]
-    alone = [
-        value.times(use.records) if isinstance(value, Times) else value
-        for value in leaves
-    ]
+    carried = []
+    weights = []
+    alone = []
+    for k, (value, rows) in enumerate(zip(leaves, axes, strict=True)):
+        if isinstance(rows, Rows):
+            carried.append(k)
+        elif isinstance(value, Tensor) and value.requires_grad:
+            weights.append(k)
+        if isinstance(value, Times):
+            value = value.times(use.records)
+        alone.append(value)
 
     def gradients(g_i: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         def forward(*values: Tensor) -> Any:
             filled = list(alone)
-            for k, value in (
-                *zip(carried, inputs, strict=True),
-                *zip(weights, values, strict=True),
-            ):
+            places = (*carried, *weights)
+            for k, value in zip(places, (*inputs, *values), strict=True):
                 filled[k] = value
             return use.operation(**pytree.tree_unflatten(filled, layout))
 
@@ -241,10 +240,10 @@ def vmapped(use: Use) -> list[Term]:
     inputs = [examples_first(leaves[k].detach(), axes[k], use.n) for k in carried]
     with torch.enable_grad(), quiet_vmap():
         found = torch.func.vmap(gradients, randomness="error")(use.g, *inputs)
-    return [
-        Materialised(leaves[k], v.detach())
-        for k, v in zip(weights, found, strict=True)
-    ]
+    terms: list[Term] = []
+    for k, of_weight in zip(weights, found, strict=True):
+        terms.append(Materialised(leaves[k], of_weight.detach()))
+    return terms
 
 
 @contextmanager

@@ -123,9 +123,9 @@ def _compare_batch(
     clipped = clipper.clip(x, targets, trial_loss, clip_norm)
     alone = clipped.norms.new_tensor(norms)
     limit = tolerance * max(norms) + 1e-6
-    if len(clipped.norms) != len(x) or bool(
-        ((clipped.norms - alone).abs() > limit).any()
-    ):
+    if len(clipped.norms) != len(x):
+        return "an example's gradient is another in the batch than alone"
+    if bool(((clipped.norms - alone).abs() > limit).any()):
         return "an example's gradient is another in the batch than alone"
     views = clipper.views.values()
     apart = [one - other for one, other in zip(expected, views, strict=True)]
@@ -169,25 +169,18 @@ def trial_loss(logits: Tensor, _targets: Tensor) -> Tensor:
 def jittered(model: nn.Module, amount: float) -> Iterator[None]:
     """The model with every weight moved a little, and back to the bit: gates that start at zero
     open."""
-    before = [p.detach().clone() for p in params.trainable(model)]
+    before = params.flatten(model)
     with torch.no_grad():
         for parameter in params.trainable(model):
             numbers = torch.arange(parameter.numel(), device=parameter.device)
-            wave = (
-                torch.sin(numbers * 1.3 + 0.7)
-                .view(parameter.shape)
-                .to(parameter.dtype)
-            )
+            waves = torch.sin(numbers * 1.3 + 0.7)
+            wave = waves.view_as(parameter).to(parameter.dtype)
             size = float(parameter.abs().mean()) + 0.1
             parameter.add_(wave, alpha=amount * size)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for parameter, value in zip(
-                params.trainable(model), before, strict=True
-            ):
-                parameter.copy_(value)
+        params.load_flat(model, before)
 
 
 @contextmanager
@@ -229,7 +222,8 @@ def _exchanged(
     first = made_up(n, scale)
     second = made_up(n, scale * 1.7 + 0.2)
     second[kept] = first[kept]
-    before, after = outputs(model, first), outputs(model, second)
+    before = outputs(model, first)
+    after = outputs(model, second)
     for layer, values in before.items():
         for one, other in zip(values, after.get(layer, []), strict=False):
             if one.shape != other.shape:
@@ -264,15 +258,15 @@ def outputs(model: nn.Module, x: Tensor) -> dict[tuple[str, str], list[Tensor]]:
 
         return hook
 
-    hooks = [
-        m.register_forward_hook(note(path, type(m).__name__))
-        for path, m in model.named_modules()
-    ]
+    hooks = []
+    for path, module in model.named_modules():
+        hook = note(path, type(module).__name__)
+        hooks.append(module.register_forward_hook(hook))
     try:
         output(model, x)
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
     return seen
 
 

@@ -40,6 +40,15 @@ from proxyfl.privacy.terms.term import Materialised, Term
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, targets) -> one loss per example; row i must depend on row i alone."""
 
+Terms = tuple[Tensor, list[Term]]
+"""The loss of each example, and its gradients."""
+
+Gradients = tuple[Tensor, Iterable[Tensor]]
+"""The loss of each example, and each weight's gradients of them."""
+
+Each = Callable[[Tensor, Tensor, Loss], Gradients]
+"""(examples, targets, loss) -> the gradients of each example."""
+
 
 @dataclass(frozen=True)
 class Clipped:
@@ -64,9 +73,9 @@ class Way(Protocol):
         targets: Tensor,
         loss: Loss,
         groups: Groups | None = None,
-    ) -> tuple[Tensor, list[Term]]:
-        """The loss of each example, and its gradients; of each group where there are ``groups``.
-        ``x`` stays as it is."""
+    ) -> Terms:
+        """The terms of the examples; of each group where there are ``groups``. ``x`` stays as it
+        is."""
         ...
 
     def advance(self, example: Tensor) -> None:
@@ -90,7 +99,7 @@ class OnePass:
         targets: Tensor,
         loss: Loss,
         groups: Groups | None = None,
-    ) -> tuple[Tensor, list[Term]]:
+    ) -> Terms:
         logits, recorded = self.program.run(x)
         losses = checked(loss(logits, targets), x.shape[0])
         if groups is None:
@@ -103,10 +112,6 @@ class OnePass:
         if self.program.changes_state:
             with torch.no_grad():
                 self.program.run(example)
-
-
-Each = Callable[[Tensor, Tensor, Loss], tuple[Tensor, Iterable[Tensor]]]
-"""(examples, targets, loss) -> the loss of each example, and each weight's gradients of them."""
 
 
 class ByThemselves:
@@ -137,7 +142,7 @@ class ByThemselves:
         targets: Tensor,
         loss: Loss,
         groups: Groups | None = None,
-    ) -> tuple[Tensor, list[Term]]:
+    ) -> Terms:
         losses, gradients = self._each(x, targets, loss)
         terms: list[Term] = []
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
