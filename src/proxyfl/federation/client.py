@@ -13,7 +13,7 @@ Guarantees:
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Client:
     steps: int
     global_seed: Callable[[int], int]
     weight: float = 1.0
-    tail: Tail | None = None
+    tail: Tail = field(default_factory=Tail)
 
     def mass(self) -> Mass:
         """The client's share of the network's total."""
@@ -70,25 +70,22 @@ class Client:
     def receive(self, round: int, mass: Mass) -> None:
         """Continue with what the exchange of ``round`` gave."""
         self.take(mass)
-        if self.tail is not None:
-            self.tail.add(round, mass.theta)
+        self.tail.add(round, mass.theta)
 
     def settle(self, round: int) -> None:
         """Continue with the mean of the last proxies, if ``round`` is the one to do so."""
-        mean = None if self.tail is None else self.tail.mean(round)
+        mean = self.tail.mean(round)
         if mean is not None:
             self.learner.adopt(mean)
 
     def state(self) -> State:
         """Everything that the next round depends on."""
-        tail = {} if self.tail is None else self.tail.state()
-        return self.learner.state() | tail
+        return self.learner.state() | self.tail.state()
 
     def restore(self, state: State) -> None:
         """Continue from ``state``."""
         self.learner.restore(state)
-        if self.tail is not None:
-            self.tail.restore(state)
+        self.tail.restore(state)
 
 
 @dataclass(frozen=True)
@@ -271,7 +268,7 @@ def assemble(
         ledger=ledger,
         steps=steps,
         global_seed=streams.layers,
-        tail=tail,
+        tail=tail or Tail(),
     )
 
 

@@ -74,9 +74,9 @@ class Tally:
             if self.faults[key] <= SHOWN:
                 self.examples.append(fault)
 
-    def lines(self) -> list[str]:
-        """One line per kind of fault and column: the count, the kind, examples."""
-        found = []
+    def listed(self) -> str:
+        """A line for each kind of fault and column: the count, the kind, examples."""
+        found = ""
         for (kind, column), count in self.faults.items():
             shown = []
             for fault in self.examples:
@@ -84,7 +84,7 @@ class Tally:
                     shown.append(str(fault))
             if count > len(shown):
                 shown.append(f"and {count - len(shown)} more")
-            found.append(f"{count} x {kind} ({KINDS[kind]}): {'; '.join(shown)}")
+            found += f"\n  {count} x {kind} ({KINDS[kind]}): {'; '.join(shown)}"
         return found
 
     def notes(self) -> list[str]:
@@ -111,9 +111,9 @@ class Tally:
         if not self.faults:
             return
         total = sum(self.faults.values())
-        listed = "".join(f"\n  {line}" for line in self.lines())
+        faults = "faults" if total > 1 else "fault"
         raise DataError(
-            f"{where}: {total} fault{'s' if total > 1 else ''} by the schema.{listed}\n"
+            f"{where}: {total} {faults} by the schema.{self.listed()}\n"
             "Mend the file or the schema (`proxyfl schema check` lists every fault), or leave such "
             'rows out with data.faults = "skip".'
         )

@@ -60,8 +60,7 @@ def by_schema(
         else:
             names += part.columns[column]
     if tally.faults:
-        listed = "".join(f"\n  {line}" for line in tally.lines())
-        raise DataError(f"{path}: does not fit the model's schema.{listed}")
+        raise DataError(f"{path}: does not fit the model's schema.{tally.listed()}")
     x = np.concatenate(blocks)
     if not len(x):
         raise DataError(f"{path}: expected rows to predict from, got none.")
