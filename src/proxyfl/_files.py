@@ -8,6 +8,7 @@ Guarantees:
 """
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -17,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl.errors import InputError, RunError
+
+
+def short_hash(content: bytes) -> str:
+    """A checksum that tells contents apart: the first 16 digits of SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @contextmanager

@@ -3,19 +3,24 @@
 What travels between clients is this vector and nothing else: names, shapes and order are agreed
 beforehand and checked by ``fingerprint``."""
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from proxyfl._files import short_hash
 from proxyfl.errors import ModelError
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that learn, each once, in the order of ``named_parameters``."""
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def names(model: nn.Module) -> list[str]:
+    """The names of the parameters that learn, in the same order."""
+    return [name for name, p in model.named_parameters() if p.requires_grad]
 
 
 def size(model: nn.Module) -> int:
@@ -68,4 +73,4 @@ def fingerprint(model: nn.Module) -> str:
         for name, p in model.named_parameters()
         if p.requires_grad
     ]
-    return hashlib.sha256(repr(layout).encode()).hexdigest()[:16]
+    return short_hash(repr(layout).encode())

@@ -151,10 +151,7 @@ def gradients(
     canaries: Canaries,
 ) -> Tensor:
     """Each canary's gradient of the cross-entropy at the parameters ``theta``: (count, size)."""
-    names = []
-    for name, value in model.named_parameters():
-        if value.requires_grad:
-            names.append(name)
+    names = params.names(model)
     pieces = params.split(model, theta.detach())
     at = dict(zip(names, pieces, strict=True))
 

@@ -17,7 +17,6 @@ Guarantees:
     * a record of federations is continued only under the settings that it was begun with.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl._files import read_text, write_text, writing
+from proxyfl._files import read_text, short_hash, write_text, writing
 from proxyfl.audit.observe import (
     Progress,
     check_client,
@@ -151,7 +150,7 @@ def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:
 def _identity(config: Config, client: int) -> str:
     """What must be equal for federations to belong together."""
     text = to_toml(replace(config, methods=(METHOD,))) + f"client {client}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_hash(text.encode())
 
 
 def _recorded(path: Path, identity: str) -> Iterator[Shadow]:

@@ -23,7 +23,6 @@ Guarantees:
 """
 
 import dataclasses
-import hashlib
 import json
 import secrets
 import warnings
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from proxyfl import _validate
+from proxyfl._files import short_hash
 from proxyfl.errors import BudgetExhausted, PrivacyError
 from proxyfl.privacy import accounting, journal
 from proxyfl.privacy.accounting import Segment
@@ -343,4 +343,4 @@ class Ledger:
 def _seal(charges: Sequence[Charge]) -> str:
     """A short hash of the charges, in order."""
     lines = [json.dumps(dataclasses.asdict(charge)) for charge in charges]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return short_hash("\n".join(lines).encode())

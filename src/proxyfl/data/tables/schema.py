@@ -20,7 +20,6 @@ The features follow the order of the columns in the schema, whatever their order
 """
 
 import dataclasses
-import hashlib
 import itertools
 import re
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl import _settings
+from proxyfl._files import short_hash
 from proxyfl._validate import choice, number
 from proxyfl.errors import ConfigError
 
@@ -224,7 +224,7 @@ class Schema:
     @property
     def fingerprint(self) -> str:
         """A short checksum by which sites see that they use the same schema."""
-        return hashlib.sha256(to_toml(self).encode()).hexdigest()[:16]
+        return short_hash(to_toml(self).encode())
 
 
 def read(path: Path) -> Schema:

@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from proxyfl import params
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.layers import (
     RULES,
@@ -219,7 +220,7 @@ def _sites(
     trace: Trace,
     axes: dict[Node, Axes],
 ) -> list[_Site]:
-    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    learning = params.names(model)
     depends = {node for node, name in trace.weights.items() if name in learning}
     sites: list[_Site] = []
     for node in trace.graph.nodes:

@@ -155,7 +155,7 @@ class ByThemselves:
 def vmapped(model: nn.Module, recorded: Callable[..., Any]) -> Each:
     """The graph of one example, run for each example by itself."""
     state = named_tensors(model)
-    learning = [k for k, v in model.named_parameters() if v.requires_grad]
+    learning = params.names(model)
 
     def each(
         x: Tensor, targets: Tensor, loss: Loss

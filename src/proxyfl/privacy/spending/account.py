@@ -119,7 +119,7 @@ class Account:
             raise PrivacyError("Expected at least one record's id, got none.")
         hashes = sorted({self._hashed(name) for name in ids.names})
         content = b"".join(hashes)
-        fingerprint = hashlib.sha256(content).hexdigest()[:16]
+        fingerprint = _files.short_hash(content)
         path = self.folder / IDS / fingerprint
         if not path.exists():
             with journal.locked(self.path):
@@ -146,7 +146,7 @@ class Account:
                 f"The account {self.folder} lacks the ids of dataset {fingerprint}: "
                 f"{error.strerror}. Restore {path} from a backup."
             ) from error
-        if hashlib.sha256(content).hexdigest()[:16] != fingerprint:
+        if _files.short_hash(content) != fingerprint:
             raise PrivacyError(
                 f"{path} was changed: it is not what its name says. Restore it from a backup."
             )
