@@ -13,11 +13,10 @@ from torch import Tensor
 
 @dataclass
 class Tail:
-    """The proxies after the exchanges of rounds ``first`` to ``end`` - 1: their sum in float64. By
-    default of no round at all."""
+    """The proxies after the exchanges of rounds ``first`` to ``end`` - 1: their sum in float64."""
 
-    first: int = 0
-    end: int = 0
+    first: int
+    end: int
     total: Tensor | None = None
     count: int = 0
 

@@ -13,7 +13,7 @@ Guarantees:
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Client:
     steps: int
     global_seed: Callable[[int], int]
     weight: float = 1.0
-    tail: Tail = field(default_factory=Tail)
+    tail: Tail | None = None
 
     def mass(self) -> Mass:
         """The client's share of the network's total."""
@@ -70,22 +70,25 @@ class Client:
     def receive(self, round: int, mass: Mass) -> None:
         """Continue with what the exchange of ``round`` gave."""
         self.take(mass)
-        self.tail.add(round, mass.theta)
+        if self.tail is not None:
+            self.tail.add(round, mass.theta)
 
     def settle(self, round: int) -> None:
         """Continue with the mean of the last proxies, if ``round`` is the one to do so."""
-        mean = self.tail.mean(round)
+        mean = None if self.tail is None else self.tail.mean(round)
         if mean is not None:
             self.learner.adopt(mean)
 
     def state(self) -> State:
         """Everything that the next round depends on."""
-        return self.learner.state() | self.tail.state()
+        tail = {} if self.tail is None else self.tail.state()
+        return self.learner.state() | tail
 
     def restore(self, state: State) -> None:
         """Continue from ``state``."""
         self.learner.restore(state)
-        self.tail.restore(state)
+        if self.tail is not None:
+            self.tail.restore(state)
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,7 @@ def assemble(
         ledger=ledger,
         steps=steps,
         global_seed=streams.layers,
-        tail=tail or Tail(),
+        tail=tail,
     )
 
 

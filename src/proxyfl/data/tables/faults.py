@@ -130,25 +130,11 @@ def of_header(
     known = (*schema.columns, *schema.roles)
     for name in dict.fromkeys(header):
         if header.count(name) > 1:
-            once = Fault(
-                HEADER,
-                name,
-                "duplicate column",
-                name,
-                "each column once",
-            )
-            faults.append(once)
+            expected = "each column once"
+            faults.append(_of_column(name, "duplicate column", name, expected))
         if schema.others == "refuse" and name not in known:
             expected = "a column of the schema"
-            faults.append(
-                Fault(
-                    HEADER,
-                    name,
-                    "unknown column",
-                    name,
-                    expected,
-                )
-            )
+            faults.append(_of_column(name, "unknown column", name, expected))
     needed = []
     for name, column in schema.columns.items():
         if column.type != "ignored" and column.absent == "refuse":
@@ -158,15 +144,7 @@ def of_header(
     for name in needed:
         if name not in header:
             found = "no such column"
-            faults.append(
-                Fault(
-                    HEADER,
-                    name,
-                    "absent column",
-                    found,
-                    "this column",
-                )
-            )
+            faults.append(_of_column(name, "absent column", found, "this column"))
     return faults
 
 
@@ -181,13 +159,9 @@ def of_empty_columns(
         empty = tally.rows > 0 and tally.missing[name] == tally.rows
         if empty and column.absent == "refuse" and name not in known:
             expected = "at least one value"
-            faults.append(
-                Fault(
-                    HEADER,
-                    name,
-                    "empty column",
-                    "no value",
-                    expected,
-                )
-            )
+            faults.append(_of_column(name, "empty column", "no value", expected))
     return faults
+
+
+def _of_column(name: str, kind: str, found: str, expected: str) -> Fault:
+    return Fault(HEADER, name, kind, found, expected)
