@@ -26,12 +26,7 @@ VGG_BLOCKS = (
 def lenet5(shape: Shape, classes: int) -> nn.Module:
     """conv(5x5, 6), conv(5x5, 16), each with ReLU and maxpool(2x2); fc(120), fc(84),
     fc(classes)."""
-    features, width = _two_blocks(
-        "lenet5",
-        shape,
-        kernel=5,
-        channels=(6, 16),
-    )
+    features, width = _two_blocks("lenet5", shape, kernel=5, channels=(6, 16))
     return features.extend(
         [
             nn.Linear(width, 120),
@@ -45,12 +40,7 @@ def lenet5(shape: Shape, classes: int) -> nn.Module:
 
 def cnn1(shape: Shape, classes: int) -> nn.Module:
     """conv(3x3, 6), conv(3x3, 16), each with ReLU and maxpool(2x2); fc(64), fc(classes)."""
-    features, width = _two_blocks(
-        "cnn1",
-        shape,
-        kernel=3,
-        channels=(6, 16),
-    )
+    features, width = _two_blocks("cnn1", shape, kernel=3, channels=(6, 16))
     return features.extend(
         [
             nn.Linear(width, 64),
@@ -84,12 +74,7 @@ def vgg(shape: Shape, classes: int) -> nn.Module:
     model = nn.Sequential()
     for block in VGG_BLOCKS:
         for outputs in block:
-            layer = nn.Conv2d(
-                channels,
-                outputs,
-                kernel_size=3,
-                padding=1,
-            )
+            layer = nn.Conv2d(channels, outputs, kernel_size=3, padding=1)
             model.append(_he(layer))
             model.append(nn.ReLU())
             channels = outputs
@@ -130,20 +115,10 @@ def _two_blocks(
         padding = kernel // 2
     first, second = channels
     features = nn.Sequential(
-        nn.Conv2d(
-            inputs,
-            first,
-            kernel,
-            padding=padding,
-        ),
+        nn.Conv2d(inputs, first, kernel, padding=padding),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Conv2d(
-            first,
-            second,
-            kernel,
-            padding=padding,
-        ),
+        nn.Conv2d(first, second, kernel, padding=padding),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),

@@ -153,12 +153,7 @@ def softmax_fit(
         return float(value) / len(y), gradient.ravel() / len(y)
 
     start = np.zeros(len(seen) * (width + 1))
-    found = optimize.minimize(
-        loss,
-        start,
-        jac=True,
-        method="L-BFGS-B",
-    )
+    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B")
     table = found.x.reshape(len(seen), width + 1)
     weight = np.zeros((classes, width))
     bias = np.full(classes, UNSEEN)
@@ -235,13 +230,7 @@ def _logistic(penalty: float) -> Candidate:
         weights: Array | None,
         seed: int,
     ) -> nn.Module:
-        return softmax_fit(
-            x,
-            y,
-            classes,
-            penalty,
-            weights=weights,
-        )
+        return softmax_fit(x, y, classes, penalty, weights=weights)
 
     return Candidate(f"{LOGISTIC}, penalty {penalty:g}", fit)
 

@@ -34,12 +34,7 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.residual = nn.Sequential(
-            _convolution(
-                inputs,
-                outputs,
-                kernel=3,
-                stride=stride,
-            ),
+            _convolution(inputs, outputs, kernel=3, stride=stride),
             nn.GroupNorm(GROUPS, outputs),
             nn.ReLU(),
             _convolution(outputs, outputs, kernel=3, stride=1),
@@ -48,12 +43,7 @@ class Block(nn.Module):
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                _convolution(
-                    inputs,
-                    outputs,
-                    kernel=1,
-                    stride=stride,
-                ),
+                _convolution(inputs, outputs, kernel=1, stride=stride),
                 nn.GroupNorm(GROUPS, outputs),
             )
         self.relu = nn.ReLU()
@@ -71,12 +61,7 @@ def resnet18(shape: Shape, classes: int) -> nn.Module:
     kernel = 7 if large else 3
     stride = 2 if large else 1
     model = nn.Sequential(
-        _convolution(
-            channels,
-            64,
-            kernel=kernel,
-            stride=stride,
-        ),
+        _convolution(channels, 64, kernel=kernel, stride=stride),
         nn.GroupNorm(GROUPS, 64),
         nn.ReLU(),
     )

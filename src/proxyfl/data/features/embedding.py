@@ -40,12 +40,7 @@ def embed(
         "options": dict(options or {}),
         "shape": list(dataset.shape),
     }
-    content = Content(
-        (features,),
-        "float32",
-        dataset.class_names,
-        made,
-    )
+    content = Content((features,), "float32", dataset.class_names, made)
 
     def read(start: int, entries: Sequence[Entry]) -> Iterator[Array]:
         rows = torch.arange(start, start + len(entries))
@@ -92,18 +87,8 @@ def _all(dataset: Dataset) -> _Images:
         and isinstance(test, Subset)
         and train.examples is test.examples
     ):
-        entries = _entries(
-            dataset,
-            train,
-            dataset.site,
-            PARTS[0],
-        )
-        entries += _entries(
-            dataset,
-            test,
-            dataset.test_site,
-            PARTS[1],
-        )
+        entries = _entries(dataset, train, dataset.site, PARTS[0])
+        entries += _entries(dataset, test, dataset.test_site, PARTS[1])
         return _Images([train, test], entries)
     source = train.examples
     if isinstance(source, Stored):

@@ -66,14 +66,7 @@ def bank(
     rows = _frequencies(height)[:, None]
     columns = _frequencies(width)[None]
     reach = SPREAD * 2 ** (scales - 1)
-    low = _gaussian(
-        rows,
-        columns,
-        reach,
-        angle=0.0,
-        slant=1.0,
-        centre=0.0,
-    )
+    low = _gaussian(rows, columns, reach, angle=0.0, slant=1.0, centre=0.0)
     low = low / low[0, 0]
     levels = []
     waves = []
@@ -81,15 +74,7 @@ def bank(
         for k in range(angles):
             angle = math.pi * k / angles
             levels.append(j)
-            waves.append(
-                _morlet(
-                    rows,
-                    columns,
-                    j,
-                    angle,
-                    slant=4 / angles,
-                )
-            )
+            waves.append(_morlet(rows, columns, j, angle, slant=4 / angles))
     gain = _gain(low, waves)
     wavelets = []
     for j, wave in zip(levels, waves, strict=True):
@@ -117,7 +102,8 @@ def _gain(low: Tensor, waves: Sequence[Tensor]) -> float:
     A real image has the same energy at opposite frequencies, so a wavelet there counts half."""
     energy = torch.zeros_like(low)
     for wave in waves:
-        opposite = wave.flip(0, 1).roll((1, 1), (0, 1))
+        turned = wave.flip(0, 1)
+        opposite = turned.roll((1, 1), (0, 1))
         energy += (wave**2 + opposite**2) / 2
     left = 1 - low**2
     known = left > 1e-9
@@ -135,22 +121,8 @@ def _morlet(
     """A Gaussian around the wavelet's frequency, less one around 0 so that it sums to nothing."""
     width = SPREAD * 2**j
     centre = CENTRE / 2**j
-    wave = _gaussian(
-        rows,
-        columns,
-        width,
-        angle,
-        slant,
-        centre,
-    )
-    still = _gaussian(
-        rows,
-        columns,
-        width,
-        angle,
-        slant,
-        0.0,
-    )
+    wave = _gaussian(rows, columns, width, angle, slant, centre)
+    still = _gaussian(rows, columns, width, angle, slant, 0.0)
     return wave - still * wave[0, 0] / still[0, 0]
 
 
@@ -165,7 +137,7 @@ def _gaussian(
     """The spectrum of a Gaussian of ``width`` pixels along ``angle`` and width / slant across it,
     moved to the frequency ``centre``. Sampled frequencies are periodic, so neighbouring periods
     are added."""
-    total = torch.zeros(rows.shape[0], columns.shape[1], dtype=rows.dtype)
+    total = torch.zeros_like(rows + columns)
     cos = math.cos(angle)
     sin = math.sin(angle)
     periods = (-2 * math.pi, 0.0, 2 * math.pi)
@@ -174,7 +146,8 @@ def _gaussian(
         y = rows + down
         along = width * (cos * x + sin * y - centre)
         across = width / slant * (cos * y - sin * x)
-        total += torch.exp(-(along**2 + across**2) / 2)
+        distance = along**2 + across**2
+        total += torch.exp(-distance / 2)
     return total
 
 
@@ -266,7 +239,9 @@ def _folded(
     The ``total`` instead of the mean makes a filter for the thinned signal."""
     weight = 1.0 if total else 1.0 / factor**2
     while factor > 1:
-        rows, columns = (side // 2 for side in spectrum.shape[-2:])
+        height, width = spectrum.shape[-2:]
+        rows = height // 2
+        columns = width // 2
         spectrum = spectrum[..., :rows, :] + spectrum[..., rows:, :]
         spectrum = spectrum[..., :columns] + spectrum[..., columns:]
         factor //= 2

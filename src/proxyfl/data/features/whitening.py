@@ -60,7 +60,8 @@ def whitened(
             f"Expected dimensions of at most {min(x.shape)}, which is what {len(x)} public "
             f"examples with {x.shape[1]} features have, got {dimensions}."
         )
-    variances, vectors = torch.linalg.eigh(torch.cov(x.T))
+    covariance = torch.cov(x.T)
+    variances, vectors = torch.linalg.eigh(covariance)
     strongest = variances.argsort(descending=True)[:dimensions]
     kept = variances[strongest]
     scale = (kept + FLOOR * kept.mean()).rsqrt()
@@ -78,4 +79,5 @@ def _public(store: str, shape: Shape) -> Tensor:
             "images with the model that made these features."
         )
     count = min(len(public), MOST_EXAMPLES)
-    return public.take(torch.arange(count)).flatten(1).double()
+    features = public.take(torch.arange(count))
+    return features.flatten(1).double()

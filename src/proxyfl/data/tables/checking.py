@@ -41,15 +41,7 @@ def _elsewhere(
         first = first_site.setdefault(person, site)
         if first != site:
             expected = f"a person of {site!r} alone, who is at {first!r} too"
-            found.append(
-                Fault(
-                    row,
-                    column,
-                    "two sites",
-                    person,
-                    expected,
-                )
-            )
+            found.append(Fault(row, column, "two sites", person, expected))
     return found
 
 
@@ -62,16 +54,7 @@ def check(
 ) -> list[Checked]:
     """Compare files with the schema, and with each other where persons are named."""
     first_site: dict[str, str] = {}
-    return [
-        _check(
-            path,
-            schema,
-            dialect,
-            first_site,
-            labelled,
-        )
-        for path in paths
-    ]
+    return [_check(path, schema, dialect, first_site, labelled) for path in paths]
 
 
 def _check(

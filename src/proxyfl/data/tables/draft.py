@@ -127,7 +127,8 @@ def _label(
 ) -> str:
     lines = ["[label]", f"column = {toml_value(label or '?')}"]
     texts = sorted(seen[label].texts) if label is not None else []
-    told = from_data or {text.lower() for text in texts} <= {*YES, *NO}
+    lowered = {text.lower() for text in texts}
+    told = from_data or lowered <= {*YES, *NO}
     if told and 1 < len(texts) <= MANY:
         lines.append(
             f"classes = {toml_value(tuple(texts))}    # in this order: the first is class 0"

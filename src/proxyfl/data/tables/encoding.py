@@ -86,7 +86,8 @@ def encode(
         rows=part.rows[keep],
     )
     tally.rows += len(part.rows) + len(part.ragged)
-    tally.skipped += len(part.ragged) + int(reader.bad.sum())
+    tally.skipped += len(part.ragged)
+    tally.skipped += int(reader.bad.sum())
     faults = _ragged(part) + reader.faults
     return kept, sorted(faults, key=lambda fault: fault.row)
 
@@ -165,7 +166,8 @@ class _Reader:
         hint = advice(values, impossible, column)
         expected = f"a value around {low:g} to {high:g}{unit}{hint}"
         self._report(name, "unit", impossible, expected)
-        outside = known & ((values < low) | (values > high)) & ~impossible
+        beyond = (values < low) | (values > high)
+        outside = known & beyond & ~impossible
         if outside.any():
             self.tally.clipped[name] += int(outside.sum())
         return spread(np.clip(values, low, high), column)
@@ -174,13 +176,7 @@ class _Reader:
         decimal = self.part.decimal
         values = numbers(self._texts(name), decimal, self.missing(column))
         expected = f"a number with {decimal!r} as decimal sign"
-        self._remove(
-            values,
-            name,
-            "number",
-            np.isinf(values),
-            expected,
-        )
+        self._remove(values, name, "number", np.isinf(values), expected)
         return values
 
     def _interval(self, name: str, column: Column) -> Floats:
@@ -190,7 +186,8 @@ class _Reader:
             ends = np.full(len(self.part.rows), end)
         else:
             ends = self.dates(until)
-        found: Floats = (ends - self.dates(name)) / DAYS[column.unit or "years"]
+        days = ends - self.dates(name)
+        found: Floats = days / DAYS[column.unit or "years"]
         return found
 
     def dates(self, name: str) -> Floats:
@@ -204,21 +201,9 @@ class _Reader:
 
         values = _each(meaning, self._texts(name), self.missing(column))
         expected = f"a date as {' or '.join(column.formats)}"
-        self._remove(
-            values,
-            name,
-            "date",
-            np.isinf(values),
-            expected,
-        )
+        self._remove(values, name, "date", np.isinf(values), expected)
         future = values > self.today
-        self._remove(
-            values,
-            name,
-            "future",
-            future,
-            "a date until today",
-        )
+        self._remove(values, name, "future", future, "a date until today")
         self._dates[name] = values
         return values
 
@@ -241,8 +226,8 @@ class _Reader:
         either = {text.lower(): code for text, code in listed.items()}
         codes = self._codes(name, column, either)
         self._report(name, "yes/no", codes == UNKNOWN, "a yes or a no")
-        signs = np.where(codes < 0, 0, 2 * codes - 1)[:, None]
-        return with_indicator(signs, codes == ABSENT, column)
+        signs = np.where(codes < 0, 0, 2 * codes - 1)
+        return with_indicator(signs[:, None], codes == ABSENT, column)
 
     def _codes(
         self,
@@ -343,9 +328,10 @@ def _number(text: str) -> float:
 def _date(text: str, formats: Sequence[str]) -> float:
     for form in formats:
         try:
-            return float(datetime.datetime.strptime(text.strip(), form).toordinal())
+            day = datetime.datetime.strptime(text.strip(), form)
         except ValueError:
             continue
+        return float(day.toordinal())
     return UNREADABLE
 
 
@@ -353,13 +339,5 @@ def _ragged(part: Part) -> list[Fault]:
     expected = f"{len(part.header)} fields"
     faults = []
     for row, found in part.ragged:
-        faults.append(
-            Fault(
-                row,
-                "",
-                "fields",
-                f"{found} fields",
-                expected,
-            )
-        )
+        faults.append(Fault(row, "", "fields", f"{found} fields", expected))
     return faults

@@ -34,7 +34,8 @@ def possible(values: Floats, column: Column) -> Mask:
     for factor in SLIPS:
         if high < factor * low:  # else the two units cannot be told apart
             larger = values * factor
-            found &= ~((values < low) & (larger >= low) & (larger <= high))
+            would_fit = (larger >= low) & (larger <= high)
+            found &= ~((values < low) & would_fit)
     return found
 
 

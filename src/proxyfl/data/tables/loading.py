@@ -240,7 +240,8 @@ def _in_two_places(
     # backwards, so that a person's first row has the last word
     first_site[rows.person[::-1]] = rows.site[::-1]
     elsewhere = rows.site != first_site[rows.person]
-    tested = np.isin(rows.person, rows.person[rows.held]) & ~rows.held
+    of_tested = np.isin(rows.person, rows.person[rows.held])
+    tested = of_tested & ~rows.held
     notes = []
     for kind, found in (("two sites", elsewhere), ("two parts", tested)):
         if not found.any():

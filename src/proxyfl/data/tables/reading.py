@@ -107,7 +107,8 @@ def read(
         return _parquet(path, rows)
     if path.suffix == ".npz":
         return _npz(path, rows)
-    return _csv(path, recognise(path, dialect or Dialect()), tuple(header), rows)
+    recognised = recognise(path, dialect or Dialect())
+    return _csv(path, recognised, tuple(header), rows)
 
 
 def recognise(path: Path, asked: Dialect) -> Dialect:
@@ -248,13 +249,7 @@ def _part(
         cells = [()] * len(header)
     columns = dict(zip(header, cells, strict=True))
     rows = np.array(numbers, dtype=np.int64)
-    return Part(
-        header,
-        rows,
-        columns,
-        decimal,
-        tuple(ragged),
-    )
+    return Part(header, rows, columns, decimal, tuple(ragged))
 
 
 def _rows(

@@ -104,14 +104,7 @@ class Clipper:
         limits = [each for each in (self._at_once, way.at_once) if each is not None]
         parts = list(pieces(x.shape[0], sizes, min(limits, default=None)))
         if len(parts) == 1:
-            return self._clip(
-                way,
-                parts[0],
-                x,
-                targets,
-                loss,
-                clip_norm,
-            )
+            return self._clip(way, parts[0], x, targets, loss, clip_norm)
         total = torch.zeros_like(self._flat)
         total_loss = 0.0
         norms = []

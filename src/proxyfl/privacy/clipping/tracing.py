@@ -88,13 +88,7 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
             steps[node] = _merge(node, other, pairs)
     *inputs, examples_node = placeholders
     weights = dict(zip(inputs, named_tensors(model), strict=True))
-    return Trace(
-        few.graph,
-        steps,
-        weights,
-        examples_node,
-        constants,
-    )
+    return Trace(few.graph, steps, weights, examples_node, constants)
 
 
 def sizes(node: Node, other: Node) -> Any:

@@ -179,13 +179,7 @@ class Account:
 
         A real ledger's charges that the account does not have yet are entered."""
         self.check_unit(ledger)
-        page = LedgerPage(
-            self,
-            self.dataset(ids),
-            ids.kind,
-            ledger,
-            study,
-        )
+        page = LedgerPage(self, self.dataset(ids), ids.kind, ledger, study)
         page.catch_up()
         return page
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from proxyfl.privacy.terms.product import Product
-from proxyfl.privacy.terms.term import Materialised, Term
+from proxyfl.privacy.terms.term import Materialised, Term, by_example
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def _ungrouped(
         return by_channel.reshape(j - i, p, -1)
 
     def contract(c: Tensor) -> Tensor:
-        factors = c.view(-1, *[1] * (g.dim() - 1))
-        scaled = (g * factors).flatten(0, 1)
-        return _weight_gradient(weight, geometry, padded, scaled)
+        scaled = g * by_example(c, g)
+        by_image = scaled.flatten(0, 1)
+        return _weight_gradient(weight, geometry, padded, by_image)
 
     return Product(
         weight,

@@ -32,7 +32,7 @@ from proxyfl.privacy.terms.norms import (
     roundoff,
     upper_square_norms,
 )
-from proxyfl.privacy.terms.term import without
+from proxyfl.privacy.terms.term import by_example, without
 
 KEPT_AT_MOST = 2**26
 """Numbers (of per-example gradients of one weight) kept in memory; above it they are formed twice,
@@ -234,10 +234,14 @@ class Product:
         if self.contract is not None:
             out.copy_(self.contract(c))
             return
-        scaled = self.g * c.view(-1, 1, 1)
+        scaled = self.g * by_example(c, self.g)
         gradients = scaled.flatten(0, 1).T
         inputs = self.a.flatten(0, 1)
-        torch.mm(gradients.to(out.dtype), inputs.to(out.dtype), out=out)
+        torch.mm(
+            gradients.to(out.dtype),
+            inputs.to(out.dtype),
+            out=out,
+        )
 
     def _add_pieces(self, c: Tensor, out: Tensor) -> None:
         """The same pieces whose norms were taken, formed again."""

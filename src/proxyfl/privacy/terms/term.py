@@ -137,7 +137,7 @@ class Lookup:
         return squares[0]
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        scaled = self._gathered * c.view(-1, 1, 1)
+        scaled = self._gathered * by_example(c, self._gathered)
         rows = scaled.flatten(0, 1).to(out.dtype)
         out.zero_().index_add_(0, self.ids.flatten(), rows)
 
@@ -155,8 +155,13 @@ class Lookup:
 
 def without(gradients: Tensor, examples: Tensor) -> Tensor:
     """``gradients`` (n, ...) with zeros in the rows where ``examples`` is true."""
-    rows = examples.view(-1, *[1] * (gradients.dim() - 1))
-    return gradients.masked_fill(rows, 0)
+    return gradients.masked_fill(by_example(examples, gradients), 0)
+
+
+def by_example(values: Tensor, like: Tensor) -> Tensor:
+    """One value per example, with as many dimensions as ``like`` (n, ...)."""
+    others = like.dim() - 1
+    return values.view(-1, *[1] * others)
 
 
 def total_square_norms(terms: Sequence[Term], losses: Tensor) -> Tensor:
