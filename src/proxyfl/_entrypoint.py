@@ -1,8 +1,9 @@
-"""From ``package.module:factory`` to the callable it names."""
+"""From ``package.module:factory`` to the callable it names, and from its errors to ours."""
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,14 @@ def resolve(spec: str, *, error: type[InputError]) -> Callable[..., Any]:
         )
     resolved: Callable[..., Any] = found
     return resolved
+
+
+@contextmanager
+def translated(error: type[InputError], what: str) -> Iterator[None]:
+    """Whatever the user's own code raises, as an ``error`` that begins with ``what``."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as problem:
+        raise error(f"{what} {type(problem).__name__}: {problem}") from problem

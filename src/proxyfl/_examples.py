@@ -8,6 +8,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+Shape = tuple[int, ...]
+"""The sizes of one example's input."""
+
 
 class Examples(Protocol):
     """Labelled examples, numbered from 0. Labels are at hand; inputs are fetched row by row.
@@ -34,7 +37,7 @@ class Examples(Protocol):
         ...
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape of one example's input."""
         ...
 

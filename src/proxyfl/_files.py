@@ -8,6 +8,7 @@ Guarantees:
 """
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -20,6 +21,11 @@ from proxyfl.errors import InputError, RunError
 
 Document = dict[str, Any]
 """Plain data, as JSON has them."""
+
+
+def short_hash(content: bytes) -> str:
+    """A checksum that tells contents apart: the first 16 digits of SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @contextmanager

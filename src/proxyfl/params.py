@@ -3,17 +3,24 @@
 What travels between clients is this vector and nothing else: names, shapes and order are agreed
 beforehand and checked by ``fingerprint``."""
 
-import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from proxyfl._files import short_hash
 from proxyfl.errors import ModelError
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that learn, each once, in the order of ``named_parameters``."""
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def names(model: nn.Module) -> list[str]:
+    """The names of the parameters that learn, in the same order."""
+    return [name for name, p in model.named_parameters() if p.requires_grad]
 
 
 def size(model: nn.Module) -> int:
@@ -51,6 +58,17 @@ def split(model: nn.Module, flat: Tensor) -> list[Tensor]:
     return views
 
 
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """``model`` in evaluation mode for a while; it is left in the mode it was in."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def fingerprint(model: nn.Module) -> str:
     """A short hash of the names, shapes and types of the trainable parameters: equal means
     exchangeable."""
@@ -59,5 +77,4 @@ def fingerprint(model: nn.Module) -> str:
         if parameter.requires_grad:
             shape = tuple(parameter.shape)
             layout.append((name, shape, str(parameter.dtype)))
-    text = repr(layout).encode()
-    return hashlib.sha256(text).hexdigest()[:16]
+    return short_hash(repr(layout).encode())

@@ -43,6 +43,9 @@ Mask = npt.NDArray[np.bool_]
 _LARGEST = 100.0
 """No audit distinguishes epsilons beyond this one."""
 
+_THRESHOLDS = 12
+"""The numbers of guesses that ``best`` tries."""
+
 
 @dataclass(frozen=True)
 class Guesses:
@@ -61,7 +64,12 @@ class Guesses:
             )
 
 
-def steinke(guesses: Guesses, *, delta: float, confidence: float) -> float:
+def steinke(
+    guesses: Guesses,
+    *,
+    delta: float,
+    confidence: float,
+) -> float:
     """The largest epsilon that the guesses contradict, whatever the mechanism."""
 
     def contradicted(epsilon: float) -> float:
@@ -71,7 +79,12 @@ def steinke(guesses: Guesses, *, delta: float, confidence: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def f_dp(guesses: Guesses, *, delta: float, confidence: float) -> float:
+def f_dp(
+    guesses: Guesses,
+    *,
+    delta: float,
+    confidence: float,
+) -> float:
     """The largest epsilon that the guesses contradict, for Gaussian trade-off curves."""
     if guesses.right == 0:
         return 0.0
@@ -96,26 +109,28 @@ def best(
     delta: float,
     confidence: float,
     bound: Callable[..., float] = f_dp,
-    thresholds: int = 12,
 ) -> tuple[float, Guesses]:
     """The best bound over several numbers of guesses, and the guesses that gave it.
 
     A score is larger the more the release looks as if the canary took part. Guessing "took part"
     for the k highest and "did not" for the k lowest scores depends on the scores alone, not on the
-    coins. Each of the ``thresholds`` values of k is tried at its share of the error.
+    coins. Each of the values of k is tried at its share of the error.
     """
     ranked = took_part[np.argsort(-scores, kind="stable")]
-    strict = 1 - (1 - confidence) / thresholds
-    found = (0.0, Guesses(len(ranked), 0, 0))
-    for half in _halves(len(ranked), thresholds):
-        right = int(ranked[:half].sum()) + int(
-            (~ranked[len(ranked) - half :]).sum()
-        )
-        guesses = Guesses(len(ranked), 2 * half, right)
+    count = len(ranked)
+    strict = 1 - (1 - confidence) / _THRESHOLDS
+    largest = 0.0
+    behind_it = Guesses(count, 0, 0)
+    for half in _halves(count):
+        highest = ranked[:half]
+        lowest = ranked[count - half :]
+        right = int(highest.sum()) + int((~lowest).sum())
+        guesses = Guesses(count, 2 * half, right)
         value = bound(guesses, delta=delta, confidence=strict)
-        if value > found[0]:
-            found = (value, guesses)
-    return found
+        if value > largest:
+            largest = value
+            behind_it = guesses
+    return largest, behind_it
 
 
 def ideal(
@@ -126,7 +141,6 @@ def ideal(
     confidence: float,
     bound: Callable[..., float] = f_dp,
     trials: int = 100,
-    seed: int = 0,
 ) -> float:
     """The bound that the best possible attacker on the Gaussian mechanism reaches, on average over
     ``trials``.
@@ -135,13 +149,17 @@ def ideal(
     with s such that one canary's curve is that of (``epsilon``, ``delta``).
     """
     distance = gaussian_mu(epsilon, delta)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     found = []
     for _ in range(trials):
         took_part = generator.random(canaries) < 0.5
         scores = generator.standard_normal(canaries) + distance * took_part
         value, _ = best(
-            scores, took_part, delta=delta, confidence=confidence, bound=bound
+            scores,
+            took_part,
+            delta=delta,
+            confidence=confidence,
+            bound=bound,
         )
         found.append(value)
     return float(np.mean(found))
@@ -155,8 +173,9 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     number("delta", delta, above=0, below=1)
 
     def gap(mu: float) -> float:
-        first = special.ndtr(-epsilon / mu + mu / 2)
-        second = math.exp(epsilon + special.log_ndtr(-epsilon / mu - mu / 2))
+        centre = -epsilon / mu
+        first = special.ndtr(centre + mu / 2)
+        second = math.exp(epsilon + special.log_ndtr(centre - mu / 2))
         return float(first - second) - delta
 
     high = 1.0
@@ -165,36 +184,51 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(optimize.brentq(gap, 1e-9, high, xtol=1e-10))
 
 
-def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
+def _chance(
+    guesses: Guesses,
+    epsilon: float,
+    delta: float,
+) -> float:
     """Steinke et al., Thm 5.2: the chance of so many right guesses under (epsilon, delta)-DP."""
+    right = guesses.right
     p = 1 / (1 + math.exp(-epsilon))
-    beta = float(stats.binom.sf(guesses.right - 1, guesses.made, p))
-    shifts = np.arange(1, guesses.right + 1)
-    gained = stats.binom.sf(guesses.right - shifts - 1, guesses.made, p) - beta
+    W = stats.binom(guesses.made, p)
+    beta = float(W.sf(right - 1))
+    shifts = np.arange(1, right + 1)
+    gained = W.sf(right - shifts - 1) - beta
     alpha = float(np.max(gained / shifts, initial=0.0))
     return min(1.0, beta + 2 * guesses.canaries * delta * alpha)
 
 
-def _excess(guesses: Guesses, mu: float, error: float) -> float:
+def _excess(
+    guesses: Guesses,
+    mu: float,
+    error: float,
+) -> float:
     """Positive if a curve G_mu cannot give as many right guesses with probability ``error``.
 
     ``right`` and ``wrong`` are the probabilities that a guess among the first i right ones is
     right or wrong, in parts of all canaries. Under G_mu, right mass r needs wrong mass of at least
     Phi(Phi^-1(r) - mu); what that adds for i right guesses raises r for the others.
     """
-    right = error * guesses.right / guesses.canaries
-    wrong = error * (guesses.made - guesses.right) / guesses.canaries
+    made = guesses.made
+    canaries = guesses.canaries
+    right = error * guesses.right / canaries
+    wrong = error * (made - guesses.right) / canaries
     for i in range(guesses.right - 1, -1, -1):
         needed = float(special.ndtr(special.ndtri(right) - mu))
         if needed <= wrong:
             break
-        right = min(1.0, right + i / (guesses.made - i) * (needed - wrong))
+        added = i / (made - i) * (needed - wrong)
+        right = min(1.0, right + added)
         wrong = needed
-    return right + wrong - guesses.made / guesses.canaries
+    return right + wrong - made / canaries
 
 
 def _largest(
-    contradicted: Callable[[float], float], delta: float, confidence: float
+    contradicted: Callable[[float], float],
+    delta: float,
+    confidence: float,
 ) -> float:
     """The root of a function that falls in epsilon; 0 if even epsilon 0 is not contradicted."""
     number("delta", delta, above=0, below=1)
@@ -211,10 +245,10 @@ def _largest(
     return float(optimize.brentq(contradicted, low, high, xtol=1e-6))
 
 
-def _halves(canaries: int, thresholds: int) -> list[int]:
+def _halves(canaries: int) -> list[int]:
     """Numbers of guesses on each side, from a few to half of the canaries, evenly in logarithms."""
     most = canaries // 2
     if most < 1:
         return []
-    spread = np.geomspace(min(5, most), most, thresholds)
-    return sorted({round(float(value)) for value in spread})
+    spread = np.geomspace(min(5, most), most, _THRESHOLDS)
+    return sorted(set(map(round, spread.tolist())))

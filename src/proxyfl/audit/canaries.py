@@ -94,70 +94,95 @@ def make(
     width = math.prod(shape)
     directions = min(count, width)
     # An anchor has the label that comes to its direction last.
-    first_anchor = directions * (classes - 1)
-    numbers = torch.cat([torch.arange(count), first_anchor + torch.arange(anchors)])
+    of_anchors = directions * (classes - 1) + torch.arange(anchors)
+    numbers = torch.cat([torch.arange(count), of_anchors])
     block = numbers // (directions * classes)
-    tables = [
-        _directions(directions, width, generator)
-        for _ in range(int(block.max()) + 1)
-    ]
-    x = torch.stack(tables)[block, numbers % directions]
-    labels = (numbers // directions + numbers % directions) % classes
+    direction = numbers % directions
+    tables = []
+    for _ in range(int(block.max()) + 1):
+        tables.append(_directions(directions, width, generator))
+    x = torch.stack(tables)[block, direction]
+    labels = (numbers // directions + direction) % classes
     planted = torch.rand(count + anchors, generator=generator) < 0.5
     planted[count:] = True
-    return Canaries(x.reshape(-1, *shape), labels, planted, anchors)
+    return Canaries(
+        x.reshape(-1, *shape),
+        labels,
+        planted,
+        anchors,
+    )
 
 
-def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
+def _directions(
+    count: int,
+    width: int,
+    generator: torch.Generator,
+) -> Tensor:
     """``count`` orthonormal rows of length ``width``."""
     gaussian = torch.randn(width, count, generator=generator)
     columns: Tensor = torch.linalg.qr(gaussian).Q
     return columns.T
 
 
-def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
+def fitted(
+    canaries: Canaries,
+    model: nn.Module,
+    clip_norm: float,
+) -> Canaries:
     """The canaries, enlarged until nine of ten gradients at ``model`` exceed the clip norm five
     times.
 
     Where enlarging does not help (a model that normalises its inputs), they stay at unit length.
     """
     factor = 1.0
+    theta = params.flatten(model)
     while factor < _LARGEST_SCALE:
         candidate = canaries.larger(factor)
-        norms = gradients(model, params.flatten(model), candidate).norm(dim=1)
+        norms = gradients(model, theta, candidate).norm(dim=1)
         if float(norms.quantile(0.1)) >= _LONG * clip_norm:
             return candidate
         factor *= math.sqrt(2)
     return canaries
 
 
-def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
+def gradients(
+    model: nn.Module,
+    theta: Tensor,
+    canaries: Canaries,
+) -> Tensor:
     """Each canary's gradient of the cross-entropy at the parameters ``theta``: (count, size)."""
-    names = [
-        name for name, value in model.named_parameters() if value.requires_grad
-    ]
-    pieces = params.split(model, theta)
-    at = {name: piece.detach() for name, piece in zip(names, pieces, strict=True)}
+    names = params.names(model)
+    pieces = params.split(model, theta.detach())
+    at = dict(zip(names, pieces, strict=True))
 
-    def loss(values: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
+    def loss(
+        values: dict[str, Tensor],
+        x: Tensor,
+        label: Tensor,
+    ) -> Tensor:
         logits = functional_call(model, values, (x[None],))
         return functional.cross_entropy(logits, label[None])
 
     each = vmap(grad(loss), in_dims=(None, 0, 0))
-    at_once = max(1, _CHUNK // max(1, params.size(model)))
+    size = max(1, params.size(model))
+    at_once = max(1, _CHUNK // size)
+    everyone = torch.arange(len(canaries.labels))
     found = []
-    was_training = model.training
-    model.eval()
-    for start in range(0, len(canaries.labels), at_once):
-        piece = slice(start, start + at_once)
-        by_name = each(at, canaries.x[piece], canaries.labels[piece])
-        found.append(torch.cat([by_name[name].flatten(1) for name in names], dim=1))
-    model.train(was_training)
+    with params.evaluating(model):
+        for rows in torch.split(everyone, at_once):
+            x = canaries.x[rows]
+            labels = canaries.labels[rows]
+            by_name = each(at, x, labels)
+            parts = [by_name[name].flatten(1) for name in names]
+            found.append(torch.cat(parts, dim=1))
     return torch.cat(found)
 
 
 def clipped_gradients(
-    model: nn.Module, theta: Tensor, canaries: Canaries, clip_norm: float
+    model: nn.Module,
+    theta: Tensor,
+    canaries: Canaries,
+    clip_norm: float,
 ) -> Tensor:
     """The same, each clipped to ``clip_norm`` and in units of it."""
     rows = gradients(model, theta, canaries)

@@ -11,7 +11,7 @@ and nothing else. A single canary's gradients are taken to be c_ti in the few ea
 R_t reaches, too: sum_s R_ts c_si = r_t c_ti, with r_t the sum of R's row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,11 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from proxyfl.audit.bounds import Array
 from proxyfl.audit.canaries import clipped_gradients
-from proxyfl.audit.observe import Observation
+from proxyfl.audit.observe import Observation, Progress, silent
 from proxyfl.audit.undo import undo
-
-Array = npt.NDArray[np.float64]
 
 _TINY = 1e-8
 """No noise at all would divide by zero."""
@@ -56,9 +55,7 @@ class Evidence:
     peers: Sequence[Mapping[int, npt.NDArray[np.float32]]]
 
 
-def collect(
-    observation: Observation, progress: Callable[[int], None] = lambda _rounds: None
-) -> Evidence:
+def collect(observation: Observation, progress: Progress = silent) -> Evidence:
     """Go through the released proxies, round by round."""
     seen = observation.audited
     mechanism = observation.mechanism
@@ -77,35 +74,34 @@ def collect(
     residuals = []
     peers = []
     others = _others(observation)
-    for number, (round, start) in enumerate(
-        zip(seen.rounds, seen.starts, strict=True)
-    ):
-        rows = clipped_gradients(
-            observation.model, start, canaries, mechanism.clip_norm
-        )
+    model = observation.model
+    clip_norm = mechanism.clip_norm
+    rounds = zip(seen.rounds, seen.starts, undone.sums, strict=True)
+    for number, (round, start, total) in enumerate(rounds):
+        rows = clipped_gradients(model, start, canaries, clip_norm)
         together[number] = copies @ rows
         anchored[number] = copies[count:] @ rows[count:]
-        total = undone.sums[number]
-        response = undone.response[number, : number + 1].float()
+        so_far = slice(number + 1)
+        response = undone.response[number, so_far].float()
         outside = _Outside(rows)
         residual = outside(total)
         variance = max(_TINY, float(residual @ residual) / outside.freedom)
-        expected = response @ anchored[: number + 1]
+        expected = response @ anchored[so_far]
         unexplained = total - mechanism.sampling_rate * expected
         reach = float(response.sum())
+        along_rows = rows[:count] @ unexplained
         gram += reach**2 / variance * outside.gram[:count, :count]
-        matched += reach / variance * (rows[:count] @ unexplained).double()
-        records = response @ together[: number + 1]
+        matched += reach / variance * along_rows.double()
+        records = response @ together[so_far]
         along.append(float(records @ total))
         lengths.append(float(records @ records))
         variances.append(variance)
         freedoms.append(outside.freedom)
         residuals.append(residual)
-        theirs = {
-            client: outside(sums[round]).numpy()
-            for client, sums in others.items()
-            if round in sums
-        }
+        theirs = {}
+        for client, sums in others.items():
+            if round in sums:
+                theirs[client] = outside(sums[round]).numpy()
         peers.append(theirs)
         progress(1)
     return Evidence(
@@ -126,8 +122,10 @@ class _Outside:
     def __init__(self, rows: Tensor) -> None:
         self._rows = rows
         self.gram = (rows @ rows.T).double()
-        ridge = _RIDGE * float(self.gram.diagonal().mean()) + _TINY
-        factor = torch.linalg.cholesky(self.gram + ridge * torch.eye(len(rows)))
+        mean = float(self.gram.diagonal().mean())
+        ridge = _RIDGE * mean + _TINY
+        raised = self.gram + ridge * torch.eye(len(rows))
+        factor = torch.linalg.cholesky(raised)
         self._inverse = torch.cholesky_inverse(factor)
         spanned = len(rows) - ridge * float(self._inverse.trace())
         self.freedom = max(1.0, rows.shape[1] - spanned)

@@ -1,13 +1,18 @@
 """An audit from a config to its verdict."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from proxyfl._validate import number
 from proxyfl.audit import onerun, steps
 from proxyfl.audit.evidence import collect
-from proxyfl.audit.observe import Observation, method_of, observe
+from proxyfl.audit.observe import (
+    Observation,
+    Progress,
+    method_of,
+    observe,
+    silent,
+)
 from proxyfl.audit.onerun import OneRun
 from proxyfl.audit.steps import Steps
 from proxyfl.simulation.config import Config
@@ -110,7 +115,7 @@ def audit(
     canaries: int | None = None,
     confidence: float = 0.95,
     recorded: float | None = None,
-    progress: Callable[[int], None] = lambda _rounds: None,
+    progress: Progress = silent,
 ) -> Finding:
     """Audit one client of ``config``, against the epsilon that a run ``recorded`` if there is one.
 
@@ -119,7 +124,11 @@ def audit(
     number("confidence", confidence, above=0.5, below=1)
     name = method_of(config, method)
     observation = observe(
-        config, method=name, client=client, canaries=canaries, progress=progress
+        config,
+        method=name,
+        client=client,
+        canaries=canaries,
+        progress=progress,
     )
     evidence = collect(observation, progress)
     measured = steps.measure(evidence, observation, confidence=confidence)

@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from proxyfl.audit.bounds import Array, Mask
 from proxyfl.audit.shadows import TARGETS, Shadow
 from proxyfl.curves import Curve
 from proxyfl.errors import ConfigError
-
-Array = npt.NDArray[np.float64]
 
 FEWEST_SHADOWS = 8
 _POINTS = 61
@@ -48,7 +46,7 @@ def attack(shadows: Sequence[Shadow]) -> dict[str, Curve]:
     return found
 
 
-def likelihood_ratios(answers: Array, members: npt.NDArray[np.bool_]) -> Array:
+def likelihood_ratios(answers: Array, members: Mask) -> Array:
     """Each federation's scores (federations, records), by all the others.
 
     NaN where a record was in all the others or in none of them.
@@ -59,33 +57,43 @@ def likelihood_ratios(answers: Array, members: npt.NDArray[np.bool_]) -> Array:
         inside = _fit(answers[rest], members[rest])
         outside = _fit(answers[rest], ~members[rest])
         x = answers[target]
-        scores[target] = _log_normal(x, *inside) - _log_normal(x, *outside)
+        if_member = _log_normal(x, *inside)
+        if_not = _log_normal(x, *outside)
+        scores[target] = if_member - if_not
     return scores
 
 
-def _fit(answers: Array, chosen: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+def _fit(answers: Array, chosen: Mask) -> tuple[Array, float]:
     """Each record's mean over the chosen federations, and the spread around it over all records."""
     counts = chosen.sum(axis=0)
     sums = np.where(chosen, answers, 0.0).sum(axis=0)
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    of_known = sums / np.maximum(counts, 1)
+    means = np.where(counts > 0, of_known, np.nan)
     apart = np.where(chosen, answers - means, 0.0)
-    freedom = max(1, int(np.maximum(counts - 1, 0).sum()))
-    spread = math.sqrt(float((apart**2).sum()) / freedom)
+    squares = float((apart**2).sum())
+    free = np.maximum(counts - 1, 0)
+    freedom = max(1, int(free.sum()))
+    spread = math.sqrt(squares / freedom)
     return means, max(_LEAST_SPREAD, spread)
 
 
 def _log_normal(x: Array, mean: Array, spread: float) -> Array:
-    found: Array = -(((x - mean) / spread) ** 2) / 2 - math.log(spread)
+    standard = (x - mean) / spread
+    found: Array = -(standard**2) / 2 - math.log(spread)
     return found
 
 
 def as_dict(
-    curves: dict[str, Curve], *, federations: int, client: int
+    curves: dict[str, Curve],
+    *,
+    federations: int,
+    client: int,
 ) -> dict[str, Any]:
     """Plain data, for JSON: the rates that are quoted, and the curve at rates for log axes."""
     targets = []
     curve = []
     for name, found in curves.items():
+        non_members = int(found.negatives[-1])
         targets.append(
             {
                 "target": name,
@@ -93,10 +101,10 @@ def as_dict(
                 "tpr_at_0.01": float(found.sensitivity_at(1 - 0.01)),
                 "auc": float(found.auroc()),
                 "members": int(found.positives[-1]),
-                "non_members": int(found.negatives[-1]),
+                "non_members": non_members,
             }
         )
-        least = 1 / found.negatives[-1]
+        least = 1 / non_members
         for rate in np.geomspace(least, 1.0, _POINTS).tolist():
             share = float(found.sensitivity_at(1 - rate))
             curve.append({"target": name, "fpr": rate, "tpr": share})

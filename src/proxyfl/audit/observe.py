@@ -42,6 +42,13 @@ from proxyfl.transport.memory import MemoryTransport
 MOST_CANARIES = 600
 MOST_ANCHORS = 64
 
+Progress = Callable[[int], None]
+"""Hears how many rounds, or federations, are done."""
+
+
+def silent(_done: int) -> None:
+    """Tells nobody."""
+
 
 @dataclass(frozen=True)
 class Mechanism:
@@ -84,10 +91,9 @@ class Observation:
 
 def method_of(config: Config, method: str | None) -> str:
     """The method to audit: the one named, or the config's last that shares a model with DP."""
-    sharing = [name for name in config.methods if _shares(name)]
     if method is not None:
-        known = [name for name in METHODS if _shares(name)]
-        return choice("method", method, known)
+        return choice("method", method, filter(_shares, METHODS))
+    sharing = list(filter(_shares, config.methods))
     if not sharing:
         raise ConfigError(
             f"None of the methods {', '.join(config.methods)} shares a model that is trained with "
@@ -102,7 +108,7 @@ def observe(
     method: str,
     client: int = 0,
     canaries: int | None = None,
-    progress: Callable[[int], None] = lambda _rounds: None,
+    progress: Progress = silent,
 ) -> Observation:
     """Run ``config`` with planted canaries in place of the records of ``client``, and watch."""
     if not config.privacy.enabled:
@@ -113,7 +119,13 @@ def observe(
     prepared = prepare(replace(config, methods=(method,)))
     check_client(prepared, client)
     model = initial_model(prepared, method)
-    planted = _canaries(prepared, method, client, model, canaries)
+    planted = _canaries(
+        prepared,
+        method,
+        client,
+        model,
+        canaries,
+    )
     audited = with_records(
         prepared,
         method,
@@ -124,7 +136,15 @@ def observe(
     everyone, seen = watched_run(audited, method, progress)
     mechanism = _mechanism(audited, method, client)
     claimed = everyone[client].ledger.epsilon()
-    return Observation(method, client, mechanism, planted, model, seen, claimed)
+    return Observation(
+        method,
+        client,
+        mechanism,
+        planted,
+        model,
+        seen,
+        claimed,
+    )
 
 
 def check_client(prepared: Prepared, client: int) -> None:
@@ -159,7 +179,13 @@ def _canaries(
     dataset = prepared.dataset
     generator = stream(prepared.config.seed, "canaries", client)
     anchors = min(MOST_ANCHORS, size // 8, count)
-    made = make(count, dataset.shape, dataset.classes, generator, anchors=anchors)
+    made = make(
+        count,
+        dataset.shape,
+        dataset.classes,
+        generator,
+        anchors=anchors,
+    )
     return fitted(made, model, prepared.assembly(method).dp(client).clip_norm)
 
 
@@ -178,21 +204,27 @@ def with_records(
     """
     config = prepared.config
     assembly = prepared.assembly(method)
-    everyone = range(len(prepared.clients))
-    rates = tuple(assembly.sampling(i).rate for i in everyone)
-    batch_sizes = [assembly.batch_size(i) for i in everyone]
+    rates = []
+    deltas = []
+    batch_sizes = []
+    steps = []
+    for each in range(len(prepared.clients)):
+        sampling = assembly.sampling(each)
+        rates.append(sampling.rate)
+        deltas.append(assembly.dp(each).delta or sampling.default_delta())
+        batch_sizes.append(assembly.batch_size(each))
+        steps.append(assembly.steps(each))
     batch_sizes[client] = max(1, round(rates[client] * expected))
-    deltas = [
-        assembly.dp(i).delta or assembly.sampling(i).default_delta()
-        for i in everyone
-    ]
     privacy = replace(
-        config.privacy, sampling_rate=rates, examples=None, delta=tuple(deltas)
+        config.privacy,
+        sampling_rate=tuple(rates),
+        examples=None,
+        delta=tuple(deltas),
     )
     learning = replace(
         config.learning,
         batch_size=tuple(batch_sizes),
-        steps_per_round=tuple(assembly.steps(i) for i in everyone),
+        steps_per_round=tuple(steps),
     )
     changed = replace(config, privacy=privacy, learning=learning)
     clients = list(prepared.clients)
@@ -202,7 +234,9 @@ def with_records(
 
 
 def _watching(
-    inner: Exchange, starts: dict[int, Tensor], notes: Mapping[int, Seen]
+    inner: Exchange,
+    starts: dict[int, Tensor],
+    notes: Mapping[int, Seen],
 ) -> Exchange:
     """``inner``, with what it moves noted; ``starts`` is where each client's round starts."""
 
@@ -228,22 +262,25 @@ def _watching(
 def watched_run(
     prepared: Prepared,
     method: str,
-    progress: Callable[[int], None] = lambda _rounds: None,
+    progress: Progress = silent,
 ) -> tuple[list[Client], dict[int, Seen]]:
     """Run all rounds; the clients as they are at the end, and what peers saw of each."""
     config = prepared.config
     assembly = prepared.assembly(method)
     clients = [assembly.client(i) for i in range(len(prepared.clients))]
     mixing = exchange.make(assembly.method.exchange, prepared.topology)
-    starts = {each.id: params.flatten(each.learner.shared) for each in clients}
-    seen = {each.id: Seen() for each in clients}
+    starts = {}
+    seen = {}
+    for each in clients:
+        starts[each.id] = params.flatten(each.learner.shared)
+        seen[each.id] = Seen()
     presences = prepared.presences[method]
     rounds = run_rounds(
         clients,
         rounds=config.rounds,
         exchange=_watching(mixing, starts, seen),
         transport=MemoryTransport(),
-        presence=lambda round: presences[round],
+        presence=presences.__getitem__,
         evaluate=evaluator(config, prepared.dataset, assembly.method),
         evaluate_now=lambda _round: False,
         timeout=config.exchange.timeout,
@@ -255,7 +292,11 @@ def watched_run(
     return clients, seen
 
 
-def _mechanism(prepared: Prepared, method: str, client: int) -> Mechanism:
+def _mechanism(
+    prepared: Prepared,
+    method: str,
+    client: int,
+) -> Mechanism:
     config = prepared.config
     assembly = prepared.assembly(method)
     dp = assembly.dp(client)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxyfl.audit import bounds
-from proxyfl.audit.bounds import Guesses
-from proxyfl.audit.evidence import Array, Evidence
+from proxyfl.audit.bounds import Array, Guesses
+from proxyfl.audit.evidence import Evidence
 from proxyfl.audit.observe import Observation
 
 
@@ -41,7 +41,8 @@ class OneRun:
 def scores(evidence: Evidence, sampling_rate: float) -> Array:
     """The log-odds of every canary, from the evidence alone."""
     information = sampling_rate**2 * evidence.gram
-    spread = np.linalg.inv(information + 4 * np.eye(len(information)))
+    identity = np.eye(len(information))
+    spread = np.linalg.inv(information + 4 * identity)
     if_by_half = sampling_rate * evidence.gram.sum(axis=1) / 2
     estimate = spread @ (sampling_rate * (evidence.matched - if_by_half))
     unknown = 4 * np.diag(spread)
@@ -50,7 +51,10 @@ def scores(evidence: Evidence, sampling_rate: float) -> Array:
 
 
 def guess(
-    evidence: Evidence, observation: Observation, *, confidence: float
+    evidence: Evidence,
+    observation: Observation,
+    *,
+    confidence: float,
 ) -> OneRun:
     """Guess, compare with the coins, and bound."""
     canaries = observation.canaries
@@ -58,10 +62,17 @@ def guess(
     found = scores(evidence, observation.mechanism.sampling_rate)
     delta = observation.claimed.delta
     by_curve, guesses = bounds.best(
-        found, planted, delta=delta, confidence=confidence
+        found,
+        planted,
+        delta=delta,
+        confidence=confidence,
     )
     by_point, _ = bounds.best(
-        found, planted, delta=delta, confidence=confidence, bound=bounds.steinke
+        found,
+        planted,
+        delta=delta,
+        confidence=confidence,
+        bound=bounds.steinke,
     )
     ideal = bounds.ideal(
         observation.claimed.best,

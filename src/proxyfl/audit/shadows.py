@@ -17,9 +17,8 @@ Guarantees:
     * a record of federations is continued only under the settings that it was begun with.
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,12 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl._files import read_text, write_text, writing
+from proxyfl._files import read_text, short_hash, write_text, writing
 from proxyfl.audit.observe import (
+    Progress,
     check_client,
     initial_model,
+    silent,
     watched_run,
     with_records,
 )
@@ -63,7 +64,7 @@ def train(
     *,
     client: int = 0,
     record: Path | None = None,
-    progress: Callable[[int], None] = lambda _federations: None,
+    progress: Progress = silent,
 ) -> list[Shadow]:
     """``count`` shadow federations; with ``record`` given, those in it are read, new ones added."""
     if not config.privacy.enabled:
@@ -81,58 +82,66 @@ def train(
     found = []
     if record is not None:
         found = list(_recorded(record, identity))
-        _rewrite(record, identity, found)
+        # Only whole lines are left, so that the next one begins a line.
+        lines = [_line(identity, shadow) for shadow in found]
+        write_text(record, "".join(lines))
         found = found[:count]
     progress(len(found))
     for number in range(len(found), count):
         shadow = _shadow(prepared, client, number)
         if record is not None:
-            _append(record, identity, shadow)
+            with writing(record), record.open("a", encoding="utf-8") as file:
+                file.write(_line(identity, shadow))
         found.append(shadow)
         progress(1)
     return found
 
 
-def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
+def _shadow(
+    prepared: Prepared,
+    client: int,
+    number: int,
+) -> Shadow:
     seed = prepared.config.seed
     pool = gathered(prepared.clients[client].examples)
-    coins = torch.rand(len(pool), generator=stream(seed, "members", client, number))
-    members = coins < 0.5
+    generator = stream(seed, "members", client, number)
+    members = torch.rand(len(pool), generator=generator) < 0.5
     examples = InMemory(pool.x[members], pool.labels[members])
     planted = with_records(
-        prepared, METHOD, client, examples, expected=len(pool) // 2
+        prepared,
+        METHOD,
+        client,
+        examples,
+        expected=len(pool) // 2,
     )
     config = replace(planted.config, seed=derive(seed, "shadow", number))
+    no_privacy = replace(config.privacy, enabled=False)
     with_dp = replace(planted, config=config)
-    without = replace(
-        planted,
-        config=replace(config, privacy=replace(config.privacy, enabled=False)),
-    )
+    without = replace(planted, config=replace(config, privacy=no_privacy))
     released, private = _trained(with_dp, client)
     without_dp, _ = _trained(without, client)
     proxy = initial_model(with_dp, METHOD)
-    answers = {}
-    for name, theta in zip(TARGETS, (released, without_dp), strict=False):
+    answers = []
+    for theta in (released, without_dp):
         params.load_flat(proxy, theta)
-        answers[name] = confidences(proxy, pool)
-    answers[TARGETS[-1]] = confidences(private, pool)
-    return Shadow(number, tuple(members.tolist()), answers)
+        answers.append(confidences(proxy, pool))
+    answers.append(confidences(private, pool))
+    by_target = dict(zip(TARGETS, answers, strict=True))
+    return Shadow(number, tuple(members.tolist()), by_target)
 
 
 def _trained(prepared: Prepared, client: int) -> tuple[Tensor, nn.Module]:
     """The parameters that the client released last, and its private model."""
     clients, seen = watched_run(prepared, METHOD)
-    return seen[client].releases[-1], clients[client].learner.models()["private"]
+    models = clients[client].learner.models()
+    return seen[client].releases[-1], models["private"]
 
 
 def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:
     """log(p / (1 - p)) for the probability p that ``model`` gives each record's own label."""
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), params.evaluating(model):
         logits: Tensor = model(records.x).double()
-    model.train(was_training)
-    own = torch.nn.functional.one_hot(records.labels, logits.shape[1]).bool()
+    own = nn.functional.one_hot(records.labels, logits.shape[1]).bool()
     others = logits.masked_fill(own, -torch.inf).logsumexp(dim=1)
     margins = (logits[own] - others).tolist()
     return tuple(round(margin, 5) for margin in margins)
@@ -141,7 +150,7 @@ def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:
 def _identity(config: Config, client: int) -> str:
     """What must be equal for federations to belong together."""
     text = to_toml(replace(config, methods=(METHOD,))) + f"client {client}"
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_hash(text.encode())
 
 
 def _recorded(path: Path, identity: str) -> Iterator[Shadow]:
@@ -160,17 +169,6 @@ def _recorded(path: Path, identity: str) -> Iterator[Shadow]:
             )
         answers = {name: tuple(row["answers"][name]) for name in TARGETS}
         yield Shadow(row["number"], tuple(row["members"]), answers)
-
-
-def _rewrite(path: Path, identity: str, shadows: Sequence[Shadow]) -> None:
-    """Leave only whole lines, so that the next one begins a line."""
-    lines = [_line(identity, shadow) for shadow in shadows]
-    write_text(path, "".join(lines))
-
-
-def _append(path: Path, identity: str, shadow: Shadow) -> None:
-    with writing(path), path.open("a", encoding="utf-8") as file:
-        file.write(_line(identity, shadow))
 
 
 def _line(identity: str, shadow: Shadow) -> str:

@@ -30,7 +30,8 @@ import numpy as np
 from scipy import stats
 
 from proxyfl._validate import number
-from proxyfl.audit.evidence import Array, Evidence
+from proxyfl.audit.bounds import Array
+from proxyfl.audit.evidence import Evidence
 from proxyfl.audit.observe import Observation
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import AccountingWarning, Segment, pld_of
@@ -73,7 +74,10 @@ class Steps:
 
 
 def measure(
-    evidence: Evidence, observation: Observation, *, confidence: float
+    evidence: Evidence,
+    observation: Observation,
+    *,
+    confidence: float,
 ) -> Steps:
     """Measure and bound; ``epsilon`` composes."""
     number("confidence", confidence, above=0, below=1)
@@ -85,7 +89,8 @@ def measure(
         )
     error = 1 - confidence
     explained = _explained(evidence, error / 4)
-    weights = 1 / (evidence.variances * np.maximum(1 - explained, 1e-9))
+    own = np.maximum(1 - explained, 1e-9)
+    weights = 1 / (evidence.variances * own)
     share, margin = _share(evidence, weights, error / 2)
     noise, widest = _noise(evidence, weights, error / 4)
     return Steps(
@@ -98,25 +103,35 @@ def measure(
     )
 
 
-def _share(evidence: Evidence, weights: Array, error: float) -> tuple[float, float]:
+def _share(
+    evidence: Evidence,
+    weights: Array,
+    error: float,
+) -> tuple[float, float]:
     """The mean share and the margin below it, by a t interval over rounds."""
     rounds = len(weights)
     total = float(weights @ evidence.lengths)
     share = float(weights @ evidence.along) / total
     apart = weights * (evidence.along - share * evidence.lengths)
-    spread = math.sqrt(float(apart @ apart) * rounds / (rounds - 1)) / total
-    return share, float(stats.t.isf(error, rounds - 1)) * spread
+    variance = float(apart @ apart) * rounds / (rounds - 1)
+    spread = math.sqrt(variance) / total
+    quantile = float(stats.t.isf(error, rounds - 1))
+    return share, quantile * spread
 
 
-def _noise(evidence: Evidence, weights: Array, error: float) -> tuple[float, float]:
+def _noise(
+    evidence: Evidence,
+    weights: Array,
+    error: float,
+) -> tuple[float, float]:
     """The noise of a step: its harmonic mean over the rounds, and an upper bound of that."""
     freedoms = evidence.freedoms
     # An estimated variance's inverse is too large by f / (f - 2) on average.
     unbiased = weights * np.maximum(freedoms - 2, 1) / freedoms
     noise = 1 / math.sqrt(float(unbiased.mean()))
     total = float(freedoms.sum())
-    widening = math.sqrt(total / float(stats.chi2.ppf(error, total)))
-    return noise, noise * widening
+    quantile = float(stats.chi2.ppf(error, total))
+    return noise, noise * math.sqrt(total / quantile)
 
 
 def _explained(evidence: Evidence, error: float) -> Array:
@@ -126,20 +141,19 @@ def _explained(evidence: Evidence, error: float) -> Array:
     then with the lower end of its interval (Fisher's z).
     """
     rounds = len(evidence.residuals)
-    rows = [_unit(row) for row in evidence.residuals]
-    others = sum(len(theirs) for theirs in evidence.peers)
+    rows = list(map(_unit, evidence.residuals))
+    others = sum(map(len, evidence.peers))
     looked_at = rounds * (rounds - 1) / 2 + others
     reach = float(stats.norm.isf(error / (2 * looked_at)))
     found = np.zeros(rounds)
     for i, row in enumerate(rows):
-        before = [abs(float(row @ earlier)) for earlier in rows[:i]]
-        beside = [
-            abs(float(row @ _unit(theirs))) for theirs in evidence.peers[i].values()
-        ]
-        largest = min(1 - 1e-9, max(before + beside, default=0.0))
-        low = math.atanh(largest) - reach / math.sqrt(
-            max(1.0, evidence.freedoms[i] - 3)
-        )
+        largest = 0.0
+        beside = map(_unit, evidence.peers[i].values())
+        for other in (*rows[:i], *beside):
+            largest = max(largest, abs(float(row @ other)))
+        z = math.atanh(min(1 - 1e-9, largest))
+        freedom = max(1.0, evidence.freedoms[i] - 3)
+        low = z - reach / math.sqrt(freedom)
         found[i] = math.tanh(max(0.0, low)) ** 2
     return found
 
@@ -154,12 +168,18 @@ def _steady(evidence: Evidence, observation: Observation) -> bool | None:
     if observation.mechanism.optimizer.name != "sgd":
         return None
     freedoms = evidence.freedoms
-    pooled = float(freedoms @ evidence.variances) / float(freedoms.sum())
-    statistic = float(freedoms @ np.log(pooled / evidence.variances))
-    return bool(stats.chi2.sf(statistic, len(freedoms) - 1) > _IRREGULAR)
+    variances = evidence.variances
+    pooled = float(freedoms @ variances) / float(freedoms.sum())
+    statistic = float(freedoms @ np.log(pooled / variances))
+    chance = stats.chi2.sf(statistic, len(freedoms) - 1)
+    return bool(chance > _IRREGULAR)
 
 
-def _multiplier(share: float, noise: float, observation: Observation) -> float:
+def _multiplier(
+    share: float,
+    noise: float,
+    observation: Observation,
+) -> float:
     """The noise multiplier of a record that is drawn at the stated rate and adds this share."""
     if share <= 0:
         return math.inf

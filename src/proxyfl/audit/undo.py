@@ -51,11 +51,12 @@ def undo(seen: Seen, mechanism: Mechanism) -> Undone:
     optimizer = mechanism.optimizer
     unit = mechanism.clip_norm / mechanism.divisor
     starts = torch.stack(seen.starts).double()
-    moved = (starts - torch.stack(seen.releases).double()) / optimizer.learning_rate
+    releases = torch.stack(seen.releases).double()
+    moved = (starts - releases) / optimizer.learning_rate
     if optimizer.name == "adam":
         shown = _adam_response(seen.steps)
-        noise = mechanism.noise_multiplier
-        total = noise * moved * _divisors(moved, shown, seen.steps)
+        divisors = _divisors(moved, shown, seen.steps)
+        total = mechanism.noise_multiplier * moved * divisors
     else:
         shown = _momentum_response(seen.steps, optimizer.momentum)
         total = moved / unit
@@ -77,9 +78,10 @@ def _momentum_response(steps: Sequence[int], momentum: float) -> Tensor:
 def _adam_response(steps: Sequence[int]) -> Tensor:
     """H of adam: the same with its averaging and its bias correction."""
     beta = _BETAS[0]
-    numbers = torch.arange(1, sum(steps) + 1, dtype=torch.float64)
+    count = sum(steps)
+    numbers = torch.arange(1, count + 1, dtype=torch.float64)
     weights = (1 - beta) / (1 - beta**numbers)
-    each = weights[:, None] * _decaying(sum(steps), beta)
+    each = weights[:, None] * _decaying(count, beta)
     return _round_of_steps(steps).T @ each
 
 
@@ -87,26 +89,31 @@ def _decaying(count: int, beta: float) -> Tensor:
     """The lower triangular matrix beta^(i - j)."""
     numbers = torch.arange(count, dtype=torch.float64)
     age = numbers[:, None] - numbers
-    powers = beta ** age.clamp(min=0)
-    return torch.tril(powers)
+    return torch.tril(beta ** age.clamp(min=0))
 
 
 def _round_of_steps(steps: Sequence[int]) -> Tensor:
     """(steps, rounds): 1 where a step belongs to a round."""
-    rounds = torch.arange(len(steps)).repeat_interleave(torch.tensor(steps))
-    return torch.nn.functional.one_hot(rounds, len(steps)).double()
+    rounds = torch.arange(len(steps))
+    of_each = rounds.repeat_interleave(torch.tensor(steps))
+    return torch.nn.functional.one_hot(of_each, len(steps)).double()
 
 
-def _divisors(moved: Tensor, shown: Tensor, steps: Sequence[int]) -> Tensor:
+def _divisors(
+    moved: Tensor,
+    shown: Tensor,
+    steps: Sequence[int],
+) -> Tensor:
     """Adam's divisor of each round's steps, in units of the noise: (rounds, size)."""
     inverse = torch.linalg.inv(shown @ shown.T)
     gradients = shown.T @ (inverse @ moved)
     unseen = 1 - torch.einsum("tj,ts,sj->j", shown, inverse, shown)
     squares = gradients**2 + unseen[:, None]
-    squares *= len(squares) / squares.sum(dim=0).clamp(min=_TINY)
+    total = squares.sum(dim=0).clamp(min=_TINY)
+    squares *= len(squares) / total
+    roots = _second_moments(squares).sqrt().clamp(min=_TINY)
     rounds = _round_of_steps(steps)
-    roots = _second_moments(squares).sqrt()
-    together = rounds.T @ (1 / roots.clamp(min=_TINY))
+    together = rounds.T @ (1 / roots)
     return rounds.sum(dim=0)[:, None] / together
 
 

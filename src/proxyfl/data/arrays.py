@@ -10,15 +10,14 @@ pixels, scaled by 1/255, whatever they show.
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import (
+    Array,
     Examples,
     InMemory,
     MemoryMapped,
@@ -28,7 +27,6 @@ from proxyfl.data.examples import (
 from proxyfl.data.labels import encoded
 from proxyfl.errors import DataError
 
-Array = npt.NDArray[Any]
 PARTS = ("x_train", "y_train", "x_test", "y_test")
 GROUP = "group"
 """The array that says which person each example is about, where there is one."""
@@ -60,11 +58,9 @@ def load_npy_folder(path: Path, asked: Asked) -> Dataset:
 
     Inputs are read from their file whenever a batch needs them; the rest is read at once.
     """
-    names = sorted(file.stem for file in path.glob("*.npy"))
-    arrays = {
-        name: read_npy(path / f"{name}.npy", mapped=name.startswith("x"))
-        for name in names
-    }
+    arrays = {}
+    for file in sorted(path.glob("*.npy")):
+        arrays[file.stem] = read_npy(file, mapped=file.name.startswith("x"))
 
     def examples(key: str, labels: Tensor, groups: Tensor | None) -> Examples:
         return MemoryMapped((path / f"{key}.npy").absolute(), labels, groups)
@@ -83,14 +79,20 @@ def _dataset(
     divided = "x_train" in arrays
     _check_names(path, arrays, PARTS if divided else ("x", "y"), site)
     _check_lengths(path, arrays, "x_train" if divided else "x", site)
-    sites, site_names = (
-        encoded(f"{path}, {site}", arrays[site]) if site else (None, ())
-    )
+    sites = None
+    site_names: tuple[str, ...] = ()
+    if site:
+        sites, site_names = encoded(f"{path}, {site}", arrays[site])
+
+    def part(key: str, labels: Tensor) -> Examples:
+        groups = _groups(path, arrays, key.replace("x", GROUP))
+        return examples(key, labels, groups)
+
     if not divided:
         labels, class_names = encoded(f"{path}, y", arrays["y"], classes)
         return hold_out(
             path.stem,
-            examples("x", labels, _groups(path, arrays, GROUP)),
+            part("x", labels),
             class_names,
             test_fraction=asked.test_fraction,
             seed=asked.seed,
@@ -103,12 +105,8 @@ def _dataset(
     trains = len(arrays["y_train"])
     return Dataset(
         path.stem,
-        train=examples(
-            "x_train", labels[:trains], _groups(path, arrays, f"{GROUP}_train")
-        ),
-        test=examples(
-            "x_test", labels[trains:], _groups(path, arrays, f"{GROUP}_test")
-        ),
+        train=part("x_train", labels[:trains]),
+        test=part("x_test", labels[trains:]),
         classes=len(class_names),
         class_names=class_names,
         site=sites,
@@ -138,8 +136,8 @@ def _check_lengths(
     pairs = [
         (inputs, inputs.replace("x", "y")),
         (inputs, inputs.replace("x", GROUP)),
+        ("x_test", f"{GROUP}_test"),
     ]
-    pairs.append(("x_test", f"{GROUP}_test"))
     if site:
         pairs.append((inputs, site))
     for key, other in pairs:

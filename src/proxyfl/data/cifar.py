@@ -43,7 +43,8 @@ REMOTE = Remote(
 FOLDERS = (".", "cifar10", "cifar-10", "CIFAR10")
 PIXELS = 3 * 32 * 32
 
-Images = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+Bytes = npt.NDArray[np.uint8]
+Images = tuple[Bytes, npt.NDArray[np.int64]]
 """Pixels and labels."""
 
 
@@ -52,16 +53,11 @@ def find(directory: str | Path | None = None) -> Path | None:
     none."""
     for name in FOLDERS:
         root = data_folder(directory) / name
-        for inner, suffix in (
-            ("cifar-10-batches-bin", ".bin"),
-            ("cifar-10-batches-py", ""),
-            ("", ".bin"),
-            ("", ""),
-        ):
-            if all(
-                (root / inner / f"{batch}{suffix}").is_file() for batch in BATCHES
-            ):
-                return root / inner
+        for inner in ("cifar-10-batches-bin", "cifar-10-batches-py", ""):
+            for suffix in (".bin", ""):
+                batches = [root / inner / f"{batch}{suffix}" for batch in BATCHES]
+                if all(batch.is_file() for batch in batches):
+                    return root / inner
         for archive in ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz"):
             if (root / archive).is_file():
                 return root / archive
@@ -79,18 +75,19 @@ def load_cifar10(
         fetch_all("cifar10", [REMOTE], folder, download=download)
         place = folder / REMOTE.name
     read = _from_archive(place) if place.is_file() else _from_folder(place)
-    parts = [
-        (_binary if name.endswith(".bin") else _python)(place / name, raw)
-        for name, raw in read
-    ]
-    train_x, train_y = (
-        np.concatenate(columns) for columns in zip(*parts[:5], strict=True)
-    )
-    test_x, test_y = parts[5]
+    x = []
+    y = []
+    for name, raw in read:
+        understand = _binary if name.endswith(".bin") else _python
+        images, labels = understand(place / name, raw)
+        x.append(images)
+        y.append(labels)
+    test_x = x.pop()
+    test_y = y.pop()
     return Dataset(
         name="cifar10",
-        train_x=pixels(train_x),
-        train_y=torch.from_numpy(train_y),
+        train_x=pixels(np.concatenate(x)),
+        train_y=torch.from_numpy(np.concatenate(y)),
         test_x=pixels(test_x),
         test_y=torch.from_numpy(test_y),
         classes=10,
@@ -100,25 +97,27 @@ def load_cifar10(
 
 def _from_folder(folder: Path) -> list[tuple[str, bytes]]:
     suffix = ".bin" if (folder / f"{BATCHES[0]}.bin").is_file() else ""
+    found = []
     try:
-        return [
-            (name, (folder / name).read_bytes())
-            for name in (f"{batch}{suffix}" for batch in BATCHES)
-        ]
+        for batch in BATCHES:
+            name = f"{batch}{suffix}"
+            found.append((name, (folder / name).read_bytes()))
     except OSError as problem:
         raise DataError(f"{folder}: cannot be read: {problem}.") from problem
+    return found
 
 
 def _from_archive(path: Path) -> list[tuple[str, bytes]]:
     """The six batches, read inside the archive: nothing is unpacked, so no path in it can lead
     anywhere."""
-    wanted = {*BATCHES, *(f"{batch}.bin" for batch in BATCHES)}
     found = {}
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
-                content = archive.extractfile(member) if name in wanted else None
+                if name.removesuffix(".bin") not in BATCHES:
+                    continue
+                content = archive.extractfile(member)
                 if content is not None:
                     found[name] = content.read()
     except (OSError, EOFError, tarfile.TarError) as problem:
@@ -147,9 +146,9 @@ def _binary(path: Path, raw: bytes) -> Images:
 def _python(path: Path, raw: bytes) -> Images:
     try:
         batch = _Reader(io.BytesIO(raw), encoding="bytes").load()
-        array, labels = batch[b"data"], batch[b"labels"]
+        array = batch[b"data"]
         x = np.frombuffer(array.raw, dtype=np.uint8).reshape(array.shape)
-        y = np.array([int(label) for label in labels], dtype=np.int64)
+        y = np.array(list(map(int, batch[b"labels"])), dtype=np.int64)
     except Exception as problem:  # a pickle can fail in any way it likes
         raise DataError(
             f"{path}: not a python batch of CIFAR-10 ({type(problem).__name__}: {problem}). "
@@ -162,15 +161,9 @@ def _python(path: Path, raw: bytes) -> Images:
     return _checked(path, x, y)
 
 
-def _checked(
-    path: Path, x: npt.NDArray[np.uint8], y: npt.NDArray[np.int64]
-) -> Images:
-    if (
-        len(x) != len(y)
-        or not len(y)
-        or not 0 <= y.min() <= y.max() < len(CLASS_NAMES)
-    ):
-        seen = f"{y.min()}..{y.max()}" if len(y) else "none"
+def _checked(path: Path, x: Bytes, y: npt.NDArray[np.int64]) -> Images:
+    seen = f"{y.min()}..{y.max()}" if len(y) else "none"
+    if len(x) != len(y) or not set(y.tolist()) <= set(range(10)) or not len(y):
         raise DataError(
             f"{path}: expected a label within 0..9 for each of {len(x)} images, got {len(y)} "
             f"labels within {seen}."
@@ -187,16 +180,13 @@ class _Array:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, raw = state
-        if (
-            not isinstance(dtype, _Dtype)
-            or dtype.code not in (b"u1", "u1")
-            or fortran
-            or not isinstance(raw, bytes)
-        ):
+        is_bytes = isinstance(dtype, _Dtype) and dtype.code in (b"u1", "u1")
+        if not is_bytes or fortran or not isinstance(raw, bytes):
             raise pickle.UnpicklingError(
                 "expected an array of unsigned bytes in C order"
             )
-        self.raw, self.shape = raw, tuple(int(size) for size in shape)
+        self.raw = raw
+        self.shape = tuple(map(int, shape))
 
 
 class _Dtype:

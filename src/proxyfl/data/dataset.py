@@ -153,11 +153,9 @@ class Dataset:
         """The same dataset with a name for each feature."""
         return self._with(feature_names=tuple(map(str, feature_names)))
 
-    def holding(
-        self, train: Examples, test: Examples, site: Tensor | None = None
-    ) -> Self:
+    def holding(self, train: Examples, test: Examples) -> Self:
         """The same dataset in a process that holds only these parts. Nothing is checked again."""
-        return self._with(train=train, test=test, site=site)
+        return self._with(train=train, test=test, site=None)
 
     def _with(self, **changes: Any) -> Self:
         other = copy.copy(self)
@@ -186,7 +184,6 @@ def hold_out(
     seed: int,
     site: Tensor | None = None,
     site_names: Sequence[str] = (),
-    notes: Sequence[str] = (),
 ) -> Dataset:
     """A dataset whose test part is drawn uniformly from all examples, by the stream ``split`` of
     ``seed`` alone.
@@ -203,7 +200,6 @@ def hold_out(
         test,
         site=site,
         site_names=site_names,
-        notes=notes,
     )
 
 
@@ -222,20 +218,17 @@ def drawn_rows(
             f"{name}: expected at least 2 examples, to train on one and test on another, got "
             f"{len(examples)}."
         )
-    for what, given in (
-        ("label", examples.labels),
-        ("site", site),
-        ("group", examples.groups),
-    ):
-        if given is not None and len(given) != len(examples):
+    groups = examples.groups
+    given = {"label": examples.labels, "site": site, "group": groups}
+    for what, values in given.items():
+        if values is not None and len(values) != len(examples):
             raise DataError(
                 f"{name}: expected a {what} for each example, got {len(examples)} examples and "
-                f"{len(given)} {what}s."
+                f"{len(values)} {what}s."
             )
-    units = examples.groups
-    if units is None:
-        units = torch.arange(len(examples))
-    persons, unit_of = torch.unique(units, return_inverse=True)
+    if groups is None:
+        groups = torch.arange(len(examples))
+    persons, unit_of = torch.unique(groups, return_inverse=True)
     if len(persons) < 2:
         raise DataError(
             f"{name}: all examples are of one person, so there is nobody else to test on. "
@@ -326,7 +319,7 @@ def _check_finite(where: str, examples: Examples) -> None:
         # Both extremes are NaN if any value is; this reads the chunk once and allocates nothing.
         lowest, highest = inputs.aminmax()
         if not (lowest.isfinite() and highest.isfinite()):
-            row, *place = [int(i) for i in (~inputs.isfinite()).nonzero()[0]]
+            row, *place = (~inputs.isfinite()).nonzero()[0].tolist()
             found = inputs[(row, *place)].item()
             raise DataError(
                 f"{where}: expected finite values, got {found} in example {before + row} at "

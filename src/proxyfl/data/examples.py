@@ -18,10 +18,13 @@ import torch
 from torch import Tensor
 
 from proxyfl._examples import Examples as Examples
+from proxyfl._examples import Shape
 from proxyfl.errors import DataError
 
 CHUNK_BYTES = 2**24
 """Inputs are read through in pieces of about this size."""
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class InMemory:
         return len(self.x)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The shape of one input."""
         return tuple(self.x.shape[1:])
 
@@ -61,17 +64,17 @@ class MemoryMapped:
         return len(self._array)
 
     @cached_property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return tuple(self._inputs(self._array[:0]).shape[1:])
 
     def take(self, rows: Tensor) -> Tensor:
         return self._inputs(self._array[rows.cpu().numpy()])
 
     @cached_property
-    def _array(self) -> npt.NDArray[Any]:
+    def _array(self) -> Array:
         return read_npy(self.path, mapped=True)
 
-    def _inputs(self, values: npt.NDArray[Any]) -> Tensor:
+    def _inputs(self, values: Array) -> Tensor:
         return as_inputs(str(self.path), values)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -98,7 +101,7 @@ class Subset:
         return None if groups is None else groups[self.rows]
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         return self.examples.shape
 
     def take(self, rows: Tensor) -> Tensor:
@@ -111,7 +114,7 @@ class Absent:
 
     labels: Tensor
     groups: Tensor | None
-    shape: tuple[int, ...]
+    shape: Shape
 
     @classmethod
     def like(cls, examples: Examples) -> Self:
@@ -131,12 +134,14 @@ class Absent:
 def chunks(examples: Examples, size: int | None = None) -> Iterator[Tensor]:
     """All inputs in order, ``size`` examples at a time; as many as fill 16 MB for None."""
     if size is None:
-        size = max(1, CHUNK_BYTES // max(1, 4 * math.prod(examples.shape)))
+        each = max(1, 4 * math.prod(examples.shape))
+        size = max(1, CHUNK_BYTES // each)
     if isinstance(examples, InMemory):
         yield from torch.split(examples.x, size)  # views: nothing is copied
         return
-    for start in range(0, len(examples), size):
-        yield examples.take(torch.arange(start, min(start + size, len(examples))))
+    for rows in torch.split(torch.arange(len(examples)), size):
+        if len(rows):
+            yield examples.take(rows)
 
 
 def original_rows(examples: Examples) -> Tensor:
@@ -150,8 +155,12 @@ def checksum(examples: Examples, start: int = 0) -> int:
     """A CRC-32 of all inputs, then all labels: equal for equal examples, of whichever kind."""
     found = start
     for inputs in chunks(examples):
-        found = zlib.crc32(inputs.cpu().contiguous().numpy().data, found)
-    return zlib.crc32(examples.labels.contiguous().numpy().data, found)
+        found = _crc(inputs.cpu(), found)
+    return _crc(examples.labels, found)
+
+
+def _crc(tensor: Tensor, start: int) -> int:
+    return zlib.crc32(tensor.contiguous().numpy().data, start)
 
 
 def is_in_memory(examples: Examples) -> bool:
@@ -182,12 +191,11 @@ def on_device(examples: Examples, device: str) -> Examples:
 
 def pixels(values: npt.NDArray[np.uint8]) -> Tensor:
     """Eight-bit pixels as float32 in [0, 1]. The scale is the format's, so it reveals nothing."""
-    return torch.from_numpy(
-        np.divide(values, np.float32(255), dtype=np.float32, order="C")
-    )
+    scaled = np.divide(values, np.float32(255), dtype=np.float32, order="C")
+    return torch.from_numpy(scaled)
 
 
-def as_inputs(where: str, values: npt.NDArray[Any]) -> Tensor:
+def as_inputs(where: str, values: Array) -> Tensor:
     """An array of examples as float32 inputs; unsigned bytes are pixels, channel first or last."""
     if values.dtype == np.uint8:
         if values.ndim == 3:
@@ -200,10 +208,10 @@ def as_inputs(where: str, values: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(values.astype(np.float32))
 
 
-def read_npy(path: Path, *, mapped: bool = False) -> npt.NDArray[Any]:
+def read_npy(path: Path, *, mapped: bool = False) -> Array:
     """The array in a ``.npy`` file, mapped rather than read if asked; no pickled objects."""
     try:
-        found: npt.NDArray[Any] = np.load(
+        found: Array = np.load(
             path, mmap_mode="r" if mapped else None, allow_pickle=False
         )
     except (OSError, EOFError, ValueError) as problem:

@@ -43,6 +43,11 @@ class Remote:
         return self.url.rsplit("/", 1)[1]
 
 
+def md5_of(content: bytes) -> str:
+    """The MD5 sum of ``content``, as publishers state it."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
 def data_folder(directory: str | Path | None = None) -> Path:
     """``directory`` if given, else the environment's PROXYFL_DATA, else ``~/.cache/proxyfl``."""
     if directory is not None:

@@ -22,7 +22,7 @@ def load_table(path: Path, asked: Asked) -> Dataset:
     feature."""
     label, site = asked.label, asked.site
     frame = read_table(path)
-    for column in (label, *([site] if site else [])):
+    for column in (label, site) if site else (label,):
         if column not in frame.columns:
             raise DataError(
                 f"{path}: no column {column!r}. Its columns: {', '.join(map(str, frame.columns))}."
@@ -48,14 +48,13 @@ def load_table(path: Path, asked: Asked) -> Dataset:
                 f"{path}: column {column!r} is empty or NaN in row {int(values.isna().argmax())}. "
                 "Fill it or drop the row first."
             )
-    y, names = encoded(
-        f"{path}, column {label!r}", frame[label].to_numpy(), asked.classes
-    )
-    sites, site_names = (
-        encoded(f"{path}, column {site!r}", frame[site].to_numpy())
-        if site
-        else (None, ())
-    )
+    labels = frame[label].to_numpy()
+    y, names = encoded(f"{path}, column {label!r}", labels, asked.classes)
+    sites = None
+    site_names: tuple[str, ...] = ()
+    if site:
+        where = f"{path}, column {site!r}"
+        sites, site_names = encoded(where, frame[site].to_numpy())
     x = torch.from_numpy(frame[features].to_numpy(dtype=np.float32, copy=True))
     dataset = hold_out(
         path.stem,
@@ -78,11 +77,9 @@ def read_table(path: Path) -> Any:
             f"{path}: reading tables needs pandas: pip install 'proxyfl[tables]'."
         ) from problem
     try:
-        return (
-            pd.read_parquet(path)
-            if path.suffix == ".parquet"
-            else pd.read_csv(path)
-        )
+        if path.suffix == ".parquet":
+            return pd.read_parquet(path)
+        return pd.read_csv(path)
     except ImportError as problem:
         raise DataError(
             f"{path}: reading Parquet needs pyarrow: pip install 'proxyfl[tables]'."

@@ -10,12 +10,11 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory, pixels
-from proxyfl.data.images.rule import pillow
+from proxyfl.data.images.rule import Pixels, pillow
 from proxyfl.errors import DataError
 
 # How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and
@@ -29,26 +28,31 @@ def load_folder(path: Path, asked: Asked) -> Dataset:
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     roots = [path / "train", path / "test"] if divided else [path]
     names = _class_names(path, roots, asked.classes)
-    parts = [_listing(root, names) for root in roots]
-    for root, (files, _) in zip(roots, parts, strict=True):
-        if not files:
+    files: list[Path] = []
+    labels: list[int] = []
+    trains = 0
+    for root in roots:
+        trains = len(files)
+        for label, name in enumerate(names):
+            for file in _visible(root / name, "**/*"):
+                if file.is_file():
+                    files.append(file)
+                    labels.append(label)
+        if len(files) == trains:
             raise DataError(
                 f"{root}: expected images in the folders {', '.join(names)}, found none."
             )
-    stacked = _stack(list(chain.from_iterable(files for files, _ in parts)))
-    x = pixels(stacked)
-    y = torch.tensor(list(chain.from_iterable(labels for _, labels in parts)))
+    x = pixels(_stack(files))
+    y = torch.tensor(labels)
     name = path.resolve().name
     if not divided:
-        examples = InMemory(x, y)
         return hold_out(
             name,
-            examples,
+            InMemory(x, y),
             names,
             test_fraction=asked.test_fraction,
             seed=asked.seed,
         )
-    trains = len(parts[0][0])
     return Dataset(
         name=name,
         train_x=x[:trains],
@@ -79,27 +83,13 @@ def _class_names(
     return list(classes) or found
 
 
-def _listing(root: Path, names: Sequence[str]) -> tuple[list[Path], list[int]]:
-    """The image files of each class below ``root``, sorted, and their labels."""
-    files: list[Path] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        if (root / name).is_dir():
-            found = [
-                file for file in _visible(root / name, "**/*") if file.is_file()
-            ]
-            files.extend(found)
-            labels.extend([label] * len(found))
-    return files, labels
-
-
 def _visible(root: Path, pattern: str = "*") -> list[Path]:
-    return sorted(
-        path for path in root.glob(pattern) if not path.name.startswith(".")
-    )
+    """The files and folders whose names begin with no dot, sorted."""
+    found = root.glob(pattern)
+    return sorted(path for path in found if not path.name.startswith("."))
 
 
-def _stack(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
+def _stack(files: Sequence[Path]) -> Pixels:
     """All images as one array (N, C, H, W)."""
     first = read_image(files[0])
     stacked = np.empty((len(files), *first.shape), dtype=np.uint8)
@@ -114,18 +104,16 @@ def _stack(files: Sequence[Path]) -> npt.NDArray[np.uint8]:
     return stacked.transpose(0, 3, 1, 2)
 
 
-def read_image(file: Path) -> npt.NDArray[np.uint8]:
+def read_image(file: Path) -> Pixels:
     """One image as (H, W, C)."""
     image_module = pillow(file)
     try:
         with image_module.open(file) as image:
             mode = image.mode
-            values = np.asarray(
-                image.convert(MODES[mode]) if mode in MODES else [], dtype=np.uint8
-            )
-    except (
-        Exception
-    ) as problem:  # Pillow's decoders raise whatever their format makes them
+            read = image.convert(MODES[mode]) if mode in MODES else []
+            values = np.asarray(read, dtype=np.uint8)
+    except Exception as problem:
+        # Pillow's decoders raise whatever their format makes them
         raise DataError(
             f"{file}: not a readable image ({type(problem).__name__}: {problem})."
         ) from problem
@@ -137,6 +125,6 @@ def read_image(file: Path) -> npt.NDArray[np.uint8]:
     return values if values.ndim == 3 else values[:, :, None]
 
 
-def _size(image: npt.NDArray[np.uint8]) -> str:
+def _size(image: Pixels) -> str:
     height, width, channels = image.shape
     return f"{width}x{height} pixels of {channels} channel{'s' if channels > 1 else ''}"

@@ -5,7 +5,6 @@ Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digit
 """
 
 import gzip
-import hashlib
 import math
 import zlib
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import torch
 
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import pixels
-from proxyfl.data.fetch import Remote, data_folder, fetch_all
+from proxyfl.data.fetch import Remote, data_folder, fetch_all, md5_of
 from proxyfl.errors import DataError
 
 FILES = (
@@ -44,10 +43,8 @@ class Published:
     @property
     def remotes(self) -> tuple[Remote, ...]:
         """The four compressed files on the net."""
-        return tuple(
-            Remote(f"{self.url}/{file}.gz", md5)
-            for file, md5 in zip(FILES, self.md5, strict=True)
-        )
+        addresses = [f"{self.url}/{file}.gz" for file in FILES]
+        return tuple(map(Remote, addresses, self.md5))
 
 
 MNIST = Published(
@@ -119,10 +116,7 @@ def load_idx(
         folder = data_folder(directory) / published.folders[0]
         fetch_all(published.name, published.remotes, folder, download=download)
     paths = [path for file in FILES if (path := _file(folder, file)) is not None]
-    train_x, train_y, test_x, test_y = (
-        read_idx(path, dimensions)
-        for path, dimensions in zip(paths, (3, 1, 3, 1), strict=True)
-    )
+    train_x, train_y, test_x, test_y = map(read_idx, paths, (3, 1, 3, 1))
     _same_dataset(published, test_y, paths[3])
     return Dataset(
         name=published.name,
@@ -162,25 +156,22 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         raise DataError(
             f"{path}: truncated in its header: expected at least {start} bytes, got {len(raw)}."
         )
-    sizes = tuple(
-        int(size)
-        for size in np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4)
-    )
-    if len(raw) != start + math.prod(sizes):
+    sizes = np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4).tolist()
+    needed = start + math.prod(sizes)
+    if len(raw) != needed:
+        wrong = "truncated" if len(raw) < needed else "too long"
         raise DataError(
-            f"{path}: {'truncated' if len(raw) < start + math.prod(sizes) else 'too long'}: its "
-            f"header states "
-            f"{' x '.join(map(str, sizes))}, which takes {start + math.prod(sizes)} bytes, got "
-            f"{len(raw)}."
+            f"{path}: {wrong}: its header states {' x '.join(map(str, sizes))}, which takes "
+            f"{needed} bytes, got {len(raw)}."
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=start).reshape(sizes)
 
 
 def _file(folder: Path, file: str) -> Path | None:
-    return next(
-        (path for path in (folder / file, folder / f"{file}.gz") if path.is_file()),
-        None,
-    )
+    for path in (folder / file, folder / f"{file}.gz"):
+        if path.is_file():
+            return path
+    return None
 
 
 def _same_dataset(
@@ -189,9 +180,7 @@ def _same_dataset(
     """MNIST's and Fashion-MNIST's files have the same names: in a folder without a name, one passes
     for the other."""
     header = bytes((0, 0, 8, 1)) + len(test_y).to_bytes(4, "big")
-    found = hashlib.md5(
-        header + test_y.tobytes(), usedforsecurity=False
-    ).hexdigest()
+    found = md5_of(header + test_y.tobytes())
     for other in (MNIST, FASHION_MNIST):
         if other.name != published.name and found == other.labels_md5:
             raise DataError(

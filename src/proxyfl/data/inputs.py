@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxyfl._examples import Shape
 from proxyfl.data import arrays, files
 from proxyfl.data.examples import as_inputs, pixels, read_npy
 from proxyfl.data.folders import read_image
 from proxyfl.errors import DataError
 
 
-def load_inputs(path: Path, shape: tuple[int, ...]) -> Tensor:
+def load_inputs(path: Path, shape: Shape) -> Tensor:
     """The examples in ``path`` as (n, *shape): an .npz with x, an .npy, a table without label, or
     one image."""
     if not path.is_file():
@@ -21,7 +22,7 @@ def load_inputs(path: Path, shape: tuple[int, ...]) -> Tensor:
     x = _read(path, shape)
     if tuple(x.shape) == shape:
         x = x.unsqueeze(0)  # a single example
-    if x.ndim != len(shape) + 1 or tuple(x.shape[1:]) != shape or not len(x):
+    if tuple(x.shape[1:]) != shape or not len(x):
         raise DataError(
             f"{path}: expected one or more examples of shape {shape}, as in training, "
             f"got an array of shape {tuple(x.shape)}."
@@ -31,7 +32,7 @@ def load_inputs(path: Path, shape: tuple[int, ...]) -> Tensor:
     return x
 
 
-def _read(path: Path, shape: tuple[int, ...]) -> Tensor:
+def _read(path: Path, shape: Shape) -> Tensor:
     if path.suffix == ".npz":
         found = arrays.read_npz(path)
         key = next((k for k in ("x", "x_test") if k in found), None)
@@ -43,10 +44,6 @@ def _read(path: Path, shape: tuple[int, ...]) -> Tensor:
     if path.suffix == ".npy":
         return as_inputs(str(path), read_npy(path))
     if path.suffix in (".csv", ".parquet"):
-        numbers = (
-            files.read_table(path)
-            .select_dtypes("number")
-            .to_numpy(dtype=np.float32, copy=True)
-        )
-        return torch.from_numpy(numbers)
+        numbers = files.read_table(path).select_dtypes("number")
+        return torch.from_numpy(numbers.to_numpy(dtype=np.float32, copy=True))
     return pixels(read_image(path).transpose(2, 0, 1)[None])

@@ -1,6 +1,6 @@
 """Labels as files have them, numbers or names, to class numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,15 @@ def encoded(
         )
     if len(values) == 0:
         raise DataError(f"{name}: expected at least one example, got none.")
-    if (
-        values.dtype.kind == "f"
-        and np.isfinite(values).all()
-        and (values == np.floor(values)).all()
-    ):
-        values = values.astype(np.int64)
     if values.dtype.kind == "f":
-        raise DataError(
-            f"{name}: expected whole numbers or names, got values such as {_strange(values)}."
-        )
+        strange = ~np.isfinite(values) | (values != np.floor(values))
+        if strange.any():
+            where = int(np.argmax(strange))
+            raise DataError(
+                f"{name}: expected whole numbers or names, got values such as {values[where]} at "
+                f"index {where}."
+            )
+        values = values.astype(np.int64)
     if classes:
         return _numbered(name, values, classes), tuple(classes)
     if values.dtype.kind in "iu":
@@ -51,10 +50,10 @@ def encoded(
             raise DataError(
                 f"{name}: expected a class number, got {values.max()}: is this the right column?"
             )
-        return torch.from_numpy(values.astype(np.int64)), tuple(
-            str(i) for i in range(int(values.max()) + 1)
-        )
-    names, ids = np.unique(values.astype(str), return_inverse=True)
+        ids = values
+        names: Iterable[object] = range(int(values.max()) + 1)
+    else:
+        names, ids = np.unique(values.astype(str), return_inverse=True)
     return torch.from_numpy(ids.astype(np.int64)), tuple(map(str, names))
 
 
@@ -63,18 +62,15 @@ def _numbered(
 ) -> Tensor:
     """For each label its place in ``classes``."""
     numbers = {each: number for number, each in enumerate(classes)}
-    found, places = np.unique(values.astype(str), return_inverse=True)
-    unknown = [str(label) for label in found if str(label) not in numbers]
-    if unknown:
-        where = int(np.argmax(values.astype(str) == unknown[0]))
-        raise DataError(
-            f"{name}: label {unknown[0]!r} at index {where} is not among data.classes, which are "
-            f"{list(classes)}. Correct it, leave the example out, or agree on a longer list."
-        )
-    of_found = np.array([numbers[str(label)] for label in found], dtype=np.int64)
+    texts = values.astype(str)
+    found, places = np.unique(texts, return_inverse=True)
+    of_found = np.empty(len(found), dtype=np.int64)
+    for i, label in enumerate(found.tolist()):
+        if label not in numbers:
+            where = int(np.argmax(texts == label))
+            raise DataError(
+                f"{name}: label {label!r} at index {where} is not among data.classes, which are "
+                f"{list(classes)}. Correct it, leave the example out, or agree on a longer list."
+            )
+        of_found[i] = numbers[label]
     return torch.from_numpy(of_found[places])
-
-
-def _strange(values: npt.NDArray[np.floating[Any]]) -> str:
-    where = int(np.argmax(~np.isfinite(values) | (values != np.floor(values))))
-    return f"{values[where]} at index {where}"

@@ -90,30 +90,26 @@ def dirichlet(
             f"{clients} clients with at least {minimum} examples need {clients * minimum}, there "
             f"are {len(labels)}."
         )
+    alpha = np.full(clients, concentration)
     for _ in range(TRIES):
-        proportions = generator.dirichlet(
-            np.full(clients, concentration), size=len(counts)
-        )
-        cuts = np.floor(proportions.cumsum(axis=1) * counts[:, None]).astype(
-            np.int64
-        )
-        cuts[:, -1] = (
-            counts  # a sum of proportions that rounds below 1 must not count one example less
-        )
+        proportions = generator.dirichlet(alpha, size=len(counts))
+        ends = proportions.cumsum(axis=1) * counts[:, None]
+        cuts = np.floor(ends).astype(np.int64)
+        # a sum of proportions that rounds below 1 must not count one example less
+        cuts[:, -1] = counts
         if np.diff(cuts, prepend=0, axis=1).sum(axis=0).min() >= minimum:
             break
     else:
         raise DataError(
             f"No division in {TRIES} draws gives each of {clients} clients at least {minimum} "
-            f"examples at "
-            f"concentration={concentration}. Raise concentration, or lower minimum or clients."
+            f"examples at concentration={concentration}. Raise concentration, or lower minimum or "
+            "clients."
         )
-    parts: list[list[Indices]] = [[] for _ in range(clients)]
+    pieces = []
     for label, ends in enumerate(cuts):
         shuffled = generator.permutation(np.flatnonzero(labels == label))
-        for part, piece in zip(parts, np.split(shuffled, ends[:-1]), strict=True):
-            part.append(piece)
-    return _sorted(np.concatenate(part) for part in parts)
+        pieces.append(np.split(shuffled, ends[:-1]))
+    return _sorted(map(np.concatenate, zip(*pieces, strict=True)))
 
 
 def by_class(
@@ -147,13 +143,14 @@ def by_class(
         chosen.append(fewest)
     most = int((counts[takers > 0] // takers[takers > 0]).min())
     each = most if examples is None else _of_each(examples, classes, most)
-    stock = {label: np.flatnonzero(labels == label) for label in known}
-    stock = {label: generator.permutation(rows) for label, rows in stock.items()}
+    stock = _shuffled(labels, known, generator)
     parts = []
     for fewest in chosen:
-        parts.append(np.concatenate([stock[label][:each] for label in fewest]))
+        own = []
         for label in fewest:
+            own.append(stock[label][:each])
             stock[label] = stock[label][each:]
+        parts.append(np.concatenate(own))
     return _sorted(parts)
 
 
@@ -175,10 +172,8 @@ def class_counts(
 ) -> Indices:
     """The number of examples of each class that each client has: an array (clients, classes)."""
     labels = np.asarray(labels)
-    return np.array(
-        [np.bincount(labels[part], minlength=classes) for part in parts],
-        dtype=np.int64,
-    )
+    counts = [np.bincount(labels[part], minlength=classes) for part in parts]
+    return np.array(counts, dtype=np.int64)
 
 
 def _majority_classes(
@@ -190,9 +185,8 @@ def _majority_classes(
     Each draw uses up one of a class's counts // major places, so the order of draws never decides
     whether all fit."""
     left = counts.copy()
-    left[
-        counts == 0
-    ] = -1  # a number without examples is no class, even where no majority is asked
+    # a number without examples is no class, even where no majority is asked
+    left[counts == 0] = -1
     chosen: list[int] = []
     while len(chosen) < clients:
         possible = np.flatnonzero(left >= major)
@@ -218,10 +212,8 @@ def _shortage(
             f"p_major or clients."
         )
     for label in sorted(set(chosen)):
-        asked, available = (
-            (size - major) * chosen.count(label),
-            int(left.sum() - left[label]),
-        )
+        asked = (size - major) * chosen.count(label)
+        available = int(left.sum() - left[label])
         if asked > available:
             return (
                 f"The clients with majority class {label} ask for {asked} examples of other "
@@ -240,10 +232,7 @@ def _deal(
 ) -> list[Indices]:
     """The majority parts, then the rest: shuffled over all clients, and own-class examples traded
     away."""
-    stock = {
-        label: generator.permutation(np.flatnonzero(labels == label))
-        for label in sorted(set(chosen))
-    }
+    stock = _shuffled(labels, sorted(set(chosen)), generator)
     own: list[Indices] = []
     for label in chosen:
         own.append(stock[label][:major])
@@ -257,14 +246,24 @@ def _deal(
     for label in sorted(set(chosen)):
         # Trade with places whose owner may have this class and which hold another. _shortage saw
         # that there are enough.
-        unwanted = np.flatnonzero((owner_class == label) & (labels[pool] == label))
-        partners = np.flatnonzero((owner_class != label) & (labels[pool] != label))
+        owned = owner_class == label
+        of_class = labels[pool] == label
+        unwanted = np.flatnonzero(owned & of_class)
+        partners = np.flatnonzero(~owned & ~of_class)
         partners = generator.choice(partners, size=len(unwanted), replace=False)
         pool[unwanted], pool[partners] = pool[partners], pool[unwanted]
-    return _sorted(
-        np.concatenate([mine, pool[k * rest : (k + 1) * rest]])
-        for k, mine in enumerate(own)
-    )
+    others = pool[: len(chosen) * rest].reshape(len(chosen), rest)
+    return _sorted(map(np.concatenate, zip(own, others, strict=True)))
+
+
+def _shuffled(
+    labels: Indices, classes: Iterable[int], generator: np.random.Generator
+) -> dict[int, Indices]:
+    """The examples of each class, in a random order."""
+    found = {}
+    for label in classes:
+        found[label] = generator.permutation(np.flatnonzero(labels == label))
+    return found
 
 
 def _of_each(examples: int, classes: int, most: int) -> int:
@@ -303,12 +302,8 @@ def _size(available: int, clients: int, examples: int | None) -> int:
 
 def _labels(labels: Indices, what: str = "label") -> Indices:
     labels = np.asarray(labels)
-    if (
-        labels.ndim != 1
-        or not len(labels)
-        or labels.dtype.kind not in "iu"
-        or labels.min() < 0
-    ):
+    whole_numbers = labels.ndim == 1 and labels.dtype.kind in "iu"
+    if not whole_numbers or not len(labels) or labels.min() < 0:
         raise DataError(
             f"Expected each {what} as a whole number from 0, in one dimension, "
             f"got {labels.dtype} of shape {labels.shape}."

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from proxyfl._entrypoint import resolve
+from proxyfl._entrypoint import resolve, translated
 from proxyfl.data import cifar, idx
 from proxyfl.data.arrays import is_array_folder, load_npy_folder, load_npz
 from proxyfl.data.dataset import Asked, Dataset, hold_out
@@ -22,7 +22,7 @@ from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.data.tables.schema import Column, Schema
-from proxyfl.errors import DataError, InputError
+from proxyfl.errors import DataError
 
 Directory = str | Path | None
 
@@ -41,9 +41,7 @@ def digits(test_fraction: float = 0.2, seed: int = 0) -> Dataset:
     """scikit-learn's handwritten digits: 1797 grey images of 8x8 with 17 levels, scaled to [0,
     1]."""
     # here, since it takes longer to import than most commands to run
-    from sklearn.datasets import (
-        load_digits,
-    )
+    from sklearn.datasets import load_digits
 
     found = load_digits()
     x = torch.from_numpy(found.images[:, None].astype(np.float32)) / 16
@@ -80,7 +78,7 @@ SOURCES = {
         load=lambda directory, _asked, download: cifar.load_cifar10(
             directory, download=download
         ),
-        find=lambda directory: cifar.find(directory),
+        find=cifar.find,
         description="60,000 photographs of ten kinds, 32x32 colour",
     ),
     "heart_disease": Source(
@@ -90,7 +88,7 @@ SOURCES = {
             seed=asked.seed,
             download=download,
         ),
-        find=lambda directory: heart.find(directory),
+        find=heart.find,
         description="920 patients of four hospitals, a table with missing values",
     ),
 }
@@ -209,14 +207,8 @@ def _existing(path: Path) -> Path:
 
 
 def _made(source: str) -> Dataset:
-    try:
+    with translated(DataError, f"{source!r} raised"):
         made = resolve(source, error=DataError)()
-    except InputError:
-        raise
-    except Exception as problem:
-        raise DataError(
-            f"{source!r} raised {type(problem).__name__}: {problem}"
-        ) from problem
     if not isinstance(made, Dataset):
         raise DataError(
             f"Expected a proxyfl.data.Dataset from {source!r}, got {type(made).__name__}."

@@ -25,14 +25,17 @@ class Tail:
         if not self.first <= round < self.end:
             return
         value = theta.detach().double()
-        self.total = value if self.total is None else self.total + value
+        if self.total is not None:
+            value = self.total + value
+        self.total = value
         self.count += 1
 
     def mean(self, round: int) -> Tensor | None:
         """The mean, in the round in which it takes the proxy's place; None in any other."""
         if round != self.end or self.total is None:
             return None
-        return (self.total / self.count).float()
+        mean = self.total / self.count
+        return mean.float()
 
     def state(self) -> dict[str, Tensor]:
         """For a checkpoint."""

@@ -235,14 +235,15 @@ def assemble(
                 f"A private model that is fitted ({private.spec}) teaches no proxy; got "
                 f"beta={teacher_weight:g}. Set it to 0."
             )
+        trainer = None
+        if mutual:
+            trainer = workshop.trainer(needed(proxy, "proxy"), 0.0)
         learner = Fitted(
             private.spec,
             workshop.examples,
             classes=classes,
             seed=private.seed,
-            trainer=workshop.trainer(needed(proxy, "proxy"), 0.0)
-            if mutual
-            else None,
+            trainer=trainer,
             balance=private.balance,
         )
     elif mutual:
@@ -347,12 +348,11 @@ def _ledger(
         "simulated": simulated,
         "budget": dp.budget,
     }
-    if kind is Kind.NONE:  # without DP nothing is ever charged
-        return Ledger(client, **promise)
-    if dp.ledger is None:
-        ledger = Ledger(client, **promise)
-    else:
+    charges = kind is not Kind.NONE  # without DP nothing is ever charged
+    if charges and dp.ledger is not None:
         ledger = Ledger.at(dp.ledger, client, **promise)
-    if dp.account is not None:
+    else:
+        ledger = Ledger(client, **promise)
+    if charges and dp.account is not None:
         dp.account.keep(ledger)
     return ledger

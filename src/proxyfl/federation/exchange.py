@@ -10,7 +10,7 @@ Guarantees: the total of masses and weights is the same before and after (to rou
 taken in the order of the senders, so the result does not depend on where a client runs or on what
 arrives first."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -49,9 +49,9 @@ class MassChannel:
 
     def send(self, mass: Mass, *, sender: int, receiver: int) -> None:
         """Put ``mass`` on its way."""
-        frame = encode(
-            Message(self.round, sender, mass.w, mass.theta.cpu(), self.model)
-        )
+        theta = mass.theta.cpu()
+        message = Message(self.round, sender, mass.w, theta, self.model)
+        frame = encode(message)
         self.transport.send(
             frame, sender=sender, receiver=receiver, round=self.round
         )
@@ -59,10 +59,23 @@ class MassChannel:
         counters.bytes_sent += len(frame)
         counters.messages_sent += 1
 
+    def collect(self, client: int, own: Mass, senders: Iterable[int]) -> Mass:
+        """What ``senders`` owe ``client``, added in their order; ``own`` is what it kept."""
+        parts = []
+        for sender in senders:
+            part = own
+            if sender != client:
+                part = self.receive(sender=sender, receiver=client, like=own.theta)
+            parts.append(part)
+        return add(parts)
+
     def receive(self, *, sender: int, receiver: int, like: Tensor) -> Mass:
         """Wait for the mass that ``sender`` owes ``receiver`` in this round."""
         frame = self.transport.receive(
-            sender=sender, receiver=receiver, round=self.round, timeout=self.timeout
+            sender=sender,
+            receiver=receiver,
+            round=self.round,
+            timeout=self.timeout,
         )
         message = decode(
             frame,
@@ -98,16 +111,8 @@ def mean(
             channel.send(mass, sender=client, receiver=hub)
     mixed: dict[int, Mass] = {}
     if hub in masses:
-        own = masses[hub]
-        total = add(
-            [
-                own
-                if c == hub
-                else channel.receive(sender=c, receiver=hub, like=own.theta)
-                for c in sorted(present)
-            ]
-        )
-        parts = total.split({client: 1 / len(staying) for client in staying})
+        total = channel.collect(hub, masses[hub], sorted(present))
+        parts = total.split(dict.fromkeys(staying, 1 / len(staying)))
         mixed[hub] = parts.pop(hub)
         for client, part in parts.items():
             channel.send(part, sender=hub, receiver=client)
@@ -140,16 +145,11 @@ def peer_to_peer(topology: Topology) -> Exchange:
         for client, mass in masses.items():
             if client in leaving:
                 continue
-            sources = sorted(
-                {*plan.senders(client), *([client] if client in kept else [])}
-            )
-            parts = [
-                kept[s]
-                if s == client
-                else channel.receive(sender=s, receiver=client, like=mass.theta)
-                for s in sources
-            ]
-            mixed[client] = add(parts)
+            sources = set(plan.senders(client))
+            if client in kept:
+                sources.add(client)
+            own = kept.get(client, mass)
+            mixed[client] = channel.collect(client, own, sorted(sources))
         return mixed
 
     return exchange

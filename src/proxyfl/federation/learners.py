@@ -83,26 +83,26 @@ class Single:
     """One model: the one that is shared, or, in ``alone``, the private one."""
 
     def __init__(self, trainer: Trainer, *, role: Role = "proxy") -> None:
-        self.model = trainer.model
+        self.shared = trainer.model
         self.trainer = trainer
         self.role = role
 
-    @property
-    def shared(self) -> nn.Module:
-        return self.model
-
     def train(self, round: int, steps: int) -> Losses:
         self.trainer.begin_round(round, steps)
-        mean = mean_of(self.trainer.step(self.trainer.draw()) for _ in range(steps))
-        return (
-            Losses(private=mean) if self.role == "private" else Losses(proxy=mean)
-        )
+        losses = []
+        for _ in range(steps):
+            batch = self.trainer.draw()
+            losses.append(self.trainer.step(batch))
+        mean = mean_of(losses)
+        if self.role == "private":
+            return Losses(private=mean)
+        return Losses(proxy=mean)
 
     def adopt(self, theta: Tensor) -> None:
-        params.load_flat(self.model, theta)
+        params.load_flat(self.shared, theta)
 
     def models(self) -> dict[Role, nn.Module]:
-        return {self.role: self.model}
+        return {self.role: self.shared}
 
     def state(self) -> State:
         return pack(*self._parts(), streams=self.trainer.state())
@@ -111,7 +111,7 @@ class Single:
         self.trainer.restore(unpack(state, *self._parts()))
 
     def _parts(self) -> Parts:
-        return {"model": self.model}, {"optimizer": self.trainer.optimizer}
+        return {"model": self.shared}, {"optimizer": self.trainer.optimizer}
 
 
 class Residual(nn.Module):
@@ -161,15 +161,12 @@ class Mutual:
         self.private = Residual(private, self.received) if residual else private
         self.private_optimizer = private_optimizer
         self.proxy = trainer.model
+        self.shared = self.proxy
         self.trainer = trainer
         self.classes = classes
         self.alpha = alpha
         self.teacher = teacher
         self._smallest_batch = smallest_batch(private)
-
-    @property
-    def shared(self) -> nn.Module:
-        return self.proxy
 
     def train(self, round: int, steps: int) -> Losses:
         # What the exchange gave is what the round begins with. Taking it over here and not in
@@ -179,11 +176,13 @@ class Mutual:
         self.trainer.begin_round(round, steps)
         if not steps:
             return Losses(private=self._settle())
-        losses = [self._step(self.trainer.draw()) for _ in range(steps)]
-        return Losses(
-            mean_of(private for private, _ in losses),
-            mean_of(proxy for _, proxy in losses),
-        )
+        of_private = []
+        of_proxy = []
+        for _ in range(steps):
+            private, proxy = self._step(self.trainer.draw())
+            of_private.append(private)
+            of_proxy.append(proxy)
+        return Losses(mean_of(of_private), mean_of(of_proxy))
 
     def _settle(self) -> float | None:
         """The private model learns for a round while the proxy takes no step: its batches serve a
@@ -201,11 +200,9 @@ class Mutual:
         # A batch too small to learn from can still be judged, as in a prediction: running
         # statistics stay as they are.
         self.private.train(learns)
-        logits = (
-            self.private(batch.x)
-            if len(batch)
-            else batch.x.new_zeros(0, self.classes)
-        )
+        logits = batch.x.new_zeros(0, self.classes)
+        if len(batch):
+            logits = self.private(batch.x)
         teaches = self.trainer.teacher_weight > 0
         proxy_loss = self.trainer.step(batch, logits.detach() if teaches else None)
         private_loss = self._private_step(batch, logits) if learns else None
@@ -217,10 +214,9 @@ class Mutual:
             teacher = self.received if self.teacher == "received" else self.proxy
             with torch.no_grad():
                 teacher_logits = teacher(batch.x)
-        targets = self._balance.targets(
-            batch.y, self.classes, teacher_logits, self.alpha
-        )
-        loss = self._balance.loss(logits, targets).mean()
+        balance = self._balance
+        targets = balance.targets(batch.y, self.classes, teacher_logits, self.alpha)
+        loss = balance.loss(logits, targets).mean()
         return descend(self.private_optimizer, loss)
 
     def adopt(self, theta: Tensor) -> None:
@@ -241,10 +237,11 @@ class Mutual:
             "proxy": self.proxy,
             "received": self.received,
         }
-        return models, {
+        optimizers = {
             "private optimizer": self.private_optimizer,
             "proxy optimizer": self.trainer.optimizer,
         }
+        return models, optimizers
 
 
 def frozen_copy(model: nn.Module) -> nn.Module:

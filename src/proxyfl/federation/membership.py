@@ -35,11 +35,9 @@ class Presence:
     @property
     def handing_over(self) -> frozenset[int]:
         """Those who hand all of their mass to the others in this round."""
-        return (
-            frozenset(self.leaving)
-            if len(self.leaving) < len(self.present)
-            else frozenset()
-        )
+        if len(self.leaving) == len(self.present):
+            return frozenset()
+        return frozenset(self.leaving)
 
     def steps(self, client: int, usual: int) -> int:
         """The number of steps that ``client`` takes in this round."""
@@ -59,11 +57,13 @@ class Attendance:
     def includes(self, round: int) -> bool:
         """True if the client is there in ``round``."""
         gone = self.leaves is not None and round >= self.leaves
-        away = any(
-            first <= round <= last
-            for first, last in zip(self.away[::2], self.away[1::2], strict=True)
-        )
+        away = any(first <= round <= last for first, last in self.absences)
         return round >= self.joins and not gone and not away
+
+    @property
+    def absences(self) -> list[tuple[int, int]]:
+        """The first and the last round of each absence."""
+        return list(zip(self.away[::2], self.away[1::2], strict=True))
 
 
 @dataclass(frozen=True)
@@ -98,27 +98,26 @@ def plan(
     gone: set[int] = set()
     presences = []
     for round in range(rounds):
-        expected = [
-            c for c in range(clients) if stays[c].joins <= round and c not in gone
-        ]
-        # Chance does not keep one from handing over.
-        last = {c for c in expected if stays[c].leaves == round + 1}
-        missing = {
-            c
-            for c in expected
-            if c not in last and _absent(c, round, absence, seed)
-        }
-        present = tuple(
-            c for c in expected if stays[c].includes(round) and c not in missing
-        )
-        leaving = {
-            c: f"scheduled to leave at round {round + 1}"
-            for c in present
-            if c in last
-        }
+        expected = 0
+        present = []
+        leaving = {}
+        fewer = {}
         settles = round >= rounds - settling
-        fewer: dict[int, int] = dict.fromkeys(present, 0) if settles else {}
-        for c in () if settles else present:
+        for c, stay in stays.items():
+            if round < stay.joins or c in gone:
+                continue
+            expected += 1
+            is_last = stay.leaves == round + 1
+            # Chance does not keep one from handing over.
+            missing = not is_last and _absent(c, round, absence, seed)
+            if missing or not stay.includes(round):
+                continue
+            present.append(c)
+            if is_last:
+                leaving[c] = f"scheduled to leave at round {round + 1}"
+            if settles:
+                fewer[c] = 0
+                continue
             allowance = (allowances or {}).get(c)
             if allowance is None or allowance.in_all is None:
                 continue
@@ -128,7 +127,7 @@ def plan(
                 leaving[c] = f"budget spent after {allowance.in_all} steps"
             spent[c] += min(left, allowance.per_round)
         gone |= set(leaving)
-        presences.append(Presence(present, len(expected), leaving, fewer))
+        presences.append(Presence(tuple(present), expected, leaving, fewer))
     return presences
 
 
@@ -142,21 +141,14 @@ def rehearse(topology: Topology, presences: Sequence[Presence]) -> None:
     for round, presence in enumerate(presences):
         if not presence.present:
             continue
-        weights = {
-            client: weights.get(client, 1.0)
-            for client in {*weights, *presence.present}
-        }
-        mixing = routes(
-            topology, round, presence.present, leaving=presence.handing_over
-        )
-        received: dict[int, list[float]] = {
-            client: [] for client in presence.present
-        }
-        for sender in presence.present:
+        present = presence.present
+        weights = dict.fromkeys(present, 1.0) | weights
+        mixing = routes(topology, round, present, leaving=presence.handing_over)
+        received: dict[int, list[float]] = {client: [] for client in present}
+        for sender in present:
             for receiver, share in mixing.shares(sender).items():
-                received[receiver].append(
-                    _part(weights[sender], share, sender, round)
-                )
+                part = _part(weights[sender], share, sender, round)
+                received[receiver].append(part)
         for client, parts in received.items():
             weights[client] = math.fsum(parts)
 
@@ -190,9 +182,7 @@ def _checked(
                 f"membership.schedule names client {stay.client} twice; give one entry for each "
                 f"client."
             )
-        if len(stay.away) % 2 or any(
-            a > b for a, b in zip(stay.away[::2], stay.away[1::2], strict=True)
-        ):
+        if len(stay.away) % 2 or any(a > b for a, b in stay.absences):
             raise ConfigError(
                 f"Expected away = [first, last, ...] for client {stay.client}, pairs of rounds, "
                 f"got {list(stay.away)}."
@@ -221,7 +211,6 @@ def _checked(
 
 
 def _absent(client: int, round: int, probability: float, seed: int) -> bool:
-    return (
-        probability > 0
-        and derive(seed, "absence", client, round) / 2.0**63 < probability
-    )
+    if not probability > 0:
+        return False
+    return derive(seed, "absence", client, round) / 2.0**63 < probability

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from proxyfl import params
 from proxyfl._examples import Examples
 from proxyfl.data.examples import chunks
 from proxyfl.measures import MEASURES, Predictions, calibration
@@ -52,9 +53,9 @@ class Score:
 
 def judge(predictions: Predictions) -> Score:
     """The score of some predictions."""
-    values = {
-        name: measure.compute(predictions) for name, measure in MEASURES.items()
-    }
+    values = {}
+    for name, measure in MEASURES.items():
+        values[name] = measure.compute(predictions)
     return Score(torch.from_numpy(predictions.confusion), values)
 
 
@@ -68,14 +69,12 @@ def predict(
     model: nn.Module, examples: Examples, device: str = "cpu"
 ) -> Predictions:
     """The logits of ``model`` for all examples; it is left in the mode it was in."""
-    was_training = model.training
-    model.eval()
     most = CHUNK_BYTES // (4 * math.prod(examples.shape))
     size = max(1, min(CHUNK, most))
-    logits = [
-        model(part.to(device)).float().cpu() for part in chunks(examples, size)
-    ]
-    model.train(was_training)
+    logits = []
+    with params.evaluating(model):
+        for part in chunks(examples, size):
+            logits.append(model(part.to(device)).float().cpu())
     return Predictions(torch.cat(logits).numpy(), examples.labels.numpy())
 
 

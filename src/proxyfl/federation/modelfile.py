@@ -28,20 +28,22 @@ def save_model(path: Path, model: nn.Module, about: Mapping[str, str]) -> None:
     tensors = {}
     for name, tensor in model.state_dict().items():
         tensors[name] = tensor.detach().cpu().clone().contiguous()
-    made_of = {"home": json.dumps(model.about())} if isinstance(model, Home) else {}
-    metadata = {**about, **made_of}
+    metadata = dict(about)
+    if isinstance(model, Home):
+        metadata["home"] = json.dumps(model.about())
     write_bytes(path, _sorted(save(tensors, metadata=metadata)))
 
 
 def _sorted(content: bytes) -> bytes:
     """A safetensors file with its metadata in order: the library writes them in any."""
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
     about = header.pop("__metadata__", {})
     header = {"__metadata__": dict(sorted(about.items())), **header}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
-    return len(text).to_bytes(8, "little") + text + content[8 + length :]
+    length = len(text).to_bytes(8, "little")
+    return length + text + content[end:]
 
 
 def load_model(
@@ -54,13 +56,17 @@ def load_model(
     try:
         with _opened(path) as file:
             about: dict[str, str] = file.metadata() or {}
+            tensors = {}
             names = file.keys()  # not a mapping, although it has keys
-            tensors = {name: file.get_tensor(name) for name in names}
+            for name in names:
+                tensors[name] = file.get_tensor(name)
         model: nn.Module
         if "home" in about:
             model = _home(about, tensors, unpickle=unpickle)
         else:
-            model = _built(about)
+            model = _built(about, "architecture")
+            if "residual_on" in about:
+                model = Residual(model, _built(about, "residual_on"))
             model.load_state_dict(tensors)
     except ModelError:
         raise  # says already what cannot be read or built
@@ -84,20 +90,15 @@ def _home(
     """What an institution kept: its estimator, the received proxy, or both."""
     proxy = None
     if "residual_on" in about:
-        proxy = _built({**about, "architecture": about["residual_on"]}, plain=True)
+        proxy = _built(about, "residual_on")
     return rebuilt(json.loads(about["home"]), tensors, proxy, unpickle=unpickle)
 
 
-def _built(about: Mapping[str, str], *, plain: bool = False) -> nn.Module:
-    shape = tuple(int(n) for n in json.loads(about["shape"]))
+def _built(about: Mapping[str, str], key: str) -> nn.Module:
+    """The model whose architecture stands under ``key``."""
+    shape = tuple(map(int, json.loads(about["shape"])))
     classes = int(about["classes"])
-    model = models.build(
-        about["architecture"], shape=shape, classes=classes, seed=0
-    )
-    if plain or "residual_on" not in about:
-        return model
-    proxy = models.build(about["residual_on"], shape=shape, classes=classes, seed=0)
-    return Residual(model, proxy)
+    return models.build(about[key], shape=shape, classes=classes, seed=0)
 
 
 @contextmanager

@@ -100,11 +100,9 @@ def run_rounds(
         who = presence(round)
         here = [client for client in clients if client.id in who.present]
         work = [_train(client, round, who, round == rounds - 1) for client in here]
-        scored = [
-            each
-            for each in work
-            if evaluate_now(round) or each.client.id in who.leaving
-        ]
+        scored = work
+        if not evaluate_now(round):
+            scored = [each for each in work if each.client.id in who.leaving]
         for each in scored:
             each.score(each.client.learner.models(), evaluate)
         started = time.perf_counter()

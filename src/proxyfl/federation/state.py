@@ -26,21 +26,16 @@ def pack(
     "streams/noise"."""
     state: State = {}
     for name, model in models.items():
-        state |= {
-            f"{name}/{key}": _copy(value)
-            for key, value in model.state_dict().items()
-        }
+        for key, value in model.state_dict().items():
+            state[f"{name}/{key}"] = _copy(value)
     for name, optimizer in optimizers.items():
         for index, slots in optimizer.state_dict()["state"].items():
-            state |= {
-                f"{name}/{index}/{key}": _copy(torch.as_tensor(value))
-                for key, value in slots.items()
-            }
-    return state | {
-        f"streams/{key}": value.clone()
-        for key, value in streams.items()
-        if value is not None
-    }
+            for key, value in slots.items():
+                state[f"{name}/{index}/{key}"] = _copy(torch.as_tensor(value))
+    for key, stream in streams.items():
+        if stream is not None:
+            state[f"streams/{key}"] = stream.clone()
+    return state
 
 
 def unpack(
@@ -56,9 +51,7 @@ def unpack(
         for key, value in below(state, f"{name}/").items():
             index, _, slot = key.partition("/")
             slots.setdefault(int(index), {})[slot] = value
-        optimizer.load_state_dict(
-            {"state": slots, "param_groups": optimizer.state_dict()["param_groups"]}
-        )
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": slots})
         _lay_out(optimizer)
     return dict(below(state, "streams/"))
 
@@ -78,8 +71,8 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> State:
     """The tensors whose names begin with ``prefix``, which is taken off."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+    found = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            found[name.removeprefix(prefix)] = tensor
+    return found

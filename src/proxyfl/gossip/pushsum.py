@@ -53,14 +53,16 @@ class Mass:
     def split(self, shares: Mapping[int, float]) -> dict[int, "Mass"]:
         """Receiver -> its part, for shares (one column of P) that add up to 1."""
         total = math.fsum(shares.values())
-        if abs(total - 1.0) > 1e-9 or min(shares.values(), default=0.0) < 0:
+        least = min(shares.values(), default=0.0)
+        if abs(total - 1.0) > 1e-9 or least < 0:
             raise TopologyError(
                 f"Expected shares >= 0 that add up to 1, got {dict(shares)}: sum {total:.10g}."
             )
-        return {
-            receiver: Mass(self.theta.clone(), part_of(self.w, share))
-            for receiver, share in shares.items()
-        }
+        parts = {}
+        for receiver, share in shares.items():
+            weight = part_of(self.w, share)
+            parts[receiver] = Mass.of(self.theta, weight)
+        return parts
 
 
 def part_of(w: float, share: float) -> float:
@@ -84,12 +86,10 @@ def add(masses: Sequence[Mass]) -> Mass:
         )
     kinds = {(mass.theta.shape, mass.theta.dtype) for mass in masses}
     if len(kinds) > 1:
-        found = ", ".join(
-            sorted(f"{tuple(shape)} {dtype}" for shape, dtype in kinds)
-        )
+        found = sorted(f"{tuple(shape)} {dtype}" for shape, dtype in kinds)
         raise ModelError(
-            f"Expected masses of one proxy architecture, got {found}. All clients must share the "
-            "proxy."
+            f"Expected masses of one proxy architecture, got {', '.join(found)}. All clients must "
+            "share the proxy."
         )
     w = math.fsum(mass.w for mass in masses)
     if not w > 0:
@@ -109,13 +109,16 @@ def _mean(masses: Sequence[Mass], w: float) -> "Tensor":
     parts = [mass.w / w for mass in masses]
     # Products with powers of two are exact in every float type, so that one addition rounds once
     # without the detour over float64 (20 times faster).
-    if len(masses) == 2 and all(_is_power_of_two(part) for part in parts):
-        return first.theta * parts[0] + others[0].theta * parts[1]
+    if len(masses) == 2 and all(map(_is_power_of_two, parts)):
+        second = others[0]
+        return first.theta * parts[0] + second.theta * parts[1]
     # Weights near 1, by an exact factor, so that no product underflows.
     _, exponent = math.frexp(w)
-    total = first.theta.double() * math.ldexp(first.w, -exponent)
+    weight = math.ldexp(first.w, -exponent)
+    total = first.theta.double() * weight
     for other in others:
-        total += other.theta.double() * math.ldexp(other.w, -exponent)
+        weight = math.ldexp(other.w, -exponent)
+        total += other.theta.double() * weight
     total /= math.ldexp(w, -exponent)
     return total.to(first.theta.dtype)
 

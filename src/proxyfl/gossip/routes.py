@@ -39,11 +39,13 @@ class Routes:
         """P as a dense matrix over ``present``; rows are receivers."""
         import numpy as np
 
-        position = {client: k for k, client in enumerate(self.present)}
-        P = np.zeros((len(position), len(position)))
+        n = len(self.present)
+        position = dict(zip(self.present, range(n), strict=True))
+        P = np.zeros((n, n))
         for sender, column in self.columns.items():
+            j = position[sender]
             for receiver, share in column.items():
-                P[position[receiver], position[sender]] = share
+                P[position[receiver], j] = share
         return P
 
     def _present(self, client: int) -> int:
@@ -87,40 +89,48 @@ def routes(
     columns: dict[int, dict[int, float]] = {}
     for j, column in zip(clients, positions, strict=True):
         shares = {clients[k]: share for k, share in column.items() if share > 0}
-        columns[j] = _hand_over(j, shares, clients, leaving) if leaving else shares
+        if leaving:
+            shares = _hand_over(j, shares, clients, leaving)
+        columns[j] = shares
     incoming: dict[int, list[int]] = {client: [] for client in clients}
     for sender, shares in columns.items():
         for receiver in shares:
             incoming[receiver].append(sender)
-    if bare := [
-        client
-        for client in clients
-        if not incoming[client] and client not in leaving
-    ]:
+    bare = [k for k in clients if not incoming[k] and k not in leaving]
+    if bare:
         raise TopologyError(
             f"In round {round} nobody sends to clients {bare} and they keep nothing, which leaves "
             f"them without a "
             "model. Give them a self share above 0, or somebody who sends to them."
         )
-    return Routes(
-        round,
-        clients,
-        columns,
-        {k: tuple(j for j in js if j != k) for k, js in incoming.items()},
-    )
+    from_others = {}
+    for receiver, senders in incoming.items():
+        from_others[receiver] = tuple(j for j in senders if j != receiver)
+    return Routes(round, clients, columns, from_others)
 
 
 def _hand_over(
-    j: int, shares: dict[int, float], clients: Sequence[int], leaving: Set[int]
+    j: int,
+    shares: dict[int, float],
+    clients: Sequence[int],
+    leaving: Set[int],
 ) -> dict[int, float]:
-    staying = {k: share for k, share in shares.items() if k not in leaving}
+    staying = {}
+    back = []
+    for k, share in shares.items():
+        if k in leaving:
+            back.append(share)
+        else:
+            staying[k] = share
     if j not in leaving:
-        returned = math.fsum(share for k, share in shares.items() if k in leaving)
-        return staying | ({j: staying.get(j, 0.0) + returned} if returned else {})
+        returned = math.fsum(back)
+        if returned:
+            staying[j] = staying.get(j, 0.0) + returned
+        return staying
     if not staying:
         at = clients.index(j)
-        return {
-            next(k for k in (*clients[at:], *clients[:at]) if k not in leaving): 1.0
-        }
+        following = (*clients[at:], *clients[:at])
+        heir = next(k for k in following if k not in leaving)
+        return {heir: 1.0}
     whole = math.fsum(staying.values())
     return {k: share / whole for k, share in staying.items()}

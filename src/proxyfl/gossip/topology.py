@@ -70,7 +70,9 @@ def complete(self_weight: float | None = None) -> Topology:
 
 
 def random_out(
-    degree: int = 1, seed: int = 0, self_weight: float | None = None
+    degree: int = 1,
+    seed: int = 0,
+    self_weight: float | None = None,
 ) -> Topology:
     """Send to one or more (the degree) others at random, drawn anew for each client and round.
 
@@ -92,9 +94,8 @@ def random_out(
         columns = []
         for j in range(n):
             ahead = _subset(count, n - 1, seed, round, j)
-            columns.append(
-                _column(j, sorted((j + 1 + hop) % n for hop in ahead), kept)
-            )
+            receivers = sorted((j + 1 + hop) % n for hop in ahead)
+            columns.append(_column(j, receivers, kept))
         return tuple(columns)
 
     return schedule
@@ -117,20 +118,20 @@ def from_matrices(matrices: "ArrayLike") -> Topology:
             f"Expected a K x K matrix or a list of them, all of one size; got shape {stack.shape}."
         )
     size = stack.shape[1]
-    rounds = [
-        tuple(
-            {int(k): float(P[k, j]) for k in np.flatnonzero(P[:, j])}
-            for j in range(size)
-        )
-        for P in stack
-    ]
-    for index, columns in enumerate(rounds):
+    rounds = []
+    for index, P in enumerate(stack):
+        columns = []
+        for column in P.T:
+            receivers = np.flatnonzero(column)
+            shares = column[receivers].tolist()
+            columns.append(dict(zip(receivers.tolist(), shares, strict=True)))
         try:
             check_columns(columns, size)
         except TopologyError as error:
             raise TopologyError(
-                f"Matrix {index} of {len(rounds)}: {error}"
+                f"Matrix {index} of {len(stack)}: {error}"
             ) from error
+        rounds.append(tuple(columns))
 
     def schedule(round: int, n: int) -> Columns:
         if n != size:
@@ -166,11 +167,11 @@ def make(
 
     None stands for the topology's own default. A setting that the topology does not take is
     refused, not ignored."""
-    given = {
-        key: value
-        for key, value in {"self_weight": self_weight, "degree": degree}.items()
-        if value is not None
-    }
+    given: dict[str, float] = {}
+    if self_weight is not None:
+        given["self_weight"] = self_weight
+    if degree is not None:
+        given["degree"] = degree
     is_file = name.endswith((".json", ".npy"))
     if name not in TOPOLOGIES and not is_file and ":" not in name:
         raise TopologyError(
@@ -195,7 +196,9 @@ def make(
 def takes(name: str) -> tuple[str, ...]:
     """The settings that the topology called ``name`` takes; a file or a function takes none."""
     factory = TOPOLOGIES.get(name)
-    return () if factory is None else tuple(inspect.signature(factory).parameters)
+    if factory is None:
+        return ()
+    return tuple(inspect.signature(factory).parameters)
 
 
 def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
@@ -236,25 +239,41 @@ def _kept(self_weight: float) -> None:
     )
 
 
-def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
+def _column(
+    j: int,
+    others: Sequence[int],
+    kept: float,
+) -> dict[int, float]:
     """What ``j`` keeps and sends to the ``others``, itself left out; all is kept if there are
     none."""
     receivers = [k for k in others if k != j]
     if not receivers:
         return {j: 1.0}
     own = {j: kept} if kept > 0 else {}
-    return own | dict.fromkeys(receivers, (1.0 - kept) / len(receivers))
+    share = (1.0 - kept) / len(receivers)
+    return own | dict.fromkeys(receivers, share)
 
 
 def _shift(hop: int, n: int, kept: float) -> Columns:
-    return tuple(_column(j, [(j + hop) % n], kept) for j in range(n))
+    columns = []
+    for j in range(n):
+        ahead = (j + hop) % n
+        columns.append(_column(j, [ahead], kept))
+    return tuple(columns)
 
 
-def _subset(count: int, below: int, seed: int, round: int, j: int) -> set[int]:
+def _subset(
+    count: int,
+    below: int,
+    seed: int,
+    round: int,
+    j: int,
+) -> set[int]:
     # Floyd's way to a uniform subset of range(below): `count` draws and no rejection.
     chosen: set[int] = set()
     for top in range(below - count, below):
-        pick = seeds.derive(seed, "topology", round, j, top) % (top + 1)
+        number = seeds.derive(seed, "topology", round, j, top)
+        pick = number % (top + 1)
         chosen.add(top if pick in chosen else pick)
     return chosen
 
@@ -263,11 +282,10 @@ def _from_file(path: Path) -> Topology:
     import numpy as np
 
     try:
-        matrices = (
-            np.load(path, allow_pickle=False)
-            if path.suffix == ".npy"
-            else json.loads(path.read_text())
-        )
+        if path.suffix == ".npy":
+            matrices = np.load(path, allow_pickle=False)
+        else:
+            matrices = json.loads(path.read_text())
     except OSError as error:
         raise TopologyError(
             f"Cannot read the topology file {path}: {error.strerror or error}."

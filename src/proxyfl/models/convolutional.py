@@ -10,10 +10,20 @@ None has BatchNorm or dropout: each can be a proxy, and none draws random number
 
 from torch import nn
 
+from proxyfl._examples import Shape
 from proxyfl.errors import ModelError
 
+VGG_BLOCKS = (
+    (16,),
+    (32,),
+    (64, 64),
+    (128, 128),
+    (128, 128),
+)
+"""The channels of each convolution, block by block."""
 
-def lenet5(shape: tuple[int, ...], classes: int) -> nn.Module:
+
+def lenet5(shape: Shape, classes: int) -> nn.Module:
     """conv(5x5, 6), conv(5x5, 16), each with ReLU and maxpool(2x2); fc(120), fc(84),
     fc(classes)."""
     features, width = _two_blocks("lenet5", shape, kernel=5, channels=(6, 16))
@@ -28,21 +38,30 @@ def lenet5(shape: tuple[int, ...], classes: int) -> nn.Module:
     )
 
 
-def cnn1(shape: tuple[int, ...], classes: int) -> nn.Module:
+def cnn1(shape: Shape, classes: int) -> nn.Module:
     """conv(3x3, 6), conv(3x3, 16), each with ReLU and maxpool(2x2); fc(64), fc(classes)."""
     features, width = _two_blocks("cnn1", shape, kernel=3, channels=(6, 16))
     return features.extend(
-        [nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, classes)]
+        [
+            nn.Linear(width, 64),
+            nn.ReLU(),
+            nn.Linear(64, classes),
+        ]
     )
 
 
-def cnn2(shape: tuple[int, ...], classes: int) -> nn.Module:
+def cnn2(shape: Shape, classes: int) -> nn.Module:
     """conv(3x3, 128), conv(3x3, 128), each with ReLU and maxpool(2x2); fc(classes)."""
-    features, width = _two_blocks("cnn2", shape, kernel=3, channels=(128, 128))
+    features, width = _two_blocks(
+        "cnn2",
+        shape,
+        kernel=3,
+        channels=(128, 128),
+    )
     return features.append(nn.Linear(width, classes))
 
 
-def vgg(shape: tuple[int, ...], classes: int) -> nn.Module:
+def vgg(shape: Shape, classes: int) -> nn.Module:
     """VGG-11 at a quarter of its width, with one hidden layer of 128 units in its head.
 
     The paper takes "the VGG model from Yang et al. (2021) with minor adjustments" for 100x80
@@ -53,23 +72,32 @@ def vgg(shape: tuple[int, ...], classes: int) -> nn.Module:
     torch's default, which stays at chance for the first 20."""
     channels, height, width = image_shape("vgg", shape, smallest=32)
     model = nn.Sequential()
-    for block in ((16,), (32,), (64, 64), (128, 128), (128, 128)):
+    for block in VGG_BLOCKS:
         for outputs in block:
-            model.extend(
-                [
-                    _he(nn.Conv2d(channels, outputs, kernel_size=3, padding=1)),
-                    nn.ReLU(),
-                ]
-            )
+            layer = nn.Conv2d(channels, outputs, kernel_size=3, padding=1)
+            model.append(_he(layer))
+            model.append(nn.ReLU())
             channels = outputs
         model.append(nn.MaxPool2d(2))
-        height, width = height // 2, width // 2
-    hidden = _he(nn.Linear(channels * height * width, 128))
-    return model.extend([nn.Flatten(), hidden, nn.ReLU(), nn.Linear(128, classes)])
+        height //= 2
+        width //= 2
+    hidden = nn.Linear(channels * height * width, 128)
+    return model.extend(
+        [
+            nn.Flatten(),
+            _he(hidden),
+            nn.ReLU(),
+            nn.Linear(128, classes),
+        ]
+    )
 
 
 def _two_blocks(
-    name: str, shape: tuple[int, ...], *, kernel: int, channels: tuple[int, int]
+    name: str,
+    shape: Shape,
+    *,
+    kernel: int,
+    channels: tuple[int, int],
 ) -> tuple[nn.Sequential, int]:
     """Two of (convolution, ReLU, maxpool(2x2)), then flat; and how many numbers come out per image.
 
@@ -82,7 +110,9 @@ def _two_blocks(
             side = (side + 2 * padding - kernel + 1) // 2
         return side
 
-    padding = 0 if min(out(side, 0) for side in sides) >= 1 else kernel // 2
+    padding = 0
+    if out(min(sides), padding) < 1:
+        padding = kernel // 2
     first, second = channels
     features = nn.Sequential(
         nn.Conv2d(inputs, first, kernel, padding=padding),
@@ -93,11 +123,15 @@ def _two_blocks(
         nn.ReLU(),
         nn.Flatten(),
     )
-    return features, second * out(sides[0], padding) * out(sides[1], padding)
+    height, width = (out(side, padding) for side in sides)
+    return features, second * height * width
 
 
 def image_shape(
-    name: str, shape: tuple[int, ...], *, smallest: int
+    name: str,
+    shape: Shape,
+    *,
+    smallest: int,
 ) -> tuple[int, int, int]:
     """``shape`` as (channels, height, width), if it is one and both sides reach ``smallest``."""
     if len(shape) != 3:

@@ -14,7 +14,6 @@ Guarantees:
       only if told to.
 """
 
-import io
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from proxyfl._entrypoint import resolve
+from proxyfl._entrypoint import resolve, translated
 from proxyfl.errors import ModelError
 
 Array = npt.NDArray[np.float64]
@@ -64,12 +63,12 @@ class Candidate:
 
 def is_estimator(spec: str) -> bool:
     """Whether ``spec`` names something that is fitted, as opposed to a torch model."""
-    first = spec.split("|")[0].strip()
-    if first in (LOGISTIC, *SHORT) or "|" in spec:
+    if "|" in spec or spec.strip() in (LOGISTIC, *SHORT):
         return True
-    return ":" in first and hasattr(
-        resolve(first, error=ModelError), "predict_proba"
-    )
+    if ":" not in spec:
+        return False
+    found = resolve(spec.strip(), error=ModelError)
+    return hasattr(found, "predict_proba")
 
 
 def candidates(spec: str) -> list[Candidate]:
@@ -85,12 +84,15 @@ def candidates(spec: str) -> list[Candidate]:
 
 
 def rebuilt(
-    form: str, tensors: Mapping[str, Tensor], *, unpickle: bool
+    form: str,
+    tensors: Mapping[str, Tensor],
+    *,
+    unpickle: bool,
 ) -> nn.Module:
     """The module of this form that had these tensors as its state."""
     if form == "Linear":
-        weight = tensors["weight"]
-        model: nn.Module = nn.Linear(weight.shape[1], weight.shape[0])
+        outputs, inputs = tensors["weight"].shape
+        model = nn.Linear(inputs, outputs)
         model.load_state_dict(dict(tensors))
         return model
     if form == "Trees":
@@ -120,25 +122,33 @@ def softmax_fit(
     gets no weights and the bias UNSEEN, unless an offset speaks for it."""
     from scipy import optimize
 
-    seen = np.unique(y) if offset is None else np.arange(classes)
-    hot = (y[:, None] == seen[None, :]).astype(np.float64)
-    base = np.zeros((len(y), len(seen))) if offset is None else offset
+    if offset is None:
+        seen = np.unique(y)
+        base = np.zeros((len(y), len(seen)))
+    else:
+        seen = np.arange(classes)
+        base = offset
+    hot = (y[:, None] == seen).astype(np.float64)
     counts = np.ones(len(y)) if weights is None else weights
+    counts = counts[:, None]
     width = x.shape[1]
 
     def loss(theta: Array) -> tuple[float, Array]:
         table = theta.reshape(len(seen), width + 1)
-        z = x @ table[:, :-1].T + table[:, -1] + base
+        W = table[:, :-1]
+        b = table[:, -1]
+        z = x @ W.T + b + base
         z -= z.max(1, keepdims=True)
-        log_total = np.log(np.exp(z).sum(1, keepdims=True))
-        error = (np.exp(z - log_total) - hot) * counts[:, None]
-        value = -(counts[:, None] * hot * (z - log_total)).sum()
+        total = np.exp(z).sum(1, keepdims=True)
+        log_p = z - np.log(total)
+        error = (np.exp(log_p) - hot) * counts
+        value = -(counts * hot * log_p).sum()
         gradient = np.empty_like(table)
-        gradient[:, :-1] = error.T @ x + penalty * table[:, :-1]
+        gradient[:, :-1] = error.T @ x + penalty * W
         # a trace of a penalty: biases are determined up to a common constant
-        gradient[:, -1] = error.sum(0) + 1e-3 * table[:, -1]
-        value += penalty / 2 * (table[:, :-1] ** 2).sum()
-        value += 1e-3 / 2 * (table[:, -1] ** 2).sum()
+        gradient[:, -1] = error.sum(0) + 1e-3 * b
+        value += penalty / 2 * (W**2).sum()
+        value += 1e-3 / 2 * (b**2).sum()
         # per example, so that the search stops at the same accuracy whatever their number
         return float(value) / len(y), gradient.ravel() / len(y)
 
@@ -172,16 +182,15 @@ class Trees(nn.Module):
         tables = cast(dict[str, Tensor], dict(self.named_buffers()))
         inputs = x.flatten(1).double()
         # not len(): a trace would take it for a constant
-        node = tables["root"].expand(inputs.shape[0], -1)
+        examples = inputs.shape[0]
+        node = tables["root"].expand(examples, -1)
         for _ in range(int(tables["depth"])):
-            goes_left = (
-                inputs.gather(1, tables["feature"][node])
-                <= tables["threshold"][node]
-            )
-            node = torch.where(
-                goes_left, tables["left"][node], tables["right"][node]
-            )
-        logits = tables["baseline"].repeat(inputs.shape[0], 1)
+            left = tables["left"][node]
+            right = tables["right"][node]
+            values = inputs.gather(1, tables["feature"][node])
+            goes_left = values <= tables["threshold"][node]
+            node = torch.where(goes_left, left, right)
+        logits = tables["baseline"].repeat(examples, 1)
         logits.index_add_(1, tables["output"], tables["value"][node])
         return logits.float()
 
@@ -191,7 +200,10 @@ class Pickled(nn.Module):
     of its probabilities; the logits have one entry per class up to ``column``'s last entry."""
 
     def __init__(
-        self, content: Tensor, column: Tensor, estimator: Any = None
+        self,
+        content: Tensor,
+        column: Tensor,
+        estimator: Any = None,
     ) -> None:
         super().__init__()
         self.register_buffer("content", content)
@@ -201,17 +213,22 @@ class Pickled(nn.Module):
         self.estimator = estimator
 
     def forward(self, x: Tensor) -> Tensor:
-        column = cast(Tensor, self.column)
+        *seen, classes = self.get_buffer("column").tolist()
         inputs = x.flatten(1).double().numpy()
-        found = np.clip(self.estimator.predict_proba(inputs), 1e-6, 1.0)
-        logits = torch.full((len(x), int(column[-1])), UNSEEN)
-        logits[:, column[:-1]] = torch.from_numpy(np.log(found)).float()
+        found = self.estimator.predict_proba(inputs)
+        logs = np.log(np.clip(found, 1e-6, 1.0))
+        logits = torch.full((len(x), classes), UNSEEN)
+        logits[:, seen] = torch.from_numpy(logs).float()
         return logits
 
 
 def _logistic(penalty: float) -> Candidate:
     def fit(
-        x: Array, y: Labels, classes: int, weights: Array | None, seed: int
+        x: Array,
+        y: Labels,
+        classes: int,
+        weights: Array | None,
+        seed: int,
     ) -> nn.Module:
         return softmax_fit(x, y, classes, penalty, weights=weights)
 
@@ -229,35 +246,27 @@ def _foreign(name: str) -> Candidate:
         )
 
     def fit(
-        x: Array, y: Labels, classes: int, weights: Array | None, seed: int
+        x: Array,
+        y: Labels,
+        classes: int,
+        weights: Array | None,
+        seed: int,
     ) -> nn.Module:
         if len(np.unique(y)) < 2:
             return softmax_fit(x, y, classes, 1.0)  # one class: nothing to tell
         small = spec == TREES and len(y) < _MANY
-        estimator = _seeded(make(**_SMALL_TREES) if small else make(), seed)
-        return _as_module(_fitted(name, estimator, x, y, weights), classes)
+        estimator = make(**_SMALL_TREES) if small else make()
+        if "random_state" in getattr(estimator, "get_params", dict)():
+            estimator.set_params(random_state=seed % 2**32)
+        weighted = {} if weights is None else {"sample_weight": weights}
+        with translated(
+            ModelError,
+            f"The private model {name!r} could not be fitted on {len(y)} examples: it raised",
+        ):
+            fitted = estimator.fit(x, y, **weighted)
+        return _as_module(fitted, classes)
 
     return Candidate(name, fit)
-
-
-def _seeded(estimator: Any, seed: int) -> Any:
-    if "random_state" in getattr(estimator, "get_params", dict)():
-        estimator.set_params(random_state=seed % 2**32)
-    return estimator
-
-
-def _fitted(
-    name: str, estimator: Any, x: Array, y: Labels, weights: Array | None
-) -> Any:
-    try:
-        if weights is None:
-            return estimator.fit(x, y)
-        return estimator.fit(x, y, sample_weight=weights)
-    except Exception as problem:
-        raise ModelError(
-            f"The private model {name!r} could not be fitted on {len(y)} examples: it raised "
-            f"{type(problem).__name__}: {problem}"
-        ) from problem
 
 
 def _as_module(estimator: Any, classes: int) -> nn.Module:
@@ -265,9 +274,8 @@ def _as_module(estimator: Any, classes: int) -> nn.Module:
 
     if type(estimator) is HistGradientBoostingClassifier:
         return _tables(estimator, classes)
-    buffer = io.BytesIO()
-    pickle.dump(estimator, buffer)
-    content = torch.from_numpy(np.frombuffer(buffer.getvalue(), np.uint8).copy())
+    pickled = bytearray(pickle.dumps(estimator))
+    content = torch.frombuffer(pickled, dtype=torch.uint8)
     column = torch.tensor([*map(int, estimator.classes_), classes])
     return Pickled(content, column, estimator)
 
@@ -275,39 +283,40 @@ def _as_module(estimator: Any, classes: int) -> nn.Module:
 def _tables(estimator: Any, classes: int) -> Trees:
     """scikit-learn's histogram trees, node by node. The inputs have no missing values and no
     categories, so that a threshold decides everywhere."""
-    seen = [int(number) for number in estimator.classes_]
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
-    roots: list[int] = []
-    outputs: list[int] = []
+    seen = list(map(int, estimator.classes_))
+    # with two classes there is one tree, for the logit of the second
+    speaking = seen[1:] if len(seen) == 2 else seen
+    trees = []
+    roots = []
+    outputs = []
     size = 0
-    deepest = 1
     for iteration in estimator._predictors:
-        for k, tree in enumerate(iteration):
-            nodes = tree.nodes
-            own = np.arange(len(nodes))
-            leaf = nodes["is_leaf"].astype(bool)
-            parts = {
-                "feature": np.where(leaf, 0, nodes["feature_idx"].astype(np.int64)),
-                "threshold": np.where(leaf, 0.0, nodes["num_threshold"]),
-                "left": np.where(leaf, own, nodes["left"]) + size,
-                "right": np.where(leaf, own, nodes["right"]) + size,
-                "value": np.where(leaf, nodes["value"], 0.0),
-            }
-            for key, part in parts.items():
-                columns.setdefault(key, []).append(part)
+        for label, tree in zip(speaking, iteration, strict=True):
+            trees.append(tree.nodes)
             roots.append(size)
-            # with two classes there is one tree, for the logit of the second
-            outputs.append(seen[1] if len(seen) == 2 else seen[k])
-            size += len(nodes)
-            deepest = max(deepest, int(nodes["depth"].max()))
+            outputs.append(label)
+            size += len(tree.nodes)
+    nodes = np.concatenate(trees)
+    root = np.repeat(roots, list(map(len, trees)))
+    deepest = max(1, int(nodes["depth"].max()))
+    leaf = nodes["is_leaf"].astype(bool)
+    own = np.arange(size)
+    tables = {
+        "feature": np.where(leaf, 0, nodes["feature_idx"].astype(np.int64)),
+        "threshold": np.where(leaf, 0.0, nodes["num_threshold"]),
+        "left": np.where(leaf, own, nodes["left"] + root),
+        "right": np.where(leaf, own, nodes["right"] + root),
+        "value": np.where(leaf, nodes["value"], 0.0),
+        "root": np.array(roots),
+        "output": np.array(outputs),
+        "depth": np.array(deepest),
+    }
     baseline = np.full(classes, UNSEEN)
-    given = np.ravel(estimator._baseline_prediction)
-    baseline[seen] = [0.0, given[0]] if len(seen) == 2 else given
-    tables = {key: np.concatenate(parts) for key, parts in columns.items()}
-    return Trees(
-        **{key: torch.from_numpy(table) for key, table in tables.items()},
-        root=torch.tensor(roots),
-        output=torch.tensor(outputs),
-        depth=torch.tensor(deepest),
-        baseline=torch.from_numpy(baseline),
-    )
+    if len(seen) == 2:
+        baseline[seen[0]] = 0.0
+    baseline[speaking] = np.ravel(estimator._baseline_prediction)
+    tables["baseline"] = baseline
+    tensors = {}
+    for key, table in tables.items():
+        tensors[key] = torch.from_numpy(table)
+    return Trees(**tensors)

@@ -15,6 +15,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from proxyfl._examples import Shape
+
 WAVES = 256
 LENGTH = 2.0
 BANDWIDTH = 3.4
@@ -30,19 +32,22 @@ class Fourier(nn.Module):
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(_SEED)
-        frequencies = torch.randn(inputs, WAVES, generator=draw)
-        phases = torch.rand(WAVES, generator=draw)
-        self.register_buffer("frequencies", frequencies * BANDWIDTH / inputs**0.5)
-        self.register_buffer("phases", phases * 2 * math.pi)
+        normal = torch.randn(inputs, WAVES, generator=draw)
+        uniform = torch.rand(WAVES, generator=draw)
+        frequencies = normal * BANDWIDTH / inputs**0.5
+        phases = uniform * 2 * math.pi
+        self.register_buffer("frequencies", frequencies)
+        self.register_buffer("phases", phases)
         self.last = nn.Linear(WAVES, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         angles = x.flatten(1) @ self.get_buffer("frequencies")
         waves = torch.cos(angles + self.get_buffer("phases"))
-        logits: Tensor = self.last(waves * (LENGTH * math.sqrt(2 / WAVES)))
+        height = LENGTH * math.sqrt(2 / WAVES)
+        logits: Tensor = self.last(waves * height)
         return logits
 
 
-def fourier(shape: tuple[int, ...], classes: int) -> nn.Module:
+def fourier(shape: Shape, classes: int) -> nn.Module:
     """Logistic regression on 256 random waves of the inputs."""
     return Fourier(math.prod(shape), classes)

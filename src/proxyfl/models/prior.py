@@ -14,9 +14,8 @@ def set_prior(model: nn.Module, shares: Sequence[float]) -> bool:
         if isinstance(layer, nn.Linear) and layer.bias is not None:
             if layer.out_features != len(shares):
                 return False
+            logs = list(map(math.log, shares))
             with torch.no_grad():
-                layer.bias.copy_(
-                    layer.bias.new_tensor([math.log(share) for share in shares])
-                )
+                layer.bias.copy_(layer.bias.new_tensor(logs))
             return True
     return False

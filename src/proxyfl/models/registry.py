@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from proxyfl._entrypoint import resolve
+from proxyfl._entrypoint import resolve, translated
+from proxyfl._examples import Shape
 from proxyfl._validate import whole
-from proxyfl.errors import InputError, ModelError
+from proxyfl.errors import ModelError
 from proxyfl.models.convolutional import cnn1, cnn2, lenet5, vgg
 from proxyfl.models.fourier import fourier
 from proxyfl.models.plain import linear, mlp, tabular
@@ -26,7 +27,7 @@ from proxyfl.models.resnet import resnet18
 class Architecture:
     """What makes a model of a given input shape and number of classes, and one line about it."""
 
-    factory: Callable[[tuple[int, ...], int], nn.Module]
+    factory: Callable[[Shape, int], nn.Module]
     description: str
 
 
@@ -63,7 +64,11 @@ MODELS = {
 
 
 def build(
-    spec: str, *, shape: tuple[int, ...], classes: int, seed: int
+    spec: str,
+    *,
+    shape: Shape,
+    classes: int,
+    seed: int,
 ) -> nn.Module:
     """The model ``spec`` for inputs of ``shape`` and ``classes`` classes, in training mode."""
     for size in shape:
@@ -75,15 +80,12 @@ def build(
         # Only the generator that fork_rng puts back: torch.manual_seed would reseed every
         # accelerator as well.
         torch.default_generator.manual_seed(seed)
-        try:
+        with translated(
+            ModelError,
+            f"Model {spec!r} cannot be made for shape {tuple(shape)} and {classes} classes: it "
+            "raised",
+        ):
             model = factory(tuple(shape), classes)
-        except InputError:
-            raise
-        except Exception as problem:
-            raise ModelError(
-                f"Model {spec!r} cannot be made for shape {tuple(shape)} and {classes} classes: "
-                f"it raised {type(problem).__name__}: {problem}"
-            ) from problem
         if not isinstance(model, nn.Module):
             raise ModelError(
                 f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}: return "
@@ -99,7 +101,7 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _factory(spec: str) -> Callable[[tuple[int, ...], int], object]:
+def _factory(spec: str) -> Callable[[Shape, int], object]:
     if spec in MODELS:
         return MODELS[spec].factory
     if ":" not in spec:
@@ -110,20 +112,22 @@ def _factory(spec: str) -> Callable[[tuple[int, ...], int], object]:
     return resolve(spec, error=ModelError)
 
 
-def _try(spec: str, model: nn.Module, shape: tuple[int, ...], classes: int) -> None:
+def _try(
+    spec: str,
+    model: nn.Module,
+    shape: Shape,
+    classes: int,
+) -> None:
     """One forward pass of zeros, in evaluation mode so that running statistics stay as they are."""
     model.eval()
-    try:
-        with torch.no_grad():
-            out = model(torch.zeros(2, *shape))
-    except Exception as problem:
-        raise ModelError(
-            f"Model {spec!r} does not accept a batch of shape {(2, *shape)}: "
-            f"{type(problem).__name__}: {problem}"
-        ) from problem
+    batch = torch.zeros(2, *shape)
+    size = tuple(batch.shape)
+    refused = f"Model {spec!r} does not accept a batch of shape {size}:"
+    with translated(ModelError, refused), torch.no_grad():
+        out = model(batch)
     found = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if found != (2, classes):
         raise ModelError(
-            f"Model {spec!r} maps a batch of shape {(2, *shape)} to {found}, expected logits of "
-            f"shape {(2, classes)}."
+            f"Model {spec!r} maps a batch of shape {size} to {found}, expected logits of shape "
+            f"{(2, classes)}."
         )

@@ -53,9 +53,7 @@ def rdp_of(
         raise ConfigError(
             f"Expected finite RDP orders above 1.01, got orders={list(orders)}."
         )
-    return rdp.epsilon(
-        _parts(segments), delta, tuple(float(order) for order in orders)
-    )
+    return rdp.epsilon(_parts(segments), delta, tuple(map(float, orders)))
 
 
 def pld_of(
@@ -73,16 +71,16 @@ def pld_of(
     if not parts:
         return 0.0
     bound = rdp.epsilon(parts, delta)
+    steps = sum(n for _, _, n in parts)
+    reason = (
+        f"delta={delta:.3g} is too small for double precision over {steps} steps"
+    )
     try:
         interval = pld.interval_for(bound, min(noise for _, noise, _ in parts))
         value = pld.epsilon(parts, delta, coarser * interval)
-        steps = sum(n for _, _, n in parts)
-        reason = f"delta={delta:.3g} is too small for double precision over {steps} steps"
     except (ValueError, ArithmeticError, MemoryError):
-        value, reason = (
-            math.inf,
-            "their privacy loss is too large to tabulate (very little noise)",
-        )
+        value = math.inf
+        reason = "their privacy loss is too large to tabulate (very little noise)"
     if math.isinf(value):
         warnings.warn(
             f"The PLD accountant cannot handle these steps: {reason}. "
@@ -104,11 +102,9 @@ def epsilon_of(
 ) -> float:
     """Epsilon by the ``accountant`` named, "pld" or "rdp"; ``coarser`` is for PLD only."""
     _validate.choice("accountant", accountant, ACCOUNTANTS)
-    return (
-        pld_of(segments, delta, coarser=coarser)
-        if accountant == "pld"
-        else rdp_of(segments, delta)
-    )
+    if accountant == "rdp":
+        return rdp_of(segments, delta)
+    return pld_of(segments, delta, coarser=coarser)
 
 
 def epsilon(
@@ -140,22 +136,21 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     for segment in segments:
         setting = (segment.sampling_rate, segment.noise_multiplier)
         totals[setting] = totals.get(setting, 0) + segment.steps
-    return tuple(
-        Segment(rate, noise, steps)
-        for (rate, noise), steps in totals.items()
-        if steps
-    )
+    found = []
+    for (rate, noise), steps in totals.items():
+        if steps:
+            found.append(Segment(rate, noise, steps))
+    return tuple(found)
 
 
-def _parts(segments: Iterable[Segment]) -> tuple[tuple[float, float, int], ...]:
+def _parts(segments: Iterable[Segment]) -> tuple[pld.Part, ...]:
+    found = []
+    for each in merged(segments):
+        rate, noise = float(each.sampling_rate), float(each.noise_multiplier)
+        found.append((rate, noise, each.steps))
     # Sorted, since composition does not depend on the order and the caches then need not know of
     # it.
-    return tuple(
-        sorted(
-            (float(s.sampling_rate), float(s.noise_multiplier), s.steps)
-            for s in merged(segments)
-        )
-    )
+    return tuple(sorted(found))
 
 
 def _checked_delta(delta: float) -> None:

@@ -41,16 +41,11 @@ def noise_for(
 
     @cache
     def cost(noise: float, coarser: float = _COARSER) -> float:
-        return epsilon_of(
-            [Segment(sampling_rate, noise, steps)],
-            delta,
-            accountant,
-            coarser=coarser,
-        )
+        segment = Segment(sampling_rate, noise, steps)
+        return epsilon_of([segment], delta, accountant, coarser=coarser)
 
-    low = high = (
-        1.0  # then cost(low) > epsilon >= cost(high), a factor of two apart
-    )
+    # after this cost(low) > epsilon >= cost(high), a factor of two apart
+    low = high = 1.0
     while cost(high) > epsilon:
         low, high = high, high * 2
         if high > _LARGEST_NOISE:
@@ -93,12 +88,8 @@ def steps_for(
     _validate.number("epsilon", epsilon, above=0)
 
     def fits(steps: int) -> bool:
-        return (
-            epsilon_of(
-                [Segment(sampling_rate, noise_multiplier, steps)], delta, accountant
-            )
-            <= epsilon
-        )
+        segment = Segment(sampling_rate, noise_multiplier, steps)
+        return epsilon_of([segment], delta, accountant) <= epsilon
 
     high = 1
     while fits(high):

@@ -58,8 +58,7 @@ def same_draws() -> Iterator[Callable[[], bool]]:
 
         def drew() -> bool:
             now = [generator.get_state() for generator in generators]
-            pairs = zip(before, now, strict=True)
-            return not all(torch.equal(one, other) for one, other in pairs)
+            return not all(map(torch.equal, before, now))
 
         yield drew
 

@@ -41,7 +41,9 @@ from numpy.typing import NDArray
 
 from proxyfl.errors import PrivacyError
 
-Bits = Callable[[int], NDArray[np.uint64]]
+Integers = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Bits = Callable[[int], Words]
 """n -> n independent, uniform 64-bit numbers."""
 
 GRID_BITS = 30
@@ -83,21 +85,19 @@ def on_grid(total: NDArray[np.float64], step: float) -> NDArray[np.float64]:
     return np.rint(total / step)
 
 
-def steps(n: int, bits: Bits) -> NDArray[np.int64]:
+def steps(n: int, bits: Bits) -> Integers:
     """``n`` draws of a Gaussian of standard deviation 2^30, rounded to whole numbers."""
-    found: list[NDArray[np.int64]] = []
+    found = [np.empty(0, dtype=np.int64)]
     missing = n
     while missing > 0:
         # 5.5 % are rejected, and a few more so that a second pass is rare
         drawn = _propose(int(missing * 1.1) + 32, bits)
         found.append(drawn[:missing])
         missing -= len(found[-1])
-    if not found:
-        return np.empty(0, dtype=np.int64)
     return np.concatenate(found)
 
 
-def _propose(n: int, bits: Bits) -> NDArray[np.int64]:
+def _propose(n: int, bits: Bits) -> Integers:
     """The accepted ones of ``n`` proposals."""
     choice = bits(n)
     within = choice >> np.uint64(1)
@@ -109,14 +109,14 @@ def _propose(n: int, bits: Bits) -> NDArray[np.int64]:
     position = bits(len(block))
     test = bits(len(block))
     accepted = _accepted(block, position, test, bits)
-    drawn: NDArray[np.int64] = sign * _whole(block, position)
+    drawn: Integers = sign * _whole(block, position)
     return drawn[accepted]
 
 
 def _accepted(
-    block: NDArray[np.int64],
-    position: NDArray[np.uint64],
-    test: NDArray[np.uint64],
+    block: Integers,
+    position: Words,
+    test: Words,
     bits: Bits,
 ) -> NDArray[np.bool_]:
     """Whether V < K exp(-z^2 / 2) / H_b, for each proposal."""
@@ -124,7 +124,8 @@ def _accepted(
     threshold = _SCALE * np.exp(-0.5 * z * z) / _HEIGHTS_AS_FLOAT[block]
     v = test * 2.0**-64
     accepted = v < threshold
-    for i in np.flatnonzero(np.abs(v - threshold) < _DOUBT):
+    in_doubt = np.abs(v - threshold) < _DOUBT
+    for i in np.flatnonzero(in_doubt):
         accepted[i] = _decide(int(block[i]), int(position[i]), int(test[i]), bits)
     return accepted
 
@@ -138,8 +139,9 @@ def _decide(block: int, position: int, test: int, bits: Bits) -> bool:
             unit = Decimal(2) ** -known
             low = (block + position * unit) / _PER_UNIT
             high = (block + (position + 1) * unit) / _PER_UNIT
-            least = _SCALE * (-high * high / 2).exp() / _HEIGHTS[block]
-            most = _SCALE * (-low * low / 2).exp() / _HEIGHTS[block]
+            height = _HEIGHTS[block]
+            least = _SCALE * (-high * high / 2).exp() / height
+            most = _SCALE * (-low * low / 2).exp() / height
             if (test + 1) * unit <= least:
                 return True
             if test * unit >= most:
@@ -150,13 +152,11 @@ def _decide(block: int, position: int, test: int, bits: Bits) -> bool:
             known += 64
 
 
-def _whole(
-    block: NDArray[np.int64], position: NDArray[np.uint64]
-) -> NDArray[np.int64]:
+def _whole(block: Integers, position: Words) -> Integers:
     """z 2^30, rounded down: the block's first grid step plus the upper bits of the position."""
     per_block = 2**GRID_BITS // _PER_UNIT
-    above: NDArray[np.int64] = (position >> np.uint64(_TAKEN)).astype(np.int64)
-    whole: NDArray[np.int64] = block * per_block + above
+    above = position >> np.uint64(_TAKEN)
+    whole: Integers = block * per_block + above.astype(np.int64)
     return whole
 
 
@@ -164,9 +164,10 @@ def _staircase() -> tuple[int, list[int]]:
     """K, and H_b = ceil(K exp(-z^2 / 2)) at each block's lower edge, their sum just below 2^63."""
     with localcontext() as context:
         context.prec = _DIGITS
-        edges = [
-            (-((Decimal(b) / _PER_UNIT) ** 2) / 2).exp() for b in range(_BLOCKS)
-        ]
+        edges = []
+        for b in range(_BLOCKS):
+            z = Decimal(b) / _PER_UNIT
+            edges.append((-(z**2) / 2).exp())
         scale = int(Decimal(2**63 - _BLOCKS - 1) / sum(edges))
         heights = [math.ceil(scale * edge) for edge in edges]
     return scale, heights

@@ -202,11 +202,10 @@ def _sealed(entry: Entry, previous: str) -> tuple[bytes, str]:
 
 def _opened(line: bytes, previous: str) -> tuple[Entry, str] | None:
     entry = _parsed(line)
-    if (
-        entry is None
-        or not isinstance(check := entry.pop("check", None), str)
-        or check != _check(entry, previous)
-    ):
+    if entry is None:
+        return None
+    check = entry.pop("check", None)
+    if check != _check(entry, previous):
         return None
     return entry, check
 

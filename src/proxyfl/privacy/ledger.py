@@ -23,7 +23,6 @@ Guarantees:
 """
 
 import dataclasses
-import hashlib
 import json
 import secrets
 import warnings
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from proxyfl import _validate
+from proxyfl._files import short_hash
 from proxyfl.errors import BudgetExhausted, PrivacyError
 from proxyfl.privacy import accounting, journal
 from proxyfl.privacy.accounting import Segment
@@ -205,9 +205,8 @@ class Ledger:
 
     def receipt(self) -> str:
         """All charges so far, as one line of text for a checkpoint; see ``demand``."""
-        return json.dumps(
-            {"charges": len(self._charges), "seal": _seal(self._charges)}
-        )
+        charges = self._charges
+        return json.dumps({"charges": len(charges), "seal": _seal(charges)})
 
     def demand(self, receipt: str) -> None:
         """Raise PrivacyError unless all that ``receipt`` says was charged is on record here."""
@@ -274,9 +273,8 @@ class Ledger:
     def check_release(self, round: int) -> None:
         """Raise PrivacyError unless the cost of ``round`` is on record. A client without DP has no
         cost to record."""
-        if self.kind is not Kind.NONE and all(
-            charge.round != round for charge in self._charges
-        ):
+        charged = any(charge.round == round for charge in self._charges)
+        if self.kind is not Kind.NONE and not charged:
             raise PrivacyError(
                 f"The proxy of client {self.client} must not leave: round {round} is not on its "
                 "ledger. Call charge for the round first (with 0 steps if the client did not train "
@@ -310,10 +308,10 @@ class Ledger:
         return accounting.epsilon_of(every, self.delta, budget.accountant)
 
     def _fits(self, spent: Spent, extra: Segment) -> bool:
-        return (
-            self.budget is None
-            or self._cost_with(spent, extra, self.budget) <= self.budget.epsilon
-        )
+        budget = self.budget
+        if budget is None:
+            return True
+        return self._cost_with(spent, extra, budget) <= budget.epsilon
 
     def _enter(self, charge: Charge) -> None:
         # No steps cost nothing: a client whose budget is spent may still pass on what it received.
@@ -345,4 +343,4 @@ class Ledger:
 def _seal(charges: Sequence[Charge]) -> str:
     """A short hash of the charges, in order."""
     lines = [json.dumps(dataclasses.asdict(charge)) for charge in charges]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return short_hash("\n".join(lines).encode())

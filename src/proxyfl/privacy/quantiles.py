@@ -29,6 +29,8 @@ from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.noise import add_noise, clip_norm_for
 from proxyfl.seeds import Randomness
 
+Floats = npt.NDArray[np.float64]
+
 HALVINGS = 8
 """Questions for one quantile: they narrow the bounds to a 256th."""
 
@@ -46,7 +48,7 @@ def queries(columns: int, quantiles: int, halvings: int = HALVINGS) -> int:
 
 
 def estimate(
-    columns: Sequence[npt.NDArray[np.float64]],
+    columns: Sequence[Floats],
     bounds: Sequence[tuple[float, float]],
     quantiles: Sequence[float],
     *,
@@ -89,17 +91,16 @@ def estimate(
     found = []
     for values, within in zip(columns, bounds, strict=True):
         present = np.clip(values[~np.isnan(values)], *within)
-        found.append(
-            sorted(
-                _search(present, quantile, within, is_negative, halvings)
-                for quantile in quantiles
-            )
-        )
+        of_column = []
+        for quantile in quantiles:
+            middle = _search(present, quantile, within, is_negative, halvings)
+            of_column.append(middle)
+        found.append(sorted(of_column))
     return found
 
 
 def _search(
-    values: npt.NDArray[np.float64],
+    values: Floats,
     quantile: float,
     bounds: tuple[float, float],
     is_negative: Callable[[float], bool],

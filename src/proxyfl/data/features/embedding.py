@@ -3,13 +3,13 @@
 The store keeps labels, sites, persons, parts and order, so that it divides as its source does.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples, Subset
@@ -17,7 +17,7 @@ from proxyfl.data.features.backbones import build
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import PARTS, Content, Entry, Head
 from proxyfl.data.stores.reading import Stored
-from proxyfl.data.stores.writing import Array, write_store
+from proxyfl.data.stores.writing import Advance, Array, write_store
 
 BATCH = 64
 """Images that are embedded at once."""
@@ -29,7 +29,7 @@ def embed(
     model: str,
     options: Mapping[str, Any] | None = None,
     *,
-    advance: Callable[[int], None] = lambda count: None,
+    advance: Advance = lambda count: None,
 ) -> Head:
     """Write the features that ``model`` gives of all images of ``dataset`` to a store."""
     module, features = build(model, dataset.shape, options)
@@ -43,19 +43,19 @@ def embed(
     content = Content((features,), "float32", dataset.class_names, made)
 
     def read(start: int, entries: Sequence[Entry]) -> Iterator[Array]:
-        return _features(module, images, torch.arange(start, start + len(entries)))
+        rows = torch.arange(start, start + len(entries))
+        for some in torch.split(rows, BATCH):
+            with torch.inference_mode():
+                yield from module(images.take(some)).numpy()
 
     return write_store(
-        folder, content, images.entries, read, Faults(), advance=advance
+        folder,
+        content,
+        images.entries,
+        read,
+        Faults(),
+        advance=advance,
     )
-
-
-def _features(
-    module: nn.Module, images: "_Images", rows: Tensor
-) -> Iterator[Array]:
-    for some in torch.split(rows, BATCH):
-        with torch.inference_mode():
-            yield from module(images.take(some)).numpy()
 
 
 @dataclass(frozen=True)
@@ -102,21 +102,20 @@ def _all(dataset: Dataset) -> _Images:
 
 
 def _entries(
-    dataset: Dataset, examples: Examples, site: Tensor | None, part: str
+    dataset: Dataset,
+    examples: Examples,
+    site: Tensor | None,
+    part: str,
 ) -> list[Entry]:
     """What the dataset knows of ``examples``."""
-    persons = None
-    if examples.groups is not None:
-        # zeros in front, so that names sort as the numbers do and a seed draws the same persons
-        persons = [f"{int(group):09d}" for group in examples.groups]
+    groups = examples.groups
     found = []
     for i, label in enumerate(examples.labels.tolist()):
-        found.append(
-            Entry(
-                label=dataset.class_names[label],
-                site="" if site is None else dataset.site_names[int(site[i])],
-                person="" if persons is None else persons[i],
-                part=part,
-            )
-        )
+        known = {"label": dataset.class_names[label], "part": part}
+        if site is not None:
+            known["site"] = dataset.site_names[int(site[i])]
+        if groups is not None:
+            # zeros in front, so that names sort as the numbers do and a seed draws the same persons
+            known["person"] = f"{int(groups[i]):09d}"
+        found.append(Entry(**known))
     return found

@@ -11,6 +11,7 @@ Everything is computed in the frequency domain. A signal of scale 2^j is kept at
 pixel: folding a spectrum onto itself does that without an inverse transform.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,26 +56,43 @@ class Bank:
 
 
 @lru_cache(maxsize=4)
-def bank(height: int, width: int, scales: int, angles: int) -> Bank:
+def bank(
+    height: int,
+    width: int,
+    scales: int,
+    angles: int,
+) -> Bank:
     """The filters for images of ``height`` x ``width`` pixels."""
-    rows = 2 * math.pi * torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
-    columns = 2 * math.pi * torch.fft.fftfreq(width, dtype=torch.float64)[None]
-    low = _gaussian(rows, columns, SPREAD * 2 ** (scales - 1), 0.0, 1.0, 0.0)
+    rows = _frequencies(height)[:, None]
+    columns = _frequencies(width)[None]
+    reach = SPREAD * 2 ** (scales - 1)
+    low = _gaussian(rows, columns, reach, angle=0.0, slant=1.0, centre=0.0)
     low = low / low[0, 0]
+    levels = []
     waves = []
     for j in range(scales):
         for k in range(angles):
             angle = math.pi * k / angles
-            waves.append((j, _morlet(rows, columns, j, angle, slant=4 / angles)))
-    gain = _gain(low, [wave for _, wave in waves])
-    wavelets = [_filter(j, gain * wave, j) for j, wave in waves]
-    return Bank(_filter(scales, low, scales), tuple(wavelets))
+            levels.append(j)
+            waves.append(_morlet(rows, columns, j, angle, slant=4 / angles))
+    gain = _gain(low, waves)
+    wavelets = []
+    for j, wave in zip(levels, waves, strict=True):
+        wavelets.append(_filter(j, gain * wave))
+    return Bank(_filter(scales, low), tuple(wavelets))
 
 
-def _filter(scale: int, spectrum: Tensor, thinned: int) -> Filter:
-    spectra = [
-        _folded(spectrum, 2**j, total=True).float() for j in range(thinned + 1)
-    ]
+def _frequencies(length: int) -> Tensor:
+    """The sampled frequencies of a signal of ``length`` pixels, in radians a pixel."""
+    turns: Tensor = torch.fft.fftfreq(length, dtype=torch.float64)
+    return 2 * math.pi * turns
+
+
+def _filter(scale: int, spectrum: Tensor) -> Filter:
+    spectra = []
+    for j in range(scale + 1):
+        folded = _folded(spectrum, 2**j, total=True)
+        spectra.append(folded.float())
     return Filter(scale, tuple(spectra))
 
 
@@ -84,15 +102,21 @@ def _gain(low: Tensor, waves: Sequence[Tensor]) -> float:
     A real image has the same energy at opposite frequencies, so a wavelet there counts half."""
     energy = torch.zeros_like(low)
     for wave in waves:
-        opposite = wave.flip(0, 1).roll((1, 1), (0, 1))
+        turned = wave.flip(0, 1)
+        opposite = turned.roll((1, 1), (0, 1))
         energy += (wave**2 + opposite**2) / 2
     left = 1 - low**2
     known = left > 1e-9
-    return math.sqrt(float((left[known] / energy[known]).min()))
+    ratio = left[known] / energy[known]
+    return math.sqrt(float(ratio.min()))
 
 
 def _morlet(
-    rows: Tensor, columns: Tensor, j: int, angle: float, slant: float
+    rows: Tensor,
+    columns: Tensor,
+    j: int,
+    angle: float,
+    slant: float,
 ) -> Tensor:
     """A Gaussian around the wavelet's frequency, less one around 0 so that it sums to nothing."""
     width = SPREAD * 2**j
@@ -113,19 +137,25 @@ def _gaussian(
     """The spectrum of a Gaussian of ``width`` pixels along ``angle`` and width / slant across it,
     moved to the frequency ``centre``. Sampled frequencies are periodic, so neighbouring periods
     are added."""
-    total = torch.zeros(rows.shape[0], columns.shape[1], dtype=rows.dtype)
-    for down in (-2 * math.pi, 0.0, 2 * math.pi):
-        for right in (-2 * math.pi, 0.0, 2 * math.pi):
-            x, y = columns + right, rows + down
-            along = math.cos(angle) * x + math.sin(angle) * y - centre
-            across = math.cos(angle) * y - math.sin(angle) * x
-            total += torch.exp(
-                -((width * along) ** 2 + (width / slant * across) ** 2) / 2
-            )
+    total = torch.zeros_like(rows + columns)
+    cos = math.cos(angle)
+    sin = math.sin(angle)
+    periods = (-2 * math.pi, 0.0, 2 * math.pi)
+    for down, right in itertools.product(periods, periods):
+        x = columns + right
+        y = rows + down
+        along = width * (cos * x + sin * y - centre)
+        across = width / slant * (cos * y - sin * x)
+        distance = along**2 + across**2
+        total += torch.exp(-distance / 2)
     return total
 
 
-def scatter(images: Tensor, scales: int, angles: int = 8) -> tuple[Tensor, ...]:
+def scatter(
+    images: Tensor,
+    scales: int,
+    angles: int = 8,
+) -> tuple[Tensor, ...]:
     """The coefficients of orders 0, 1 and 2 of ``images`` (N, C, H, W), each as
     (N, C, paths, H', W') with H' = ceil(H / 2^scales)."""
     step = 2**scales
@@ -133,27 +163,24 @@ def scatter(images: Tensor, scales: int, angles: int = 8) -> tuple[Tensor, ...]:
     height, width = padded.shape[-2:]
     filters = bank(height, width, scales, angles)
     spectrum = torch.fft.fft2(padded)
-    orders: tuple[list[Tensor], ...] = (
-        [_averaged(spectrum, filters, 0, scales)],
-        [],
-        [],
-    )
+    order_0 = [_averaged(spectrum, filters, 0)]
+    order_1 = []
+    order_2 = []
     for first in filters.wavelets:
         envelope = _envelope(spectrum, first, 0)
-        orders[1].append(_averaged(envelope, filters, first.scale, scales))
+        order_1.append(_averaged(envelope, filters, first.scale))
         for second in filters.wavelets:
             if second.scale > first.scale:
                 inner = _envelope(envelope, second, first.scale)
-                orders[2].append(_averaged(inner, filters, second.scale, scales))
-    rows, columns = (-(-side // step) for side in images.shape[-2:])
+                order_2.append(_averaged(inner, filters, second.scale))
     inside = margin // step
+    rows = slice(inside, inside + math.ceil(images.shape[-2] / step))
+    columns = slice(inside, inside + math.ceil(images.shape[-1] / step))
     found = []
-    for order in orders:
+    for order in (order_0, order_1, order_2):
         if order:
             whole_grid = torch.stack(order, dim=2)
-            found.append(
-                whole_grid[..., inside : inside + rows, inside : inside + columns]
-            )
+            found.append(whole_grid[..., rows, columns])
     return tuple(found)
 
 
@@ -161,45 +188,60 @@ def _padded(images: Tensor, step: int) -> tuple[Tensor, int]:
     """``images`` continued by their mirror image: the averages' reach on every side, and up to a
     multiple of ``step``."""
     height, width = images.shape[-2:]
-    margin = step
-    low = margin + (-height) % step
-    right = margin + (-width) % step
-    rows = _mirrored(height, margin, low)
-    columns = _mirrored(width, margin, right)
-    return images[..., rows[:, None], columns[None]], margin
+    rows = _mirrored(height, step)
+    columns = _mirrored(width, step)
+    return images[..., rows[:, None], columns[None]], step
 
 
-def _mirrored(length: int, before: int, after: int) -> Tensor:
-    """The places -before .. length + after - 1, reflected into 0 .. length - 1."""
+def _mirrored(length: int, step: int) -> Tensor:
+    """The places from -step to a multiple of ``step``, at least length + step, reflected into
+    0 .. length - 1."""
     period = max(1, 2 * (length - 1))
-    places = torch.arange(-before, length + after) % period
+    end = length + step + (-length) % step
+    places = torch.arange(-step, end) % period
     return torch.minimum(places, period - places)
 
 
-def _envelope(spectrum: Tensor, wavelet: Filter, scale: int) -> Tensor:
+def _envelope(
+    spectrum: Tensor,
+    wavelet: Filter,
+    scale: int,
+) -> Tensor:
     """The spectrum of |x * psi|, at every 2^j-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * wavelet.spectra[scale]
     thinned = _folded(response, 2 ** (wavelet.scale - scale))
-    envelope: Tensor = torch.fft.fft2(torch.fft.ifft2(thinned).abs())
+    modulus = torch.fft.ifft2(thinned).abs()
+    envelope: Tensor = torch.fft.fft2(modulus)
     return envelope
 
 
-def _averaged(spectrum: Tensor, filters: Bank, scale: int, scales: int) -> Tensor:
-    """x * phi at every 2^scales-th pixel, of a signal at every 2^scale-th."""
+def _averaged(
+    spectrum: Tensor,
+    filters: Bank,
+    scale: int,
+) -> Tensor:
+    """x * phi at every 2^J-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * filters.low.spectra[scale]
-    thinned = _folded(response, 2 ** (scales - scale))
+    thinned = _folded(response, 2 ** (filters.low.scale - scale))
     average: Tensor = torch.fft.ifft2(thinned).real
     return average
 
 
-def _folded(spectrum: Tensor, factor: int, *, total: bool = False) -> Tensor:
+def _folded(
+    spectrum: Tensor,
+    factor: int,
+    *,
+    total: bool = False,
+) -> Tensor:
     """The spectrum of every ``factor``-th sample: the mean over its ``factor`` squared tiles.
     ``factor`` is a power of 2.
 
     The ``total`` instead of the mean makes a filter for the thinned signal."""
     weight = 1.0 if total else 1.0 / factor**2
     while factor > 1:
-        rows, columns = (side // 2 for side in spectrum.shape[-2:])
+        height, width = spectrum.shape[-2:]
+        rows = height // 2
+        columns = width // 2
         spectrum = spectrum[..., :rows, :] + spectrum[..., rows:, :]
         spectrum = spectrum[..., :columns] + spectrum[..., columns:]
         factor //= 2
@@ -212,7 +254,12 @@ class Scattering(nn.Module):
     Each order is standardised by its own mean and deviation *in the image itself*, so that the
     orders, whose sizes differ a hundredfold, weigh alike. No other image has a part in it."""
 
-    def __init__(self, scales: int, angles: int, grid: int) -> None:
+    def __init__(
+        self,
+        scales: int,
+        angles: int,
+        grid: int,
+    ) -> None:
         super().__init__()
         self.scales = scales
         self.angles = angles
@@ -222,17 +269,25 @@ class Scattering(nn.Module):
         parts = []
         for order in scatter(images, self.scales, self.angles):
             values = order.flatten(1, 2)
-            height, width = (min(self.grid, side) for side in values.shape[-2:])
-            pooled = F.adaptive_avg_pool2d(values, (height, width)).flatten(1)
+            height, width = values.shape[-2:]
+            places = (min(self.grid, height), min(self.grid, width))
+            pooled = F.adaptive_avg_pool2d(values, places).flatten(1)
             deviation, mean = torch.std_mean(
-                pooled, dim=1, keepdim=True, correction=0
+                pooled,
+                dim=1,
+                keepdim=True,
+                correction=0,
             )
             parts.append((pooled - mean) / (deviation + FLOOR))
         return torch.cat(parts, dim=1)
 
 
 def scattering(
-    shape: tuple[int, ...], *, scales: int = 0, angles: int = 8, grid: int = 0
+    shape: tuple[int, ...],
+    *,
+    scales: int = 0,
+    angles: int = 8,
+    grid: int = 0,
 ) -> nn.Module:
     """Scattering features for images of any size.
 
@@ -258,5 +313,6 @@ def scattering(
     if not grid:
         pairs = scales * (scales - 1) // 2
         paths = 1 + scales * angles + pairs * angles**2
-        grid = max(1, math.isqrt(MOST_FEATURES // (channels * paths)))
+        places = MOST_FEATURES // (channels * paths)
+        grid = max(1, math.isqrt(places))
     return Scattering(scales, angles, grid)

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from proxyfl._examples import Shape
 from proxyfl._validate import whole
 from proxyfl.data.stores.reading import load_store
 from proxyfl.errors import ModelError
@@ -44,7 +45,11 @@ class Whitened(nn.Module):
 
 
 def whitened(
-    shape: tuple[int, ...], *, by: str, centre: str = "", dimensions: int = 64
+    shape: Shape,
+    *,
+    by: str,
+    centre: str = "",
+    dimensions: int = 64,
 ) -> nn.Module:
     """The embedder of features of ``shape`` into ``dimensions`` principal directions of the public
     features in the store ``by``, around their mean or that of the public features in ``centre``."""
@@ -55,15 +60,17 @@ def whitened(
             f"Expected dimensions of at most {min(x.shape)}, which is what {len(x)} public "
             f"examples with {x.shape[1]} features have, got {dimensions}."
         )
-    variances, vectors = torch.linalg.eigh(torch.cov(x.T))
+    covariance = torch.cov(x.T)
+    variances, vectors = torch.linalg.eigh(covariance)
     strongest = variances.argsort(descending=True)[:dimensions]
     kept = variances[strongest]
     scale = (kept + FLOOR * kept.mean()).rsqrt()
+    directions = vectors[:, strongest] * scale
     middle = _public(centre or by, shape).mean(0)
-    return Whitened(middle.float(), (vectors[:, strongest] * scale).float())
+    return Whitened(middle.float(), directions.float())
 
 
-def _public(store: str, shape: tuple[int, ...]) -> Tensor:
+def _public(store: str, shape: Shape) -> Tensor:
     """Features of the store's training part, one row per example."""
     public = load_store(Path(store)).train
     if public.shape != shape:
@@ -72,4 +79,5 @@ def _public(store: str, shape: tuple[int, ...]) -> Tensor:
             "images with the model that made these features."
         )
     count = min(len(public), MOST_EXAMPLES)
-    return public.take(torch.arange(count)).flatten(1).double()
+    features = public.take(torch.arange(count))
+    return features.flatten(1).double()

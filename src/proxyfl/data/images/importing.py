@@ -1,6 +1,6 @@
 """Folders of images, brought to one shape and written to a store."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from proxyfl.data.images.rule import Rule
 from proxyfl.data.images.sheet import contact_sheet
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Content, Entry, Head
-from proxyfl.data.stores.writing import Array, Fault, write_store
+from proxyfl.data.stores.writing import Advance, Array, Fault, write_store
 from proxyfl.errors import DataError
 
 
@@ -22,7 +22,7 @@ def import_images(
     *,
     classes: Sequence[str] = (),
     workers: int = 1,
-    advance: Callable[[int], None] = lambda count: None,
+    advance: Advance = lambda count: None,
 ) -> Head:
     """Write the images that ``entries`` name below ``root`` to a store in ``folder``.
 
@@ -50,7 +50,13 @@ def import_images(
                 yield ("unreadable", str(problem))
 
     head = write_store(
-        folder, content, kept, read, faults, workers=workers, advance=advance
+        folder,
+        content,
+        kept,
+        read,
+        faults,
+        workers=workers,
+        advance=advance,
     )
     contact_sheet(folder)
     return head

@@ -19,7 +19,11 @@ FIELDS = ("label", "site", "person", "part")
 
 
 def from_folders(
-    root: Path, layout: str, faults: Faults, *, suffixes: Sequence[str] = ()
+    root: Path,
+    layout: str,
+    faults: Faults,
+    *,
+    suffixes: Sequence[str] = (),
 ) -> list[Entry]:
     """The files below ``root``, sorted, by the ``layout`` of their folders; only those with one of
     ``suffixes``, if any are given."""
@@ -38,14 +42,10 @@ def from_folders(
                 f"in {len(folders)}",
             )
             continue
-        known = {
-            name: folder
-            for name, folder in zip(names, folders, strict=True)
-            if name != "any"
-        }
-        entries.append(
-            Entry(**{"label": "", **known}, file=path.relative_to(root).as_posix())
-        )
+        known = {"label": "", **dict(zip(names, folders, strict=True))}
+        known.pop("any", None)
+        file = path.relative_to(root).as_posix()
+        entries.append(Entry(**known, file=file))
     if not entries:
         raise DataError(
             f"{root}: expected files by the layout {layout}, found none."
@@ -56,7 +56,8 @@ def from_folders(
 def _files(root: Path, suffixes: Sequence[str]) -> list[Path]:
     found = []
     for path in sorted(root.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+        parts = path.relative_to(root).parts
+        hidden = any(part.startswith(".") for part in parts)
         wanted = not suffixes or path.suffix.lower() in suffixes
         if path.is_file() and not hidden and wanted:
             found.append(path)
@@ -64,7 +65,11 @@ def _files(root: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def from_index(
-    index: Path, columns: Mapping[str, str], faults: Faults, *, suffix: str = ""
+    index: Path,
+    columns: Mapping[str, str],
+    faults: Faults,
+    *,
+    suffix: str = "",
 ) -> list[Entry]:
     """The files that an index names, in its order.
 
@@ -85,16 +90,18 @@ def from_index(
             )
     entries = []
     for number, row in enumerate(rows, 2):
-        values = {
-            name: (row[column] or "").strip() for name, column in columns.items()
-        }
-        empty = [name for name, value in values.items() if not value]
+        values = {"label": ""}
+        empty = []
+        for name, column in columns.items():
+            values[name] = (row[column] or "").strip()
+            if not values[name]:
+                empty.append(name)
         if empty:
             faults.found("unnamed", f"{index}, row {number}: no {empty[0]}")
             continue
-        file = values["file"]
-        values["file"] = file if Path(file).suffix else file + suffix
-        entries.append(Entry(**{"label": "", **values}))
+        if not Path(values["file"]).suffix:
+            values["file"] += suffix
+        entries.append(Entry(**values))
     return entries
 
 

@@ -71,8 +71,7 @@ class Rule:
         images = pillow(path)
         try:
             with images.open(path) as opened:
-                upright = _upright(opened)
-                coloured = self._coloured(path, upright)
+                coloured = self._coloured(path, _upright(opened))
                 fitted = self._fitted(coloured)
         except DataError:
             raise
@@ -93,7 +92,8 @@ class Rule:
                 f"{image.mode!r}, whose scale is not known"
             )
         if image.has_transparency_data:
-            back = pillow(path).new("RGBA", image.size, (self._level,) * 3 + (255,))
+            opaque = (self._level,) * 3 + (255,)
+            back = pillow(path).new("RGBA", image.size, opaque)
             image = pillow(path).alpha_composite(back, image.convert("RGBA"))
         if image.mode == "P":
             image = image.convert("RGB")
@@ -118,7 +118,7 @@ class Rule:
         return ImageOps.pad(image, size, method, color=colour)
 
 
-def channels_first(values: npt.NDArray[np.uint8]) -> Pixels:
+def channels_first(values: Pixels) -> Pixels:
     """(H, W) or (H, W, C) as (C, H, W)."""
     if values.ndim == 2:
         return values[None]

@@ -32,18 +32,26 @@ def contact_sheet(folder: Path) -> Path:
     images = pillow(folder)
     from PIL import ImageDraw
 
+    width = ACROSS * SIDE
     height = len(groups) * (SIDE + CAPTION)
-    sheet = images.new("RGB", (ACROSS * SIDE, height), "white")
+    sheet = images.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(sheet)
-    for row, (key, rows) in enumerate(sorted(groups.items())):
-        top = row * (SIDE + CAPTION)
-        draw.text((4, top + 3), _caption(key, rows, entries), fill="black")
-        chosen = np.linspace(0, len(rows) - 1, min(ACROSS, len(rows))).astype(int)
-        for column, place in enumerate(chosen):
-            values = examples.values(torch.tensor([rows[place]]))[0]
-            bands = [images.fromarray(band) for band in values]
-            image = images.merge("RGB", bands if len(bands) == 3 else bands * 3)
-            sheet.paste(_to_size(image), (column * SIDE, top + CAPTION))
+    top = 0
+    for key, rows in sorted(groups.items()):
+        caption = _caption(key, rows, entries)
+        draw.text((4, top + 3), caption, fill="black")
+        count = min(ACROSS, len(rows))
+        chosen = np.linspace(0, len(rows) - 1, count).astype(int)
+        left = 0
+        for place in chosen:
+            row = torch.tensor([rows[place]])
+            bands = list(map(images.fromarray, examples.values(row)[0]))
+            if len(bands) == 1:
+                bands *= 3
+            image = images.merge("RGB", bands)
+            sheet.paste(_to_size(image), (left, top + CAPTION))
+            left += SIDE
+        top += SIDE + CAPTION
     path = folder / NAME
     with _files.writing(path), _files.whole(path) as scratch:
         sheet.save(scratch, format="PNG", compress_level=1)
@@ -61,9 +69,14 @@ def _to_size(image: Any) -> Any:
     return image
 
 
-def _caption(key: tuple[str, str], rows: list[int], entries: list[Entry]) -> str:
+def _caption(
+    key: tuple[str, str],
+    rows: list[int],
+    entries: list[Entry],
+) -> str:
     site, label = key
     where = f"{site}: " if site else ""
-    persons = len({entries[row].person for row in rows} - {""})
-    of = f" of {persons} persons" if persons else ""
+    persons = {entries[row].person for row in rows}
+    persons.discard("")
+    of = f" of {len(persons)} persons" if persons else ""
     return f"{where}{label or 'no label'}, {len(rows)} examples{of}"

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxyfl.data.tables.encoding import encode, header_faults
-from proxyfl.data.tables.faults import Fault, Tally
-from proxyfl.data.tables.loading import empty_columns
+from proxyfl.data.tables.encoding import encode
+from proxyfl.data.tables.faults import Fault, Tally, of_empty_columns, of_header
 from proxyfl.data.tables.reading import Dialect, Part, read
 from proxyfl.data.tables.schema import Schema
 
@@ -21,7 +20,10 @@ class Checked:
 
 
 def _elsewhere(
-    first_site: dict[str, str], schema: Schema, path: Path, part: Part
+    first_site: dict[str, str],
+    schema: Schema,
+    path: Path,
+    part: Part,
 ) -> list[Fault]:
     """The rows of persons whom another site has too, whatever else is wrong with them;
     ``first_site`` is where each person was seen first."""
@@ -29,11 +31,11 @@ def _elsewhere(
     column = schema.person
     if column is None or column not in part.columns:
         return found
-    sites = part.columns.get(schema.site or "") or [path.stem] * len(part.rows)
-    for text, place, row in zip(
-        part.columns[column], sites, part.rows.tolist(), strict=True
-    ):
-        person, site = text.strip(), place.strip()
+    rows = part.rows.tolist()
+    persons = map(str.strip, part.columns[column])
+    places = part.columns.get(schema.site or "") or [path.stem] * len(rows)
+    sites = map(str.strip, places)
+    for row, person, site in zip(rows, persons, sites, strict=True):
         if not person or not site:
             continue  # each a fault of its own
         first = first_site.setdefault(person, site)
@@ -63,18 +65,18 @@ def _check(
     labelled: bool,
 ) -> Checked:
     found = Checked(path)
-    in_header: list[Fault] = []
+    faults: list[Fault] = []
+    of_rows: list[Fault] = []
     for number, part in enumerate(read(path, dialect)):
         if number == 0:
-            in_header = header_faults(schema, part.header, labelled=labelled)
-        _, faults = encode(schema, part, found.tally, labelled=labelled)
-        found.faults += faults
+            faults = of_header(schema, part.header, labelled=labelled)
+        _, in_part = encode(schema, part, found.tally, labelled=labelled)
+        of_rows += in_part
         if labelled:
-            found.faults += _elsewhere(first_site, schema, path, part)
-    of_columns = [
-        *in_header,
-        *empty_columns(schema, found.tally, {f.column for f in in_header}),
-    ]
-    found.faults = sorted([*of_columns, *found.faults], key=lambda fault: fault.row)
+            of_rows += _elsewhere(first_site, schema, path, part)
+    known = {fault.column for fault in faults}
+    faults += of_empty_columns(schema, found.tally, known)
+    faults += of_rows
+    found.faults = sorted(faults, key=lambda fault: fault.row)
     found.tally.add(found.faults)
     return found

@@ -103,7 +103,11 @@ def _look(seen: dict[str, Seen], part: Part) -> None:
         seen.setdefault(name, Seen()).add(texts, part.decimal)
 
 
-def _top(path: Path, site: str | None, person: str | None) -> str:
+def _top(
+    path: Path,
+    site: str | None,
+    person: str | None,
+) -> str:
     lines = [f"name = {toml_value(path.stem)}"]
     if site is not None:
         lines.append(f"site = {toml_value(site)}")
@@ -116,10 +120,15 @@ def _top(path: Path, site: str | None, person: str | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _label(label: str | None, seen: dict[str, Seen], from_data: bool) -> str:
+def _label(
+    label: str | None,
+    seen: dict[str, Seen],
+    from_data: bool,
+) -> str:
     lines = ["[label]", f"column = {toml_value(label or '?')}"]
     texts = sorted(seen[label].texts) if label is not None else []
-    told = from_data or {text.lower() for text in texts} <= {*YES, *NO}
+    lowered = {text.lower() for text in texts}
+    told = from_data or lowered <= {*YES, *NO}
     if told and 1 < len(texts) <= MANY:
         lines.append(
             f"classes = {toml_value(tuple(texts))}    # in this order: the first is class 0"
@@ -143,9 +152,7 @@ def _column(name: str, seen: Seen, from_data: bool) -> str:
         lines = ['type = "ignored"    # it has no value in this file']
     elif len(texts) <= 2 and lowered <= {*YES, *NO}:
         lines = ['type = "yes/no"']
-    elif form and not (
-        seen.numeric and form == "%Y%m%d" and not _dates_only(texts)
-    ):
+    elif form:
         lines = [
             'type = "date"',
             f"formats = {toml_value((form,))}",
@@ -154,11 +161,9 @@ def _column(name: str, seen: Seen, from_data: bool) -> str:
     elif seen.numeric:
         lines = ['type = "number"', 'unit = ""', _range(seen, from_data)]
     elif len(texts) <= MANY:
-        values = (
-            toml_value(tuple(texts))
-            if from_data
-            else "[]    # every value that there can be"
-        )
+        values = "[]    # every value that there can be"
+        if from_data:
+            values = toml_value(tuple(texts))
         lines = ['type = "category"', f"values = {values}"]
     else:
         lines = [f'type = "ignored"    # more than {MANY} different texts']
@@ -185,13 +190,13 @@ def _range(seen: Seen, from_data: bool) -> str:
 
 
 def _format(texts: Sequence[str]) -> str | None:
-    """The only format that reads all texts as dates, if there is one."""
-    fitting = [
-        form
-        for form in FORMATS
-        if texts and all(_reads(text, form) for text in texts)
-    ]
-    return fitting[0] if fitting else None
+    """The first format that reads all texts as dates, if there is one. Numbers of eight digits are
+    dates only if they all begin like years of these two centuries."""
+    for form in FORMATS if texts else ():
+        if all(_reads(text, form) for text in texts):
+            numbers = form == "%Y%m%d" and not _dates_only(texts)
+            return None if numbers else form
+    return None
 
 
 def _reads(text: str, form: str) -> bool:

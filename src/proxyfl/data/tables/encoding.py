@@ -12,14 +12,13 @@ quick.
 
 import datetime
 import itertools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from proxyfl.data.tables.faults import HEADER, Fault, Tally
+from proxyfl.data.tables.faults import Fault, Tally
 from proxyfl.data.tables.features import (
     Features,
     Floats,
@@ -53,40 +52,6 @@ class Encoded:
     rows: Codes
 
 
-def header_faults(
-    schema: Schema, header: Sequence[str], *, labelled: bool = True
-) -> list[Fault]:
-    """The columns that a file has too many, too few or twice."""
-    faults = []
-    for name in dict.fromkeys(header):
-        if header.count(name) > 1:
-            faults.append(
-                Fault(HEADER, name, "duplicate column", name, "each column once")
-            )
-        if schema.others == "refuse" and name not in (
-            *schema.columns,
-            *schema.roles,
-        ):
-            faults.append(
-                Fault(
-                    HEADER, name, "unknown column", name, "a column of the schema"
-                )
-            )
-    needed = [
-        n
-        for n, c in schema.columns.items()
-        if c.type != "ignored" and c.absent == "refuse"
-    ]
-    for name in [*needed, *(schema.roles if labelled else ())]:
-        if name not in header:
-            faults.append(
-                Fault(
-                    HEADER, name, "absent column", "no such column", "this column"
-                )
-            )
-    return faults
-
-
 def encode(
     schema: Schema,
     part: Part,
@@ -100,24 +65,30 @@ def encode(
     Rows with a fault are left out. ``tally`` counts rows and what was changed or left out, not the
     faults themselves. Without ``labelled``, label, site and person are not looked at."""
     reader = _Reader(schema, part, tally, today or datetime.date.today())
-    blocks = [
-        reader.features(name, column) for name, column in schema.features.items()
-    ]
+    x = reader.features()
     for name, column in schema.columns.items():
         if column.type == "date":
             reader.dates(name)
-    y, site, person = reader.roles() if labelled else reader.no_roles()
+    y = np.full(len(part.rows), -1, dtype=np.int64)
+    site: Sequence[str] = []
+    person: Sequence[str] = []
+    if labelled:
+        y = reader.labels()
+        # All whose person is "NA" are not one person; a site may have that name.
+        site = reader.named(schema.site, "no site", {""})
+        person = reader.named(schema.person, "no person", reader.missing())
     keep = ~reader.bad
     kept = Encoded(
-        np.concatenate(blocks, axis=1)[keep],
-        y[keep],
-        _selected(site, keep),
-        _selected(person, keep),
-        part.rows[keep],
+        x=x[keep],
+        y=y[keep],
+        site=list(itertools.compress(site, keep)),
+        person=list(itertools.compress(person, keep)),
+        rows=part.rows[keep],
     )
     tally.rows += len(part.rows) + len(part.ragged)
-    tally.skipped += len(part.ragged) + int(reader.bad.sum())
-    faults = [*_ragged(part), *reader.faults]
+    tally.skipped += len(part.ragged)
+    tally.skipped += int(reader.bad.sum())
+    faults = _ragged(part) + reader.faults
     return kept, sorted(faults, key=lambda fault: fault.row)
 
 
@@ -125,7 +96,11 @@ class _Reader:
     """Understands one part, column by column, and collects what is wrong with it."""
 
     def __init__(
-        self, schema: Schema, part: Part, tally: Tally, today: datetime.date
+        self,
+        schema: Schema,
+        part: Part,
+        tally: Tally,
+        today: datetime.date,
     ) -> None:
         self.schema = schema
         self.part = part
@@ -135,75 +110,84 @@ class _Reader:
         self.faults: list[Fault] = []
         self._dates: dict[str, Floats] = {}
 
-    def features(self, name: str, column: Column) -> Features:
-        """The column's features: (rows, as many as ``feature_names`` has for it)."""
-        if column.type == "category":
-            return self._category(name, column)
-        if column.type == "yes/no":
-            return self._yes_no(name, column)
-        return self._measured(name, column)
+    def features(self) -> Features:
+        """All features: (rows, as many as ``feature_names`` has)."""
+        blocks = []
+        for name, column in self.schema.features.items():
+            if column.type == "category":
+                blocks.append(self._category(name, column))
+            elif column.type == "yes/no":
+                blocks.append(self._yes_no(name, column))
+            else:
+                blocks.append(self._measured(name, column))
+        return np.concatenate(blocks, axis=1)
 
     def _texts(self, name: str) -> Sequence[str]:
         return self.part.columns.get(name) or [""] * len(self.part.rows)
 
-    def _is_missing(self, column: Column | None = None) -> Callable[[str], bool]:
+    def missing(self, column: Column | None = None) -> set[str]:
+        """The spellings of a missing value; an empty cell has no other meaning."""
         own = () if column is None else column.missing
-        written = {canonical(text) for text in (*self.schema.missing, *own)}
-        if "" not in written:
-            written.add("")  # an empty cell has no other meaning
-        return written.__contains__
+        written = map(canonical, (*self.schema.missing, *own))
+        return {"", *written}
 
-    def _report(self, name: str, kind: str, mask: Mask, expected: str) -> None:
+    def _report(
+        self,
+        name: str,
+        kind: str,
+        mask: Mask,
+        expected: str,
+    ) -> None:
         texts = self._texts(name)
         for i in np.flatnonzero(mask).tolist():
             row = int(self.part.rows[i])
             self.faults.append(Fault(row, name, kind, texts[i], expected))
         self.bad |= mask
 
+    def _remove(
+        self,
+        values: Floats,
+        name: str,
+        kind: str,
+        mask: Mask,
+        expected: str,
+    ) -> None:
+        self._report(name, kind, mask, expected)
+        values[mask] = np.nan
+
     def _measured(self, name: str, column: Column) -> Features:
-        values = (
-            self._numbers(name, column)
-            if column.type == "number"
-            else self._interval(name)
-        )
-        self.tally.missing[name] += int(np.isnan(values).sum())
+        read = self._numbers if column.type == "number" else self._interval
+        values = read(name, column)
+        known = np.isfinite(values)
+        self.tally.missing[name] += int((~known).sum())
         low, high = column.range
-        impossible = np.isfinite(values) & ~possible(values, column)
+        impossible = known & ~possible(values, column)
         unit = f" {column.unit}" if column.unit else ""
-        expected = f"a value around {low:g} to {high:g}{unit}{advice(values, impossible, column)}"
+        hint = advice(values, impossible, column)
+        expected = f"a value around {low:g} to {high:g}{unit}{hint}"
         self._report(name, "unit", impossible, expected)
-        outside = (
-            np.isfinite(values) & ((values < low) | (values > high)) & ~impossible
-        )
+        beyond = (values < low) | (values > high)
+        outside = known & beyond & ~impossible
         if outside.any():
             self.tally.clipped[name] += int(outside.sum())
         return spread(np.clip(values, low, high), column)
 
     def _numbers(self, name: str, column: Column) -> Floats:
-        is_missing = self._is_missing(column)
         decimal = self.part.decimal
-
-        def meaning(text: str) -> float:
-            if is_missing(canonical(text)):
-                return np.nan
-            return number(text if decimal == "." else text.replace(decimal, "."))
-
-        values = each(meaning, self._texts(name))
-        unreadable = np.isinf(values)
-        hint = f"a number with {decimal!r} as decimal sign"
-        self._report(name, "number", unreadable, hint)
-        values[unreadable] = np.nan
+        values = numbers(self._texts(name), decimal, self.missing(column))
+        expected = f"a number with {decimal!r} as decimal sign"
+        self._remove(values, name, "number", np.isinf(values), expected)
         return values
 
-    def _interval(self, name: str) -> Floats:
-        column = self.schema.columns[name]
+    def _interval(self, name: str, column: Column) -> Floats:
         until = column.until or ""
         if is_date(until):
             end = np.float64(datetime.date.fromisoformat(until).toordinal())
             ends = np.full(len(self.part.rows), end)
         else:
             ends = self.dates(until)
-        found: Floats = (ends - self.dates(name)) / DAYS[column.unit or "years"]
+        days = ends - self.dates(name)
+        found: Floats = days / DAYS[column.unit or "years"]
         return found
 
     def dates(self, name: str) -> Floats:
@@ -211,29 +195,20 @@ class _Reader:
         if name in self._dates:
             return self._dates[name]
         column = self.schema.columns[name]
-        is_missing = self._is_missing(column)
 
         def meaning(text: str) -> float:
-            return (
-                np.nan
-                if is_missing(canonical(text))
-                else _date(text, column.formats)
-            )
+            return _date(text, column.formats)
 
-        values = each(meaning, self._texts(name))
-        unreadable = np.isinf(values)
-        self._report(
-            name, "date", unreadable, f"a date as {' or '.join(column.formats)}"
-        )
-        values[unreadable] = np.nan
+        values = _each(meaning, self._texts(name), self.missing(column))
+        expected = f"a date as {' or '.join(column.formats)}"
+        self._remove(values, name, "date", np.isinf(values), expected)
         future = values > self.today
-        self._report(name, "future", future, "a date until today")
-        values[future] = np.nan
+        self._remove(values, name, "future", future, "a date until today")
         self._dates[name] = values
         return values
 
     def _category(self, name: str, column: Column) -> Features:
-        listed = spellings(column.values, column.written)
+        listed = _spellings(column.values, column.written)
         codes = self._codes(name, column, listed)
         if column.unknown == "other":
             unknown = codes == UNKNOWN
@@ -244,69 +219,62 @@ class _Reader:
         self._report(name, "category", codes == UNKNOWN, expected)
         options = np.arange(len(column.values) + (column.unknown == "other"))
         hot = codes[:, None] == options
-        return with_indicator(hot.astype(np.float32), codes == ABSENT, column)
+        return with_indicator(hot, codes == ABSENT, column)
 
     def _yes_no(self, name: str, column: Column) -> Features:
-        listed = spellings(("no", "yes"), (column.no, column.yes))
+        listed = _spellings(("no", "yes"), (column.no, column.yes))
         either = {text.lower(): code for text, code in listed.items()}
-        codes = self._codes(name, column, either, lower=True)
+        codes = self._codes(name, column, either)
         self._report(name, "yes/no", codes == UNKNOWN, "a yes or a no")
         signs = np.where(codes < 0, 0, 2 * codes - 1)
-        return with_indicator(
-            signs[:, None].astype(np.float32), codes == ABSENT, column
-        )
+        return with_indicator(signs[:, None], codes == ABSENT, column)
 
     def _codes(
         self,
         name: str,
-        column: Column,
+        column: Column | None,
         listed: Mapping[str, int],
-        *,
-        lower: bool = False,
     ) -> Codes:
-        is_missing = self._is_missing(column)
+        either_case = column is not None and column.type == "yes/no"
 
         def meaning(text: str) -> int:
             text = canonical(text)
-            if is_missing(text):
-                return ABSENT
-            return listed.get(text.lower() if lower else text, UNKNOWN)
+            if either_case:
+                text = text.lower()
+            return listed.get(text, UNKNOWN)
 
-        codes = each(meaning, self._texts(name)).astype(np.int64)
+        missing = self.missing(column)
+        values = _each(meaning, self._texts(name), missing, absent=ABSENT)
+        codes = values.astype(np.int64)
         self.tally.missing[name] += int((codes == ABSENT).sum())
         return codes
 
-    def roles(self) -> tuple[Codes, Sequence[str], Sequence[str]]:
-        """Label, site and person of each row; a row that lacks one of them is at fault."""
+    def labels(self) -> Codes:
+        """The label of each row; a row without one is at fault."""
         label = self.schema.label
-        column = Column("category", values=label.classes, written=label.written)
-        y = self._codes(
-            label.column, column, spellings(label.classes, label.written)
-        )
+        listed = _spellings(label.classes, label.written)
+        y = self._codes(label.column, None, listed)
         expected = f"one of {', '.join(label.classes)}"
         self._report(label.column, "label", y == UNKNOWN, expected)
         self._report(label.column, "no label", y == ABSENT, expected)
-        named = []
-        # All whose person is "NA" are not one person; a site may have that name.
-        for role, kind, unnamed in (
-            (self.schema.site, "no site", operator.not_),
-            (self.schema.person, "no person", self._is_missing()),
-        ):
-            texts = (
-                [] if role is None else [text.strip() for text in self._texts(role)]
-            )
-            if role is not None:
-                empty = np.array([unnamed(text) for text in texts], dtype=bool)
-                self._report(role, kind, empty, "a name")
-            named.append(texts)
-        return y, named[0], named[1]
+        return y
 
-    def no_roles(self) -> tuple[Codes, Sequence[str], Sequence[str]]:
-        """No label, no site, no person."""
-        return np.full(len(self.part.rows), -1, dtype=np.int64), [], []
+    def named(
+        self,
+        column: str | None,
+        kind: str,
+        missing: Collection[str],
+    ) -> Sequence[str]:
+        """The site or the person of each row; a row without one is at fault."""
+        if column is None:
+            return []
+        texts = [text.strip() for text in self._texts(column)]
+        unnamed = np.array([text in missing for text in texts], dtype=bool)
+        self._report(column, kind, unnamed, "a name")
+        return texts
 
 
-def spellings(
+def _spellings(
     names: Sequence[str], written: Sequence[Sequence[str]]
 ) -> dict[str, int]:
     """Way of writing -> number of the value that it means."""
@@ -318,13 +286,35 @@ def spellings(
     return codes
 
 
-def each(meaning: Callable[[str], float], texts: Sequence[str]) -> Floats:
-    """The meaning of each text, worked out once per distinct text."""
-    meanings = {text: meaning(text) for text in set(texts)}
+def numbers(
+    texts: Sequence[str],
+    decimal: str,
+    missing: Collection[str],
+) -> Floats:
+    """The number that each text writes: NaN where it is missing, else maybe UNREADABLE."""
+
+    def meaning(text: str) -> float:
+        return _number(text.replace(decimal, "."))
+
+    return _each(meaning, texts, missing)
+
+
+def _each(
+    meaning: Callable[[str], float],
+    texts: Sequence[str],
+    missing: Collection[str],
+    *,
+    absent: float = np.nan,
+) -> Floats:
+    """The meaning of each text, worked out once per distinct text; ``absent`` where missing."""
+    meanings = {}
+    for text in set(texts):
+        is_missing = canonical(text) in missing
+        meanings[text] = absent if is_missing else meaning(text)
     return np.fromiter(map(meanings.__getitem__, texts), np.float64, len(texts))
 
 
-def number(text: str) -> float:
+def _number(text: str) -> float:
     """The number that ``text`` writes with a point, or UNREADABLE."""
     if "_" in text:  # Python's own 1_000 is no number of a table
         return UNREADABLE
@@ -338,19 +328,16 @@ def number(text: str) -> float:
 def _date(text: str, formats: Sequence[str]) -> float:
     for form in formats:
         try:
-            return float(datetime.datetime.strptime(text.strip(), form).toordinal())
+            day = datetime.datetime.strptime(text.strip(), form)
         except ValueError:
             continue
+        return float(day.toordinal())
     return UNREADABLE
 
 
 def _ragged(part: Part) -> list[Fault]:
     expected = f"{len(part.header)} fields"
-    return [
-        Fault(row, "", "fields", f"{found} fields", expected)
-        for row, found in part.ragged
-    ]
-
-
-def _selected(texts: Sequence[str], keep: Mask) -> Sequence[str]:
-    return list(itertools.compress(texts, keep.tolist()))
+    faults = []
+    for row, found in part.ragged:
+        faults.append(Fault(row, "", "fields", f"{found} fields", expected))
+    return faults

@@ -5,9 +5,10 @@ explicit choice (``data.faults = "skip"``), and the tally says how many and why.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
+from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import DataError
 
 KINDS = {
@@ -73,25 +74,27 @@ class Tally:
             if self.faults[key] <= SHOWN:
                 self.examples.append(fault)
 
-    def lines(self) -> list[str]:
-        """One line per kind of fault and column: the count, the kind, examples."""
-        found = []
+    def listed(self) -> str:
+        """A line for each kind of fault and column: the count, the kind, examples."""
+        found = ""
         for (kind, column), count in self.faults.items():
-            mine = [
-                f for f in self.examples if (f.kind, f.column) == (kind, column)
-            ]
-            examples = "; ".join(str(fault) for fault in mine)
-            more = f"; and {count - len(mine)} more" if count > len(mine) else ""
-            found.append(f"{count} x {kind} ({KINDS[kind]}): {examples}{more}")
+            shown = []
+            for fault in self.examples:
+                if fault.kind == kind and fault.column == column:
+                    shown.append(str(fault))
+            if count > len(shown):
+                shown.append(f"and {count - len(shown)} more")
+            found += f"\n  {count} x {kind} ({KINDS[kind]}): {'; '.join(shown)}"
         return found
 
     def notes(self) -> list[str]:
         """The changes made by the schema's own rules, in words."""
+        changes = {
+            "clipped to its range": self.clipped,
+            "taken as other": self.others,
+        }
         found = []
-        for verb, counts in (
-            ("clipped to its range", self.clipped),
-            ("taken as other", self.others),
-        ):
+        for verb, counts in changes.items():
             for column, count in counts.items():
                 found.append(f"{column}: {count} of {self.rows} values {verb}")
         return found
@@ -108,9 +111,57 @@ class Tally:
         if not self.faults:
             return
         total = sum(self.faults.values())
-        listed = "".join(f"\n  {line}" for line in self.lines())
+        faults = "faults" if total > 1 else "fault"
         raise DataError(
-            f"{where}: {total} fault{'s' if total > 1 else ''} by the schema.{listed}\n"
+            f"{where}: {total} {faults} by the schema.{self.listed()}\n"
             "Mend the file or the schema (`proxyfl schema check` lists every fault), or leave such "
             'rows out with data.faults = "skip".'
         )
+
+
+def of_header(
+    schema: Schema,
+    header: Sequence[str],
+    *,
+    labelled: bool = True,
+) -> list[Fault]:
+    """The columns that a file has too many, too few or twice."""
+    faults = []
+    known = (*schema.columns, *schema.roles)
+    for name in dict.fromkeys(header):
+        if header.count(name) > 1:
+            expected = "each column once"
+            faults.append(_of_column(name, "duplicate column", name, expected))
+        if schema.others == "refuse" and name not in known:
+            expected = "a column of the schema"
+            faults.append(_of_column(name, "unknown column", name, expected))
+    needed = []
+    for name, column in schema.columns.items():
+        if column.type != "ignored" and column.absent == "refuse":
+            needed.append(name)
+    if labelled:
+        needed += schema.roles
+    for name in needed:
+        if name not in header:
+            found = "no such column"
+            faults.append(_of_column(name, "absent column", found, "this column"))
+    return faults
+
+
+def of_empty_columns(
+    schema: Schema,
+    tally: Tally,
+    known: Set[str],
+) -> list[Fault]:
+    """The columns that have no value in any row, but for those that a site may lack."""
+    faults = []
+    for name, column in schema.features.items():
+        empty = tally.rows > 0 and tally.missing[name] == tally.rows
+        if empty and column.absent == "refuse" and name not in known:
+            expected = "at least one value"
+            faults.append(_of_column(name, "empty column", "no value", expected))
+    return faults
+
+
+def _of_column(name: str, kind: str, found: str, expected: str) -> Fault:
+    return Fault(HEADER, name, kind, found, expected)

@@ -1,6 +1,7 @@
 """From a measured value to features: scaled, in bins or with hinges, and what cannot be."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,8 @@ def possible(values: Floats, column: Column) -> Mask:
     for factor in SLIPS:
         if high < factor * low:  # else the two units cannot be told apart
             larger = values * factor
-            found &= ~((values < low) & (larger >= low) & (larger <= high))
+            would_fit = (larger >= low) & (larger <= high)
+            found &= ~((values < low) & would_fit)
     return found
 
 
@@ -51,7 +53,11 @@ def limits(column: Column) -> tuple[float, float]:
     return least, high + margin
 
 
-def advice(values: Floats, impossible: Mask, column: Column) -> str:
+def advice(
+    values: Floats,
+    impossible: Mask,
+    column: Column,
+) -> str:
     """By which factor the first impossible value is off, if that explains it."""
     if not impossible.any():
         return ""
@@ -69,25 +75,31 @@ def spread(values: Floats, column: Column) -> Features:
     """A measured column's features; ``values`` lie in the range or are NaN."""
     low, high = column.range
     missing = np.isnan(values)
-    fill = (low + high) / 2 if column.fill is None else column.fill
+    middle = (low + high) / 2
+    fill = middle if column.fill is None else column.fill
     filled = np.where(missing, fill, values)
     if column.encoding == "bins":
         bins = np.searchsorted(column.knots, filled, side="right")
         hot = bins[:, None] == np.arange(len(column.knots) + 1)
-        hot[missing & (column.fill is None)] = False
-        return with_indicator(hot.astype(np.float32), missing, column)
+        if column.fill is None:
+            hot[missing] = False
+        return with_indicator(hot, missing, column)
     parts = [2 * (filled - low) / (high - low) - 1]
     for knot in column.knots:
         parts.append(np.maximum(filled - knot, 0) / (high - knot))
-    return with_indicator(
-        np.stack(parts, axis=1).astype(np.float32), missing, column
-    )
+    return with_indicator(np.stack(parts, axis=1), missing, column)
 
 
-def with_indicator(block: Features, missing: Mask, column: Column) -> Features:
-    if not column.indicator:
-        return block
-    return np.concatenate([block, missing[:, None].astype(np.float32)], axis=1)
+def with_indicator(
+    block: npt.NDArray[Any],
+    missing: Mask,
+    column: Column,
+) -> Features:
+    """``block`` as features, and whether the value is missing, if the column says so."""
+    parts = [block.astype(np.float32)]
+    if column.indicator:
+        parts.append(missing[:, None].astype(np.float32))
+    return np.concatenate(parts, axis=1)
 
 
 def _names(name: str, column: Column) -> list[str]:

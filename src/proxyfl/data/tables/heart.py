@@ -5,12 +5,11 @@ Detrano et al., American Journal of Cardiology 64 (1989). The label is whether a
 narrowed. Many values are missing outside Cleveland.
 """
 
-import hashlib
 from importlib import resources
 from pathlib import Path
 
 from proxyfl.data.dataset import Dataset
-from proxyfl.data.fetch import Remote, data_folder, fetch_all
+from proxyfl.data.fetch import Remote, data_folder, fetch_all, md5_of
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.schema import Schema
@@ -35,6 +34,8 @@ HOSPITALS = {
     ),
 }
 """The hospitals and their files."""
+
+_FILES = tuple(HOSPITALS.values())
 
 HEADER = (
     "age",
@@ -66,7 +67,7 @@ def find(directory: str | Path | None = None) -> Path | None:
     """The folder that holds the four files; None if there is none."""
     root = data_folder(directory)
     for folder in (root / "heart_disease", root):
-        if all((folder / remote.name).is_file() for remote in HOSPITALS.values()):
+        if all((folder / remote.name).is_file() for remote in _FILES):
             return folder
     return None
 
@@ -82,13 +83,12 @@ def load_heart_disease(
     folder = find(directory)
     if folder is None:
         folder = data_folder(directory) / "heart_disease"
-        fetch_all(
-            "heart_disease", tuple(HOSPITALS.values()), folder, download=download
-        )
-    for remote in HOSPITALS.values():
-        _check(folder / remote.name, remote)
+        fetch_all("heart_disease", _FILES, folder, download=download)
+    paths = [folder / remote.name for remote in _FILES]
+    for path, remote in zip(paths, _FILES, strict=True):
+        _check(path, remote)
     return load_tables(
-        [folder / remote.name for remote in HOSPITALS.values()],
+        paths,
         schema(),
         site_names=tuple(HOSPITALS),
         header=HEADER,
@@ -98,7 +98,7 @@ def load_heart_disease(
 
 
 def _check(path: Path, remote: Remote) -> None:
-    found = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    found = md5_of(path.read_bytes())
     if found != remote.md5:
         raise DataError(
             f"{path}: expected MD5 {remote.md5}, got {found}. Put the publisher's file in its "

@@ -6,28 +6,31 @@ Guarantees:
     * class i is the i-th class of the schema at every site, also where a site lacks some classes.
 """
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from proxyfl._validate import choice, number
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples
-from proxyfl.data.tables.encoding import encode, header_faults
-from proxyfl.data.tables.faults import HEADER, KINDS, SHOWN, Fault, Tally
-from proxyfl.data.tables.features import feature_names
+from proxyfl.data.tables.encoding import Codes, encode
+from proxyfl.data.tables.faults import (
+    KINDS,
+    SHOWN,
+    Fault,
+    Tally,
+    of_empty_columns,
+    of_header,
+)
+from proxyfl.data.tables.features import Mask, feature_names
 from proxyfl.data.tables.reading import Dialect, read
 from proxyfl.data.tables.schema import Schema, to_toml
 from proxyfl.data.tables.scratch import Scratch
 from proxyfl.errors import DataError
 from proxyfl.seeds import numpy_stream
-
-Codes = npt.NDArray[np.int64]
 
 FAULTS = {
     "refuse": "a file with faults is refused",
@@ -76,13 +79,13 @@ class Table:
     def notes(self) -> list[str]:
         """Notes for the user about how the file was read. A run keeps them, so they have counts and
         no value of any row."""
-        found = [f"{self.path.name}: {note}" for note in self.tally.notes()]
-        if self.tally.faults:
-            found.append(
-                f"{self.path.name}: {self.tally.skipped} of {self.tally.rows} rows left out; "
-                f"faults: {'; '.join(self.tally.counts())}"
-            )
-        return found
+        tally = self.tally
+        found = tally.notes()
+        if tally.faults:
+            faults = "; ".join(tally.counts())
+            left_out = f"{tally.skipped} of {tally.rows} rows left out"
+            found.append(f"{left_out}; faults: {faults}")
+        return [f"{self.path.name}: {note}" for note in found]
 
 
 def load_tables(
@@ -90,7 +93,6 @@ def load_tables(
     schema: Schema,
     *,
     tests: Sequence[Path] = (),
-    name: str | None = None,
     dialect: Dialect | None = None,
     faults: str = "refuse",
     test_fraction: float = 0.2,
@@ -106,14 +108,14 @@ def load_tables(
     choice("data.faults", faults, FAULTS, error=DataError)
     number("test_fraction", test_fraction, above=0, below=1, error=DataError)
     _check_files(files, tests)
-    named = dict(zip([path.stem for path in files], site_names, strict=False))
-
+    stems = [path.stem for path in files]
+    named = dict(zip(stems, site_names, strict=False))
     scratch = Scratch(len(feature_names(schema)))
     names = Names()
-
-    def table(path: Path) -> Table:
-        site = named.get(path.stem)
-        return read_file(
+    tables = []
+    notes = []
+    for path in (*files, *tests):
+        table = read_file(
             path,
             schema,
             scratch,
@@ -121,21 +123,18 @@ def load_tables(
             dialect,
             faults=faults,
             header=header,
-            site=site,
+            site=named.get(path.stem),
         )
-
-    train = [table(path) for path in files]
-    held = [table(path) for path in tests]
-    rows = _gathered([*train, *held], sum(map(len, train)), scratch, names)
+        tables.append(table)
+        notes += table.notes
+    trains = sum(map(len, tables[: len(files)]))
+    rows = _gathered(tables, trains, scratch, names)
     skipped, why = _in_two_places(rows, schema, faults)
-    notes = list(
-        itertools.chain.from_iterable(table.notes for table in (*train, *held))
-    )
     notes += why
     is_test = rows.held if tests else _drawn(rows, test_fraction, seed)
     training = np.flatnonzero(~is_test & ~skipped)
     testing = np.flatnonzero(is_test & ~skipped)
-    return _dataset(name or schema.name, schema, rows, training, testing, notes)
+    return _dataset(schema, rows, training, testing, notes)
 
 
 def read_file(
@@ -156,17 +155,18 @@ def read_file(
     found: list[Fault] = []
     for part in read(path, dialect, header=header):
         if not columns:
-            found = header_faults(schema, part.header)
+            found = of_header(schema, part.header)
             tally.add(found)
             _refuse_duplicates(path, found)
         encoded, in_rows = encode(schema, part, tally)
         tally.add(in_rows)
         scratch.add(encoded.x)
-        sites = encoded.site or itertools.repeat(site or path.stem, len(encoded.y))
+        sites = encoded.site or [site or path.stem] * len(encoded.y)
         of_sites = names.sites.of(sites)
         of_persons = names.persons.of(encoded.person)
         columns.append((encoded.y, of_sites, of_persons, encoded.rows))
-    tally.add(empty_columns(schema, tally, {fault.column for fault in found}))
+    known = {fault.column for fault in found}
+    tally.add(of_empty_columns(schema, tally, known))
     if faults == "refuse":
         tally.refuse(str(path))
     y, of_site, person, rows = map(np.concatenate, zip(*columns, strict=True))
@@ -174,20 +174,6 @@ def read_file(
         left = f": all {tally.skipped} were left out" if tally.skipped else ""
         raise DataError(f"{path}: expected rows, got none{left}.")
     return Table(path, y, of_site, person, rows, tally)
-
-
-def empty_columns(schema: Schema, tally: Tally, known: set[str]) -> list[Fault]:
-    """The columns that have no value in any row, but for those that a site may lack."""
-    found = []
-    for name, column in schema.features.items():
-        empty = tally.rows > 0 and tally.missing[name] == tally.rows
-        if empty and column.absent == "refuse" and name not in known:
-            found.append(
-                Fault(
-                    HEADER, name, "empty column", "no value", "at least one value"
-                )
-            )
-    return found
 
 
 @dataclass(frozen=True)
@@ -200,14 +186,16 @@ class _Rows:
     site_names: tuple[str, ...]
     person: Codes
     person_names: tuple[str, ...]
-    held: npt.NDArray[np.bool_]
+    held: Mask
     tables: Sequence[Table]
 
     def examples(self, rows: Codes) -> Examples:
         """The examples of these rows."""
-        y, person = torch.from_numpy(self.y), torch.from_numpy(self.person)
-        known = person if self.person_names else None
-        return self.scratch.examples(rows, y, known)
+        y = torch.from_numpy(self.y)
+        persons = None
+        if self.person_names:
+            persons = torch.from_numpy(self.person)
+        return self.scratch.examples(rows, y, persons)
 
     def place(self, i: int) -> str:
         """The place of row i."""
@@ -219,30 +207,41 @@ class _Rows:
 
 
 def _gathered(
-    tables: Sequence[Table], training: int, scratch: Scratch, names: Names
+    tables: Sequence[Table],
+    training: int,
+    scratch: Scratch,
+    names: Names,
 ) -> _Rows:
     y = np.concatenate([table.y for table in tables])
     site = np.concatenate([table.site for table in tables])
     person = np.concatenate([table.person for table in tables])
     if not len(person):  # without a column for them, each row is a person
         person = np.arange(len(y))
-    held = np.arange(len(y)) >= training
-    site_names, person_names = tuple(names.sites.known), tuple(names.persons.known)
-    return _Rows(scratch, y, site, site_names, person, person_names, held, tables)
+    return _Rows(
+        scratch=scratch,
+        y=y,
+        site=site,
+        site_names=tuple(names.sites.known),
+        person=person,
+        person_names=tuple(names.persons.known),
+        held=np.arange(len(y)) >= training,
+        tables=tables,
+    )
 
 
 def _in_two_places(
     rows: _Rows, schema: Schema, faults: str
-) -> tuple[npt.NDArray[np.bool_], list[str]]:
+) -> tuple[Mask, list[str]]:
     """Rows of persons at a second site, and training rows of persons who are in the test part; and
     notes of them."""
     if schema.person is None:
         return np.zeros(len(rows.y), dtype=bool), []
-    first = np.full(rows.person.max() + 1, -1, dtype=np.int64)
-    order = np.arange(len(rows.y))[::-1]
-    first[rows.person[order]] = rows.site[order]
-    elsewhere = rows.site != first[rows.person]
-    tested = np.isin(rows.person, rows.person[rows.held]) & ~rows.held
+    first_site = np.full(rows.person.max() + 1, -1, dtype=np.int64)
+    # backwards, so that a person's first row has the last word
+    first_site[rows.person[::-1]] = rows.site[::-1]
+    elsewhere = rows.site != first_site[rows.person]
+    of_tested = np.isin(rows.person, rows.person[rows.held])
+    tested = of_tested & ~rows.held
     notes = []
     for kind, found in (("two sites", elsewhere), ("two parts", tested)):
         if not found.any():
@@ -260,7 +259,7 @@ def _in_two_places(
     return elsewhere | tested, notes
 
 
-def _drawn(rows: _Rows, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
+def _drawn(rows: _Rows, fraction: float, seed: int) -> Mask:
     """The rows of the persons drawn for the test: of each site's persons a ``fraction``.
 
     A site has at least one person in each part; a site of one person trains."""
@@ -268,23 +267,23 @@ def _drawn(rows: _Rows, fraction: float, seed: int) -> npt.NDArray[np.bool_]:
     for site in range(len(rows.site_names)):
         mine = rows.site == site
         persons = np.unique(rows.person[mine])
-        tests = min(max(round(fraction * len(persons)), 1), len(persons) - 1)
-        chosen = numpy_stream(seed, "split", site).permutation(persons)[:tests]
-        drawn |= mine & np.isin(rows.person, chosen)
+        count = max(round(fraction * len(persons)), 1)
+        tests = min(count, len(persons) - 1)
+        shuffled = numpy_stream(seed, "split", site).permutation(persons)
+        drawn |= mine & np.isin(rows.person, shuffled[:tests])
     return drawn
 
 
 def _dataset(
-    name: str,
     schema: Schema,
     rows: _Rows,
     train: Codes,
     test: Codes,
     notes: list[str],
 ) -> Dataset:
-    _check_test(name, schema, rows.y[test])
+    _check_test(schema, rows.y[test])
     return Dataset(
-        name,
+        schema.name,
         train=rows.examples(train),
         test=rows.examples(test),
         classes=len(schema.label.classes),
@@ -300,18 +299,18 @@ def _dataset(
     )
 
 
-def _check_test(name: str, schema: Schema, y: Codes) -> None:
+def _check_test(schema: Schema, y: Codes) -> None:
     """Refuse a test part that can tell nothing apart."""
     classes = np.unique(y)
     if len(y) < 2:
         raise DataError(
-            f"{name}: expected at least two rows in the test part, got {len(y)}. Raise "
+            f"{schema.name}: expected at least two rows in the test part, got {len(y)}. Raise "
             "data.test_fraction, or give a larger test part."
         )
     if len(classes) < 2:
         only = schema.label.classes[int(classes[0])]
         raise DataError(
-            f"{name}: expected at least two classes in the test part, got {len(y)} rows of "
+            f"{schema.name}: expected at least two classes in the test part, got {len(y)} rows of "
             f"{only!r} only. Raise data.test_fraction, or give a larger test part."
         )
 

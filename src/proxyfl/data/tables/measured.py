@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from proxyfl.data.tables.encoding import each, number
+from proxyfl.data.tables import encoding
+from proxyfl.data.tables.features import Floats
 from proxyfl.data.tables.reading import Dialect, read
-from proxyfl.data.tables.schema import MISSING, canonical
+from proxyfl.data.tables.schema import MISSING
 from proxyfl.errors import DataError
 
 
@@ -18,38 +19,30 @@ def numbers(
     dialect: Dialect | None = None,
     *,
     person: str | None = None,
-) -> tuple[list[npt.NDArray[np.float64]], list[str]]:
+) -> tuple[list[Floats], list[str]]:
     """The columns ``names``, NaN where a cell has no number, and the person of each row."""
-    parts: list[list[npt.NDArray[np.float64]]] = [[] for _ in names]
+    blocks = []
     persons: list[str] = []
+    needed = [*names, person] if person else names
     for part in read(path, dialect):
-        for name in [*names, *([person] if person else [])]:
+        for name in needed:
             if name not in part.columns:
                 raise DataError(
                     f"{path}: no column {name!r}. Its columns: {', '.join(part.header)}."
                 )
-        for found, name in zip(parts, names, strict=True):
-            found.append(_values(part.columns[name], part.decimal))
+        block = []
+        for name in names:
+            texts = part.columns[name]
+            block.append(encoding.numbers(texts, part.decimal, MISSING))
+        blocks.append(np.array(block))
         if person is not None:
-            persons += [text.strip() for text in part.columns[person]]
-    return [np.concatenate(found) for found in parts], persons
+            persons += map(str.strip, part.columns[person])
+    values = np.concatenate(blocks, axis=1)
+    values[np.isinf(values)] = np.nan
+    return list(values), persons
 
 
 def first_of_each(persons: Sequence[str]) -> npt.NDArray[np.int64]:
     """The row in which each person occurs first."""
-    return np.sort(np.unique(np.array(persons), return_index=True)[1]).astype(
-        np.int64
-    )
-
-
-def _values(texts: Sequence[str], decimal: str) -> npt.NDArray[np.float64]:
-    def meaning(text: str) -> float:
-        return (
-            np.nan
-            if canonical(text) in MISSING
-            else number(text.replace(decimal, "."))
-        )
-
-    values = each(meaning, texts)
-    values[np.isinf(values)] = np.nan
-    return values
+    _, first = np.unique(np.array(persons), return_index=True)
+    return np.sort(first).astype(np.int64)

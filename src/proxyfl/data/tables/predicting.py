@@ -17,9 +17,9 @@ from torch import Tensor
 
 from proxyfl.data.files import read_table
 from proxyfl.data.tables import schema as schemas
-from proxyfl.data.tables.encoding import encode, header_faults
-from proxyfl.data.tables.faults import Tally
-from proxyfl.data.tables.reading import Dialect, read
+from proxyfl.data.tables.encoding import encode
+from proxyfl.data.tables.faults import Tally, of_header
+from proxyfl.data.tables.reading import read
 from proxyfl.errors import DataError
 
 
@@ -33,7 +33,10 @@ class NamedRows:
 
 
 def by_schema(
-    path: Path, text: str, *, ids: str | None = None, dialect: Dialect | None = None
+    path: Path,
+    text: str,
+    *,
+    ids: str | None = None,
 ) -> NamedRows:
     """The rows of ``path``, encoded by the schema in ``text``; label, site and person need not be
     there.
@@ -43,23 +46,21 @@ def by_schema(
     tally = Tally()
     blocks = []
     names: list[str] = []
-    for number, part in enumerate(read(path, dialect)):
+    for number, part in enumerate(read(path)):
         column = ids or (schema.person if schema.person in part.header else None)
         if number == 0:
             known = [name for name in part.header if name != ids]
-            tally.add(header_faults(schema, known, labelled=False))
+            tally.add(of_header(schema, known, labelled=False))
             _check_ids(path, ids, part.header)
         encoded, faults = encode(schema, part, tally, labelled=False)
         tally.add(faults)
         blocks.append(encoded.x)
-        names += (
-            part.rows.astype(str).tolist()
-            if column is None
-            else part.columns[column]
-        )
+        if column is None:
+            names += map(str, part.rows.tolist())
+        else:
+            names += part.columns[column]
     if tally.faults:
-        listed = "".join(f"\n  {line}" for line in tally.lines())
-        raise DataError(f"{path}: does not fit the model's schema.{listed}")
+        raise DataError(f"{path}: does not fit the model's schema.{tally.listed()}")
     x = np.concatenate(blocks)
     if not len(x):
         raise DataError(f"{path}: expected rows to predict from, got none.")
@@ -77,14 +78,15 @@ def by_name(
     frame = read_table(path)
     header = [str(name) for name in frame.columns]
     _check_ids(path, ids, header)
+    known = (*features, *others, ids)
     missing = [name for name in features if name not in header]
-    unknown = [name for name in header if name not in (*features, *others, ids)]
-    if missing or unknown:
-        problems = []
-        if missing:
-            problems.append(f"no column {', '.join(missing)}")
-        if unknown:
-            problems.append(f"unknown column {', '.join(unknown)}")
+    unknown = [name for name in header if name not in known]
+    problems = []
+    if missing:
+        problems.append(f"no column {', '.join(missing)}")
+    if unknown:
+        problems.append(f"unknown column {', '.join(unknown)}")
+    if problems:
         raise DataError(
             f"{path}: {'; '.join(problems)}. The model was trained on {', '.join(features)}."
         )
@@ -95,10 +97,14 @@ def by_name(
     if not np.isfinite(values).all():
         raise DataError(f"{path}: expected finite numbers, found NaN or infinity.")
     rows = range(len(frame)) if ids is None else frame[ids]
-    return NamedRows(torch.from_numpy(values), [str(row) for row in rows], ())
+    return NamedRows(torch.from_numpy(values), list(map(str, rows)), ())
 
 
-def _check_ids(path: Path, ids: str | None, header: Sequence[str]) -> None:
+def _check_ids(
+    path: Path,
+    ids: str | None,
+    header: Sequence[str],
+) -> None:
     if ids is not None and ids not in header:
         raise DataError(
             f"{path}: no column {ids!r} for the ids. Its columns: {', '.join(header)}."

@@ -16,7 +16,7 @@ import datetime
 import io
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,7 @@ def find(source: str | Sequence[str]) -> list[Path]:
             continue
         anchor = Path(path.anchor or ".")
         pattern = str(path.relative_to(anchor)) if path.anchor else str(path)
-        matching = sorted(
-            match for match in anchor.glob(pattern) if match.is_file()
-        )
+        matching = sorted(filter(Path.is_file, anchor.glob(pattern)))
         if not matching:
             raise DataError(f"{text}: no file matches (looked from {Path.cwd()}).")
         found += matching
@@ -109,7 +107,8 @@ def read(
         return _parquet(path, rows)
     if path.suffix == ".npz":
         return _npz(path, rows)
-    return _csv(path, recognise(path, dialect or Dialect()), tuple(header), rows)
+    recognised = recognise(path, dialect or Dialect())
+    return _csv(path, recognised, tuple(header), rows)
 
 
 def recognise(path: Path, asked: Dialect) -> Dialect:
@@ -150,7 +149,10 @@ def _encoding(path: Path) -> str:
 
 
 def _decodes(
-    decoder: codecs.IncrementalDecoder, block: bytes, *, final: bool = False
+    decoder: codecs.IncrementalDecoder,
+    block: bytes,
+    *,
+    final: bool = False,
 ) -> bool:
     try:
         decoder.decode(block, final)
@@ -164,11 +166,11 @@ def _separator(path: Path, encoding: str) -> str:
     best = "comma"
     best_score = (0, 0)
     for name, sign in SEPARATORS.items():
-        widths = [len(row) for row in _sample(path, encoding, sign)]
+        widths = list(map(len, _sample(path, encoding, sign)))
         if not widths:
             continue
         fields = widths[0]
-        agreeing = sum(width == fields for width in widths) if fields > 1 else 0
+        agreeing = widths.count(fields) if fields > 1 else 0
         if (agreeing, fields) > best_score:
             best = name
             best_score = (agreeing, fields)
@@ -179,9 +181,9 @@ def _decimal(path: Path, dialect: Dialect) -> str:
     if dialect.separator == "comma":
         return "point"
     rows = _sample(path, dialect.encoding, SEPARATORS[dialect.separator])
-    cells = [cell.strip() for cell in itertools.chain.from_iterable(rows)]
-    commas = [cell for cell in cells if _WITH_COMMA.fullmatch(cell)]
-    points = [cell for cell in cells if _WITH_POINT.fullmatch(cell)]
+    cells = list(map(str.strip, itertools.chain.from_iterable(rows)))
+    commas = list(filter(_WITH_COMMA.fullmatch, cells))
+    points = list(filter(_WITH_POINT.fullmatch, cells))
     if commas and points:
         raise DataError(
             f"{path}: has numbers with a comma ({commas[0]}) and with a point ({points[0]}), so "
@@ -197,7 +199,10 @@ def _sample(path: Path, encoding: str, separator: str) -> list[list[str]]:
 
 
 def _csv(
-    path: Path, dialect: Dialect, header: tuple[str, ...], size: int
+    path: Path,
+    dialect: Dialect,
+    header: tuple[str, ...],
+    size: int,
 ) -> Iterator[Part]:
     decimal = DECIMALS[dialect.decimal]
     with _opened(path, dialect.encoding) as file:
@@ -224,29 +229,34 @@ def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _part(
-    header: tuple[str, ...], start: int, block: list[list[str]], decimal: str
+    header: tuple[str, ...],
+    start: int,
+    block: list[list[str]],
+    decimal: str,
 ) -> Part:
     """A part from rows of cells. Blank lines are no rows, but count where rows are numbered."""
-    width = len(header)
-    numbers = np.arange(start, start + len(block), dtype=np.int64)
-    widths = np.fromiter(map(len, block), np.int64, len(block))
-    fits = widths == width
-    ragged = [
-        (int(numbers[i]), int(widths[i]))
-        for i in np.flatnonzero(~fits)
-        if widths[i]
-    ]
-    whole = block
-    if not fits.all():
-        whole = [block[i] for i in np.flatnonzero(fits)]
-    cells: list[Sequence[str]] = (
-        list(zip(*whole, strict=True)) if whole else [()] * width
-    )
+    whole = []
+    numbers = []
+    ragged = []
+    for number, row in enumerate(block, start):
+        if len(row) == len(header):
+            whole.append(row)
+            numbers.append(number)
+        elif row:
+            ragged.append((number, len(row)))
+    cells: Iterable[Sequence[str]] = zip(*whole, strict=True)
+    if not whole:
+        cells = [()] * len(header)
     columns = dict(zip(header, cells, strict=True))
-    return Part(header, numbers[fits], columns, decimal, tuple(ragged))
+    rows = np.array(numbers, dtype=np.int64)
+    return Part(header, rows, columns, decimal, tuple(ragged))
 
 
-def _rows(path: Path, file: io.TextIOBase, separator: str) -> Iterator[list[str]]:
+def _rows(
+    path: Path,
+    file: io.TextIOBase,
+    separator: str,
+) -> Iterator[list[str]]:
     reader = csv.reader(file, delimiter=separator)
     try:
         yield from reader
@@ -279,11 +289,8 @@ def _parquet(path: Path, size: int) -> Iterator[Part]:
         file = parquet.ParquetFile(path)
         header = tuple(file.schema_arrow.names)
         for batch in file.iter_batches(batch_size=size):
-            cells = [
-                [as_text(value) for value in column.to_pylist()]
-                for column in batch.columns
-            ]
-            yield _columns(header, start, cells)
+            columns = [column.to_pylist() for column in batch.columns]
+            yield _columns(header, start, columns)
             start += batch.num_rows
     except (OSError, ValueError) as problem:
         raise DataError(
@@ -305,19 +312,19 @@ def _npz(path: Path, size: int) -> Iterator[Part]:
     header = tuple(arrays)
     length = next(iter(lengths))[0]
     for first in range(0, max(length, 1), size):
-        cells = []
-        for array in arrays.values():
-            cells.append(
-                [as_text(value) for value in array[first : first + size].tolist()]
-            )
-        yield _columns(header, first + 2, cells)
+        some = slice(first, first + size)
+        columns = [array[some].tolist() for array in arrays.values()]
+        yield _columns(header, first + 2, columns)
 
 
 def _columns(
-    header: tuple[str, ...], start: int, cells: Sequence[Sequence[str]]
+    header: tuple[str, ...],
+    start: int,
+    columns: Sequence[Sequence[Any]],
 ) -> Part:
-    rows = np.arange(start, start + len(cells[0]), dtype=np.int64)
-    return Part(header, rows, dict(zip(header, cells, strict=True)))
+    rows = np.arange(start, start + len(columns[0]), dtype=np.int64)
+    texts = [list(map(as_text, values)) for values in columns]
+    return Part(header, rows, dict(zip(header, texts, strict=True)))
 
 
 def as_text(value: Any) -> str:

@@ -20,14 +20,15 @@ The features follow the order of the columns in the schema, whatever their order
 """
 
 import dataclasses
-import hashlib
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxyfl import _settings
+from proxyfl._files import short_hash
 from proxyfl._validate import choice, number
 from proxyfl.errors import ConfigError
 
@@ -115,9 +116,8 @@ class Column:
     @property
     def is_measured(self) -> bool:
         """True if the column becomes one number on a range, as a number or as an interval."""
-        return self.type == "number" or (
-            self.type == "date" and self.until is not None
-        )
+        is_interval = self.type == "date" and self.until is not None
+        return self.type == "number" or is_interval
 
     @property
     def is_feature(self) -> bool:
@@ -196,11 +196,10 @@ class Schema:
         end = column.until
         if end is None or is_date(end):
             return
-        known = [
-            k
-            for k, other in self.columns.items()
-            if other.type == "date" and k != name
-        ]
+        known = []
+        for other, its in self.columns.items():
+            if its.type == "date" and other != name:
+                known.append(other)
         if end not in known:
             raise ConfigError(
                 f"columns.{name}.until: expected a date such as 2020-12-31 or another column of "
@@ -210,11 +209,11 @@ class Schema:
     @property
     def features(self) -> dict[str, Column]:
         """The columns that models see, in order."""
-        return {
-            name: column
-            for name, column in self.columns.items()
-            if column.is_feature
-        }
+        found = {}
+        for name, column in self.columns.items():
+            if column.is_feature:
+                found[name] = column
+        return found
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -225,7 +224,7 @@ class Schema:
     @property
     def fingerprint(self) -> str:
         """A short checksum by which sites see that they use the same schema."""
-        return hashlib.sha256(to_toml(self).encode()).hexdigest()[:16]
+        return short_hash(to_toml(self).encode())
 
 
 def read(path: Path) -> Schema:
@@ -247,7 +246,11 @@ def to_toml(schema: Schema) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _block(title: str, table: Any, skip: tuple[str, ...] = ()) -> str:
+def _block(
+    title: str,
+    table: Any,
+    skip: tuple[str, ...] = (),
+) -> str:
     lines = [title] if title else []
     for item in dataclasses.fields(table):
         value = getattr(table, item.name)
@@ -258,10 +261,7 @@ def _block(title: str, table: Any, skip: tuple[str, ...] = ()) -> str:
 
 def is_date(text: str) -> bool:
     """True if ``text`` has the form of 2020-12-31."""
-    parts = text.split("-")
-    return [len(part) for part in parts] == [4, 2, 2] and all(
-        part.isdecimal() for part in parts
-    )
+    return re.fullmatch(r"\d{4}-\d\d-\d\d", text) is not None
 
 
 def canonical(text: str) -> str:
@@ -274,7 +274,9 @@ def canonical(text: str) -> str:
 
 
 def check_names(
-    where: str, names: tuple[str, ...], written: tuple[tuple[str, ...], ...] = ()
+    where: str,
+    names: tuple[str, ...],
+    written: tuple[tuple[str, ...], ...] = (),
 ) -> None:
     """Raise ConfigError unless ``names`` are distinct and ``written`` tells each from the rest."""
     if not names:
@@ -283,9 +285,9 @@ def check_names(
         raise ConfigError(
             f"Expected ways of writing for each of the {len(names)} {where}, got {len(written)}."
         )
-    if len({canonical(name) for name in names}) < len(names):
+    if len(set(map(canonical, names))) < len(names):
         raise ConfigError(f"Expected distinct {where}, got {list(names)}.")
-    spellings = [canonical(text) for text in itertools.chain.from_iterable(written)]
+    spellings = list(map(canonical, itertools.chain.from_iterable(written)))
     twice = sorted({text for text in spellings if spellings.count(text) > 1})
     if twice:
         raise ConfigError(
@@ -328,17 +330,12 @@ def _check_range(column: Column) -> None:
         raise ConfigError(
             f"Expected a range from low to high, got [{low:g}, {high:g}]."
         )
-    if column.possible and len(column.possible) != 2:
+    possible = column.possible
+    if possible and len(possible) != 2:
+        raise ConfigError(f"Expected possible = [low, high], got {list(possible)}.")
+    if possible and not possible[0] <= low < high <= possible[1]:
         raise ConfigError(
-            f"Expected possible = [low, high], got {list(column.possible)}."
-        )
-    if (
-        column.possible
-        and not column.possible[0] <= low < high <= column.possible[1]
-    ):
-        raise ConfigError(
-            f"Expected possible around the range, got {list(column.possible)} and "
-            f"{list(column.range)}."
+            f"Expected possible around the range, got {list(possible)} and {list(column.range)}."
         )
     if column.fill is not None:
         number("fill", column.fill, at_least=low, at_most=high)

@@ -43,18 +43,22 @@ class Scratch:
             self._write()
 
     def examples(
-        self, kept: npt.NDArray[np.int64], labels: Tensor, groups: Tensor | None
+        self,
+        kept: npt.NDArray[np.int64],
+        labels: Tensor,
+        groups: Tensor | None,
     ) -> Examples:
         """The rows ``kept``, with the labels and persons of all rows."""
         rows = torch.from_numpy(kept)
         if self._file is None:
-            x = np.concatenate(self._parts)
+            x = torch.from_numpy(np.concatenate(self._parts)[kept])
             persons = None if groups is None else groups[rows]
-            return InMemory(torch.from_numpy(x[kept]), labels[rows], persons)
+            return InMemory(x, labels[rows], persons)
         self._file.seek(0)
         self._file.write(_header(self.rows, self.width))
         self._file.flush()
-        return Subset(MemoryMapped(Path(self._file.name), labels, groups), rows)
+        everything = MemoryMapped(Path(self._file.name), labels, groups)
+        return Subset(everything, rows)
 
     def _write(self) -> None:
         if self._file is None:
@@ -82,4 +86,5 @@ def _header(rows: int, width: int) -> bytes:
     shape = f"({rows}, {width})"
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}"
     start = b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little")
-    return start + text.ljust(_HEADER - 11).encode() + b"\n"
+    padded = text.ljust(_HEADER - 11) + "\n"
+    return start + padded.encode()

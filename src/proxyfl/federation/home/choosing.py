@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -74,14 +73,18 @@ def choose(
     seed: int = 0,
 ) -> Home:
     """The model to keep: ``alone`` without a proxy, otherwise by the rule of the module."""
-    at_hand = _Local.of(examples, classes, received, balance, seed)
-    tried = candidates(spec)
-    judged = [_alone(candidate, at_hand) for candidate in tried]
-    place = min(range(len(judged)), key=lambda i: judged[i].loss)
-    alone = judged[place]
+    at_hand = _Local.of(
+        examples,
+        classes,
+        received,
+        balance,
+        seed,
+    )
+    judged = [(_alone(each, at_hand), each) for each in candidates(spec)]
+    alone, own = min(judged, key=lambda pair: pair[0].loss)
     if received is None:
         return at_hand.fitted(alone, None)
-    listening = list(_sums(tried[place], at_hand))
+    listening = list(_sums(own, at_hand))
     if len(at_hand.y) < FEW * classes:
         listening = [found for found in listening if found.fit is not None]
     lacks_a_class = len(np.unique(at_hand.y)) < classes
@@ -91,7 +94,8 @@ def choose(
     if lacks_a_class:
         return at_hand.fitted(best, received)
     difference = best.losses - alone.losses
-    error = float(difference.std()) / math.sqrt(len(difference))
+    deviation = float(difference.std())
+    error = deviation / math.sqrt(len(difference))
     kept = alone if difference.mean() > SURE * error else best
     return at_hand.fitted(kept, received)
 
@@ -124,16 +128,17 @@ class _Local:
         persons = None if groups is None else groups.cpu().numpy()
         proxy = np.zeros((len(y), classes))
         if received is not None:
+            received.cpu().eval()
             with torch.no_grad():
-                proxy = received.cpu().eval()(inputs).double().numpy()
+                proxy = received(inputs).double().numpy()
         return cls(
-            inputs.flatten(1).double().numpy(),
-            y,
-            classes,
-            proxy,
-            balance,
-            list(_folds(y, persons, seed)),
-            seed,
+            x=inputs.flatten(1).double().numpy(),
+            y=y,
+            classes=classes,
+            proxy=proxy,
+            balance=balance,
+            folds=list(_folds(y, persons, seed)),
+            seed=seed,
         )
 
     @property
@@ -147,8 +152,9 @@ class _Local:
         logits = np.zeros((len(self.y), self.classes))
         for fitting, judging in self.folds:
             model = self._fit(fit, fitting)
+            x = torch.from_numpy(self.x[judging])
             with torch.no_grad():
-                part = model(torch.from_numpy(self.x[judging]).float())
+                part = model(x.float())
             logits[judging] = part.double().numpy()
         return logits
 
@@ -169,24 +175,45 @@ class _Local:
         if self.balance.weights:
             weights = np.array(self.balance.weights)[y]
         if isinstance(fit, Candidate):
-            return fit.fit(x, y, self.classes, weights, self.seed)
+            return fit.fit(
+                x,
+                y,
+                self.classes,
+                weights,
+                self.seed,
+            )
         offset = self.proxy[rows] + self.shift
-        return softmax_fit(x, y, self.classes, fit, offset=offset, weights=weights)
+        return softmax_fit(
+            x,
+            y,
+            self.classes,
+            fit,
+            offset=offset,
+            weights=weights,
+        )
 
     def fitted(self, found: _Judged, received: nn.Module | None) -> Home:
         """The model that is kept, fitted on all of the client's examples."""
         own = None
+        everyone = np.arange(len(self.y))
         if found.fit is not None:
-            own = self._fit(found.fit, np.arange(len(self.y)))
-        is_own = isinstance(found.fit, Candidate)
-        shift = torch.from_numpy(self.shift if is_own else self.shift * 0).float()
-        listens = received if found.weights[1] else None
-        return Home(found.name, own, listens, found.weights, shift)
+            own = self._fit(found.fit, everyone)
+        shift = self.shift
+        if not isinstance(found.fit, Candidate):
+            shift = shift * 0
+        return Home(
+            found.name,
+            own,
+            received=received if found.weights[1] else None,
+            weights=found.weights,
+            shift=torch.from_numpy(shift).float(),
+        )
 
 
 def _alone(candidate: Candidate, at_hand: _Local) -> _Judged:
+    name = f"alone ({candidate.name})"
     losses = _losses(at_hand.out_of_fold(candidate), at_hand.y)
-    return _Judged(f"alone ({candidate.name})", candidate, (1.0, 0.0), losses)
+    return _Judged(name, candidate, (1.0, 0.0), losses)
 
 
 def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
@@ -203,9 +230,10 @@ def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
 
 def _residuals(at_hand: _Local) -> Iterator[_Judged]:
     for penalty in RESIDUAL_PENALTIES:
+        name = f"residual, penalty {penalty:g}"
         logits = at_hand.out_of_fold(penalty) + at_hand.proxy
         losses = _losses(logits, at_hand.y)
-        yield _Judged(f"residual, penalty {penalty:g}", penalty, (1.0, 1.0), losses)
+        yield _Judged(name, penalty, (1.0, 1.0), losses)
 
 
 def _losses(logits: Array, y: Labels) -> Array:
@@ -223,23 +251,33 @@ def _losses(logits: Array, y: Labels) -> Array:
     def losses(theta: Array) -> Array:
         fitted = theta[0] * z + theta[1:]
         top = fitted.max(1)
-        total = top + np.log(np.exp(fitted - top[:, None]).sum(1))
+        powers = np.exp(fitted - top[:, None])
+        total = top + np.log(powers.sum(1))
         each: Array = total - fitted[rows, target]
         return each
 
     def mean(theta: Array) -> float:
         # a scale below zero would turn a model's opinion around
-        return float(losses(theta).mean()) + 1e-4 * float((theta[1:] ** 2).sum())
+        penalty = float((theta[1:] ** 2).sum())
+        return float(losses(theta).mean()) + 1e-4 * penalty
 
     start = np.zeros(1 + len(seen))
     start[0] = 1.0
-    limits = [(0.0, None), *[(None, None)] * len(seen)]
-    found = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
+    limits: list[tuple[float | None, None]] = [(None, None)] * len(start)
+    limits[0] = (0.0, None)
+    found = optimize.minimize(
+        mean,
+        start,
+        method="L-BFGS-B",
+        bounds=limits,
+    )
     return losses(found.x)
 
 
 def _folds(
-    y: Labels, persons: npt.NDArray[np.int64] | None, seed: int
+    y: Labels,
+    persons: Labels | None,
+    seed: int,
 ) -> Iterator[tuple[Labels, Labels]]:
     """Persons in folds, drawn class by class so that rare classes are in as many as they can."""
     generator = np.random.default_rng(seed)
@@ -248,9 +286,11 @@ def _folds(
     fold = np.empty(len(first), dtype=np.int64)
     begin = 0
     for label in np.unique(y):
-        members = generator.permutation(np.flatnonzero(y[first] == label))
-        fold[members] = (begin + np.arange(len(members))) % FOLDS
-        begin += len(members)
+        of_label = np.flatnonzero(y[first] == label)
+        members = generator.permutation(of_label)
+        end = begin + len(members)
+        fold[members] = np.arange(begin, end) % FOLDS
+        begin = end
     of_example = fold[person.ravel()]
     for number in range(FOLDS):
         judging = np.flatnonzero(of_example == number)

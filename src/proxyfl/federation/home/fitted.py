@@ -51,7 +51,7 @@ class Fitted:
 
     @property
     def shared(self) -> nn.Module:
-        return self._proxy.model
+        return self._proxy.shared
 
     @property
     def _proxy(self) -> Single:
@@ -67,7 +67,7 @@ class Fitted:
         if self._single is None or self.received is None:
             return Losses()
         # as in ``Mutual``: what the exchange gave is what the round begins with
-        self.received.load_state_dict(self._single.model.state_dict())
+        self.received.load_state_dict(self._single.shared.state_dict())
         return self._single.train(round, steps)
 
     def adopt(self, theta: Tensor) -> None:
@@ -84,7 +84,9 @@ class Fitted:
                 seed=self._seed,
             )
         found: dict[Role, nn.Module] = {"private": self._private}
-        return found if self._single is None else found | self._single.models()
+        if self._single is not None:
+            found |= self._single.models()
+        return found
 
     def state(self) -> State:
         if self._single is None or self.received is None:

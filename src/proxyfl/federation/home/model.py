@@ -51,7 +51,12 @@ class Home(nn.Module):
         own: Tensor = self.own(x.flatten(1)) - self.shift
         if self.received is None:
             return own * own_weight
-        return combined(own, self._received(x), own_weight, proxy_weight)
+        return combined(
+            own,
+            self._received(x),
+            own_weight,
+            proxy_weight,
+        )
 
     def about(self) -> dict[str, Any]:
         """What a file must say of it beside the tensors; see ``rebuilt``."""
@@ -83,21 +88,30 @@ def rebuilt(
         proxy.load_state_dict(below(tensors, "received."))
         received = proxy
     weights = (own_weight, proxy_weight)
-    return Home(about["name"], own, received, weights, tensors["shift"])
+    return Home(
+        about["name"],
+        own,
+        received,
+        weights,
+        tensors["shift"],
+    )
 
 
 def combined(
-    own: Tensor, received: Tensor, own_weight: float, proxy_weight: float
+    own: Tensor,
+    received: Tensor,
+    own_weight: float,
+    proxy_weight: float,
 ) -> Tensor:
     """The weighted sum of logits. A class that ``own`` has never seen keeps the probability that
     the proxy gives it; the rest is divided among the others by the sum."""
+    both = own_weight * own + proxy_weight * received
     unseen = own[:1] <= UNSEEN / 2
     if not unseen.any():
-        return own_weight * own + proxy_weight * received
+        return both
     hidden = unseen.expand_as(own)
-    both = (own_weight * own + proxy_weight * received).masked_fill(
-        hidden, -math.inf
-    )
-    left = received.masked_fill(hidden, -math.inf).logsumexp(1, keepdim=True)
+    both = both.masked_fill(hidden, -math.inf)
+    seen = received.masked_fill(hidden, -math.inf)
+    left = seen.logsumexp(1, keepdim=True)
     spread = both - both.logsumexp(1, keepdim=True) + left
     return torch.where(hidden, received, spread)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy import fft, signal
 
 Floats = NDArray[np.float64]
+Spectrum = NDArray[np.complex128]
 Part = tuple[float, float, int]
 """Sampling rate, noise multiplier, number of steps."""
 
@@ -61,9 +62,8 @@ def interval_for(expected_epsilon: float, smallest_noise: float) -> float:
         expected_epsilon / _INTERVALS_PER_EPSILON,
         _step_range(smallest_noise) / _INTERVALS_PER_STEP,
     )
-    return INTERVAL * 2.0 ** max(
-        -_MOST_HALVINGS, math.floor(math.log2(wanted / INTERVAL))
-    )
+    doublings = math.floor(math.log2(wanted / INTERVAL))
+    return INTERVAL * 2.0 ** max(-_MOST_HALVINGS, doublings)
 
 
 def _step_range(noise: float) -> float:
@@ -72,19 +72,30 @@ def _step_range(noise: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def epsilon(parts: tuple[Part, ...], delta: float, interval: float) -> float:
+def epsilon(
+    parts: tuple[Part, ...],
+    delta: float,
+    interval: float,
+) -> float:
     """The smallest epsilon at ``delta`` that the composed distributions prove; infinite if they
     prove none.
 
     Raises ``OverflowError`` if the grid would be unreasonably large.
     """
+    removed = _epsilon_one_way(parts, 0, delta, interval)
     # Without sampling, removing and adding an example lose equally much.
-    ways = (0, 1) if any(rate < 1 for rate, _, _ in parts) else (0,)
-    return max(_epsilon_one_way(parts, way, delta, interval) for way in ways)
+    if all(rate == 1 for rate, _, _ in parts):
+        return removed
+    added = _epsilon_one_way(parts, 1, delta, interval)
+    return max(removed, added)
 
 
 @lru_cache(maxsize=32)
-def _one_step(rate: float, noise: float, interval: float) -> tuple[_Loss, _Loss]:
+def _one_step(
+    rate: float,
+    noise: float,
+    interval: float,
+) -> tuple[_Loss, _Loss]:
     """One step's loss in both directions: an example removed, and one added."""
     if _step_range(noise) / interval > _LARGEST_WINDOW:
         raise OverflowError(
@@ -100,67 +111,78 @@ def _one_step(rate: float, noise: float, interval: float) -> tuple[_Loss, _Loss]
     # are the only private names used, and the tests hold the results against the library's own
     # composition.
     removed = _loss(step._pmf_remove.to_dense_pmf(), interval)
-    return removed, removed if rate == 1 else _loss(
-        step._pmf_add.to_dense_pmf(), interval
-    )
+    if rate == 1:
+        return removed, removed
+    return removed, _loss(step._pmf_add.to_dense_pmf(), interval)
 
 
 def _loss(pmf: pld_pmf.DensePLDPmf, interval: float) -> _Loss:
     """The part of the library's distributions that this module needs."""
-    probabilities = np.maximum(np.asarray(pmf._probs, dtype=np.float64), 0.0)
+    found = np.asarray(pmf._probs, dtype=np.float64)
+    probabilities = np.maximum(found, 0.0)
     first = int(pmf._lower_loss)
-    losses: Floats = (
-        first + np.arange(len(probabilities), dtype=np.float64)
-    ) * interval
+    places = first + np.arange(len(probabilities), dtype=np.float64)
+    losses: Floats = places * interval
     present = probabilities > 0
-    logs, at = np.log(probabilities[present]), losses[present]
+    logs = np.log(probabilities[present])
+    at = losses[present]
     up = np.array([_log_sum_exp(logs + t * at) for t in _MOMENTS])
     down = np.array([_log_sum_exp(logs - t * at) for t in _MOMENTS])
     # What rounding took from the total is counted where it hurts most.
-    infinite = max(float(pmf._infinity_mass), 1.0 - float(probabilities.sum()))
+    lost = 1.0 - float(probabilities.sum())
+    infinite = max(float(pmf._infinity_mass), lost)
     return _Loss(first, probabilities, infinite, up, down)
 
 
 def _log_sum_exp(x: Floats) -> float:
     top = float(x.max())
-    return top + math.log(float(np.exp(x - top).sum()))
+    scaled = float(np.exp(x - top).sum())
+    return top + math.log(scaled)
 
 
 @lru_cache(maxsize=8)
 def _spectrum(
-    rate: float, noise: float, interval: float, way: int, size: int
-) -> NDArray[np.complex128]:
+    rate: float,
+    noise: float,
+    interval: float,
+    way: int,
+    size: int,
+) -> Spectrum:
     """The Fourier transform of one step's loss, kept for the next query over a window of the same
     ``size``."""
-    return np.asarray(
-        fft.rfft(_one_step(rate, noise, interval)[way].probabilities, size)
-    )
+    step = _one_step(rate, noise, interval)[way]
+    return np.asarray(fft.rfft(step.probabilities, size))
 
 
 def _epsilon_one_way(
-    parts: Sequence[Part], way: int, delta: float, interval: float
+    parts: Sequence[Part],
+    way: int,
+    delta: float,
+    interval: float,
 ) -> float:
-    steps = [(_one_step(rate, noise, interval)[way], n) for rate, noise, n in parts]
+    steps = []
+    for rate, noise, n in parts:
+        loss = _one_step(rate, noise, interval)[way]
+        steps.append((loss, n))
     tail = _TAIL_SHARE * delta
     low, high = _window(steps, tail, interval)
+    width = high - low + 1
+    longest = max(width, *(len(loss.probabilities) for loss, _ in steps))
     # Powers of two, so that the next query finds the transforms of this one.
-    size = 2 ** math.ceil(
-        math.log2(
-            max(high - low + 1, *(len(loss.probabilities) for loss, _ in steps))
-        )
-    )
+    size = 2 ** math.ceil(math.log2(longest))
     if size > _LARGEST_WINDOW:
         raise OverflowError(
             f"The composition needs {size} intervals of {interval}."
         )
     product = np.ones(size // 2 + 1, dtype=np.complex128)
     for rate, noise, n in parts:
-        product *= _power(_spectrum(rate, noise, interval, way, size), n)
+        spectrum = _spectrum(rate, noise, interval, way, size)
+        product *= _power(spectrum, n)
     origin = sum(n * loss.first for loss, n in steps)
-    probabilities = np.roll(fft.irfft(product, size), -((low - origin) % size))[
-        : high - low + 1
-    ]
-    infinite = -math.expm1(sum(n * math.log1p(-loss.infinite) for loss, n in steps))
+    composed = fft.irfft(product, size)
+    probabilities = np.roll(composed, -((low - origin) % size))[:width]
+    log_finite = sum(n * math.log1p(-loss.infinite) for loss, n in steps)
+    infinite = -math.expm1(log_finite)
     rounding = _ROUNDING_PER_STEP * sum(n for _, n in steps)
     return _solve(
         low * interval,
@@ -172,26 +194,35 @@ def _epsilon_one_way(
 
 
 def _window(
-    steps: Sequence[tuple[_Loss, int]], tail: float, interval: float
+    steps: Sequence[tuple[_Loss, int]],
+    tail: float,
+    interval: float,
 ) -> tuple[int, int]:
     """Grid indices between which all but ``tail`` of the composed loss lies (Chernoff, half of it
     on each side)."""
     slack = math.log(2 / tail)
-    up = (sum(n * loss.log_moments_up for loss, n in steps) + slack) / _MOMENTS
-    down = -(sum(n * loss.log_moments_down for loss, n in steps) + slack) / _MOMENTS
-    lowest = sum(n * loss.first for loss, n in steps)
-    highest = sum(
-        n * (loss.first + len(loss.probabilities) - 1) for loss, n in steps
-    )
-    low = max(lowest, math.floor(float(np.max(down)) / interval))
-    return low, max(low, min(highest, math.ceil(float(np.min(up)) / interval)))
+    moments_up = sum(n * loss.log_moments_up for loss, n in steps)
+    moments_down = sum(n * loss.log_moments_down for loss, n in steps)
+    up = (moments_up + slack) / _MOMENTS
+    down = -(moments_down + slack) / _MOMENTS
+    lowest = 0
+    highest = 0
+    for loss, n in steps:
+        lowest += n * loss.first
+        highest += n * (loss.first + len(loss.probabilities) - 1)
+    down_to = float(np.max(down)) / interval
+    up_to = float(np.min(up)) / interval
+    low = max(lowest, math.floor(down_to))
+    high = min(highest, math.ceil(up_to))
+    return low, max(low, high)
 
 
-def _power(base: NDArray[np.complex128], n: int) -> NDArray[np.complex128]:
+def _power(base: Spectrum, n: int) -> Spectrum:
     """base^n by squaring: several times faster than NumPy's complex power."""
     # What is below this has no weight in the sum, and its powers would become slow subnormal
     # numbers.
-    square, result = base.copy(), np.ones_like(base)
+    square = base.copy()
+    result = np.ones_like(base)
     while True:
         square[np.abs(square) < 1e-60] = 0.0
         if n & 1:
@@ -217,10 +248,13 @@ def _solve(
     # are.
     descending = probabilities[::-1]
     mass = infinite + np.cumsum(descending)
-    discounted = signal.lfilter([1.0], [1.0, -math.exp(-interval)], descending)
+    discount = math.exp(-interval)
+    discounted = signal.lfilter([1.0], [1.0, -discount], descending)
     too_much = mass - discounted > delta
-    i = (int(np.argmax(too_much)) if too_much.any() else len(mass)) - 1
+    end = int(np.argmax(too_much)) if too_much.any() else len(mass)
+    i = end - 1
     if mass[i] <= delta:
         return 0.0
-    loss = first + (len(mass) - 1 - i) * interval
-    return max(0.0, loss + math.log((mass[i] - delta) / discounted[i]))
+    loss = first + (len(mass) - end) * interval
+    surplus = (mass[i] - delta) / discounted[i]
+    return max(0.0, loss + math.log(surplus))

@@ -52,13 +52,13 @@ def per_step(
 
     Guarantees: at most the RDP of the same noise without sampling; non-decreasing in the order up
     to rounding."""
-    unsampled = np.array(orders) / (2 * noise_multiplier**2)
-    if sampling_rate == 1 or noise_multiplier < _SMALLEST_NOISE:
-        values = unsampled
-    else:
+    a = np.array(orders)
+    values = a / (2 * noise_multiplier**2)
+    if sampling_rate < 1 and noise_multiplier >= _SMALLEST_NOISE:
         logs = [_log_a(sampling_rate, noise_multiplier, order) for order in orders]
         # Sampling never costs privacy, so rounding must not make it appear to.
-        values = np.minimum(np.array(logs) / (np.array(orders) - 1), unsampled)
+        sampled = np.array(logs) / (a - 1)
+        values = np.minimum(sampled, values)
     values.flags.writeable = False
     return values
 
@@ -78,7 +78,8 @@ def epsilon(
         total += steps * per_step(rate, noise, orders)
     if not total.any():
         return 0.0
-    return float(compute_epsilon(orders, total.tolist(), delta)[0])
+    value, _ = compute_epsilon(orders, total.tolist(), delta)
+    return float(value)
 
 
 def _log_a(q: float, s: float, a: float) -> float:
@@ -86,10 +87,13 @@ def _log_a(q: float, s: float, a: float) -> float:
     spacing = min(s / 32, s * s / 2)
     # The integrand has a mode at 0 and one at a.
     z = np.arange(-_REACH * s, a + _REACH * s, spacing)
-    log_density = -(z**2) / (2 * s * s) - math.log(s * math.sqrt(2 * math.pi))
-    terms = log_density + _log_excess(q, a, (2 * z - 1) / (2 * s * s))
+    norm = s * math.sqrt(2 * math.pi)
+    log_density = -(z**2) / (2 * s * s) - math.log(norm)
+    x = (2 * z - 1) / (2 * s * s)
+    terms = log_density + _log_excess(q, a, x)
     top = float(terms.max())
-    log_integral = top + math.log(float(np.exp(terms - top).sum()) * spacing)
+    scaled = float(np.exp(terms - top).sum()) * spacing
+    log_integral = top + math.log(scaled)
     return float(np.logaddexp(0.0, log_integral))
 
 
@@ -101,14 +105,16 @@ def _log_excess(q: float, a: float, x: Floats) -> Floats:
     u = q * np.expm1(x[~large])
     direct = np.expm1(a * np.log1p(u)) - a * u
     series = a * (a - 1) / 2 * u * u * (1 + (a - 2) / 3 * u)
+    small = a * np.abs(u) < _SERIES_BELOW
+    excess = np.where(small, series, direct)
     with np.errstate(divide="ignore"):
-        out[~large] = np.log(
-            np.where(a * np.abs(u) < _SERIES_BELOW, series, direct)
-        )
+        out[~large] = np.log(excess)
     big = x[large]
-    log_power = a * np.logaddexp(math.log1p(-q), math.log(q) + big)
+    log_qx = math.log(q) + big
+    log_power = a * np.logaddexp(math.log1p(-q), log_qx)
     # 1 + a u = (1 - a q) + a q e^x; for u > 1 it is positive, and it is smaller than (1 + u)^a.
-    log_u = math.log(q) + big + np.log1p(-np.exp(-big))
+    log_u = log_qx + np.log1p(-np.exp(-big))
     log_linear = np.logaddexp(0.0, math.log(a) + log_u)
-    out[large] = log_power + np.log1p(-np.exp(log_linear - log_power))
+    ratio = np.exp(log_linear - log_power)
+    out[large] = log_power + np.log1p(-ratio)
     return out

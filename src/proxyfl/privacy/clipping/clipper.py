@@ -46,7 +46,11 @@ class Clipper:
     first call, on made-up inputs of the same shape."""
 
     def __init__(
-        self, model: nn.Module, *, wide: bool = False, at_once: int | None = None
+        self,
+        model: nn.Module,
+        *,
+        wide: bool = False,
+        at_once: int | None = None,
     ) -> None:
         self.model = model
         self._at_once = at_once
@@ -141,7 +145,12 @@ class Clipper:
             self._add_up(terms, norms.where(finite, 0.0), clip_norm)
             return Clipped(self._flat, float(losses[finite].sum()), norms[finite])
 
-    def _add_up(self, terms: list[Term], norms: Tensor, clip_norm: float) -> None:
+    def _add_up(
+        self,
+        terms: list[Term],
+        norms: Tensor,
+        clip_norm: float,
+    ) -> None:
         """Eq. (7): sum_i g_i / max(1, |g_i| / C), with a C that is ``_SLACK`` shorter."""
         limits = torch.finfo(self._dtype)
         shorter = clip_norm / (1 + _SLACK * limits.eps)

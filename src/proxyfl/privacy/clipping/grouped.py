@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from proxyfl.privacy.terms.term import Materialised, Term
+from proxyfl.privacy.terms.term import Materialised, Term, by_example
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class Groups:
 
     def added_up(self, values: Tensor) -> Tensor:
         """For (groups * records, ...) the weighted sum over each group: (groups, ...)."""
-        shape = values.shape[1:]
-        weights = self.weights.to(values.dtype).view(-1, *[1] * len(shape))
-        return (values * weights).view(-1, self.records, *shape).sum(1)
+        weights = self.weights.to(values.dtype)
+        scaled = values * by_example(weights, values)
+        by_group = scaled.view(-1, self.records, *values.shape[1:])
+        return by_group.sum(1)
 
     def terms(self, terms: list[Term]) -> list[Term]:
         """The groups' gradients from those of the rows."""
@@ -60,7 +61,9 @@ class Piece:
 
 
 def pieces(
-    records: int, sizes: Tensor | None, at_once: int | None
+    records: int,
+    sizes: Tensor | None,
+    at_once: int | None,
 ) -> Iterator[Piece]:
     """A batch of ``records`` rows in pieces of at most ``at_once`` rows, but one group at least.
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.rowwise.axes import BATCH, Rows, Times
+from proxyfl.privacy.terms import convolutions
 from proxyfl.privacy.terms.product import Product
 from proxyfl.privacy.terms.term import Lookup, Materialised, Outer, Term
 
@@ -87,7 +88,12 @@ def linear(use: Use) -> list[Term]:
     return []
 
 
-def _outer(weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None) -> list[Term]:
+def _outer(
+    weight: Tensor,
+    a: Tensor,
+    g: Tensor,
+    bias: Tensor | None,
+) -> list[Term]:
     """Terms of a weight (p, d) and a bias (p), ``a`` being (n, d) and ``g`` (n, p)."""
     terms: list[Term] = [Outer(weight, a, g)]
     if bias is not None:
@@ -96,7 +102,10 @@ def _outer(weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None) -> list[Te
 
 
 def _affine(
-    weight: Tensor, a: Tensor, g: Tensor, bias: Tensor | None
+    weight: Tensor,
+    a: Tensor,
+    g: Tensor,
+    bias: Tensor | None,
 ) -> list[Term]:
     """Terms of a weight (p, d) and a bias (p), ``a`` and ``g`` with the examples first."""
     n = g.shape[0]
@@ -147,116 +156,12 @@ def convolution(use: Use) -> list[Term]:
     """Terms of a convolution in one, two or three dimensions; groups, strides and dilation."""
     terms: list[Term] = []
     if use.learns("weight"):
-        geometry = _geometry(use)
         images = use.examples_first("input").flatten(0, 1)
-        padded = (
-            F.pad(images, geometry.padding) if any(geometry.padding) else images
-        )
-        form = _grouped if geometry.groups > 1 else _ungrouped
-        terms.append(form(use, geometry, padded, use.g))
+        terms.append(convolutions.term(use.inputs, images, use.g))
     if use.learns("bias"):
         gradients = use.g.flatten(3).sum((1, 3))
         terms.append(Materialised(use.inputs["bias"], gradients))
     return terms
-
-
-@dataclass(frozen=True)
-class _Geometry:
-    """A convolution's settings, one number per dimension; padding as ``F.pad`` takes it."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]
-    groups: int
-
-    def windows(self, padded: Tensor, out: torch.Size) -> Tensor:
-        """A view of padded inputs as (images, channels, *kernel, *out)."""
-        images, channels, *_ = padded.shape
-        spatial = padded.stride()[2:]
-        inner = [s * d for s, d in zip(spatial, self.dilation, strict=True)]
-        outer = [s * d for s, d in zip(spatial, self.stride, strict=True)]
-        strides = (padded.stride(0), padded.stride(1), *inner, *outer)
-        return padded.as_strided((images, channels, *self.kernel, *out), strides)
-
-
-def _geometry(use: Use) -> _Geometry:
-    kernel = tuple(use.inputs["weight"].shape[2:])
-
-    def each(name: str) -> tuple[int, ...]:
-        value = tuple(use.inputs[name])
-        return value * len(kernel) if len(value) == 1 else value
-
-    dilation = each("dilation")
-    padding: list[int] = []
-    for d, k in reversed(list(enumerate(kernel))):
-        if use.inputs["padding"] == "valid":
-            padding += [0, 0]
-        elif use.inputs["padding"] == "same":
-            total = dilation[d] * (k - 1)
-            padding += [total // 2, total - total // 2]
-        else:
-            padding += [each("padding")[d]] * 2
-    return _Geometry(
-        kernel, each("stride"), dilation, tuple(padding), use.inputs["groups"]
-    )
-
-
-def _ungrouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
-    """``padded`` is (n * m, channels, ...), ``g`` (n, m, p, *out): m images per example."""
-    n, m, p = g.shape[:3]
-    out = g.shape[3:]
-    weight = use.inputs["weight"]
-
-    def unfold(i: int, j: int) -> Tensor:
-        windows = geometry.windows(padded[i * m : j * m], out).reshape(
-            (j - i) * m, -1, out.numel()
-        )
-        if m == 1:
-            return windows
-        return windows.view(j - i, m, -1, out.numel()).transpose(1, 2).flatten(2)
-
-    def outputs(i: int, j: int) -> Tensor:
-        return g[i:j].flatten(3).transpose(1, 2).reshape(j - i, p, -1)
-
-    def contract(c: Tensor) -> Tensor:
-        scaled = g * c.view(-1, *[1] * (g.dim() - 1))
-        return _weight_gradient(weight, geometry, padded, scaled.flatten(0, 1))
-
-    return Product(weight, padded, g, m * out.numel(), unfold, outputs, contract, n)
-
-
-def _weight_gradient(
-    weight: Tensor, geometry: _Geometry, padded: Tensor, g: Tensor
-) -> Tensor:
-    """The ordinary, summed weight gradient, by the backend's own kernel."""
-    none = [0] * len(geometry.kernel)
-    result: tuple[Tensor, Tensor, Tensor] = aten.convolution_backward(
-        g,
-        padded,
-        weight.detach(),
-        None,
-        list(geometry.stride),
-        none,
-        list(geometry.dilation),
-        False,
-        none,
-        geometry.groups,
-        [False, True, False],
-    )
-    return result[1]
-
-
-def _grouped(use: Use, geometry: _Geometry, padded: Tensor, g: Tensor) -> Term:
-    """Groups see only their own channels, so a per-example gradient is small: it is formed and
-    kept."""
-    n, m = g.shape[:2]
-    out = g.shape[3:]
-    weight = use.inputs["weight"]
-    rows = n * m * geometry.groups
-    windows = geometry.windows(padded, out).reshape(rows, -1, out.numel())
-    gradients = torch.bmm(g.reshape(rows, -1, out.numel()), windows.transpose(1, 2))
-    return Materialised(weight, gradients.view(n, m, *weight.shape).sum(1))
 
 
 def group_norm(use: Use) -> list[Term]:
@@ -277,7 +182,10 @@ def layer_norm(use: Use) -> list[Term]:
 
 
 def _scale_and_shift(
-    use: Use, normal: Tensor, shape: tuple[int, ...], over: tuple[int, ...]
+    use: Use,
+    normal: Tensor,
+    shape: tuple[int, ...],
+    over: tuple[int, ...],
 ) -> list[Term]:
     g = use.g.reshape(shape)
     terms: list[Term] = []
@@ -303,24 +211,23 @@ def vmapped(use: Use) -> list[Term]:
     axes = pytree.tree_flatten(
         use.axes, is_leaf=lambda v: v is None or isinstance(v, Rows)
     )[0]
-    carried = [k for k, rows in enumerate(axes) if isinstance(rows, Rows)]
-    weights = [
-        k
-        for k, value in enumerate(leaves)
-        if isinstance(value, Tensor) and value.requires_grad and k not in carried
-    ]
-    alone = [
-        value.times(use.records) if isinstance(value, Times) else value
-        for value in leaves
-    ]
+    carried = []
+    weights = []
+    alone = []
+    for k, (value, rows) in enumerate(zip(leaves, axes, strict=True)):
+        if isinstance(rows, Rows):
+            carried.append(k)
+        elif isinstance(value, Tensor) and value.requires_grad:
+            weights.append(k)
+        if isinstance(value, Times):
+            value = value.times(use.records)
+        alone.append(value)
 
     def gradients(g_i: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
         def forward(*values: Tensor) -> Any:
             filled = list(alone)
-            for k, value in (
-                *zip(carried, inputs, strict=True),
-                *zip(weights, values, strict=True),
-            ):
+            places = (*carried, *weights)
+            for k, value in zip(places, (*inputs, *values), strict=True):
                 filled[k] = value
             return use.operation(**pytree.tree_unflatten(filled, layout))
 
@@ -333,10 +240,10 @@ def vmapped(use: Use) -> list[Term]:
     inputs = [examples_first(leaves[k].detach(), axes[k], use.n) for k in carried]
     with torch.enable_grad(), quiet_vmap():
         found = torch.func.vmap(gradients, randomness="error")(use.g, *inputs)
-    return [
-        Materialised(leaves[k], v.detach())
-        for k, v in zip(weights, found, strict=True)
-    ]
+    terms: list[Term] = []
+    for k, of_weight in zip(weights, found, strict=True):
+        terms.append(Materialised(leaves[k], of_weight.detach()))
+    return terms
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Inputs that no client's data had a part in: all trials and recordings are made on these."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -20,17 +22,18 @@ def made_up(
     ``dtype`` holds whole numbers; waves of height ``salt`` otherwise."""
     parameters = params.trainable(model)
     device = parameters[0].device
-    numbers = torch.arange(n * torch.Size(shape).numel(), device=device).view(
-        n, *shape
-    )
-    tables = [
-        m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)
-    ]
+    count = n * math.prod(shape)
+    numbers = torch.arange(count, device=device).view(n, *shape)
     floating = dtype is None or dtype.is_floating_point
     if floating and not _starts_with_a_table(model):
         waves = torch.sin(numbers * 0.7 * salt + 0.1) * salt
         return waves.to(dtype or parameters[0].dtype)
-    ids = (numbers * 7 + numbers // 5 + int(10 * salt)) % min(tables, default=2)
+    tables = []
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            tables.append(module.num_embeddings)
+    mixed = numbers * 7 + numbers // 5 + int(10 * salt)
+    ids = mixed % min(tables, default=2)
     return ids if dtype is None else ids.to(dtype)
 
 

@@ -37,7 +37,11 @@ MadeUp = Callable[[int, float], Tensor]
 """(number of examples, scale) -> inputs"""
 
 
-def disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
+def disagreement(
+    model: nn.Module,
+    way: Way,
+    made_up: MadeUp,
+) -> str | None:
     """In what ``way`` differs from the model alone; None if in nothing.
 
     If it does in the model's own precision, float64 decides, where the model can be run so. A deep
@@ -53,7 +57,10 @@ def disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
 
 
 def _disagreement(
-    model: nn.Module, way: Way, made_up: MadeUp, tolerance: float
+    model: nn.Module,
+    way: Way,
+    made_up: MadeUp,
+    tolerance: float,
 ) -> str | None:
     clipper = Clipper(model)
     clipper.take(way)
@@ -71,7 +78,11 @@ def _alternating(made_up: MadeUp, n: int) -> Tensor:
     return x
 
 
-def _compare(clipper: Clipper, x: Tensor, tolerance: float) -> str | None:
+def _compare(
+    clipper: Clipper,
+    x: Tensor,
+    tolerance: float,
+) -> str | None:
     """Each example alone, beside the batches of its first two and of all."""
     state = State(clipper.model)
     norms: list[float] = []
@@ -86,7 +97,13 @@ def _compare(clipper: Clipper, x: Tensor, tolerance: float) -> str | None:
         for total, part in zip(expected, gradient, strict=True):
             total.add_(part, alpha=min(1.0, clip_norm / max(norms[i], 1e-30)))
         if i + 1 in BATCHES:
-            found = _compare_batch(clipper, x[: i + 1], norms, expected, tolerance)
+            found = _compare_batch(
+                clipper,
+                x[: i + 1],
+                norms,
+                expected,
+                tolerance,
+            )
             state.restore_buffers()
             if found is not None:
                 return found
@@ -106,9 +123,9 @@ def _compare_batch(
     clipped = clipper.clip(x, targets, trial_loss, clip_norm)
     alone = clipped.norms.new_tensor(norms)
     limit = tolerance * max(norms) + 1e-6
-    if len(clipped.norms) != len(x) or bool(
-        ((clipped.norms - alone).abs() > limit).any()
-    ):
+    if len(clipped.norms) != len(x):
+        return "an example's gradient is another in the batch than alone"
+    if bool(((clipped.norms - alone).abs() > limit).any()):
         return "an example's gradient is another in the batch than alone"
     views = clipper.views.values()
     apart = [one - other for one, other in zip(expected, views, strict=True)]
@@ -152,25 +169,18 @@ def trial_loss(logits: Tensor, _targets: Tensor) -> Tensor:
 def jittered(model: nn.Module, amount: float) -> Iterator[None]:
     """The model with every weight moved a little, and back to the bit: gates that start at zero
     open."""
-    before = [p.detach().clone() for p in params.trainable(model)]
+    before = params.flatten(model)
     with torch.no_grad():
         for parameter in params.trainable(model):
             numbers = torch.arange(parameter.numel(), device=parameter.device)
-            wave = (
-                torch.sin(numbers * 1.3 + 0.7)
-                .view(parameter.shape)
-                .to(parameter.dtype)
-            )
+            waves = torch.sin(numbers * 1.3 + 0.7)
+            wave = waves.view_as(parameter).to(parameter.dtype)
             size = float(parameter.abs().mean()) + 0.1
             parameter.add_(wave, alpha=amount * size)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for parameter, value in zip(
-                params.trainable(model), before, strict=True
-            ):
-                parameter.copy_(value)
+        params.load_flat(model, before)
 
 
 @contextmanager
@@ -203,19 +213,28 @@ def mixing_layer(model: nn.Module, made_up: MadeUp) -> str | None:
 
 
 def _exchanged(
-    model: nn.Module, made_up: MadeUp, n: int, scale: float, kept: int
+    model: nn.Module,
+    made_up: MadeUp,
+    n: int,
+    scale: float,
+    kept: int,
 ) -> str | None:
     first = made_up(n, scale)
     second = made_up(n, scale * 1.7 + 0.2)
     second[kept] = first[kept]
-    before, after = outputs(model, first), outputs(model, second)
+    before = outputs(model, first)
+    after = outputs(model, second)
     for layer, values in before.items():
         for one, other in zip(values, after.get(layer, []), strict=False):
             if one.shape != other.shape:
                 continue
             limit = 1e-4 * float(one.abs().max().nan_to_num()) + 1e-5
             if not torch.allclose(
-                one[kept], other[kept], rtol=1e-3, atol=limit, equal_nan=True
+                one[kept],
+                other[kept],
+                rtol=1e-3,
+                atol=limit,
+                equal_nan=True,
             ):
                 path, kind = layer
                 return f"layer '{path}' ({kind})" if path else f"model {kind}"
@@ -228,22 +247,26 @@ def outputs(model: nn.Module, x: Tensor) -> dict[tuple[str, str], list[Tensor]]:
     seen: dict[tuple[str, str], list[Tensor]] = {}
 
     def note(path: str, kind: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        def hook(
+            _module: nn.Module,
+            _inputs: Any,
+            output: Any,
+        ) -> None:
             if _has_rows(output, len(x)):
                 value = output.detach().clone()
                 seen.setdefault((path, kind), []).append(value.double())
 
         return hook
 
-    hooks = [
-        m.register_forward_hook(note(path, type(m).__name__))
-        for path, m in model.named_modules()
-    ]
+    hooks = []
+    for path, module in model.named_modules():
+        hook = note(path, type(module).__name__)
+        hooks.append(module.register_forward_hook(hook))
     try:
         output(model, x)
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
     return seen
 
 

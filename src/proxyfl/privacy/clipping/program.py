@@ -11,10 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from proxyfl import params
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.layers import (
     RULES,
@@ -22,9 +24,16 @@ from proxyfl.privacy.clipping.layers import (
     quiet_vmap,
     vmapped,
 )
+from proxyfl.privacy.clipping.recording import named_tensors
 from proxyfl.privacy.clipping.tracing import Trace
 from proxyfl.privacy.rowwise.axes import Rows, Times, together
-from proxyfl.privacy.rowwise.step import Axes, Unproven, base_name, describe
+from proxyfl.privacy.rowwise.step import (
+    Axes,
+    Unproven,
+    base_name,
+    describe,
+    nodes_in,
+)
 from proxyfl.privacy.terms.term import Materialised, Term
 
 
@@ -40,26 +49,25 @@ class Recorded(NamedTuple):
 class _Site:
     """An operation of the graph in which weights meet examples."""
 
-    node: fx.Node
+    node: Node
     inputs: dict[str, Any]
     axes: dict[str, Any]
     output: Rows
 
     @cached_property
-    def tensors(self) -> list[fx.Node]:
+    def tensors(self) -> list[Node]:
         """The graph's tensors among the inputs, in order."""
-        leaves = pytree.tree_leaves(self.inputs)
-        return [value for value in leaves if isinstance(value, fx.Node)]
+        return nodes_in(self.inputs)
 
     @cached_property
     def _places(self) -> dict[str, int]:
         """The number among ``tensors`` of each input that is a tensor itself."""
         numbers = {node: number for number, node in enumerate(self.tensors)}
-        return {
-            name: numbers[value]
-            for name, value in self.inputs.items()
-            if isinstance(value, fx.Node)
-        }
+        places = {}
+        for name, value in self.inputs.items():
+            if isinstance(value, Node):
+                places[name] = numbers[value]
+        return places
 
     @cached_property
     def rule(self) -> Callable[[Use], list[Term]]:
@@ -67,7 +75,11 @@ class _Site:
         return RULES.get(self.node.target, vmapped)
 
     def use(
-        self, recorded: Recorded, gradient: Tensor, n: int, records: int
+        self,
+        recorded: Recorded,
+        gradient: Tensor,
+        n: int,
+        records: int,
     ) -> Use:
         """The operation with this batch's tensors in place of the graph's nodes."""
         inputs = dict(self.inputs)
@@ -80,14 +92,22 @@ class _Site:
         if records > 1:
             axes = pytree.tree_map(lambda rows: together(rows, records), axes)
             output = together(output, records)
-        return Use(self.node.target, inputs, axes, output, gradient, n, records)
+        return Use(
+            self.node.target,
+            inputs,
+            axes,
+            output,
+            gradient,
+            n,
+            records,
+        )
 
     def _filled(self, recorded: Recorded) -> dict[str, Any]:
         """The inputs where some tensors are in lists."""
         values = dict(zip(self.tensors, recorded.inputs, strict=True))
 
         def fill(value: Any) -> Any:
-            return values[value] if isinstance(value, fx.Node) else value
+            return values[value] if isinstance(value, Node) else value
 
         filled: dict[str, Any] = pytree.tree_map(fill, self.inputs)
         return filled
@@ -97,15 +117,18 @@ class Program:
     """The compiled graph of one model. Reads parameters and buffers from the model at every run."""
 
     def __init__(
-        self, model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]
+        self,
+        model: nn.Module,
+        trace: Trace,
+        axes: dict[Node, Axes],
     ) -> None:
         self._sites = _sites(model, trace, axes)
         self._module = _compile(trace, self._sites)
         self.changes_state = any(axes[node] is None for node in _writing(trace))
         self.shared_draw = _shared_draw(trace, axes)
-        named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        named = named_tensors(model)
         self._weights = [named[name] for name in trace.weights.values()]
-        self._leaves = {id(weight) for weight in self._weights}
+        self._leaves = set(map(id, self._weights))
         self._run: Callable[..., tuple[Tensor, list[Recorded]]] = (
             self._module.forward
         )
@@ -121,7 +144,11 @@ class Program:
         return self._run(x.shape[0], x, *self._weights)
 
     def terms(
-        self, losses: Tensor, recorded: list[Recorded], *, records: int = 1
+        self,
+        losses: Tensor,
+        recorded: list[Recorded],
+        *,
+        records: int = 1,
     ) -> list[Term]:
         """Per-example gradients of the losses, one term per parameter and use.
 
@@ -139,13 +166,22 @@ class Program:
         with torch.no_grad():
             for (site, record), gradient in zip(used, gradients, strict=True):
                 terms += _terms(site, record, gradient, n, records)
-        if all(id(term.parameter) in self._leaves for term in terms):
-            return terms
-        return _pulled_back(terms, self._weights)
+        direct: list[Term] = []
+        derived: list[Term] = []
+        for term in terms:
+            if id(term.parameter) in self._leaves:
+                direct.append(term)
+            else:
+                derived.append(term)
+        return direct + _pulled_back(derived, self._weights)
 
 
 def _terms(
-    site: _Site, recorded: Recorded, gradient: Tensor, n: int, records: int
+    site: _Site,
+    recorded: Recorded,
+    gradient: Tensor,
+    n: int,
+    records: int,
 ) -> list[Term]:
     if recorded.versions != [tensor._version for tensor in recorded.inputs]:
         raise ModelError(
@@ -156,38 +192,42 @@ def _terms(
     return site.rule(site.use(recorded, gradient, n, records))
 
 
-def _pulled_back(terms: list[Term], weights: list[Tensor]) -> list[Term]:
+def _pulled_back(derived: list[Term], weights: list[Tensor]) -> list[Term]:
     """Terms of the parameters themselves: gradients at a tensor that was computed from parameters
     go back through that computation, example by example."""
-    leaves = {id(weight) for weight in weights}
-    direct = [term for term in terms if id(term.parameter) in leaves]
-    derived = [term for term in terms if id(term.parameter) not in leaves]
+    found: list[Term] = []
+    if not derived:
+        return found
     sources = [weight for weight in weights if weight.requires_grad]
     outputs = [term.parameter for term in derived]
     at_outputs = [term.per_example() for term in derived]
     with quiet_vmap():
         gradients = torch.autograd.grad(
-            outputs, sources, at_outputs, is_grads_batched=True, allow_unused=True
+            outputs,
+            sources,
+            at_outputs,
+            is_grads_batched=True,
+            allow_unused=True,
         )
     for weight, gradient in zip(sources, gradients, strict=True):
         if gradient is not None:
-            direct.append(Materialised(weight, gradient))
-    return direct
+            found.append(Materialised(weight, gradient))
+    return found
 
 
 def _sites(
-    model: nn.Module, trace: Trace, axes: dict[fx.Node, Axes]
+    model: nn.Module,
+    trace: Trace,
+    axes: dict[Node, Axes],
 ) -> list[_Site]:
-    learning = {name for name, p in model.named_parameters() if p.requires_grad}
+    learning = params.names(model)
     depends = {node for node, name in trace.weights.items() if name in learning}
     sites: list[_Site] = []
     for node in trace.graph.nodes:
         if node.op != "call_function":
             continue
         inputs = trace.steps[node].inputs
-        tensors = [v for v in pytree.tree_leaves(inputs) if isinstance(v, fx.Node)]
-        learns = [v for v in tensors if v in depends]
-        if not learns:
+        if depends.isdisjoint(nodes_in(inputs)):
             continue
         output = axes[node]
         if output is None or (isinstance(output, list) and set(output) == {None}):
@@ -198,46 +238,43 @@ def _sites(
                 f"{describe(node)}: a weight is used in place or for several results"
             )
         where = pytree.tree_map(
-            lambda v: axes[v] if isinstance(v, fx.Node) else None, inputs
+            lambda v: axes[v] if isinstance(v, Node) else None, inputs
         )
         sites.append(_Site(node, inputs, where, output))
     return sites
 
 
-def _compile(trace: Trace, sites: list[_Site]) -> fx.GraphModule:
+def _compile(trace: Trace, sites: list[_Site]) -> GraphModule:
     """A module that maps (n, examples, *weights) to (logits, what was recorded at each site)."""
-    graph = fx.Graph()
+    graph = Graph()
     count = graph.placeholder("n")
     examples = graph.placeholder("examples")
-    known: dict[fx.Node, fx.Node] = {trace.examples: examples}
+    known: dict[Node, Node] = {trace.examples: examples}
     for number, node in enumerate(trace.weights):
         known[node] = graph.placeholder(f"weight_{number}")
 
     def put(value: Any) -> Any:
         if isinstance(value, Times):
             return graph.call_function(operator.mul, (count, value.factor))
-        return known[value] if isinstance(value, fx.Node) else value
+        return known[value] if isinstance(value, Node) else value
 
     if _writing(trace):  # perhaps to the caller's batch
         known[trace.examples] = graph.call_function(torch.clone, (examples,))
-    found: dict[fx.Node, fx.Node] = {}
+    found: dict[Node, Node] = {}
     at = {site.node: site for site in sites}
     for node in trace.graph.nodes:
         if node.op == "get_attr":
             known[node] = graph.get_attr(str(node.target))
         elif node.op == "call_function":
             step = trace.steps[node]
-            inputs = {
-                name: pytree.tree_map(put, value)
-                for name, value in step.inputs.items()
-            }
+            inputs = pytree.tree_map(put, step.inputs)
             args, kwargs = _call(step.operation, inputs)
             known[node] = graph.call_function(step.operation, args, kwargs)
             if node in at:
                 tensors = [known[each] for each in at[node].tensors]
                 found[node] = graph.call_function(_record, (known[node], tensors))
     graph.output((known[trace.output], [found[site.node] for site in sites]))
-    return fx.GraphModule(dict(trace.constants), graph)
+    return GraphModule(dict(trace.constants), graph)
 
 
 def _call(
@@ -256,12 +293,12 @@ def _call(
     return tuple(args), kwargs
 
 
-def _writing(trace: Trace) -> list[fx.Node]:
+def _writing(trace: Trace) -> list[Node]:
     """The operations that write to a tensor they were given."""
     return [node for node in trace.steps if base_name(node)[1]]
 
 
-def _shared_draw(trace: Trace, axes: dict[fx.Node, Axes]) -> str | None:
+def _shared_draw(trace: Trace, axes: dict[Node, Axes]) -> str | None:
     """An operation whose random numbers several examples share, in words; None if there is none."""
     for node in trace.steps:
         tags = getattr(node.target, "tags", ())

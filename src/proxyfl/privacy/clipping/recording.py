@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -68,19 +69,20 @@ class Recording:
 
     ``node.meta["val"]`` is the ``Layout`` of the node's tensor, or a list of them."""
 
-    graph: fx.Graph
+    graph: Graph
     constants: dict[str, Tensor]
 
-    def compiled(self) -> fx.GraphModule:
+    def compiled(self) -> GraphModule:
         """The graph as a function of tensors in the order of its placeholders."""
-        return fx.GraphModule(dict(self.constants), self.graph)
+        return GraphModule(dict(self.constants), self.graph)
 
 
 def record(model: nn.Module, x: Tensor) -> Recording:
     """The forward pass of ``model`` on ``x``. Buffers are copied first: a model that writes to them
     leaves no trace. Raises ``Untraceable``."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    state = {**dict(model.named_parameters()), **buffers}
+    state = named_tensors(model)
+    for name, buffer in model.named_buffers():
+        state[name] = buffer.clone()
     recorder = _Recorder([*state.values(), x], model.parameters())
     try:
         with (
@@ -93,10 +95,19 @@ def record(model: nn.Module, x: Tensor) -> Recording:
             output = torch.func.functional_call(model, state, (x,))
         return recorder.finish(output)
     except Exception as problem:
-        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
         raise Untraceable(
-            f"its forward pass cannot be recorded ({first})"
+            f"its forward pass cannot be recorded ({first_line(problem)})"
         ) from problem
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters, then the buffers, by name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def first_line(problem: Exception) -> str:
+    """What an exception says in its first line; its kind if it says nothing."""
+    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
 
 
 def uncompiled() -> AbstractContextManager[object]:
@@ -120,9 +131,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
 
     def __init__(self, inputs: Iterable[Tensor], weights: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._graph = fx.Graph()
+        self._graph = Graph()
         self._constants: dict[str, Tensor] = {}
-        self._nodes: dict[int, fx.Node | tuple[fx.Node, int]] = {}
+        self._nodes: dict[int, Node | tuple[Node, int]] = {}
         self._known: set[int] = set()
         self._alive: list[Tensor] = []  # no address is given out twice
         self._learning = True
@@ -136,21 +147,24 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         return False
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
     ) -> Any:
         kwargs = kwargs or {}
         self._refuse_writing_to_weights(func, args, kwargs)
         if func in _RECURRENT:
             with self, _without_onednn():
                 return _unrolled(func)(*args, **kwargs)
-        tensors = [
-            value
-            for value in pytree.arg_tree_leaves(*args, **kwargs)
-            if isinstance(value, Tensor)
-        ]
-        for tensor in tensors:
-            if type(tensor) not in (Tensor, nn.Parameter):
-                raise Untraceable(f"{func} is given a {type(tensor).__name__}")
+        tensors = []
+        for value in pytree.arg_tree_leaves(*args, **kwargs):
+            if not isinstance(value, Tensor):
+                continue
+            if type(value) not in (Tensor, nn.Parameter):
+                raise Untraceable(f"{func} is given a {type(value).__name__}")
+            tensors.append(value)
         if _looks_at_data(func):
             self._allow_looking(func, tensors)
             return func(*args, **kwargs)
@@ -191,7 +205,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
                 if isinstance(value, Tensor) and _memory(value) in self._weights:
                     raise Untraceable(f"{func} writes to a weight")
 
-    def _note(self, func: Any, args: Any, kwargs: Any) -> fx.Node:
+    def _note(self, func: Any, args: Any, kwargs: Any) -> Node:
         self._set_grad(torch.is_grad_enabled())
         if func is aten.lift_fresh.default:
             # The graph must not hand out its constant to be written to.
@@ -213,9 +227,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
             raise Untraceable(f"an operation is given a {type(value).__name__}")
         return value
 
-    def _node(self, tensor: Tensor) -> fx.Node:
+    def _node(self, tensor: Tensor) -> Node:
         found = self._nodes.get(id(tensor))
-        if isinstance(found, fx.Node):
+        if isinstance(found, Node):
             return found
         if found is None:
             name = f"constant_{len(self._constants)}"
@@ -226,12 +240,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._bind(tensor, node)
         return node
 
-    def _bind(self, tensor: Tensor, node: fx.Node) -> None:
+    def _bind(self, tensor: Tensor, node: Node) -> None:
         node.meta["val"] = _layout(tensor)
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 
-    def _bind_output(self, node: fx.Node, output: Any, *, fixed: bool) -> None:
+    def _bind_output(
+        self,
+        node: Node,
+        output: Any,
+        *,
+        fixed: bool,
+    ) -> None:
         if isinstance(output, Tensor):
             self._bind(output, node)
             several = [output]
@@ -282,11 +302,12 @@ def _written(func: Any) -> list[tuple[int, str]]:
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []
-    return [
-        (position, argument.name)
-        for position, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    found = []
+    for position, argument in enumerate(schema.arguments):
+        alias = argument.alias_info
+        if alias is not None and alias.is_write:
+            found.append((position, argument.name))
+    return found
 
 
 def _looks_at_data(func: Any) -> bool:

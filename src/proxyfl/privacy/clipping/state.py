@@ -38,15 +38,15 @@ class State:
     def __init__(self, model: nn.Module, *, deep: bool = False) -> None:
         self._model = model
         self._deep = deep
-        self._buffers = {
-            name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()
-        }
-        weights = model.named_parameters() if deep else ()
-        self._weights = {name: weight.detach().clone() for name, weight in weights}
-        self._attributes = {
-            path: _attributes(module, deep)
-            for path, module in model.named_modules()
-        }
+        self._buffers = {}
+        for name, buffer in model.named_buffers():
+            self._buffers[name] = (buffer, buffer.clone())
+        self._weights = {}
+        for name, weight in model.named_parameters() if deep else ():
+            self._weights[name] = weight.detach().clone()
+        self._attributes = {}
+        for path, module in model.named_modules():
+            self._attributes[path] = _attributes(module, deep)
 
     def changed_buffer(self) -> str | None:
         """The name of a buffer that has been written to, if any."""
@@ -71,12 +71,10 @@ class State:
         for path, module in self._model.named_modules():
             before = self._attributes.get(path, {})
             now = _attributes(module, self._deep)
-            for name in now.keys() | before.keys():
-                if (
-                    name not in now
-                    or name not in before
-                    or now[name] != before[name]
-                ):
+            for name in now.keys() ^ before.keys():
+                return path, name
+            for name, value in now.items():
+                if value != before[name]:
                     return path, name
         return None
 
@@ -121,16 +119,15 @@ def _layer(path: str) -> str:
 
 def _attributes(module: nn.Module, deep: bool) -> dict[str, Any]:
     """A picture of a module's attributes that compares equal as long as none of them changes."""
-    derived = {
-        hook.name
-        for hook in module._forward_pre_hooks.values()
-        if isinstance(hook, WeightNorm | SpectralNorm)
-    }
-    return {
-        name: _picture(value, deep)
-        for name, value in vars(module).items()
-        if name not in _OWN and name not in derived
-    }
+    passed_over = set(_OWN)
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm | SpectralNorm):
+            passed_over.add(hook.name)  # derived anew in every pass
+    found = {}
+    for name, value in vars(module).items():
+        if name not in passed_over:
+            found[name] = _picture(value, deep)
+    return found
 
 
 def _picture(value: Any, deep: bool, depth: int = 3) -> Any:
@@ -139,10 +136,8 @@ def _picture(value: Any, deep: bool, depth: int = 3) -> Any:
     if isinstance(value, str | int | float | bool | complex | bytes | type(None)):
         return value if value == value else "nan"
     if depth and isinstance(value, dict):
-        return (
-            "dict",
-            [(repr(k), _picture(v, deep, depth - 1)) for k, v in value.items()],
-        )
+        items = [(repr(k), _picture(v, deep, depth - 1)) for k, v in value.items()]
+        return ("dict", items)
     if depth and isinstance(value, list | tuple | set | frozenset | deque):
         items = [_picture(v, deep, depth - 1) for v in value]
         return (type(value).__name__, len(value), items)
@@ -168,10 +163,10 @@ def _inside(value: Any, depth: int) -> Any:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool(
-        torch.equal(one, other)
-        or (
-            torch.equal(one.isnan(), other.isnan())
-            and torch.equal(one.nan_to_num(), other.nan_to_num())
-        )
-    )
+    if one.shape != other.shape:
+        return False
+    if torch.equal(one, other):
+        return True
+    if not torch.equal(one.isnan(), other.isnan()):
+        return False
+    return torch.equal(one.nan_to_num(), other.nan_to_num())

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.clipping.recording import (
     Layout,
     Recording,
     Untraceable,
+    named_tensors,
     record,
 )
 from proxyfl.privacy.rowwise.axes import Times
@@ -48,17 +50,17 @@ class Traced:
 class Trace:
     """The graph, what each node does, and which placeholder is which parameter or buffer."""
 
-    graph: fx.Graph
-    steps: dict[fx.Node, Traced]
-    weights: dict[fx.Node, str]
-    examples: fx.Node
+    graph: Graph
+    steps: dict[Node, Traced]
+    weights: dict[Node, str]
+    examples: Node
     constants: dict[str, Tensor]
 
     @property
-    def output(self) -> fx.Node:
+    def output(self) -> Node:
         """The node of the logits."""
         value = next(iter(reversed(self.graph.nodes))).args[0]
-        if not isinstance(value, fx.Node):
+        if not isinstance(value, Node):
             raise Untraceable("its output is not one tensor")
         return value
 
@@ -68,14 +70,12 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
     examples = made_up(FEW + MORE)
     few = record(model, examples[:FEW].clone())
     more = record(model, examples[FEW:].clone())
-    steps: dict[fx.Node, Traced] = {}
-    weights: dict[fx.Node, str] = {}
+    steps: dict[Node, Traced] = {}
     constants: dict[str, Tensor] = {}
-    names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
-    placeholders: list[fx.Node] = []
+    placeholders: list[Node] = []
     if len(few.graph.nodes) != len(more.graph.nodes):
         raise Untraceable("the operations depend on the number of examples")
-    pairs: dict[fx.Node, fx.Node] = {}
+    pairs: dict[Node, Node] = {}
     for node, other in zip(few.graph.nodes, more.graph.nodes, strict=True):
         if (node.op, node.target) != (other.op, other.target):
             raise Untraceable("the operations depend on the number of examples")
@@ -86,12 +86,12 @@ def trace(model: nn.Module, made_up: Callable[[int], Tensor]) -> Trace:
             constants[str(node.target)] = _constant(few, more, str(node.target))
         elif node.op == "call_function":
             steps[node] = _merge(node, other, pairs)
-    for node, name in zip(placeholders[:-1], names, strict=True):
-        weights[node] = name
-    return Trace(few.graph, steps, weights, placeholders[-1], constants)
+    *inputs, examples_node = placeholders
+    weights = dict(zip(inputs, named_tensors(model), strict=True))
+    return Trace(few.graph, steps, weights, examples_node, constants)
 
 
-def sizes(node: fx.Node, other: fx.Node) -> Any:
+def sizes(node: Node, other: Node) -> Any:
     """The symbolic shape, or list of shapes, of a pair of nodes."""
     few: Any = node.meta.get("val")
     more: Any = other.meta.get("val")
@@ -106,7 +106,11 @@ def _shape(few: Any, more: Any) -> tuple[int | Times | None, ...] | None:
     return tuple(_number(a, b) for a, b in zip(few.shape, more.shape, strict=True))
 
 
-def _constant(few: Recording, more: Recording, name: str) -> Tensor:
+def _constant(
+    few: Recording,
+    more: Recording,
+    name: str,
+) -> Tensor:
     one = few.constants[name]
     other = more.constants[name]
     if one.shape != other.shape or not torch.equal(one, other):
@@ -116,7 +120,11 @@ def _constant(few: Recording, more: Recording, name: str) -> Tensor:
     return one
 
 
-def _merge(node: fx.Node, other: fx.Node, pairs: dict[fx.Node, fx.Node]) -> Traced:
+def _merge(
+    node: Node,
+    other: Node,
+    pairs: dict[Node, Node],
+) -> Traced:
     inputs = _by_name(node)
     others = _by_name(other)
     few, layout = pytree.tree_flatten(inputs)
@@ -130,23 +138,18 @@ def _merge(node: fx.Node, other: fx.Node, pairs: dict[fx.Node, fx.Node]) -> Trac
     shape = sizes(node, other)
     if node.target is aten.squeeze.default:
         # Name the dimensions: a batch of one example must not be squeezed away.
-        ones = [
-            d
-            for d, size in enumerate(inputs["self"].meta["val"].shape)
-            if size == 1
-        ]
+        before = inputs["self"].meta["val"].shape
+        ones = [d for d, size in enumerate(before) if size == 1]
         return Traced(aten.squeeze.dims, {**inputs, "dim": ones}, shape)
     return Traced(node.target, inputs, shape)
 
 
-def _by_name(node: fx.Node) -> dict[str, Any]:
+def _by_name(node: Node) -> dict[str, Any]:
     """The arguments of a call by their names, defaults filled in."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return {
-            **{str(k): _plain(v) for k, v in enumerate(node.args)},
-            **node.kwargs,
-        }
+        by_place = {str(k): _plain(v) for k, v in enumerate(node.args)}
+        return {**by_place, **node.kwargs}
     found: dict[str, Any] = {}
     for position, argument in enumerate(schema.arguments):
         if position < len(node.args):
@@ -161,12 +164,17 @@ def _by_name(node: fx.Node) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """fx keeps lists in classes of its own, which pytree does not open."""
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return list(map(_plain, value))
     return value
 
 
-def _same(few: Any, more: Any, pairs: dict[fx.Node, fx.Node], node: fx.Node) -> Any:
-    if isinstance(few, fx.Node):
+def _same(
+    few: Any,
+    more: Any,
+    pairs: dict[Node, Node],
+    node: Node,
+) -> Any:
+    if isinstance(few, Node):
         if pairs.get(few) is not more:
             raise Untraceable("the operations depend on the number of examples")
         return few

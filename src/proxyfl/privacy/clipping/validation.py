@@ -13,12 +13,14 @@ A model that lets one record into the gradients of others bounds nothing by clip
 import random
 import warnings
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from proxyfl import params
+from proxyfl._examples import Shape
 from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.clipping.madeup import made_up
@@ -38,7 +40,7 @@ _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
 
 def checked_clipper(
     model: nn.Module,
-    shape: tuple[int, ...],
+    shape: Shape,
     *,
     dtype: torch.dtype | None = None,
     wide: bool = False,
@@ -49,50 +51,41 @@ def checked_clipper(
 
     Raises ``ModelError``, naming the layer and what to use instead, if the model cannot be trained
     privately."""
-    check = _Check(model, shape, dtype, wide=wide, at_once=at_once)
-    check.way()
-    return check.clipper
+    if not params.trainable(model):
+        raise ModelError(
+            f"The proxy model {type(model).__name__} has no trainable parameters: nothing to "
+            "share."
+        )
+    for path, module in model.named_modules():
+        _refuse_by_type(path, module)
+    clipper = Clipper(model, wide=wide, at_once=at_once)
+    with same_draws():  # which one thread has at a time
+        way = _Check(clipper, shape, dtype).way()
+    if way.reason is not None:
+        _warn(model, way)
+    return clipper
 
 
+@dataclass(frozen=True)
 class _Check:
     """The steps of the check, in training mode; the model is left as it was."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        shape: tuple[int, ...],
-        dtype: torch.dtype | None,
-        *,
-        wide: bool = False,
-        at_once: int | None = None,
-    ) -> None:
-        self.model = model
-        self._shape = shape
-        self._dtype = dtype
-        if not params.trainable(model):
-            raise ModelError(
-                f"The proxy model {type(model).__name__} has no trainable parameters: nothing to "
-                "share."
-            )
-        for path, module in model.named_modules():
-            _refuse_by_type(path, module)
-        self.clipper = Clipper(model, wide=wide, at_once=at_once)
+    clipper: Clipper
+    shape: Shape
+    dtype: torch.dtype | None
+
+    @property
+    def model(self) -> nn.Module:
+        return self.clipper.model
 
     def way(self) -> Way:
-        """Find the way, try it, and say so if it is a slow one."""
-        with same_draws():  # which one thread has at a time
-            way = self._way()
-        if way.reason is not None:
-            _warn(self.model, way)
-        return way
-
-    def _way(self) -> Way:
+        """Find the way to the gradients, and try it."""
         was_training = self.model.training
         before = State(self.model)
         try:
             self.model.train()
             draws = self._refuse_memory()
-            way = self.clipper.prepare(self._shape, self._dtype)
+            way = self.clipper.prepare(self.shape, self.dtype)
             if isinstance(way, OnePass):
                 way = self._tried(way, draws=draws)
             if not isinstance(way, OnePass):
@@ -102,7 +95,7 @@ class _Check:
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
             raise ModelError(
                 f"The proxy model {type(self.model).__name__} cannot be run and "
-                f"differentiated on examples of shape {self._shape}: {error}"
+                f"differentiated on examples of shape {self.shape}: {error}"
             ) from error
         finally:
             before.restore_buffers()
@@ -110,7 +103,13 @@ class _Check:
         return way
 
     def _made_up(self, n: int, scale: float = 1.0) -> Tensor:
-        return made_up(self.model, self._shape, n, salt=scale, dtype=self._dtype)
+        return made_up(
+            self.model,
+            self.shape,
+            n,
+            salt=scale,
+            dtype=self.dtype,
+        )
 
     def _refuse_memory(self) -> bool:
         """Two equal calls must leave the same model behind and give the same result. Tells whether
@@ -147,7 +146,7 @@ class _Check:
         state = State(self.model)
         if draws:
             self.model.eval()  # dropout draws anew in every call, which would look like an error
-        tried = self.clipper.prepare(self._shape, self._dtype)
+        tried = self.clipper.prepare(self.shape, self.dtype)
         try:
             found = _disagreement(self.model, tried, self._made_up)
         except ModelError as problem:
@@ -187,7 +186,11 @@ _tried: set[Hashable] = set()
 trial; each of them is recorded and proven by itself."""
 
 
-def _disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
+def _disagreement(
+    model: nn.Module,
+    way: Way,
+    made_up: MadeUp,
+) -> str | None:
     if not isinstance(way, OnePass):
         return disagreement(model, way, made_up)
     weights = [*model.parameters(), *model.buffers()]
@@ -214,7 +217,7 @@ def _warn(model: nn.Module, way: Way) -> None:
     warnings.warn(
         f"{type(model).__name__}: every example's gradient is computed by itself ({way.name}), "
         f"which is right but slow. What stood in the way of one pass: {way.reason}.",
-        stacklevel=4,
+        stacklevel=3,
     )
 
 

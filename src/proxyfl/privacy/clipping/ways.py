@@ -22,7 +22,13 @@ from proxyfl.errors import ModelError
 from proxyfl.privacy.clipping.grouped import Groups
 from proxyfl.privacy.clipping.layers import quiet_vmap
 from proxyfl.privacy.clipping.program import Program
-from proxyfl.privacy.clipping.recording import Untraceable, record, uncompiled
+from proxyfl.privacy.clipping.recording import (
+    Untraceable,
+    first_line,
+    named_tensors,
+    record,
+    uncompiled,
+)
 from proxyfl.privacy.clipping.state import State
 from proxyfl.privacy.clipping.tracing import trace
 from proxyfl.privacy.draws import same_draws
@@ -33,6 +39,15 @@ from proxyfl.privacy.terms.term import Materialised, Term
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, targets) -> one loss per example; row i must depend on row i alone."""
+
+Terms = tuple[Tensor, list[Term]]
+"""The loss of each example, and its gradients."""
+
+Gradients = tuple[Tensor, Iterable[Tensor]]
+"""The loss of each example, and each weight's gradients of them."""
+
+Each = Callable[[Tensor, Tensor, Loss], Gradients]
+"""(examples, targets, loss) -> the gradients of each example."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +73,9 @@ class Way(Protocol):
         targets: Tensor,
         loss: Loss,
         groups: Groups | None = None,
-    ) -> tuple[Tensor, list[Term]]:
-        """The loss of each example, and its gradients; of each group where there are ``groups``.
-        ``x`` stays as it is."""
+    ) -> Terms:
+        """The terms of the examples; of each group where there are ``groups``. ``x`` stays as it
+        is."""
         ...
 
     def advance(self, example: Tensor) -> None:
@@ -84,7 +99,7 @@ class OnePass:
         targets: Tensor,
         loss: Loss,
         groups: Groups | None = None,
-    ) -> tuple[Tensor, list[Term]]:
+    ) -> Terms:
         logits, recorded = self.program.run(x)
         losses = checked(loss(logits, targets), x.shape[0])
         if groups is None:
@@ -99,23 +114,22 @@ class OnePass:
                 self.program.run(example)
 
 
-Each = Callable[[Tensor, Tensor, Loss], tuple[Tensor, Iterable[Tensor]]]
-"""(examples, targets, loss) -> the loss of each example, and each weight's gradients of them."""
-
-
 class ByThemselves:
     """Every example's gradient by itself: ``vmapped`` or ``one_by_one``.
 
     Models with buffers that change are refused, so there is nothing to move on."""
 
     def __init__(
-        self, name: str, model: nn.Module, each: Each, reason: str
+        self,
+        name: str,
+        model: nn.Module,
+        each: Each,
+        reason: str,
     ) -> None:
         self.name = name
         self.reason: str | None = reason
-        self.at_once: int | None = max(
-            1, KEPT_AT_MOST // max(1, params.size(model))
-        )
+        size = max(1, params.size(model))
+        self.at_once: int | None = max(1, KEPT_AT_MOST // size)
         self._parameters = params.trainable(model)
         self._each = each
 
@@ -128,12 +142,11 @@ class ByThemselves:
         targets: Tensor,
         loss: Loss,
         groups: Groups | None = None,
-    ) -> tuple[Tensor, list[Term]]:
+    ) -> Terms:
         losses, gradients = self._each(x, targets, loss)
-        terms: list[Term] = [
-            Materialised(parameter, gradient)
-            for parameter, gradient in zip(self._parameters, gradients, strict=True)
-        ]
+        terms: list[Term] = []
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            terms.append(Materialised(parameter, gradient))
         if groups is None:
             return losses, terms
         return groups.added_up(losses), groups.terms(terms)
@@ -141,8 +154,8 @@ class ByThemselves:
 
 def vmapped(model: nn.Module, recorded: Callable[..., Any]) -> Each:
     """The graph of one example, run for each example by itself."""
-    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    learning = [k for k, v in model.named_parameters() if v.requires_grad]
+    state = named_tensors(model)
+    learning = params.names(model)
 
     def each(
         x: Tensor, targets: Tensor, loss: Loss
@@ -150,7 +163,9 @@ def vmapped(model: nn.Module, recorded: Callable[..., Any]) -> Each:
         now = {name: value.detach() for name, value in state.items()}
 
         def alone(
-            weights: dict[str, Tensor], x_i: Tensor, target: Tensor
+            weights: dict[str, Tensor],
+            x_i: Tensor,
+            target: Tensor,
         ) -> tuple[Tensor, Tensor]:
             logits = recorded(*(now | weights).values(), x_i.unsqueeze(0))
             losses = checked(loss(logits, target.unsqueeze(0)), 1)
@@ -182,11 +197,10 @@ def one_by_one(model: nn.Module) -> Each:
         for i in range(len(x)):
             logits = model(x[i : i + 1].clone())
             losses = checked(loss(logits, targets[i : i + 1]), 1)
-            rows.append(
-                torch.autograd.grad(
-                    losses.sum(), parameters, materialize_grads=True
-                )
+            gradients = torch.autograd.grad(
+                losses.sum(), parameters, materialize_grads=True
             )
+            rows.append(gradients)
             found.append(losses.detach())
             state.check()
         return torch.cat(found), map(torch.stack, zip(*rows, strict=True))
@@ -195,7 +209,10 @@ def one_by_one(model: nn.Module) -> Each:
 
 
 def choose(
-    model: nn.Module, made_up: Callable[[int], Tensor], *, sliced: bool = False
+    model: nn.Module,
+    made_up: Callable[[int], Tensor],
+    *,
+    sliced: bool = False,
 ) -> Way:
     """The fastest way that is sound for ``model`` in its present mode, for batches that are
     ``sliced`` or whole.
@@ -220,20 +237,22 @@ def choose(
     return alone(model, made_up, reason)
 
 
-def alone(model: nn.Module, made_up: Callable[[int], Tensor], reason: str) -> Way:
+def alone(
+    model: nn.Module,
+    made_up: Callable[[int], Tensor],
+    reason: str,
+) -> Way:
     """The way to gradients by themselves: vmapped if that works, one by one otherwise."""
     try:
         each = vmapped(model, _of_one_example(model, made_up(2)))
         way = ByThemselves("vmapped", model, each, reason)
-        way.terms(
-            made_up(2), torch.zeros(2, device=made_up(1).device), _sum_of_rows
-        )
+        x = made_up(2)
+        way.terms(x, torch.zeros(2, device=x.device), _sum_of_rows)
         return way
     except ModelError:
         raise
     except Exception as problem:
-        first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        why = f"{reason}; vmap: {first}"
+        why = f"{reason}; vmap: {first_line(problem)}"
         return ByThemselves("one by one", model, one_by_one(model), why)
 
 
@@ -251,11 +270,9 @@ def own_backward(model: nn.Module, x: Tensor) -> str | None:
     """The name of a custom backward pass or a gradient hook in the model's computation, if any.
 
     Recordings hold forward operations and differentiate those; they would miss it."""
-    hooked = next(
-        (n for n, p in model.named_parameters() if p._backward_hooks), None
-    )
-    if hooked is not None:
-        return f"parameter '{hooked}'"
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks:
+            return f"parameter '{name}'"
     with same_draws(), uncompiled(), torch.enable_grad(), _Hooks() as hooks:
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         out = torch.func.functional_call(model, buffers, (x,))

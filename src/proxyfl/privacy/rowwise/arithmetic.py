@@ -1,7 +1,5 @@
 """The examples' axis after arithmetic: element by element, over dimensions, products."""
 
-from torch import fx
-
 from proxyfl.privacy.rowwise.axes import Rows
 from proxyfl.privacy.rowwise.step import Step, aligned, along, trailing
 
@@ -10,7 +8,7 @@ def broadcast(step: Step) -> Rows:
     """Element by element, with broadcasting: all rows along the same axis, counted from the
     right."""
     step.no_batch_size()
-    return aligned(step, list(step.tensors()), _rank(step))
+    return aligned(step, step.tensors(), _rank(step))
 
 
 def where(step: Step) -> Rows:
@@ -21,7 +19,8 @@ def where(step: Step) -> Rows:
 
 
 def _rank(step: Step) -> int:
-    return len(step.shape[0] if isinstance(step.shape, list) else step.shape)
+    shape = step.shape
+    return len(shape[0] if isinstance(shape, list) else shape)
 
 
 def leading(step: Step) -> Rows:
@@ -44,10 +43,8 @@ def convolution(step: Step) -> Rows:
 
 def instance_norm(step: Step) -> Rows:
     """Only with statistics of the input itself."""
-    if (
-        step.inputs["running_mean"] is not None
-        or not step.inputs["use_input_stats"]
-    ):
+    own = step.inputs["use_input_stats"]
+    if not own or step.inputs["running_mean"] is not None:
         step.fail("it keeps running statistics")
     return leading(step)
 
@@ -62,7 +59,8 @@ def reduce(step: Step) -> Rows:
     dims = step.dims("dim", step.first)
     if step.inputs.get("keepdim"):
         return rows
-    return rows.at(rows.axis - sum(d < rows.axis for d in dims))
+    dropped = sum(d < rows.axis for d in dims)
+    return rows.at(rows.axis - dropped)
 
 
 def bilinear(step: Step) -> Rows:
@@ -75,27 +73,22 @@ def bilinear(step: Step) -> Rows:
 def matmul(step: Step) -> Rows:
     """Products of matrices: an example may be a row on the left, a column on the right, or a whole
     matrix on both sides; never what is summed over."""
-    names = [
-        name for name, value in step.inputs.items() if isinstance(value, fx.Node)
-    ]
+    names = list(step.named())
     left, right = names[-2:]
+    is_vector = step.rank(right) == 1
+    both = step.rows(left) is not None and step.rows(right) is not None
     found: set[tuple[int, int, int]] = set()
-    for name, forbidden in (
-        (left, -1),
-        (right, -2 if step.rank(right) > 1 else -1),
-    ):
+    summed_over = {left: -1, right: -1 if is_vector else -2}
+    for name, summed in summed_over.items():
         rows = step.rows(name)
         if rows is None:
             continue
         position = rows.axis - step.rank(name)
-        if position == forbidden:
+        if position == summed:
             step.fail("it sums over the examples")
-        if (
-            position >= -2
-            and step.rows(right if name == left else left) is not None
-        ):
+        if position >= -2 and both:
             step.fail("it compares examples with one another")
-        if name == left and step.rank(right) == 1:
+        if name == left and is_vector:
             position += 1
         found.add((position, rows.outer, rows.inner))
     if len(found) != 1:
@@ -103,12 +96,23 @@ def matmul(step: Step) -> Rows:
     position, outer, inner = found.pop()
     result = Rows(len(step.shape) + position, outer, inner)
     for name in names:
-        _constant_fits(step, name, position, result, matrix=name in (left, right))
+        _constant_fits(
+            step,
+            name,
+            position,
+            result,
+            matrix=name in (left, right),
+        )
     return result
 
 
 def _constant_fits(
-    step: Step, name: str, position: int, result: Rows, *, matrix: bool
+    step: Step,
+    name: str,
+    position: int,
+    result: Rows,
+    *,
+    matrix: bool,
 ) -> None:
     """A constant has one entry along the examples' axis, wherever it is broadcast against it."""
     shape = step.shape_of(name)
@@ -119,51 +123,52 @@ def _constant_fits(
         step.fail(
             "it deals a constant out to the examples by their place in the batch"
         )
-    if rows is not None and not matrix and rows != result.at(position + len(shape)):
+    aligned_rows = result.at(position + len(shape))
+    if rows is not None and not matrix and rows != aligned_rows:
         step.fail("it compares examples with one another")
 
 
 def attention(step: Step) -> Rows:
     """softmax(q k^T) v: the examples are whole matrices in all of them."""
     nodes = [step.inputs[name] for name in ("query", "key", "value")]
+    constant = any(step.axes[node] is None for node in nodes)
     mask = step.inputs.get("attn_mask")
-    rows = aligned(step, nodes if mask is None else [*nodes, mask], len(step.shape))
-    if rows.axis >= len(step.shape) - 2 or any(
-        step.axes[node] is None for node in nodes
-    ):
+    if mask is not None:
+        nodes.append(mask)
+    rank = len(step.shape)
+    rows = aligned(step, nodes, rank)
+    if constant or rows.axis >= rank - 2:
         step.fail("it lets examples attend to one another")
     return rows
 
 
 def einsum(step: Step) -> Rows:
     """The examples' letter is the same in every tensor that carries them, and in the result."""
-    inputs, _, output = (
-        str(step.inputs["equation"]).replace(" ", "").partition("->")
-    )
-    letters: set[str] = set()
-    folds: set[tuple[int, int]] = set()
+    equation = str(step.inputs["equation"]).replace(" ", "")
+    inputs, _, output = equation.partition("->")
     parts = inputs.split(",")
-    if (
-        "." in inputs
-        or not output
-        or any(len(set(part)) != len(part) for part in parts)
-    ):
+    twice = any(len(set(part)) != len(part) for part in parts)
+    if "." in inputs or not output or twice:
         step.fail(
             "write einsum with one letter per dimension and an explicit result"
         )
+    letters: set[str] = set()
+    folds: set[tuple[int, int]] = set()
+    of_constants = ""
     for part, node in zip(parts, step.inputs["tensors"], strict=True):
         rows = step.axes[node]
-        if rows is not None:
+        if rows is None:
+            of_constants += part
+        else:
             letters.add(part[rows.axis])
             folds.add((rows.outer, rows.inner))
     if len(letters) != 1 or len(folds) != 1:
         step.fail("it compares examples with one another")
     letter = letters.pop()
-    for part, node in zip(parts, step.inputs["tensors"], strict=True):
-        if step.axes[node] is None and letter in part:
-            step.fail(
-                "it deals a constant out to the examples by their place in the batch"
-            )
+    if letter in of_constants:
+        step.fail(
+            "it deals a constant out to the examples by their place in the batch"
+        )
     if letter not in output:
         step.fail("it sums over the examples")
     return Rows(output.index(letter), *folds.pop())

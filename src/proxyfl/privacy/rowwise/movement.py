@@ -1,5 +1,6 @@
 """The examples' axis after data moved: views, cuts, joins, look-ups, new tensors."""
 
+import math
 import sys
 from typing import Any
 
@@ -21,9 +22,10 @@ def reshape(step: Step) -> Rows:
     rows = step.rows("self")
     if rows is None or "dtype" in step.inputs:
         step.fail("it takes the examples apart")
-    blocks = _product(step.shape_of("self")[: rows.axis]) * rows.outer
+    sizes: tuple[Any, ...] = step.shape_of("self")
+    blocks = math.prod(sizes[: rows.axis]) * rows.outer
     axis = _growing(step, "it takes the examples apart")
-    before = _product(step.shape[:axis])
+    before = math.prod(step.shape[:axis])
     factor = step.shape[axis].factor
     outer = blocks // max(1, before)
     if outer == 0 or before * outer != blocks or factor % outer:
@@ -31,20 +33,15 @@ def reshape(step: Step) -> Rows:
     return Rows(axis, outer, factor // outer)
 
 
-def _product(sizes: tuple[Any, ...]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
-
-
 def permute(step: Step) -> Rows:
     """Dimensions change places: tried on a tensor whose sizes are all different."""
     step.no_batch_size()
     name = step.first
     rows = step.only(name)
-    marked = torch.empty(*range(1, step.rank(name) + 1), device="meta")
-    moved = step.traced.operation(**{**step.inputs, name: marked})
+    sizes = range(1, step.rank(name) + 1)
+    marked = torch.empty(*sizes, device="meta")
+    inputs = {**step.inputs, name: marked}
+    moved = step.traced.operation(**inputs)
     return rows.at(list(moved.shape).index(rows.axis + 1))
 
 
@@ -61,7 +58,8 @@ def squeeze(step: Step) -> Rows:
     dims = step.dims("dim", step.first)
     if rows.axis in dims:
         step.fail("it drops the batch dimension when the batch holds one example")
-    return rows.at(rows.axis - sum(d < rows.axis and shape[d] == 1 for d in dims))
+    dropped = sum(d < rows.axis and shape[d] == 1 for d in dims)
+    return rows.at(rows.axis - dropped)
 
 
 def expand(step: Step) -> Rows:
@@ -87,13 +85,12 @@ def repeat(step: Step) -> Rows:
 
 def repeat_interleave(step: Step) -> Rows:
     rows = step.only("self")
-    if step.inputs.get("dim") is None or not isinstance(
-        step.inputs["repeats"], int
-    ):
+    repeats = step.inputs["repeats"]
+    if step.inputs.get("dim") is None or not isinstance(repeats, int):
         step.fail("the number of repeats is not a constant")
     if step.dims("dim", "self") != [rows.axis]:
         return rows
-    return Rows(rows.axis, rows.outer, rows.inner * step.inputs["repeats"])
+    return Rows(rows.axis, rows.outer, rows.inner * repeats)
 
 
 def create(step: Step) -> Rows:
@@ -106,12 +103,11 @@ def create(step: Step) -> Rows:
 def uninitialised(step: Step) -> Rows:
     """Memory as it was found, if the next operation writes over all of it."""
     overwritten(step)
-    rows = step.rows(step.first) if any(True for _ in step.tensors()) else None
-    return (
-        rows
-        if rows is not None and step.shape == step.shape_of(step.first)
-        else _uniform(step)
-    )
+    if step.tensors():
+        rows = step.rows(step.first)
+        if rows is not None and step.shape == step.shape_of(step.first):
+            return rows
+    return _uniform(step)
 
 
 def overwritten(step: Step) -> None:
@@ -157,7 +153,8 @@ def _growing(step: Step, otherwise: str) -> int:
 
 def select(step: Step) -> Rows:
     rows = along(step)
-    return rows.at(rows.axis - (step.dims("dim", "self")[0] < rows.axis))
+    dim = step.dims("dim", "self")[0]
+    return rows.at(rows.axis - (dim < rows.axis))
 
 
 def cut(step: Step) -> Axes:
@@ -166,8 +163,9 @@ def cut(step: Step) -> Axes:
     if rows is not None and step.dims("dim", "self") == [rows.axis]:
         start = step.inputs.get("start")
         end = step.inputs.get("end", step.inputs.get("length"))
-        whole = end is None or end == Times(rows.folded) or end == sys.maxsize
-        if start not in (None, 0) or not whole or step.inputs.get("step", 1) != 1:
+        to_the_end = end is None or end == Times(rows.folded) or end == sys.maxsize
+        every = step.inputs.get("step", 1) == 1
+        if start not in (None, 0) or not to_the_end or not every:
             step.fail("it cuts the batch")
         return rows
     if rows is None:
@@ -189,7 +187,8 @@ def cat(step: Step) -> Rows:
         step.fail("it joins examples with something else")
     if found[0].axis != dim:
         return aligned(step, nodes, len(step.shape))
-    return Rows(dim, sum(rows.outer for rows in found), found[0].inner)
+    outer = sum(rows.outer for rows in found)
+    return Rows(dim, outer, found[0].inner)
 
 
 def stack(step: Step) -> Rows:
@@ -201,11 +200,14 @@ def stack(step: Step) -> Rows:
 
 def index(step: Step) -> Rows:
     """One index: a constant one into rows, or rows into a constant table."""
-    given = [(d, i) for d, i in enumerate(step.inputs["indices"]) if i is not None]
+    indices = step.inputs["indices"]
+    given = [d for d, picked in enumerate(indices) if picked is not None]
     if len(given) != 1:
         step.fail("it picks by several indices")
-    dim, picked = given[0]
-    rows, picking = step.rows("self"), step.axes[picked]
+    dim = given[0]
+    picked = indices[dim]
+    rows = step.rows("self")
+    picking = step.axes[picked]
     width = len(step.shapes[picked])
     if picked.meta["val"].dtype in (torch.bool, torch.uint8):
         step.fail("how many it picks depends on the data")
@@ -213,7 +215,8 @@ def index(step: Step) -> Rows:
         return Rows(picking.axis + dim, picking.outer, picking.inner)
     if rows is None or picking is not None or rows.axis == dim:
         step.fail("it picks among the examples")
-    return rows.at(rows.axis + (width - 1) * (rows.axis > dim))
+    moved = width - 1 if rows.axis > dim else 0
+    return rows.at(rows.axis + moved)
 
 
 def embedding(step: Step) -> Rows:
@@ -224,10 +227,8 @@ def embedding(step: Step) -> Rows:
 
 
 def one_hot(step: Step) -> Rows:
-    if (
-        not isinstance(step.inputs["num_classes"], int)
-        or step.inputs["num_classes"] < 1
-    ):
+    classes = step.inputs["num_classes"]
+    if not isinstance(classes, int) or classes < 1:
         step.fail("the number of classes is taken from the batch")
     return step.only("self")
 

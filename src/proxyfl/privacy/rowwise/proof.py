@@ -18,7 +18,7 @@ import operator
 from typing import Any
 
 import torch
-from torch import fx
+from torch.fx import Node
 
 from proxyfl.privacy.clipping.recording import Layout
 from proxyfl.privacy.clipping.tracing import Trace
@@ -28,10 +28,10 @@ from proxyfl.privacy.rowwise.step import Axes, Step, Unproven, base_name, descri
 from proxyfl.privacy.rowwise.whitelist import OPERATIONS, SIZED
 
 
-def prove(trace: Trace) -> dict[fx.Node, Axes]:
+def prove(trace: Trace) -> dict[Node, Axes]:
     """The examples' axis in each tensor of the graph; raises ``Unproven``."""
-    axes: dict[fx.Node, Axes] = {}
-    shapes: dict[fx.Node, Any] = {}
+    axes: dict[Node, Axes] = {}
+    shapes: dict[Node, Any] = {}
     for node in trace.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             axes[node] = Rows(0) if node is trace.examples else None
@@ -40,10 +40,13 @@ def prove(trace: Trace) -> dict[fx.Node, Axes]:
         elif node.op == "call_function":
             step = Step(node, trace.steps[node], axes, shapes)
             axes[node] = _after(step)
-            shapes[node] = _picked(step, shapes) if _picks(node) else step.shape
-    first = trace.steps.get(trace.output)
+            shapes[node] = step.shape
+            if _picks(node):
+                several = shapes[step.inputs["0"]]
+                shapes[node] = several[step.inputs["1"]]
     if axes[trace.output] != Rows(0):
-        where = describe(trace.output) if first else "its output"
+        called = trace.output in trace.steps
+        where = describe(trace.output) if called else "its output"
         raise Unproven(f"{where}: the result is not one row of logits per example")
     return axes
 
@@ -60,9 +63,8 @@ def _after(step: Step) -> Axes:
     if not carries and not step.grows:
         if name in UNINITIALISED:
             overwritten(step)
-        return _verified(
-            step, [None] * len(step.shape) if isinstance(step.shape, list) else None
-        )
+        several = isinstance(step.shape, list)
+        return _verified(step, [None] * len(step.shape) if several else None)
     if name not in OPERATIONS:
         step.fail("not known to treat the examples one by one")
     if name not in SIZED:
@@ -94,11 +96,14 @@ def _verified(step: Step, result: Axes) -> Axes:
 
 
 def _check_shape(
-    step: Step, rows: Rows | None, shape: tuple[Any, ...] | None
+    step: Step,
+    rows: Rows | None,
+    shape: tuple[Any, ...] | None,
 ) -> None:
-    growing = {
-        d: size for d, size in enumerate(shape or ()) if not isinstance(size, int)
-    }
+    growing = {}
+    for d, size in enumerate(shape or ()):
+        if not isinstance(size, int):
+            growing[d] = size
     expected = {} if rows is None else {rows.axis: Times(rows.folded)}
     if growing != expected:
         step.fail(
@@ -106,10 +111,5 @@ def _check_shape(
         )
 
 
-def _picks(node: fx.Node) -> bool:
+def _picks(node: Node) -> bool:
     return node.target is operator.getitem
-
-
-def _picked(step: Step, shapes: dict[fx.Node, Any]) -> Any:
-    several = shapes[step.inputs["0"]]
-    return several[step.inputs["1"]]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from torch import fx
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from proxyfl.privacy.clipping.tracing import Traced
@@ -22,10 +22,10 @@ class Unproven(Exception):
 class Step:
     """One operation of the graph, as the functions of the table see it."""
 
-    node: fx.Node
+    node: Node
     traced: Traced
-    axes: dict[fx.Node, Axes]
-    shapes: dict[fx.Node, Any]
+    axes: dict[Node, Axes]
+    shapes: dict[Node, Any]
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -39,16 +39,18 @@ class Step:
     @property
     def first(self) -> str:
         """The name of the first tensor among the inputs."""
-        return next(
-            name
-            for name, value in self.inputs.items()
-            if isinstance(value, fx.Node)
-        )
+        return next(self.named())
+
+    def named(self) -> Iterator[str]:
+        """The names of the inputs that are tensors."""
+        for name, value in self.inputs.items():
+            if isinstance(value, Node):
+                yield name
 
     def rows(self, name: str) -> Rows | None:
         """The examples' axis in the input ``name``; None for a constant."""
         value = self.inputs.get(name)
-        return self.axes[value] if isinstance(value, fx.Node) else None
+        return self.axes[value] if isinstance(value, Node) else None
 
     def shape_of(self, name: str) -> tuple[int | Times, ...]:
         shape: tuple[int | Times, ...] = self.shapes[self.inputs[name]]
@@ -57,11 +59,9 @@ class Step:
     def rank(self, name: str) -> int:
         return len(self.shape_of(name))
 
-    def tensors(self) -> Iterator[fx.Node]:
+    def tensors(self) -> list[Node]:
         """All tensors among the inputs, those in lists included."""
-        for value in pytree.tree_leaves(self.inputs):
-            if isinstance(value, fx.Node):
-                yield value
+        return nodes_in(self.inputs)
 
     def dims(self, name: str, of: str) -> list[int]:
         """The dimensions that the argument ``name`` lists, counted from the left; all if none."""
@@ -69,7 +69,8 @@ class Step:
         given = self.inputs.get(name)
         if given is None or given == []:
             return list(range(rank))
-        return [d % rank for d in (given if isinstance(given, list) else [given])]
+        listed = given if isinstance(given, list) else [given]
+        return [d % rank for d in listed]
 
     def only(self, *names: str) -> Rows:
         """The rows of the one input that may carry examples; the others must be constants."""
@@ -99,7 +100,13 @@ class Step:
         raise Unproven(f"{describe(self.node)}: {why}")
 
 
-def base_name(node: fx.Node) -> tuple[str, bool]:
+def nodes_in(inputs: dict[str, Any]) -> list[Node]:
+    """The graph's tensors among some inputs, those in lists included, in order."""
+    leaves = pytree.tree_leaves(inputs)
+    return [value for value in leaves if isinstance(value, Node)]
+
+
+def base_name(node: Node) -> tuple[str, bool]:
     """The name of an operation without its namespace, and whether it works in place."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
@@ -112,24 +119,30 @@ def base_name(node: fx.Node) -> tuple[str, bool]:
     return name.removesuffix("_"), True
 
 
-def describe(node: fx.Node) -> str:
+def describe(node: Node) -> str:
     """An operation and the line of the model that called it, for people."""
     return f"{base_name(node)[0]} ({node.name})"
 
 
-def aligned(step: Step, nodes: list[fx.Node], rank: int) -> Rows:
+def aligned(
+    step: Step,
+    nodes: list[Node],
+    rank: int,
+) -> Rows:
     found: set[Rows] = set()
     for node in nodes:
         rows = step.axes[node]
         if rows is not None:
-            found.add(rows.at(rows.axis - len(step.shapes[node]) + rank))
+            missing = rank - len(step.shapes[node])
+            found.add(rows.at(rows.axis + missing))
     if len(found) != 1:
         step.fail("it compares examples with one another")
     rows = found.pop()
     for node in nodes:
-        position = rows.axis - rank + len(step.shapes[node])
+        shape = step.shapes[node]
+        position = rows.axis - rank + len(shape)
         constant = step.axes[node] is None
-        if constant and position >= 0 and step.shapes[node][position] != 1:
+        if constant and position >= 0 and shape[position] != 1:
             step.fail(
                 "it deals a constant out to the examples by their place in the batch"
             )
@@ -141,7 +154,9 @@ def several(function: Callable[[Step], Rows]) -> Callable[[Step], Axes]:
 
     def each(step: Step) -> Axes:
         rows = function(step)
-        return [rows] * len(step.shape) if isinstance(step.shape, list) else rows
+        if isinstance(step.shape, list):
+            return [rows] * len(step.shape)
+        return rows
 
     return each
 

@@ -84,7 +84,12 @@ class Account:
 
     @classmethod
     def open(
-        cls, folder: Path, *, delta: float, budget: float | None, unit: Unit
+        cls,
+        folder: Path,
+        *,
+        delta: float,
+        budget: float | None,
+        unit: Unit,
     ) -> "Account":
         """A new, empty account. ``budget`` is the epsilon, at ``delta`` and by PLD, that the data
         of any one dataset may cost in all; one that exists is refused."""
@@ -114,7 +119,7 @@ class Account:
             raise PrivacyError("Expected at least one record's id, got none.")
         hashes = sorted({self._hashed(name) for name in ids.names})
         content = b"".join(hashes)
-        fingerprint = hashlib.sha256(content).hexdigest()[:16]
+        fingerprint = _files.short_hash(content)
         path = self.folder / IDS / fingerprint
         if not path.exists():
             with journal.locked(self.path):
@@ -141,7 +146,7 @@ class Account:
                 f"The account {self.folder} lacks the ids of dataset {fingerprint}: "
                 f"{error.strerror}. Restore {path} from a backup."
             ) from error
-        if hashlib.sha256(content).hexdigest()[:16] != fingerprint:
+        if _files.short_hash(content) != fingerprint:
             raise PrivacyError(
                 f"{path} was changed: it is not what its name says. Restore it from a backup."
             )
@@ -164,15 +169,17 @@ class Account:
         return [entry for entry in real if entry.dataset in sharing]
 
     def page(
-        self, ids: Ids, ledger: Ledger, *, study: str, mechanism: str = "DP-SGD"
+        self,
+        ids: Ids,
+        ledger: Ledger,
+        *,
+        study: str,
     ) -> "LedgerPage":
         """The page of ``ledger``, which is about the records with these ids.
 
         A real ledger's charges that the account does not have yet are entered."""
         self.check_unit(ledger)
-        page = LedgerPage(
-            self, self.dataset(ids), ids.kind, ledger, study, mechanism
-        )
+        page = LedgerPage(self, self.dataset(ids), ids.kind, ledger, study)
         page.catch_up()
         return page
 
@@ -185,9 +192,7 @@ class Account:
                 f"The ledger of {ledger.client} is a simulation's, whose noise can be recomputed: "
                 "there is nothing to enter. If its proxies were released, no budget helps."
             )
-        return LedgerPage(
-            self, EVERY, "unknown", ledger, study, "DP-SGD"
-        ).catch_up()
+        return LedgerPage(self, EVERY, "unknown", ledger, study).catch_up()
 
     def check_unit(self, ledger: Ledger) -> None:
         """Refuse a ledger that protects something else than the account does."""
@@ -223,7 +228,7 @@ class LedgerPage:
     ids: str
     ledger: Ledger
     study: str
-    mechanism: str
+    mechanism: str = "DP-SGD"
 
     @cached_property
     def _identity(self) -> str:
@@ -238,10 +243,9 @@ class LedgerPage:
         return self._spent(self.account.entries(), own)
 
     def _spent(self, entries: Sequence[Entry], own: Sequence[Segment]) -> Spent:
-        counted = [
-            entry.charge.segment
-            for entry in self.account.overlapping(self.dataset, entries)
-        ]
+        counted = []
+        for entry in self.account.overlapping(self.dataset, entries):
+            counted.append(entry.charge.segment)
         # What a ledger in memory or a simulation has spent is on no real entry.
         if self.ledger.simulated or not self._identity:
             counted += own

@@ -57,24 +57,26 @@ class Standing:
     @property
     def ids(self) -> str:
         """The nature of the dataset's ids: persons, rows, or unknown."""
-        own = (*self.counted, *self.simulations)
-        kinds = [entry.ids for entry in own if entry.dataset == self.dataset]
-        return kinds[0] if kinds else "unknown"
+        for entry in (*self.counted, *self.simulations):
+            if entry.dataset == self.dataset:
+                return entry.ids
+        return "unknown"
 
     @property
     def size(self) -> int | None:
         """The number of the dataset's ids; None where they are not known."""
-        return (
-            None if self.dataset == EVERY else len(self.account.known(self.dataset))
-        )
+        if self.dataset == EVERY:
+            return None
+        return len(self.account.known(self.dataset))
 
     @property
     def left(self) -> float | None:
         """The budget minus what is spent; None without a budget. The steps that still fit are worth
         more than that: costs do not add."""
-        if self.account.budget is None:
+        budget = self.account.budget
+        if budget is None:
             return None
-        return max(0.0, self.account.budget - self.spent.pld)
+        return max(0.0, budget - self.spent.pld)
 
     @property
     def exceeded(self) -> bool:
@@ -95,8 +97,11 @@ class Standing:
         for entry in entries:
             key = (entry.study, entry.client, entry.ledger, entry.mechanism)
             found.setdefault(key, []).append(entry)
-        unit, delta = self.account.unit, self.account.delta
-        return [Release(tuple(each), unit, delta) for each in found.values()]
+        account = self.account
+        releases = []
+        for each in found.values():
+            releases.append(Release(tuple(each), account.unit, account.delta))
+        return releases
 
     def steps_left(self) -> int | None:
         """The number of steps of the last setting that still fit, up to 2^20; None where there is
@@ -131,7 +136,11 @@ def _names(entries: Sequence[Entry]) -> list[str]:
     return list(dict.fromkeys(entry.dataset for entry in entries))
 
 
-def _standing(account: Account, dataset: str, entries: Sequence[Entry]) -> Standing:
+def _standing(
+    account: Account,
+    dataset: str,
+    entries: Sequence[Entry],
+) -> Standing:
     if dataset == EVERY:
         counted = [entry for entry in entries if entry.dataset == EVERY]
     else:
@@ -140,7 +149,11 @@ def _standing(account: Account, dataset: str, entries: Sequence[Entry]) -> Stand
     return Standing(account, dataset, tuple(counted), tuple(own))
 
 
-def _composed(entries: Sequence[Entry], delta: float, unit: Unit) -> Epsilon:
+def _composed(
+    entries: Sequence[Entry],
+    delta: float,
+    unit: Unit,
+) -> Epsilon:
     """The cost of the entries together; kind and relation are the weakest among theirs."""
     segments = [entry.charge.segment for entry in entries]
     return accounting.epsilon(segments, delta, *weakest(entries), unit)

@@ -10,6 +10,7 @@ A certificate is no signature: whoever can write the ledger can write another. I
 and a ledger agree.
 """
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -238,13 +239,13 @@ def differences(
 
 def page_differences(stated: str, found: str) -> list[str]:
     """The same of a Markdown page, line by line."""
-    there, here = stated.strip().splitlines(), found.strip().splitlines()
+    there = stated.strip().splitlines()
+    here = found.strip().splitlines()
+    pairs = itertools.zip_longest(there, here, fillvalue="nothing")
     wrong = []
-    for number in range(max(len(there), len(here))):
-        said = there[number] if number < len(there) else "nothing"
-        right = here[number] if number < len(here) else "nothing"
+    for number, (said, right) in enumerate(pairs, 1):
         if said != right:
             wrong.append(
-                f"line {number + 1}: the certificate says {said!r}, the ledger {right!r}"
+                f"line {number}: the certificate says {said!r}, the ledger {right!r}"
             )
     return wrong

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.calibration import noise_for
+from proxyfl.privacy.calibration import most, noise_for
 from proxyfl.privacy.statements.planning import check_small
 
 ROUNDS = 40
@@ -164,14 +164,14 @@ def worth(facts: Facts) -> Worth:
     settings = settings_for(facts)
     once = settings.noise_multiplier / math.sqrt(settings.rounds)
     rho = once**2 * facts.effective_parameters / facts.examples
-    most = facts.from_examples + facts.from_classes
+    pooled = facts.from_examples + facts.from_classes
     share = _share(facts, once)
     kept = 1 / (1 + rho / (facts.clients - 1))
     return Worth(
         rho=rho,
         share=share,
-        gain=100 * share * most,
-        most=100 * most,
+        gain=100 * share * pooled,
+        most=100 * pooled,
         counts_as=facts.examples / (1 - kept * (1 - 1 / facts.clients)),
         largest_proxy=_largest(facts, once),
         settings=settings,
@@ -188,17 +188,8 @@ def _share(facts: Facts, once: float) -> float:
 
 def _largest(facts: Facts, once: float) -> int:
     """The most parameters with which half of what pooling gives is still expected."""
-    fits, too_many = 0, 1
-    while too_many < MOST and _share(_sized(facts, too_many), once) >= 0.5:
-        fits, too_many = too_many, 2 * too_many
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        if _share(_sized(facts, middle), once) >= 0.5:
-            fits = middle
-        else:
-            too_many = middle
-    return fits
 
+    def fits(parameters: int) -> bool:
+        return _share(replace(facts, parameters=parameters), once) >= 0.5
 
-def _sized(facts: Facts, parameters: int) -> Facts:
-    return replace(facts, parameters=parameters)
+    return most(fits, 0, MOST)

@@ -14,21 +14,27 @@ from torch import Tensor
 BLOCK = 1024
 """Squares added up in the weight's own type before float64 takes over."""
 
+WIDE_EPS = torch.finfo(torch.float64).eps
+"""Twice the unit roundoff of float64."""
+
 
 def square_norms_of(blocks: list[Tensor]) -> list[Tensor]:
     """``upper_square_norms`` of each matrix (n, d); those of narrow ones are raised in one go."""
     narrow = [block for block in blocks if block.shape[1] < BLOCK]
     if len(narrow) < 2:
-        return [upper_square_norms(block) for block in blocks]
+        return list(map(upper_square_norms, blocks))
     kinds = tuple((block.dtype, block.shape[1]) for block in narrow)
     factors, least = _allowances(kinds, narrow[0].device)
     # stacking types of different width takes the widest: no digit is lost
-    norms = torch.stack([_row_norms(block) for block in narrow]).double()
-    raised = iter(torch.addcmul(least, norms, norms * factors).unbind())
-    return [
-        next(raised) if block.shape[1] < BLOCK else upper_square_norms(block)
-        for block in blocks
-    ]
+    stacked = torch.stack(list(map(_row_norms, narrow)))
+    norms = stacked.double()
+    squares = torch.addcmul(least, norms, norms * factors)
+    raised = iter(squares.unbind())
+    found = []
+    for block in blocks:
+        is_narrow = block.shape[1] < BLOCK
+        found.append(next(raised) if is_narrow else upper_square_norms(block))
+    return found
 
 
 def upper_square_norms(gradients: Tensor) -> Tensor:
@@ -39,18 +45,20 @@ def upper_square_norms(gradients: Tensor) -> Tensor:
     whole = numbers // BLOCK * BLOCK
     if whole == 0:
         return _raised(_row_norms(flat), numbers)
-    blocks = flat[:, :whole].view(flat.shape[0], -1, BLOCK)
-    squares = _raised(torch.linalg.vector_norm(blocks, dim=2), BLOCK).sum(1)
+    blocks = flat[:, :whole].view(len(flat), -1, BLOCK)
+    norms = torch.linalg.vector_norm(blocks, dim=2)
+    squares = _raised(norms, BLOCK).sum(1)
     if whole < numbers:
-        rest = flat[:, whole:]
-        squares += _raised(_row_norms(rest), numbers - whole)
-    return squares.mul_(1 + numbers * torch.finfo(torch.float64).eps)
+        rest = _row_norms(flat[:, whole:])
+        squares += _raised(rest, numbers - whole)
+    return squares.mul_(1 + numbers * WIDE_EPS)
 
 
 def _raised(norms: Tensor, numbers: int) -> Tensor:
     """Norms of at most ``BLOCK`` numbers each, squared and made larger by what they may have
     lost."""
-    factors, least = _allowances(((norms.dtype, numbers),), norms.device)
+    kind = (norms.dtype, numbers)
+    factors, least = _allowances((kind,), norms.device)
     wide = norms.double()
     return torch.addcmul(least[0], wide, wide * factors[0])
 
@@ -80,10 +88,11 @@ def _allowances(
 
 def column_lengths(columns: Tensor) -> Tensor:
     """The length of each column of (n, d, t), with what squares lose to underflow; float64."""
-    least = columns.shape[1] * torch.finfo(columns.dtype).tiny
-    norms = torch.linalg.vector_norm(columns, dim=1).double()
-    found: Tensor = norms.square_().add_(least).sqrt_()
-    return found
+    tiny = torch.finfo(columns.dtype).tiny
+    least = columns.shape[1] * tiny
+    norms = torch.linalg.vector_norm(columns, dim=1)
+    squares: Tensor = norms.double().square_()
+    return squares.add_(least).sqrt_()
 
 
 def roundoff(dtype: torch.dtype) -> float:

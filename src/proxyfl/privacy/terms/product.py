@@ -26,8 +26,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from proxyfl.privacy.terms.norms import column_lengths, roundoff, upper_square_norms
-from proxyfl.privacy.terms.term import without
+from proxyfl.privacy.terms.norms import (
+    WIDE_EPS,
+    column_lengths,
+    roundoff,
+    upper_square_norms,
+)
+from proxyfl.privacy.terms.term import by_example, without
 
 KEPT_AT_MOST = 2**26
 """Numbers (of per-example gradients of one weight) kept in memory; above it they are formed twice,
@@ -95,23 +100,25 @@ class Product:
             return self.outputs(i, j)
         return self.g[i:j].transpose(1, 2)
 
-    def _ranges(self, numbers: int) -> list[tuple[int, int]]:
+    def _ranges(self, numbers: int) -> Iterator[tuple[int, int]]:
+        """Examples i to j of which each has so many ``numbers``, a piece at a time."""
         step = max(1, PIECE // max(1, numbers))
-        return [
-            (i, min(self.examples, i + step)) for i in range(0, self.examples, step)
-        ]
+        for i in range(0, self.examples, step):
+            yield i, min(self.examples, i + step)
+
+    def _formed_ranges(self) -> Iterator[tuple[int, int]]:
+        """The ranges in which gradients are formed."""
+        d, p = self._shape
+        return self._ranges(max(d * self.positions, d * p))
 
     def _pieces(self) -> Iterator[Tensor]:
-        d, p = self._shape
-        for i, j in self._ranges(max(d * self.positions, d * p)):
-            piece = torch.bmm(
-                self._output_gradients(i, j), self._inputs(i, j).transpose(1, 2)
-            )
-            yield (
-                piece
-                if self._dropped is None
-                else without(piece, self._dropped[i:j])
-            )
+        for i, j in self._formed_ranges():
+            a = self._inputs(i, j)
+            g = self._output_gradients(i, j)
+            piece = torch.bmm(g, a.transpose(1, 2))
+            if self._dropped is not None:
+                piece = without(piece, self._dropped[i:j])
+            yield piece
 
     def blocks(self) -> tuple[Tensor, ...]:
         return ()
@@ -126,7 +133,8 @@ class Product:
     def _formed_square_norms(self) -> Tensor:
         if self._kept is not None:
             return upper_square_norms(self._kept)
-        return torch.cat([upper_square_norms(piece) for piece in self._pieces()])
+        squares = map(upper_square_norms, self._pieces())
+        return torch.cat(list(squares))
 
     @property
     def _is_contracted(self) -> bool:
@@ -139,25 +147,30 @@ class Product:
         itself whether that is small."""
         squares = []
         lengths = []
-        d, p = self._shape
-        for i, j in self._ranges(max(d * self.positions, d * p)):
+        for i, j in self._formed_ranges():
             a = self._inputs(i, j)
             g = self._output_gradients(i, j)
-            squares.append(upper_square_norms(torch.bmm(g, a.transpose(1, 2))))
-            lengths.append((column_lengths(a) * column_lengths(g)).sum(1))
+            gradients = torch.bmm(g, a.transpose(1, 2))
+            products = column_lengths(a) * column_lengths(g)
+            squares.append(upper_square_norms(gradients))
+            lengths.append(products.sum(1))
         square = torch.cat(squares)
+        norm = square.sqrt()
         # a tenth more for the rounding of the lengths themselves, enough up to d = 10^5
         longest = 1.1 * torch.cat(lengths)
-        bound = 2 * (self.positions + 4) * roundoff(self.parameter.dtype) * longest
-        formed = ~(bound <= SMALL * square.sqrt())
+        u = roundoff(self.parameter.dtype)
+        bound = 2 * (self.positions + 4) * u * longest
+        formed = ~(bound <= SMALL * norm)
         self._formed = formed if bool(formed.any()) else None
-        return torch.where(formed, square, (square.sqrt() + bound).square_())
+        raised = (norm + bound).square_()
+        return torch.where(formed, square, raised)
 
     def _gram_or_formed(self) -> Tensor:
         """Each example decides for itself: what another one is must not change its norm."""
         bounds = []
         close = []
-        for i, j in self._ranges(self._shape[0] * self.positions):
+        d, _ = self._shape
+        for i, j in self._ranges(d * self.positions):
             bound, is_close = self._gram(i, j)
             bounds.append(bound)
             close.append(is_close)
@@ -174,21 +187,21 @@ class Product:
         g = self._output_gradients(i, j).double()
         gram_a = torch.bmm(a.transpose(1, 2), a)
         gram_g = torch.bmm(g.transpose(1, 2), g)
-        lengths = (
-            gram_a.diagonal(dim1=1, dim2=2) * gram_g.diagonal(dim1=1, dim2=2)
-        ).sqrt()
+        squares_a = gram_a.diagonal(dim1=1, dim2=2)
+        squares_g = gram_g.diagonal(dim1=1, dim2=2)
         # sum_t |g_t| |a_t|, which |G| reaches if nothing cancels
-        longest = lengths.sum(1)
-        squares = (gram_a * gram_g).sum((1, 2)).clamp(min=0)
+        longest = (squares_a * squares_g).sqrt().sum(1)
+        total = (gram_a * gram_g).sum((1, 2))
+        squares = total.clamp(min=0)
         d, p = self._shape
-        double = (
-            (d + p + self.positions**2)
-            * torch.finfo(torch.float64).eps
-            * longest.square()
-        )
-        bound = (self.positions + 3) * roundoff(self.parameter.dtype) * longest
-        close = (bound <= SMALL * squares.sqrt()) & (double <= SMALL * squares)
-        return ((squares + double).sqrt() + bound).square(), close
+        t = self.positions
+        u = roundoff(self.parameter.dtype)
+        double = (d + p + t**2) * WIDE_EPS * longest.square()
+        bound = (t + 3) * u * longest
+        bound_is_small = bound <= SMALL * squares.sqrt()
+        double_is_small = double <= SMALL * squares
+        upper = (squares + double).sqrt() + bound
+        return upper.square(), bound_is_small & double_is_small
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
         if self._dropped is not None or not self._contracts_in(out.dtype):
@@ -196,9 +209,11 @@ class Product:
         elif self._formed is None:
             self._contract(c, out)
         else:
-            self._contract(torch.where(self._formed, 0, c), out)
+            of_formed = torch.where(self._formed, c, 0)
+            of_others = torch.where(self._formed, 0, c)
+            self._contract(of_others, out)
             rest = torch.empty_like(out)
-            self._add_formed(torch.where(self._formed, c, 0), rest)
+            self._add_formed(of_formed, rest)
             out.add_(rest)
 
     def _contracts_in(self, dtype: torch.dtype) -> bool:
@@ -208,8 +223,10 @@ class Product:
         return allowed and dtype == self.g.dtype
 
     def _add_formed(self, c: Tensor, out: Tensor) -> None:
-        if self._kept is not None and self._kept.dtype == out.dtype:
-            torch.mv(self._kept.flatten(1).T, c, out=out.view(-1))
+        kept = self._kept
+        if kept is not None and kept.dtype == out.dtype:
+            columns = kept.flatten(1).T
+            torch.mv(columns, c, out=out.view(-1))
         else:
             self._add_pieces(c, out)
 
@@ -217,21 +234,29 @@ class Product:
         if self.contract is not None:
             out.copy_(self.contract(c))
             return
-        scaled = self.g * c.view(-1, 1, 1)
-        inputs = self.a.flatten(0, 1).to(out.dtype)
-        torch.mm(scaled.flatten(0, 1).T.to(out.dtype), inputs, out=out)
+        scaled = self.g * by_example(c, self.g)
+        gradients = scaled.flatten(0, 1).T
+        inputs = self.a.flatten(0, 1)
+        torch.mm(
+            gradients.to(out.dtype),
+            inputs.to(out.dtype),
+            out=out,
+        )
 
     def _add_pieces(self, c: Tensor, out: Tensor) -> None:
         """The same pieces whose norms were taken, formed again."""
         out.zero_()
         start = 0
         for piece in self._pieces():
-            weights = c[start : start + len(piece)].to(out.dtype)
-            out.view(-1).addmv_(piece.flatten(1).T.to(out.dtype), weights)
-            start += len(piece)
+            end = start + len(piece)
+            weights = c[start:end].to(out.dtype)
+            columns = piece.flatten(1).T.to(out.dtype)
+            out.view(-1).addmv_(columns, weights)
+            start = end
 
     def per_example(self) -> Tensor:
-        return torch.cat(list(self._pieces())).view(-1, *self.parameter.shape)
+        formed = torch.cat(list(self._pieces()))
+        return formed.view(-1, *self.parameter.shape)
 
     def drop(self, examples: Tensor) -> None:
         self._dropped = examples

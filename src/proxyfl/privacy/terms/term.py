@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from proxyfl.privacy.terms.norms import square_norms_of
+from proxyfl.privacy.terms.norms import WIDE_EPS, square_norms_of
 
 
 class Term(Protocol):
@@ -61,16 +61,18 @@ class Materialised:
 
     @property
     def _rows(self) -> Tensor:
-        if self.gradients.dim() == 2:
-            return self.gradients
-        return self.gradients.reshape(self.gradients.shape[0], -1)
+        gradients = self.gradients
+        if gradients.dim() == 2:
+            return gradients
+        return gradients.reshape(len(gradients), -1)
 
     def square_norms(self, squares: Sequence[Tensor]) -> Tensor:
         return squares[0]
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        wide = self._rows.to(out.dtype)
-        torch.mv(wide.t(), c.to(out.dtype), out=out.view(-1))
+        columns = self._rows.to(out.dtype).t()
+        weights = c.to(out.dtype)
+        torch.mv(columns, weights, out=out.view(-1))
 
     def per_example(self) -> Tensor:
         return self.gradients
@@ -96,7 +98,9 @@ class Outer:
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
         scaled = self.g * c.unsqueeze(1)
-        torch.mm(scaled.t().to(out.dtype), self.a.to(out.dtype), out=out)
+        gradients = scaled.t().to(out.dtype)
+        inputs = self.a.to(out.dtype)
+        torch.mm(gradients, inputs, out=out)
 
     def per_example(self) -> Tensor:
         return self.g.unsqueeze(2) * self.a.unsqueeze(1)
@@ -119,10 +123,12 @@ class Lookup:
 
     @cached_property
     def _gathered(self) -> Tensor:
-        same = self.ids.unsqueeze(2) == self.ids.unsqueeze(1)
+        ids = self.ids
+        same = ids.unsqueeze(2) == ids.unsqueeze(1)
         first = same.to(torch.uint8).argmax(2)
         index = first.unsqueeze(2).expand_as(self.g)
-        return torch.zeros_like(self.g).scatter_add_(1, index, self.g)
+        gathered = torch.zeros_like(self.g)
+        return gathered.scatter_add_(1, index, self.g)
 
     def blocks(self) -> tuple[Tensor, ...]:
         return (self._gathered.flatten(1),)
@@ -131,14 +137,16 @@ class Lookup:
         return squares[0]
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        rows = (self._gathered * c.view(-1, 1, 1)).flatten(0, 1)
-        out.zero_().index_add_(0, self.ids.flatten(), rows.to(out.dtype))
+        scaled = self._gathered * by_example(c, self._gathered)
+        rows = scaled.flatten(0, 1).to(out.dtype)
+        out.zero_().index_add_(0, self.ids.flatten(), rows)
 
     def per_example(self) -> Tensor:
-        n, t = self.ids.shape
-        gradients = self.g.new_zeros(n, *self.parameter.shape)
-        example = torch.arange(n, device=self.ids.device).unsqueeze(1).expand(n, t)
-        return gradients.index_put_((example, self.ids), self.g, accumulate=True)
+        ids = self.ids
+        gradients = self.g.new_zeros(len(ids), *self.parameter.shape)
+        examples = torch.arange(len(ids), device=ids.device)
+        example = examples.unsqueeze(1).expand_as(ids)
+        return gradients.index_put_((example, ids), self.g, accumulate=True)
 
     def drop(self, examples: Tensor) -> None:
         self.g = without(self.g, examples)
@@ -147,8 +155,13 @@ class Lookup:
 
 def without(gradients: Tensor, examples: Tensor) -> Tensor:
     """``gradients`` (n, ...) with zeros in the rows where ``examples`` is true."""
-    rows = examples.view(-1, *[1] * (gradients.dim() - 1))
-    return gradients.masked_fill(rows, 0)
+    return gradients.masked_fill(by_example(examples, gradients), 0)
+
+
+def by_example(values: Tensor, like: Tensor) -> Tensor:
+    """One value per example, with as many dimensions as ``like`` (n, ...)."""
+    others = like.dim() - 1
+    return values.view(-1, *[1] * others)
 
 
 def total_square_norms(terms: Sequence[Term], losses: Tensor) -> Tensor:
@@ -159,10 +172,10 @@ def total_square_norms(terms: Sequence[Term], losses: Tensor) -> Tensor:
     itself can lose, a unit roundoff of it for each term, is added."""
     blocks = [term.blocks() for term in terms]
     distinct = {id(block): block for block in chain(*blocks)}
-    squares = dict(
-        zip(distinct, square_norms_of(list(distinct.values())), strict=True)
-    )
+    found = square_norms_of(list(distinct.values()))
+    squares = dict(zip(distinct, found, strict=True))
     total = torch.zeros_like(losses, dtype=torch.float64)
     for term, own in zip(terms, blocks, strict=True):
-        total += term.square_norms([squares[id(block)] for block in own])
-    return total.mul_(1 + len(terms) * torch.finfo(torch.float64).eps)
+        of_own = [squares[id(block)] for block in own]
+        total += term.square_norms(of_own)
+    return total.mul_(1 + len(terms) * WIDE_EPS)
