@@ -23,7 +23,16 @@ from proxyfl.node.supervisor import LEAVE_FILE, STOP_FILE, Node
 from proxyfl.privacy.ledger import Ledger
 from tests.waiting import PATIENCE, wait_until
 
-from .federations import SEED, Running, change, quick, running, total_weight, trial
+from .federations import (
+    SEED,
+    Running,
+    change,
+    forked,
+    quick,
+    running,
+    total_weight,
+    trial,
+)
 
 BUDGET = 0.055
 """Covers five of the two steps a round that the tests' sites take."""
@@ -106,22 +115,24 @@ def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
     layout = trial.lay_out(
         tmp_path, sites=2, rounds=6, template=quick(patience=PATIENCE)
     )
-    arguments = ("--simulated-seed", str(SEED), "--no-status-page")
+    arguments = ("--simulated-seed", str(SEED))
     steady, victim = layout.sites
-    (other,) = trial.start([steady], *arguments)
+    started = [forked(steady, *arguments)]
     try:
         for at_least in (1, 3):
-            (process,) = trial.start([victim], *arguments)
+            started.append(forked(victim, *arguments))
             wait_until(lambda n=at_least: len(status.rows(victim)) >= n, every=0.01)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        (process,) = trial.start([victim], *arguments)
-        assert process.wait(PATIENCE) == 0
-        assert other.wait(PATIENCE) == 0
+            started[-1].kill()
+            started[-1].join()
+        started.append(forked(victim, *arguments))
+        for process in started:
+            process.join(PATIENCE)
     finally:
-        for left in (other, process):
-            left.kill()
-            left.wait()
+        for process in started:
+            process.kill()
+            process.join()
+    codes = [process.exitcode for process in started]
+    assert codes == [0, -signal.SIGKILL, -signal.SIGKILL, 0]
     expected = prediction.predict(tmp_path, seed=SEED)
     for place, outcome in zip(layout.sites, expected, strict=True):
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
@@ -151,9 +162,7 @@ def test_a_spent_budget_ends_a_sites_part(tmp_path: Path) -> None:
 
 def test_a_budget_is_never_raised(tmp_path: Path) -> None:
     """Whatever later settings say, the lowest budget so far holds."""
-    layout = trial.lay_out(
-        tmp_path, sites=2, rounds=1, template=quick(patience=0.2)
-    )
+    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick())
     with running(layout) as made:
         made.join()
     change(layout.sites[0], lambda site: assembly.with_budget(site, 50.0))

@@ -99,7 +99,7 @@ class Participant:
         held = self.books.mass()
         before = self.mixer.kept(held) if held else self.initial
         self.guard.moved(float((mass.theta - before).norm()))
-        self._await_settlement()
+        self.await_settlement()
         left = self.left()
         blocked = self.books.blocked()
         shares = self.mixer.shares(
@@ -130,24 +130,21 @@ class Participant:
         self.log.add(
             "released", round=here.round, to=sorted(frames), leaving=leaving
         )
-        self.courier.poke(frames)
+        self.courier.send_shares(frames)
         return {receiver: len(frame) for receiver, frame in frames.items()}
 
-    def _await_settlement(self) -> None:
+    def await_settlement(self) -> None:
         """Let a share that is under way to a reachable peer arrive before the next is made.
 
         Else that peer would count as blocked, and this site would keep what it should send."""
         deadline = time.monotonic() + min(self.patience, SETTLE_SECONDS)
         while time.monotonic() < deadline:
-            under_way = [
-                name for name in self.books.owed_to() if self._speaks(name)
-            ]
-            if not under_way:
+            if not any(self.is_there(name) for name in self.books.owed_to()):
                 return
-            self.courier.poke(under_way)
             self.exchange.wait()
 
-    def _speaks(self, name: str) -> bool:
+    def is_there(self, name: str) -> bool:
+        """True if a peer answers, or was heard from a moment ago."""
         heard = self.courier.service.silence(name) < SPEAKS_SECONDS
         return heard or self.courier.reachable(name)
 
@@ -176,7 +173,7 @@ class Participant:
             missing = self._missing(senders, round)
             self.expected = len(senders)
             self.heard_of = len(senders) - len(missing)
-            waited_for = [name for name in missing if not self._is_away(name)]
+            waited_for = [name for name in missing if not self.is_away(name)]
             if not waited_for:
                 break
             now = time.monotonic()
@@ -184,7 +181,7 @@ class Participant:
                 self._give_up(waited_for, round)
                 break
             if now >= ask_at:
-                self.courier.poke(waited_for, hello=True)
+                self.courier.say_hello(waited_for)
                 ask_at = now + ask_pause
                 ask_pause = min(2 * ask_pause, SLOWEST_ASK)
             self.exchange.wait(min(0.5, deadline - now))
@@ -224,7 +221,8 @@ class Participant:
                 missing.append(name)
         return missing
 
-    def _is_away(self, name: str) -> bool:
+    def is_away(self, name: str) -> bool:
+        """True if ``name`` was waited for in vain and has not been heard from since."""
         since = self.missed.get(name)
         if since is None:
             return False

@@ -151,6 +151,7 @@ class Node:
                 self.ending.finish()
                 return "finished"
             if self._asked(STOP_FILE) or self.stopping.is_set():
+                self.participant.await_settlement()
                 self.log.add("stopped", round=here.round)
                 return "stopped"
             self._catch_up()
@@ -238,7 +239,7 @@ class Node:
     def _meet(self) -> None:
         """Say hello to all, so that a peer that knows more of this site can say so."""
         names = [card.name for card in self.roster.others()]
-        self.courier.poke(names, hello=True)
+        self.courier.say_hello(names)
         deadline = time.monotonic() + min(MEET_SECONDS, self.site.network.patience)
         while time.monotonic() < deadline:
             self.service.check_behind()

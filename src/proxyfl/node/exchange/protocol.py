@@ -60,6 +60,8 @@ class Exchange:
         self._check = check
         self._admitted: set[str] = set()
         self._hellos: dict[str, Hello] = {}
+        self._told: dict[str, Hello] = {}
+        self._stored: dict[str, int] = {}
         self._changed = threading.Condition()
         self._changes = 0
         self._seen = 0
@@ -93,6 +95,23 @@ class Exchange:
         """True if ``peer`` has said that it releases nothing more."""
         last = self._hellos.get(peer)
         return last is not None and last.ended
+
+    def was_told(self, hello: Hello) -> None:
+        """Remember that ``hello`` has reached its receiver."""
+        self._told[hello.receiver] = hello
+
+    def knows_the_end(self, peer: str) -> bool:
+        """True if ``peer`` was told that this site releases nothing more, or that it has left.
+
+        A peer that has stored the last round's share knows it, too."""
+        state = self.books.position().state
+        last = self.books.rounds
+        if state == "active" and self._stored.get(peer, -1) + 1 >= last:
+            return True
+        told = self._told.get(peer)
+        if told is None or told.state != state:
+            return False
+        return told.ended or told.round >= last
 
     def hello(self, peer: str, *, time: int, answer: bool = False) -> Hello:
         """This site's present state, for ``peer``."""
@@ -178,11 +197,11 @@ class Exchange:
         if hello.answer:
             self._admitted.add(hello.sender)
         self.notify()
-        return (
-            None
-            if hello.answer
-            else self.hello(hello.sender, time=time, answer=True)
-        )
+        if hello.answer:
+            return None
+        answer = self.hello(hello.sender, time=time, answer=True)
+        self.was_told(answer)
+        return answer
 
     def _restored(self, hello: Hello, seen: Stamp, round: int) -> Restored:
         start = self._start(hello.sender, self.books.stamp())
@@ -297,6 +316,8 @@ class Exchange:
         stored = verdict.outcome == "stored"
         key = (verdict.sender, verdict.round, verdict.sha256)
         if self.books.settle(*key, stored=stored):
+            if stored:
+                self._stored[verdict.sender] = verdict.round
             self.decided(verdict)
             self.notify()
 
