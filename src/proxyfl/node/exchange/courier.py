@@ -199,7 +199,8 @@ class Courier:
             failed = False
         except (ProxyFLError, OSError, sqlite3.Error) as error:
             about = {"reason": str(error)[:300], "lost": turn.reachable}
-            self.service.log.add("unreachable", peer=card.name, **about)
+            if not self._closing.is_set():
+                self.service.log.add("unreachable", peer=card.name, **about)
         finally:
             self._note(turn, failed=failed)
             self._wake.set()
