@@ -104,16 +104,9 @@ class Ending:
 
     def _hand_on_again(self) -> None:
         """Give to another peer what one has refused."""
-        parts = self.books.parts(every=True)
-        if not parts:
+        if not self.books.parts(every=True):
             return
-        mixer = self.participant.mixer
-        mass = mixer.added(self.participant.client.mass(), parts)
-        if mass is None:
-            return
-        here = self.books.position()
-        total = sum((part.weight for part in parts), here.weight)
-        mine = mixer.to_keep(mass.theta, total)
-        self.books.conclude(parts, mine, next_round=here.round)
-        self.participant.release(mass, leaving=True)
-        self.books.conclude([], b"")
+        mass = self.participant.taken_in(self.participant.client.mass())
+        if mass is not None:
+            self.participant.release(mass, leaving=True)
+            self.books.conclude([], b"")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from proxyfl import params
-from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl.errors import ConfigError
 from proxyfl.federation.home.fitted import Fitted
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.metrics import Score, evaluate
@@ -43,7 +43,6 @@ from proxyfl.node.observe import status
 from proxyfl.node.observe.auditlog import FILE as AUDIT_FILE
 from proxyfl.node.observe.auditlog import AuditLog
 from proxyfl.node.participation import Participant
-from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.records.row import row_of
 from proxyfl.transport.files import Folder
 from proxyfl.transport.memory import MemoryTransport
@@ -122,7 +121,6 @@ class Node:
         self.stopping = threading.Event()
         self.ending = Ending(self.participant, self.service, self.stopping)
         self.last: ClientRound | None = None
-        self.started = time.time()
 
     def __enter__(self) -> "Node":
         return self
@@ -178,17 +176,11 @@ class Node:
             )
         self.books.start()
         here = self.books.position()
-        trainer = self.client.learner.trainer
-        if not isinstance(trainer, DPSGD):
-            raise PrivacyError("A node shares nothing that was trained without DP.")
-        rate, noise = trainer.sampling_rate, trainer.noise_multiplier
         rejoined = self.books.stamp().epoch > 0
-        forgotten = range(here.since if rejoined else here.round, round)
+        first = here.since if rejoined else here.round
+        forgotten = range(first, round)
         for number in forgotten:
-            steps = self.client.ledger.affordable_steps(
-                rate, noise, self.client.steps
-            )
-            self.client.ledger.charge(number, steps, rate, noise)
+            assembly.charge_in_full(self.client, number)
         self.books.begin_again(round=round)
         self.log.add("began again", round=round, charged=len(forgotten))
         return len(forgotten)
@@ -216,16 +208,11 @@ class Node:
         self.log.add("started", round=here.round, version=manifest.version)
 
     def _listen(self) -> None:
-        from proxyfl.transport.grpc import Credentials
         from proxyfl.transport.grpc.server import Server
 
         server = Server(
             self.site.network.listen,
-            credentials=lambda: Credentials(
-                self.identity.key_pem(),
-                self.identity.tls_certificate(),
-                self.roster.trusted(),
-            ),
+            credentials=self.roster.credentials,
             who=self.service.member,
             answer=self.service.answer,
             follow=self.service.follow,
@@ -288,14 +275,11 @@ class Node:
         """The steps that the budget covers this round, and why the site must leave, if it must."""
         if round >= self.roster.current.training_rounds:
             return 0, ""
-        trainer = self.client.learner.trainer
         usual = self.client.steps
-        if not isinstance(trainer, DPSGD):
-            raise PrivacyError("A node shares nothing that was trained without DP.")
-        affordable = self.client.ledger.affordable_steps(
-            trainer.sampling_rate, trainer.noise_multiplier, usual
-        )
-        return affordable, "budget spent" if affordable < usual else ""
+        affordable = assembly.affordable_steps(self.client, usual)
+        if affordable < usual:
+            return affordable, "budget spent"
+        return usual, ""
 
     def _record(self, record: ClientRound) -> None:
         self.last = record
@@ -365,9 +349,9 @@ class Node:
 
     def _shared_folder(self) -> Folder | None:
         path = self.site.network.folder
-        return (
-            Folder(self.folder / path, largest=2 * self.largest) if path else None
-        )
+        if not path:
+            return None
+        return Folder(self.folder / path, largest=2 * self.largest)
 
     def _asked(self, file: str) -> bool:
         path = self.folder / file

@@ -17,6 +17,7 @@ from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.messages import Share, Verdict
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.members.card import Card, tls_name
+from proxyfl.node.members.identity import Identity
 from proxyfl.transport.files import Folder
 
 
@@ -34,6 +35,21 @@ class Client(Protocol):
     def close(self) -> None:
         """Let go of the connection."""
         ...
+
+
+def dial(card: Card, identity: Identity, *, largest: int) -> Client:
+    """A connection to a member with an address, made when first used."""
+    from proxyfl.transport.grpc import Credentials
+    from proxyfl.transport.grpc.client import Client as Channel
+
+    return Channel(
+        card.address,
+        tls_name(card.fingerprint),
+        credentials=lambda: Credentials(
+            identity.key_pem(), identity.tls_certificate(), card.pem
+        ),
+        largest=largest,
+    )
 
 
 class Ways:
@@ -74,24 +90,13 @@ class Ways:
 
     def client(self, card: Card) -> Client:
         """The connection to a member with an address."""
-        from proxyfl.transport.grpc import Credentials
-        from proxyfl.transport.grpc import client as grpc_client
-
-        identity = self.service.identity
         with self._lock:
             if self._closed:
                 raise TransportError("This site has let go of its connections.")
             known = self._clients.get(card.name)
             if known is not None and known[0] == card:
                 return known[1]
-            client: Client = grpc_client.Client(
-                card.address,
-                tls_name(card.fingerprint),
-                credentials=lambda: Credentials(
-                    identity.key_pem(), identity.tls_certificate(), card.pem
-                ),
-                largest=self.largest,
-            )
+            client = dial(card, self.service.identity, largest=self.largest)
             self._clients[card.name] = (card, client)
             return client
 
