@@ -15,7 +15,7 @@ from proxyfl.node.exchange.service import Service
 from proxyfl.node.participation import Participant
 
 FAREWELL_SECONDS = 10.0
-"""A site without patience still takes so long to tell the others that it goes."""
+"""A site that is asked to stop, or has no patience, still takes so long to tell the others."""
 
 ASK_SECONDS = 2.0
 """The seconds after which a site that waits for the others' end asks them again. Usually it need
@@ -69,13 +69,16 @@ class Ending:
     def farewell(self) -> None:
         """One last hello to everybody who is there and does not know yet."""
         self.courier.say_hello(self._untold())
-        patience = max(FAREWELL_SECONDS, self.participant.patience)
-        deadline = time.monotonic() + patience
-        while self._untold() and time.monotonic() < deadline:
+        started = time.monotonic()
+        while self._untold():
+            waited = time.monotonic() - started
+            hurried = self.stopping.is_set() or waited > self.participant.patience
+            if hurried and waited > FAREWELL_SECONDS:
+                break
             self.exchange.wait()
 
     def _untold(self) -> list[str]:
-        gone = self.books.gone()
+        gone = self.books.peers.gone()
         found = []
         for card in self.service.roster.others():
             name = card.name
@@ -92,7 +95,8 @@ class Ending:
 
     def _unfinished(self) -> list[str]:
         """Peers that are still at work or connected, as far as this site knows."""
-        done = self.books.released_all() | self.books.gone()
+        peers = self.books.peers
+        done = peers.released_all(self.books.rounds) | peers.gone()
         found = []
         for card in self.service.roster.others():
             # Whoever holds a stream to this site may still need it as a relay.

@@ -194,7 +194,8 @@ class Participant:
 
     def left(self) -> set[str]:
         """Members who have announced that they leave."""
-        return self.books.gone() & set(self.mixer.roster.current.names())
+        members = set(self.mixer.roster.current.names())
+        return self.books.peers.gone() & members
 
     def _withdrawn(self, mass: Mass) -> Mass:
         """Refuse what arrives from now on, and add what had arrived: all of it is handed on."""

@@ -106,6 +106,8 @@ class Node:
             timeout=site.network.timeout,
             folder=self._shared_folder(),
         )
+        rule = site.defence
+        guard = Guard(rule.rule, rule.radius, rule.most_weight)
         self.participant = Participant(
             self.client,
             self.exchange,
@@ -114,13 +116,10 @@ class Node:
             self.log,
             folder,
             patience=site.network.patience,
-            guard=Guard(
-                site.defence.rule, site.defence.radius, site.defence.most_weight
-            ),
+            guard=guard,
         )
         self.stopping = threading.Event()
         self.ending = Ending(self.participant, self.service, self.stopping)
-        self.last: ClientRound | None = None
 
     def __enter__(self) -> "Node":
         return self
@@ -240,11 +239,13 @@ class Node:
             reason = "asked to leave"
         left = self.participant.left()
         members = self.roster.current.members
-        present = [at for at, card in enumerate(members) if card.name not in left]
-        leaving = {self.client.id: reason} if reason else {}
-        who = Presence(
-            tuple(present), len(members), leaving, {self.client.id: steps}
-        )
+        present = []
+        for at, card in enumerate(members):
+            if card.name not in left:
+                present.append(at)
+        me = self.client.id
+        leaving = {me: reason} if reason else {}
+        who = Presence(tuple(present), len(members), leaving, {me: steps})
         # the round loop wants one; the participant moves the mass
         transport = MemoryTransport()
         rows = run_rounds(
@@ -282,26 +283,25 @@ class Node:
         return usual, ""
 
     def _record(self, record: ClientRound) -> None:
-        self.last = record
+        part = self.participant
         row = row_of("proxyfl", record)
-        row["heard"] = self.participant.heard_of
-        row["asked"] = self.participant.expected
-        row["mass_in"] = self.participant.mass_in
-        row["mass_out"] = self.participant.mass_out
+        row["heard"] = part.heard_of
+        row["asked"] = part.expected
+        row["mass_in"] = part.mass_in
+        row["mass_out"] = part.mass_out
         row["time"] = round(time.time(), 3)
         metrics = self.folder / status.METRICS_FILE
         with metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        missing = self.participant.expected - self.participant.heard_of
-        note = ""
+        agreed = self.roster.current
+        line = f"round {record.round + 1} of {agreed.rounds}"
+        value = row.get(f"private_{agreed.measure}")
+        if value is not None:
+            line += f", private {agreed.measure} {value:.3f}"
+        missing = part.expected - part.heard_of
         if missing:
-            note = f"; WITHOUT {missing} of {self.participant.expected} senders"
-        measure = self.roster.current.measure
-        value = row.get(f"private_{measure}")
-        shown = "" if value is None else f", private {measure} {value:.3f}"
-        self.say(
-            f"round {record.round + 1} of {self.roster.current.rounds}{shown}{note}"
-        )
+            line += f"; WITHOUT {missing} of {part.expected} senders"
+        self.say(line)
 
     def _resume_exchange(self) -> None:
         """The program stopped after a release: what was trained is kept, the round is finished."""
@@ -319,12 +319,12 @@ class Node:
         here = self.books.position()
         rounds = []
         for card in self.roster.others():
-            peer = self.books.peer(card.name)
+            peer = self.books.peers.known(card.name)
             if self.exchange.admitted(card.name) and peer.state == "active":
                 rounds.append(peer.round)
-        last = self.roster.current.rounds - 1
         if rounds and min(rounds) > here.round + 1:
-            skipped_to = min(min(rounds), last)
+            last = self.roster.current.rounds - 1
+            skipped_to = min(*rounds, last)
             self.books.skip_to(skipped_to)
             self.log.add("skipped rounds", first=here.round, last=skipped_to - 1)
             self.say(f"was away: continues at round {skipped_to + 1}")

@@ -36,7 +36,7 @@ IDLE = 1.0
 COLLECT = 0.25
 """The seconds between two looks into the folder."""
 
-HUNG = 1.0
+HUNG = 10.0
 
 MOST_THREADS = 1000
 """More than a federation has members: each silent one may hold a thread."""
@@ -280,11 +280,17 @@ class Courier:
                 via = None
             answer = self.service.take(message, via=via)
             if answer:
-                sender = messages.begin(message)[0].sender
-                card = self.service.roster.current.member(sender)
-                self.ways.carry(card, answer)
+                self._answer(messages.begin(message)[0].sender, answer)
         except ProxyFLError as error:
             self.service.refused(str(error))
+
+    def _answer(self, sender: str, answer: bytes) -> None:
+        card = self.service.roster.current.member(sender)
+        try:
+            self.ways.carry(card, answer)
+        except ProxyFLError:
+            self.service.exchange.was_not_told(sender)
+            raise
 
     def _collect(self, folder: Folder) -> None:
         """Deal with the files that lie there for this site.

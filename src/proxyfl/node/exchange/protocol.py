@@ -100,6 +100,10 @@ class Exchange:
         """Remember that ``hello`` has reached its receiver."""
         self._told[hello.receiver] = hello
 
+    def was_not_told(self, peer: str) -> None:
+        """The last hello for ``peer`` did not reach it."""
+        self._told.pop(peer, None)
+
     def knows_the_end(self, peer: str) -> bool:
         """True if ``peer`` was told that this site releases nothing more, or that it has left.
 
@@ -168,7 +172,7 @@ class Exchange:
 
     def _take_hello(self, hello: Hello, time: int) -> Header | None:
         with self.books.store.transaction():
-            known = self.books.peer(hello.sender)
+            known = self.books.peers.known(hello.sender)
             same_epoch = hello.epoch == known.stamp.epoch
             fewer_rounds = same_epoch and hello.round < known.round
             if fewer_rounds or hello.stamp.behind(known.stamp):
@@ -190,7 +194,7 @@ class Exchange:
             )
             # Most hellos say nothing new, and a write waits for the disk.
             if news != known:
-                self.books.remember(news)
+                self.books.peers.remember(news)
             if hello.state == "left":
                 self._take_back(hello)
             self._hellos[hello.sender] = hello
@@ -221,7 +225,7 @@ class Exchange:
                 f"A share of round {share.round}: no manifest has it."
             )
         with self.books.store.transaction() as run:
-            self.books.saw_release(share)
+            self.books.peers.saw_release(share, self.books.rounds)
             earlier = run.execute(
                 "select sha256, outcome, reason from verdicts where version = ? and round = ?"
                 " and sender = ?",
@@ -271,7 +275,7 @@ class Exchange:
         return verdict
 
     def _reason_to_wait(self, share: Share) -> str:
-        known = self.books.peer(share.sender).stamp
+        known = self.books.peers.known(share.sender).stamp
         if (share.epoch, share.boot) > (known.epoch, known.boot):
             return "say hello first"
         if share.version > self.books.version:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from proxyfl.errors import TransportError
 from proxyfl.node.exchange import messages
-from proxyfl.node.exchange.messages import Share, Verdict
+from proxyfl.node.exchange.messages import Hello, Share, Verdict
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.members.card import Card, tls_name
 from proxyfl.node.members.identity import Identity
@@ -112,6 +112,9 @@ class Ways:
     def _leave(self, folder: Folder, card: Card, message: bytes) -> None:
         header, _ = messages.begin(message)
         kind = type(header).__name__.lower()
+        if isinstance(header, Hello) and header.answer:
+            # A slot of its own: a question that was made before must not take its place.
+            kind = "answer"
         slot = f"{self.service.identity.name}-{kind}"
         if isinstance(header, Share | Verdict):
             slot += f"-{header.round}"
