@@ -569,16 +569,18 @@ def silent(end: threading.Event, start: bytes = b"") -> Iterator[bytes]:
     end.wait()
 
 
-def test_a_message_that_stops_half_way_ends_its_call(hasty: Pair) -> None:
+def test_a_message_that_stops_half_way_ends_its_call(tmp_path: Path) -> None:
     """Its first piece came in time, the rest does not: the call is ended and put on record."""
+    pair = Pair(tmp_path, patience=0.3)
     end = threading.Event()
-    client = hasty.client(hasty.friend)
+    client = pair.client(pair.friend)
     call = client._open().stream_unary(SEND).future(silent(end, b"first"))
-    wait_until(lambda: "a call whose message did not arrive" in hasty.refused)
-    assert hasty.callers == []
+    wait_until(lambda: "a call whose message did not arrive" in pair.refused)
+    assert pair.callers == []
     end.set()
     assert call.exception(PATIENCE) is not None
     client.close()
+    pair.server.stop(0)
 
 
 def test_slow_senders_do_not_starve_the_others(hasty: Pair) -> None:
