@@ -52,7 +52,8 @@ class Ending:
             self.exchange.wait()
             now = time.monotonic()
         self.farewell()
-        self.service.log.add("finished", round=self.books.position().round)
+        here = self.books.position()
+        self.service.log.add("finished", round=here.round)
 
     def drain(self) -> None:
         """Hand on what is left, tell everybody, and go."""
@@ -64,7 +65,8 @@ class Ending:
         self.books.set_state("left")
         self.exchange.has_ended = True
         self.farewell()
-        self.service.log.add("left", owed=sorted(self.books.owed_to()))
+        owed = self.books.owed_to()
+        self.service.log.add("left", owed=sorted(owed))
 
     def farewell(self) -> None:
         """One last hello to everybody who is there and does not know yet."""
@@ -110,7 +112,8 @@ class Ending:
         """Give to another peer what one has refused."""
         if not self.books.parts(every=True):
             return
-        mass = self.participant.taken_in(self.participant.client.mass())
+        held = self.participant.client.mass()
+        mass = self.participant.taken_in(held)
         if mass is not None:
             self.participant.release(mass, leaving=True)
             self.books.conclude([], b"")

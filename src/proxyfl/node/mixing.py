@@ -69,10 +69,7 @@ class Mixer:
     def frame(self, theta: Tensor, weight: Fraction, round: int) -> bytes:
         """The frame of a part of this site's mass."""
         sender = self.roster.current.position(self.me)
-        message = wire.Message(
-            round, sender, float(weight), theta.cpu(), self.proxy.model
-        )
-        return wire.encode(message)
+        return self._encoded(round, sender, weight, theta)
 
     def mass(self, part: Part) -> Mass:
         """The mass in a stored frame."""
@@ -82,9 +79,7 @@ class Mixer:
 
     def to_keep(self, theta: Tensor, weight: Fraction) -> bytes:
         """This site's own mass as the store holds it, whatever the round and the version."""
-        return wire.encode(
-            wire.Message(0, 0, float(weight), theta.cpu(), self.proxy.model)
-        )
+        return self._encoded(0, 0, weight, theta)
 
     def kept(self, content: bytes | memoryview) -> Tensor:
         """The parameters that ``to_keep`` put away."""
@@ -166,17 +161,25 @@ class Mixer:
 
         Summed in the order of the members, as the simulation does."""
         names = self.roster.current.names()
-        found = [((names.index(self.me), -1), kept)]
+        found = [(names.index(self.me), -1, kept)]
         for part in parts:
             place = len(names)
             if part.sender in names:
                 place = names.index(part.sender)
-            found.append(((place, part.round), self.mass(part)))
-        found.sort(key=lambda entry: entry[0])
-        masses = [mass for _, mass in found if mass.w > 0]
+            mass = self.mass(part)
+            found.append((place, part.round, mass))
+        found.sort(key=lambda entry: entry[:2])
+        masses = [mass for _, _, mass in found if mass.w > 0]
         if not masses:
             return None
         return add(masses)
+
+    def _encoded(
+        self, round: int, sender: int, weight: Fraction, theta: Tensor
+    ) -> bytes:
+        model = self.proxy.model
+        message = wire.Message(round, sender, float(weight), theta.cpu(), model)
+        return wire.encode(message)
 
     def _manifest(self, version: int) -> Manifest:
         if version not in self.roster.versions:

@@ -100,7 +100,8 @@ class Participant:
         here = self.books.position()
         held = self.books.mass()
         before = self.mixer.kept(held) if held else self.initial
-        self.guard.moved(float((mass.theta - before).norm()))
+        way = mass.theta - before
+        self.guard.moved(float(way.norm()))
         self.await_settlement()
         left = self.left()
         blocked = self.books.blocked()
@@ -141,7 +142,8 @@ class Participant:
         Else that peer would count as blocked, and this site would keep what it should send."""
         deadline = time.monotonic() + min(self.patience, SETTLE_SECONDS)
         while time.monotonic() < deadline:
-            if not any(self.is_there(name) for name in self.books.owed_to()):
+            owed = self.books.owed_to()
+            if not any(self.is_there(name) for name in owed):
                 return
             self.exchange.wait()
 
@@ -177,7 +179,7 @@ class Participant:
                 break
             now = time.monotonic()
             if now >= deadline:
-                self._give_up(waited_for, round)
+                self._give_up(waited_for)
                 break
             if now >= ask_at:
                 self.courier.say_hello(waited_for)
@@ -243,13 +245,14 @@ class Participant:
         since = self.missed.get(name)
         if since is None:
             return False
-        if self.courier.service.silence(name) < time.monotonic() - since:
+        absence = time.monotonic() - since
+        if self.courier.service.silence(name) < absence:
             del self.missed[name]
             self.log.add("is back", peer=name)
             return False
         return True
 
-    def _give_up(self, names: Sequence[str], round: int) -> None:
+    def _give_up(self, names: Sequence[str]) -> None:
         now = time.monotonic()
         for name in names:
             # A peer that talks but does not send is slow, not away: it is waited for again.

@@ -144,7 +144,8 @@ class Node:
                 (self.folder / LEAVE_FILE).unlink(missing_ok=True)
                 return "left"
             agreed = self.roster.current
-            if here.round >= agreed.rounds or agreed.is_over(time.time()):
+            is_over = agreed.is_over(time.time())
+            if is_over or here.round >= agreed.rounds:
                 self.ending.finish()
                 return "finished"
             if self._asked(STOP_FILE) or self.stopping.is_set():
@@ -186,11 +187,12 @@ class Node:
 
     def _start(self) -> None:
         manifest = self.roster.current
-        self.books.start(round=manifest.member(self.site.name).joins)
+        own = manifest.member(self.site.name)
+        self.books.start(round=own.joins)
         self.exchange.manifest = manifest.digest
         self.exchange.accepted = self.roster.acceptance
         # A version may have been accepted while the site was stopped.
-        self.books.write_off(self.books.owed_to() - set(manifest.names()))
+        self._write_off()
         keeping.check_budget(self.store, self.site.privacy.budget)
         keeping.check_ledger(self.store, self.client.ledger)
         here = self.books.position()
@@ -200,9 +202,10 @@ class Node:
         self.client.weight = float(here.weight)
         mass = self.books.mass()
         if here.phase == "ready" and mass:
-            mixed = Mass(self.mixer.kept(mass), float(here.weight))
-            self.client.receive(done, mixed)
-        if self.site.network.listen and not self.site.network.folder:
+            theta = self.mixer.kept(mass)
+            self.client.receive(done, Mass(theta, float(here.weight)))
+        network = self.site.network
+        if network.listen and not network.folder:
             self._listen()
         self.log.add("started", round=here.round, version=manifest.version)
 
@@ -226,7 +229,8 @@ class Node:
         """Say hello to all, so that a peer that knows more of this site can say so."""
         names = [card.name for card in self.roster.others()]
         self.courier.say_hello(names)
-        deadline = time.monotonic() + min(MEET_SECONDS, self.site.network.patience)
+        seconds = min(MEET_SECONDS, self.site.network.patience)
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.service.check_behind()
             if all(self.exchange.admitted(name) for name in names):
@@ -270,7 +274,9 @@ class Node:
         """Every round; where a model is fitted to be judged, the last and every tenth."""
         if not isinstance(self.client.learner, Fitted):
             return True
-        return round + 1 == self.roster.current.rounds or not (round + 1) % 10
+        done = round + 1
+        is_last = done == self.roster.current.rounds
+        return is_last or done % 10 == 0
 
     def _allowance(self, round: int) -> tuple[int, str]:
         """The steps that the budget covers this round, and why the site must leave, if it must."""
@@ -342,10 +348,15 @@ class Node:
             self.exchange.accepted = acceptance
         self.client.id = manifest.position(self.site.name)
         assembly.follow_tail(self.client, manifest)
-        self.books.write_off(self.books.owed_to() - set(manifest.names()))
-        self.log.add(
-            "manifest", version=manifest.version, members=list(manifest.names())
-        )
+        self._write_off()
+        members = list(manifest.names())
+        self.log.add("manifest", version=manifest.version, members=members)
+
+    def _write_off(self) -> None:
+        """Give up what is owed to those who are members no longer."""
+        members = set(self.roster.current.names())
+        removed = self.books.owed_to() - members
+        self.books.write_off(removed)
 
     def _shared_folder(self) -> Folder | None:
         path = self.site.network.folder
