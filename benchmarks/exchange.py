@@ -81,11 +81,7 @@ class Side:
 
     def credentials(self) -> Credentials:
         """What this side shows and trusts."""
-        return Credentials(
-            self.identity.key_pem(),
-            self.identity.tls_certificate(),
-            self.roster.trusted(),
-        )
+        return self.roster.credentials()
 
     def drain(self) -> None:
         """Add up what has arrived, so that the inbox is empty again."""

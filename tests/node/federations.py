@@ -1,5 +1,8 @@
 """Federations for tests: real sites on loopback, in threads of this process or in processes."""
 
+import multiprocessing
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +23,13 @@ from proxyfl.node.trial import Layout
 from tests.waiting import PATIENCE
 
 SEED = 3
+
+PRELOADED = [
+    "torch._dynamo",
+    "proxyfl.cli.main",
+    "proxyfl.node.supervisor",
+    "proxyfl.cli.commands.sites",
+]
 
 
 def quick(patience: float = 30.0, **network: object) -> Site:
@@ -85,6 +95,26 @@ class Running:
             assert not self.threads[name].is_alive(), f"{name} still runs"
 
 
+def _run_command(place: Path, arguments: Sequence[str]) -> None:
+    from proxyfl.cli.main import main
+
+    with (place / "node.log").open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    words = ["node", "run", str(place), "--no-status-page", *arguments]
+    sys.exit(main(words))
+
+
+def forked(place: Path, *arguments: str) -> multiprocessing.process.BaseProcess:
+    """`proxyfl node run` in a process of its own, forked from one that has loaded the libraries:
+    it starts at once and shares their pages."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(target=_run_command, args=(place, arguments))
+    process.start()
+    return process
+
+
 @contextmanager
 def running(
     layout: Layout, only: Sequence[str] | None = None, *, hold: int | None = None
@@ -131,4 +161,13 @@ def total_weight(layout: Layout) -> Fraction:
     return total
 
 
-__all__ = ["SEED", "Running", "change", "quick", "running", "total_weight", "trial"]
+__all__ = [
+    "SEED",
+    "Running",
+    "change",
+    "forked",
+    "quick",
+    "running",
+    "total_weight",
+    "trial",
+]

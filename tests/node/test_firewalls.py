@@ -158,3 +158,18 @@ def test_what_is_left_in_the_folder_overwrites_nothing_else(tmp_path: Path) -> N
     Folder(tmp_path, largest=100).put(b"sealed", "north", "south-hello")
     assert precious.read_text() == "mine"
     assert (inbox / "south-hello.message").read_bytes() == b"sealed"
+
+
+def test_a_message_that_comes_while_one_is_read_is_not_lost(tmp_path: Path) -> None:
+    """The slot is filled again before the first message is done with: the second is collected,
+    too, and so is one that was put aside when the program ended."""
+    folder = Folder(tmp_path, largest=100)
+    folder.put(b"first", "north", "south-hello")
+    collected = []
+    for path, content in folder.waiting("north"):
+        collected.append(content)
+        folder.put(b"second", "north", "south-hello")
+        path.unlink()
+    assert collected == [b"first"]
+    assert [content for _, content in folder.waiting("north")] == [b"second"]
+    assert [content for _, content in folder.waiting("north")] == [b"second"]

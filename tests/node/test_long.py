@@ -1,11 +1,9 @@
 """A federation in network namespaces, disturbed in every way that hospitals have met."""
 
-import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ from proxyfl.node.observe import status
 from proxyfl.node.trial import Layout
 from proxyfl.privacy.ledger import Ledger
 
-from .federations import SEED, change, total_weight
+from .federations import SEED, change, forked, total_weight
 from .test_node import final_proxy
 
 SITES = 8
@@ -272,21 +270,6 @@ def test_eight_sites_twenty_rounds_whatever_happens(
 
 
 MANY = 64
-PRELOADED = [
-    "proxyfl.cli.main",
-    "proxyfl.node.supervisor",
-    "proxyfl.cli.commands.sites",
-]
-
-
-def run_site(place: Path) -> None:
-    """What `proxyfl node run` does, in a process that has its libraries loaded already."""
-    from proxyfl.cli.main import main
-
-    with (place / "node.log").open("w") as log:
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    sys.exit(main(["node", "run", str(place), "--no-status-page"]))
 
 
 @pytest.mark.slow
@@ -303,13 +286,11 @@ def test_sixty_four_sites_on_one_machine_hold(tmp_path: Path) -> None:
     )
     layout = trial.lay_out(tmp_path, sites=MANY, rounds=3, template=template)
     started = time.monotonic()
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    running = [context.Process(target=run_site, args=(p,)) for p in layout.sites]
+    running = []
     threads, memory = [0], [0.0]
     try:
-        for process in running:
-            process.start()
+        for place in layout.sites:
+            running.append(forked(place))
         while any(process.is_alive() for process in running):
             time.sleep(5)
             for process in running:

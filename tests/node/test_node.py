@@ -23,7 +23,16 @@ from proxyfl.node.supervisor import LEAVE_FILE, STOP_FILE, Node
 from proxyfl.privacy.ledger import Ledger
 from tests.waiting import PATIENCE, wait_until
 
-from .federations import SEED, Running, change, quick, running, total_weight, trial
+from .federations import (
+    SEED,
+    Running,
+    change,
+    forked,
+    quick,
+    running,
+    total_weight,
+    trial,
+)
 
 BUDGET = 0.055
 """Covers five of the two steps a round that the tests' sites take."""
@@ -59,8 +68,18 @@ def test_processes_over_tls_equal_the_in_process_engine(tmp_path: Path) -> None:
                 site, learning=replace(site.learning, batch_size=20 + 5 * at)
             ),
         )
-    codes = trial.run(layout, "--simulated-seed", str(SEED), "--no-status-page")
-    assert codes == [0, 0, 0, 0]
+    seeded = ("--simulated-seed", str(SEED))
+    others = [forked(place, *seeded) for place in layout.sites[1:]]
+    try:
+        first = replace(layout, sites=layout.sites[:1])
+        assert trial.run(first, *seeded, "--no-status-page") == [0]
+        for process in others:
+            process.join(PATIENCE)
+    finally:
+        for process in others:
+            process.kill()
+            process.join()
+    assert [process.exitcode for process in others] == [0, 0, 0]
     expected = prediction.predict(tmp_path, seed=SEED)
     for place, outcome in zip(layout.sites, expected, strict=True):
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
@@ -86,7 +105,7 @@ def test_a_dead_peer_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
     """A site that comes when the others are far ahead joins at their round; mass balances."""
     layout = trial.lay_out(
-        tmp_path, sites=3, rounds=30, template=quick(patience=1.0)
+        tmp_path, sites=3, rounds=12, template=quick(patience=1.0)
     )
     with running(layout, only=["north", "south"], hold=5) as made:
         wait_until(lambda: len(status.rows(layout.sites[0])) == 5)
@@ -98,7 +117,7 @@ def test_a_late_peer_is_taken_in_again(tmp_path: Path) -> None:
     assert "skipped rounds" in events(layout.sites[2])
     assert total_weight(layout) == 3
     last = status.rows(layout.sites[2])[-1]
-    assert last["round"] == 29
+    assert last["round"] == 11
 
 
 def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -106,26 +125,43 @@ def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
     layout = trial.lay_out(
         tmp_path, sites=2, rounds=6, template=quick(patience=PATIENCE)
     )
-    arguments = ("--simulated-seed", str(SEED), "--no-status-page")
+    arguments = ("--simulated-seed", str(SEED))
     steady, victim = layout.sites
-    (other,) = trial.start([steady], *arguments)
+    started = [forked(steady, *arguments)]
     try:
         for at_least in (1, 3):
-            (process,) = trial.start([victim], *arguments)
+            started.append(forked(victim, *arguments))
             wait_until(lambda n=at_least: len(status.rows(victim)) >= n, every=0.01)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        (process,) = trial.start([victim], *arguments)
-        assert process.wait(PATIENCE) == 0
-        assert other.wait(PATIENCE) == 0
+            started[-1].kill()
+            started[-1].join()
+        started.append(forked(victim, *arguments))
+        for process in started:
+            process.join(PATIENCE)
     finally:
-        for left in (other, process):
-            left.kill()
-            left.wait()
+        for process in started:
+            process.kill()
+            process.join()
+    codes = [process.exitcode for process in started]
+    assert codes == [0, -signal.SIGKILL, -signal.SIGKILL, 0]
     expected = prediction.predict(tmp_path, seed=SEED)
     for place, outcome in zip(layout.sites, expected, strict=True):
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
     assert total_weight(layout) == 2
+
+
+@pytest.mark.parametrize("sites", [8, pytest.param(16, marks=pytest.mark.slow)])
+def test_many_sites_end_together(tmp_path: Path, sites: int) -> None:
+    """They finish nearly at once: each tells all others before it goes, so that nobody waits for
+    one that has gone. Their patience is longer than that of the test."""
+    template = quick(patience=4 * PATIENCE, heartbeat=60.0)
+    layout = trial.lay_out(tmp_path, sites=sites, rounds=2, template=template)
+    with running(layout) as made:
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    for place in layout.sites:
+        heard = [(row["heard"], row["asked"]) for row in status.rows(place)]
+        assert heard == [(1, 1)] * 2, place.name
+    assert total_weight(layout) == sites
 
 
 def test_a_spent_budget_ends_a_sites_part(tmp_path: Path) -> None:
@@ -151,9 +187,7 @@ def test_a_spent_budget_ends_a_sites_part(tmp_path: Path) -> None:
 
 def test_a_budget_is_never_raised(tmp_path: Path) -> None:
     """Whatever later settings say, the lowest budget so far holds."""
-    layout = trial.lay_out(
-        tmp_path, sites=2, rounds=1, template=quick(patience=0.2)
-    )
+    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick())
     with running(layout) as made:
         made.join()
     change(layout.sites[0], lambda site: assembly.with_budget(site, 50.0))
@@ -197,12 +231,12 @@ def test_two_programs_do_not_run_one_site(tmp_path: Path) -> None:
 def test_a_site_joins_by_a_new_version(tmp_path: Path) -> None:
     """Members accept version 2 while they run; the new site takes part from its round on."""
     layout = trial.lay_out(
-        tmp_path, sites=3, rounds=30, template=quick(patience=5.0)
+        tmp_path, sites=3, rounds=14, template=quick(patience=5.0)
     )
     newcomer = layout.sites[2]
     first = manifests.Manifest(
         "growing",
-        rounds=30,
+        rounds=14,
         input=layout.manifest.input,
         proxy=layout.manifest.proxy,
         members=layout.manifest.members[:2],

@@ -256,6 +256,144 @@ def test_strangers_who_call_at_once_do_not_crash_the_server(tmp_path: Path) -> N
     assert server.exitcode == 0
 
 
+def calls_with(pair: Pair, identity: Identity | None, content: bytes) -> bytes:
+    """Shake hands as ``identity`` or as nobody, say ``content``, and read until the end: what
+    came back, as it went over the wire."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    if identity is not None:
+        context.load_cert_chain(
+            identity.folder / "tls.pem", identity.folder / "key.pem"
+        )
+    received = b""
+    address = ("127.0.0.1", pair.server.port)
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(address, PATIENCE) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        secure.sendall(content)
+        secure.shutdown(socket.SHUT_WR)
+        while part := secure.recv(1 << 16):
+            received += part
+    return received
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    """A frame of HTTP/2."""
+    size = len(content).to_bytes(3, "big")
+    return size + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
+
+
+def garbage(draw: random.Random) -> Iterator[bytes]:
+    """What a peer may say where HTTP/2 is expected: noise, and frames that make no sense."""
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    settings = frame(4, 0, 0, b"")
+    yield b""
+    yield bytes(1 << 20)
+    yield b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    yield preface + b"\xff" * 100_000
+    yield preface + settings * 20_000
+    yield preface + settings + frame(6, 0, 0, bytes(8)) * 20_000
+    # a header that never ends, in pieces
+    unfinished = frame(1, 0, 1, b"\x00" * 16_000)
+    yield preface + settings + unfinished + frame(9, 0, 1, b"a" * 16_000) * 100
+    # streams that are opened and reset at once
+    opened = b""
+    for stream in range(1, 4001, 2):
+        opened += frame(1, 4, stream, b"\x82\x84\x86")
+        opened += frame(3, 0, stream, bytes(4))
+    yield preface + settings + opened
+    for _ in range(60):
+        content = b""
+        for _ in range(draw.randrange(1, 20)):
+            kind, flags = draw.randrange(12), draw.randrange(256)
+            stream = draw.choice([0, 1, 3, 2**31 - 1])
+            content += frame(
+                kind, flags, stream, draw.randbytes(draw.randrange(200))
+            )
+        yield preface + settings + content
+
+
+def memory() -> float:
+    """The megabytes that this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def garbled(folder: Path) -> None:
+    """A server to which a member, a stranger and nobody talk garbage after the handshake."""
+    pair = Pair(folder)
+    client = pair.client(pair.friend)
+    assert client.send(b"before", timeout=PATIENCE)
+    before = memory()
+    for identity in (pair.friend, pair.stranger, None):
+        replies = [
+            calls_with(pair, identity, content)
+            for content in garbage(random.Random(7))
+        ]
+        assert any(replies) or identity is not pair.friend
+        assert client.send(b"meanwhile", timeout=PATIENCE)
+    assert set(pair.callers) == {pair.friend.fingerprint}
+    assert len(pair.callers) == 4
+    assert memory() - before < 100
+    pair.server.stop(0)
+
+
+def hello_of(size: int) -> bytes:
+    """The start of a handshake whose first message has ``size`` bytes, in records of TLS."""
+    body = b"\x03\x03" + bytes(32 + 1)  # the version, random bytes, no session
+    body += (2).to_bytes(2, "big") + b"\x13\x01"  # one cipher suite
+    body += b"\x01\x00"  # no compression
+    rest = min(size - len(body) - 6, 65_531)
+    padding = (21).to_bytes(2, "big") + rest.to_bytes(2, "big") + bytes(rest)
+    body += min(len(padding), 65_535).to_bytes(2, "big") + padding
+    message = b"\x01" + size.to_bytes(3, "big") + body.ljust(size, b"\x00")
+    records = b""
+    for start in range(0, len(message), 1 << 14):
+        piece = message[start : start + (1 << 14)]
+        records += b"\x16\x03\x01" + len(piece).to_bytes(2, "big") + piece
+    return records
+
+
+def overlong(folder: Path) -> None:
+    """A server to which strangers say hello at length: up to 16 MB, the most that TLS can spell."""
+    pair = Pair(folder)
+    client = pair.client(pair.friend)
+    assert client.send(b"before", timeout=PATIENCE)
+    before = memory()
+    held = []
+    for size in (1000, 16_000, 66_000, 1 << 20, (1 << 24) - 1):
+        content = hello_of(size)
+        for _ in range(10):
+            plain = socket.create_connection(("127.0.0.1", pair.server.port), 5)
+            held.append(plain)
+            with contextlib.suppress(OSError):
+                plain.sendall(content)
+        assert client.send(b"meanwhile", timeout=PATIENCE)
+    assert memory() - before < 100
+    for plain in held:
+        plain.close()
+    newcomer = pair.client(pair.friend)
+    assert newcomer.send(b"after", timeout=PATIENCE)
+    pair.server.stop(0)
+
+
+@pytest.mark.parametrize("attack", [garbled, overlong])
+def test_garbage_after_the_handshake_and_endless_hellos_do_no_harm(
+    tmp_path: Path, attack: Callable[[Path], None]
+) -> None:
+    """Bytes that are no HTTP/2, frames without end or sense, a first message of 16 MB: the process
+    lives, takes little memory, and answers a member meanwhile and afterwards."""
+    context = multiprocessing.get_context("spawn")
+    server = context.Process(target=attack, args=(tmp_path,))
+    server.start()
+    server.join(PATIENCE)
+    assert server.exitcode == 0
+
+
 def crowded(folder: Path) -> None:
     """A server that may open 128 files, and strangers who connect 200 times and say nothing."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -431,16 +569,18 @@ def silent(end: threading.Event, start: bytes = b"") -> Iterator[bytes]:
     end.wait()
 
 
-def test_a_message_that_stops_half_way_ends_its_call(hasty: Pair) -> None:
+def test_a_message_that_stops_half_way_ends_its_call(tmp_path: Path) -> None:
     """Its first piece came in time, the rest does not: the call is ended and put on record."""
+    pair = Pair(tmp_path, patience=0.3)
     end = threading.Event()
-    client = hasty.client(hasty.friend)
+    client = pair.client(pair.friend)
     call = client._open().stream_unary(SEND).future(silent(end, b"first"))
-    wait_until(lambda: "a call whose message did not arrive" in hasty.refused)
-    assert hasty.callers == []
+    wait_until(lambda: "a call whose message did not arrive" in pair.refused)
+    assert pair.callers == []
     end.set()
     assert call.exception(PATIENCE) is not None
     client.close()
+    pair.server.stop(0)
 
 
 def test_slow_senders_do_not_starve_the_others(hasty: Pair) -> None:

@@ -18,7 +18,7 @@ from proxyfl._examples import Examples
 from proxyfl.data import Dataset
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
-from proxyfl.errors import DataError
+from proxyfl.errors import DataError, PrivacyError
 from proxyfl.federation.averaging import tail_over
 from proxyfl.federation.client import (
     DP,
@@ -34,6 +34,7 @@ from proxyfl.losses import balance_for, class_shares
 from proxyfl.models.estimators import is_estimator
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
+from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Budget
 from proxyfl.privacy.spending.account import Ids, Kept
@@ -145,32 +146,23 @@ def client(
 ) -> Client:
     """The site as the round loop sees it. With ``method="alone"``, what it has without joining."""
     id = manifest.position(site.name)
-    row = METHODS[method]
-    budget = site.privacy.budget
-    # Nothing that this site does alone is shared, so nothing of it is secret to be drawn.
-    own_seed = secrets.randbits(62) if seed is None else derive(seed, "init", 1, id)
-    dp = DP(
-        unit=Unit(site.privacy.unit),
-        max_per_group=site.privacy.max_per_group,
-        max_physical_batch_size=site.privacy.max_physical_batch_size,
-        clip_norm=site.privacy.clip_norm,
-        noise_multiplier=site.privacy.noise_multiplier,
-        sampling_rate=site.privacy.sampling_rate,
-        declared_examples=site.privacy.examples,
-        delta=site.privacy.delta,
-        budget=None if budget is None else Budget(budget, site.privacy.accountant),
-        ledger=ledger,
-        account=account,
-    )
+    if seed is None:
+        streams = real()
+        # Nothing that this site does alone is shared, so nothing of it is secret to be drawn.
+        own_seed = secrets.randbits(62)
+    else:
+        streams = seeded(seed, id)
+        own_seed = derive(seed, "init", 1, id)
+    dp = _dp(site, ledger, account)
     return assemble(
         id,
         site.name,
-        row,
+        METHODS[method],
         examples,
         classes=len(manifest.input.classes),
         batch_size=_batch_size(site, len(dp.units(examples))),
         dp=dp,
-        streams=real() if seed is None else seeded(seed, id),
+        streams=streams,
         private=_private(manifest, site, examples, own_seed),
         proxy=_proxy(manifest, site),
         steps=site.learning.steps_per_round,
@@ -183,12 +175,58 @@ def client(
     )
 
 
+def affordable_steps(client: Client, wanted: int) -> int:
+    """How many of ``wanted`` further steps the client's budget covers."""
+    trainer = _trainer(client)
+    return client.ledger.affordable_steps(
+        trainer.sampling_rate, trainer.noise_multiplier, wanted
+    )
+
+
+def charge_in_full(client: Client, round: int) -> None:
+    """Charge a round as if trained in full, as far as the budget goes."""
+    trainer = _trainer(client)
+    client.ledger.charge(
+        round,
+        affordable_steps(client, client.steps),
+        trainer.sampling_rate,
+        trainer.noise_multiplier,
+    )
+
+
+def _trainer(client: Client) -> DPSGD:
+    trainer = client.learner.trainer
+    if not isinstance(trainer, DPSGD):
+        raise PrivacyError("A node shares nothing that was trained without DP.")
+    return trainer
+
+
 def follow_tail(client: Client, manifest: Manifest) -> None:
     """Average over the rounds that a new version of the manifest says."""
     tail = tail_over(manifest.average, manifest.training_rounds)
     if tail is not None and client.tail is not None:
         tail.restore(client.tail.state())
     client.tail = tail
+
+
+def _dp(site: Site, ledger: Path | None, account: Kept | None) -> DP:
+    asked = site.privacy
+    budget = None
+    if asked.budget is not None:
+        budget = Budget(asked.budget, asked.accountant)
+    return DP(
+        unit=Unit(asked.unit),
+        max_per_group=asked.max_per_group,
+        max_physical_batch_size=asked.max_physical_batch_size,
+        clip_norm=asked.clip_norm,
+        noise_multiplier=asked.noise_multiplier,
+        sampling_rate=asked.sampling_rate,
+        declared_examples=asked.examples,
+        delta=asked.delta,
+        budget=budget,
+        ledger=ledger,
+        account=account,
+    )
 
 
 def _private(
@@ -200,9 +238,8 @@ def _private(
     balance = balance_for(site.learning.balance, shares, public=False)
     if is_estimator(architecture):
         # Fitted anew at each start: with the same seed it is the same model.
-        return Estimator(
-            architecture, balance, derive(manifest.proxy.seed, "init", 1)
-        )
+        same = derive(manifest.proxy.seed, "init", 1)
+        return Estimator(architecture, balance, same)
     model = _built(manifest, architecture, seed)
     return Part(model, site.private_optimizer, balance)
 
@@ -230,9 +267,8 @@ def initial_proxy(manifest: Manifest) -> torch.nn.Module:
 
 def with_budget(site: Site, epsilon: float | None) -> Site:
     """The site with another budget."""
-    return dataclasses.replace(
-        site, privacy=dataclasses.replace(site.privacy, budget=epsilon)
-    )
+    privacy = dataclasses.replace(site.privacy, budget=epsilon)
+    return dataclasses.replace(site, privacy=privacy)
 
 
 def _built(manifest: Manifest, architecture: str, seed: int) -> torch.nn.Module:

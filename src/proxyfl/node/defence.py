@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import torch
-from torch import Tensor
 
 from proxyfl.gossip.pushsum import Mass, add
 from proxyfl.node.exchange.books import Part
@@ -58,11 +57,14 @@ class Guard:
         """The site's own mass and what it received, by the rule."""
         if self.rule == "none":
             return add([own, *received])
-        masses = [own, *(self.guarded(own, mass) for mass in received)]
+        masses = [own]
+        for mass in received:
+            masses.append(self.guarded(own, mass))
         if self.rule == "clip" or len(masses) < 3:
             return add(masses)
-        middle = torch.stack([mass.theta for mass in masses]).quantile(0.5, dim=0)
-        return Mass(middle, sum(mass.w for mass in masses))
+        proxies = torch.stack([mass.theta for mass in masses])
+        weight = sum(mass.w for mass in masses)
+        return Mass(proxies.quantile(0.5, dim=0), weight)
 
     def moved(self, way: float) -> None:
         """Take note of how far the site's own training has just moved its proxy."""
@@ -70,14 +72,14 @@ class Guard:
 
     def guarded(self, kept: Mass, received: Mass) -> Mass:
         """``received``, pulled towards ``kept`` as far as the rule asks."""
-        distance = float((received.theta - kept.theta).norm())
+        way = received.theta - kept.theta
+        distance = float(way.norm())
         weight = min(received.w, self.most_weight * kept.w)
-        limit = self.radius * median(self.ways) if self.ways else 0.0
+        limit = 0.0
+        if self.ways:
+            limit = self.radius * median(self.ways)
         if distance <= limit:
             return Mass(received.theta, weight)
         self.clipped += 1
-        return Mass(_towards(kept.theta, received.theta, limit / distance), weight)
-
-
-def _towards(start: Tensor, end: Tensor, part: float) -> Tensor:
-    return start + (end - start) * part
+        pulled = kept.theta + way * (limit / distance)
+        return Mass(pulled, weight)

@@ -1,8 +1,10 @@
 """A site's end: after all rounds, or before.
 
 Guarantees:
-    * a site does not go while it owes a reachable peer a share, up to ``patience`` seconds; what
-      is still owed then lies in its store and goes out when the site is started again;
+    * a site does not go while it owes a share to a peer that may still take it, up to ``patience``
+      seconds; what is still owed then lies in its store and goes out when the site starts again;
+    * a site does not go before everybody who is there knows that it goes, up to ``patience``
+      seconds: nobody who could be told waits for it in vain;
     * what a leaving site holds goes to the others, including what a peer refused and returned.
 """
 
@@ -13,8 +15,7 @@ from proxyfl.node.exchange.service import Service
 from proxyfl.node.participation import Participant
 
 FAREWELL_SECONDS = 10.0
-"""The longest that a site stays to tell everybody who can be reached that it goes. Who is not told
-waits for it in vain."""
+"""A site that is asked to stop, or has no patience, still takes so long to tell the others."""
 
 ASK_SECONDS = 2.0
 """The seconds after which a site that waits for the others' end asks them again. Usually it need
@@ -43,73 +44,76 @@ class Ending:
         while now < deadline and not self.stopping.is_set():
             self.service.check_behind()
             unfinished = self._unfinished()
-            if not unfinished and not self.books.owed_to():
+            if not unfinished and not self._still_owed():
                 break
             if now >= ask_at:
-                self.courier.poke(unfinished, hello=True)
+                self.courier.say_hello(unfinished)
                 ask_at = now + max(ASK_SECONDS, 0.5 * len(unfinished))
             self.exchange.wait()
             now = time.monotonic()
         self.farewell()
-        self.service.log.add("finished", round=self.books.position().round)
+        here = self.books.position()
+        self.service.log.add("finished", round=here.round)
 
     def drain(self) -> None:
         """Hand on what is left, tell everybody, and go."""
         deadline = time.monotonic() + self.participant.patience
-        while self.books.owed_to() and time.monotonic() < deadline:
+        while self._still_owed() and time.monotonic() < deadline:
             self.service.check_behind()
-            self.courier.poke(self.books.owed_to())
             self.exchange.wait()
             self._hand_on_again()
         self.books.set_state("left")
+        self.exchange.has_ended = True
         self.farewell()
-        self.service.log.add("left", owed=sorted(self.books.owed_to()))
+        owed = self.books.owed_to()
+        self.service.log.add("left", owed=sorted(owed))
 
     def farewell(self) -> None:
-        """One last hello to everybody who can be reached."""
-        names = [card.name for card in self.service.roster.others()]
-        turns = [
-            self.courier.turns[name] for name in names if name in self.courier.turns
-        ]
-        for turn in turns:
-            turn.hello_due = 0.0
-        self.courier.poke(names)
-        deadline = time.monotonic() + FAREWELL_SECONDS
-        while time.monotonic() < deadline:
-            waiting = [
-                turn
-                for turn in turns
-                if turn.reachable and (turn.busy or turn.hello_due == 0.0)
-            ]
-            if not waiting:
-                return
+        """One last hello to everybody who is there and does not know yet."""
+        self.courier.say_hello(self._untold())
+        started = time.monotonic()
+        while self._untold():
+            waited = time.monotonic() - started
+            hurried = self.stopping.is_set() or waited > self.participant.patience
+            if hurried and waited > FAREWELL_SECONDS:
+                break
             self.exchange.wait()
+
+    def _untold(self) -> list[str]:
+        gone = self.books.peers.gone()
+        found = []
+        for card in self.service.roster.others():
+            name = card.name
+            if name in gone or self.exchange.knows_the_end(name):
+                continue
+            if self.participant.is_there(name):
+                found.append(name)
+        return found
+
+    def _still_owed(self) -> set[str]:
+        """Peers with unsettled shares, but for those that were waited for in vain already."""
+        owed = self.books.owed_to()
+        return {name for name in owed if not self.participant.is_away(name)}
 
     def _unfinished(self) -> list[str]:
         """Peers that are still at work or connected, as far as this site knows."""
-        done = self.books.released_all() | self.books.gone()
+        peers = self.books.peers
+        done = peers.released_all(self.books.rounds) | peers.gone()
         found = []
         for card in self.service.roster.others():
-            away = card.name in self.participant.missed
             # Whoever holds a stream to this site may still need it as a relay.
             needs_us = self.service.dialled_in(card.name)
             ended = card.name in done or self.exchange.ended(card.name)
-            if needs_us or not (ended or away):
+            if needs_us or not (ended or self.participant.is_away(card.name)):
                 found.append(card.name)
         return found
 
     def _hand_on_again(self) -> None:
         """Give to another peer what one has refused."""
-        parts = self.books.parts(every=True)
-        if not parts:
+        if not self.books.parts(every=True):
             return
-        mixer = self.participant.mixer
-        mass = mixer.added(self.participant.client.mass(), parts)
-        if mass is None:
-            return
-        here = self.books.position()
-        total = sum((part.weight for part in parts), here.weight)
-        mine = mixer.to_keep(mass.theta, total)
-        self.books.conclude(parts, mine, next_round=here.round)
-        self.participant.release(mass, leaving=True)
-        self.books.conclude([], b"")
+        held = self.participant.client.mass()
+        mass = self.participant.taken_in(held)
+        if mass is not None:
+            self.participant.release(mass, leaving=True)
+            self.books.conclude([], b"")

@@ -27,7 +27,9 @@ def save(folder: Path, client: Client, round: int) -> str:
     kept = folder / FOLDER
     kept.mkdir(mode=0o700, exist_ok=True)  # the private model is in it
     name = f"{_PREFIX}{round:06d}{_SUFFIX}"
-    state = {key: value.contiguous() for key, value in client.state().items()}
+    state = {}
+    for key, value in client.state().items():
+        state[key] = value.contiguous()
     with whole(kept / name) as scratch:
         save_file(state, scratch)
     sync_folder(kept)
@@ -66,13 +68,18 @@ def check_budget(store: Store, budget: float | None) -> None:
         run.execute("update site set budget = ?", (text,))
 
 
+def charges(ledger: Ledger) -> list[str]:
+    """The ledger's charges, one line each, as the store keeps them."""
+    return [json.dumps(asdict(charge)) for charge in ledger.charges]
+
+
 def check_ledger(store: Store, ledger: Ledger) -> None:
     """Whatever the store has seen charged must still be in the ledger."""
-    charges = [json.dumps(asdict(charge)) for charge in ledger.charges]
+    found = charges(ledger)
     with store.reading() as run:
         rows = run.execute("select entry from charges order by number").fetchall()
     known = [entry for (entry,) in rows]
-    if charges[: len(known)] != known:
+    if found[: len(known)] != known:
         raise PrivacyError(
             f"The ledger {ledger.path} lacks charges that the store has seen, so what was spent "
             "is not known. Bring back the newer ledger."

@@ -69,10 +69,7 @@ class Mixer:
     def frame(self, theta: Tensor, weight: Fraction, round: int) -> bytes:
         """The frame of a part of this site's mass."""
         sender = self.roster.current.position(self.me)
-        message = wire.Message(
-            round, sender, float(weight), theta.cpu(), self.proxy.model
-        )
-        return wire.encode(message)
+        return self._encoded(round, sender, weight, theta)
 
     def mass(self, part: Part) -> Mass:
         """The mass in a stored frame."""
@@ -82,9 +79,7 @@ class Mixer:
 
     def to_keep(self, theta: Tensor, weight: Fraction) -> bytes:
         """This site's own mass as the store holds it, whatever the round and the version."""
-        return wire.encode(
-            wire.Message(0, 0, float(weight), theta.cpu(), self.proxy.model)
-        )
+        return self._encoded(0, 0, weight, theta)
 
     def kept(self, content: bytes | memoryview) -> Tensor:
         """The parameters that ``to_keep`` put away."""
@@ -103,15 +98,16 @@ class Mixer:
         """The round's graph over those who take part, and the names of its positions."""
         manifest = self.roster.current
         names = manifest.names()
+        absent = set(left) - {self.me}
         present = []
         for position, card in enumerate(manifest.members):
-            if card.joins <= round and (
-                card.name not in left or card.name == self.me
-            ):
+            if card.joins <= round and card.name not in absent:
                 present.append(position)
-        own = manifest.position(self.me)
-        gone = frozenset({own}) if leaving and len(present) > 1 else frozenset()
-        return routes(manifest.mixing(), round, present, leaving=gone), names
+        going: set[int] = set()
+        if leaving and len(present) > 1:
+            going.add(manifest.position(self.me))
+        plan = routes(manifest.mixing(), round, present, leaving=frozenset(going))
+        return plan, names
 
     def shares(
         self,
@@ -125,10 +121,9 @@ class Mixer:
 
         A site that leaves gives everything to those who can take it."""
         plan, names = self.routes(round, left=left, leaving=leaving)
+        own = self.roster.current.position(self.me)
         shares: dict[str, float] = {}
-        for position, share in plan.shares(
-            self.roster.current.position(self.me)
-        ).items():
+        for position, share in plan.shares(own).items():
             name = names[position]
             if name in blocked:
                 name = self.me
@@ -145,18 +140,15 @@ class Mixer:
         left: Collection[str],
     ) -> dict[str, float]:
         rest = shares.pop(self.me)
-        if not shares:
-            members = self.roster.current.members
-            able = [
-                card.name
-                for card in members
-                if card.name not in {self.me, *blocked, *left}
-                and card.joins <= round
-            ]
-            return {able[0]: 1.0} if able else {self.me: 1.0}
-        first = next(iter(shares))
-        shares[first] += rest
-        return shares
+        if shares:
+            first = next(iter(shares))
+            shares[first] += rest
+            return shares
+        unable = {self.me, *blocked, *left}
+        for card in self.roster.current.members:
+            if card.name not in unable and card.joins <= round:
+                return {card.name: 1.0}
+        return {self.me: 1.0}
 
     def senders(self, round: int, *, left: Collection[str]) -> set[str]:
         """The members whose shares this site may expect in ``round``."""
@@ -168,15 +160,26 @@ class Mixer:
         """The sum of what was kept and what has arrived; None if all of it weighs nothing.
 
         Summed in the order of the members, as the simulation does."""
-        order = {name: at for at, name in enumerate(self.roster.current.names())}
-        found = [((order[self.me], -1), kept)]
+        names = self.roster.current.names()
+        found = [(names.index(self.me), -1, kept)]
         for part in parts:
-            found.append(
-                ((order.get(part.sender, len(order)), part.round), self.mass(part))
-            )
-        found.sort(key=lambda entry: entry[0])
-        masses = [mass for _, mass in found if mass.w > 0]
-        return add(masses) if masses else None
+            place = len(names)
+            if part.sender in names:
+                place = names.index(part.sender)
+            mass = self.mass(part)
+            found.append((place, part.round, mass))
+        found.sort(key=lambda entry: entry[:2])
+        masses = [mass for _, _, mass in found if mass.w > 0]
+        if not masses:
+            return None
+        return add(masses)
+
+    def _encoded(
+        self, round: int, sender: int, weight: Fraction, theta: Tensor
+    ) -> bytes:
+        model = self.proxy.model
+        message = wire.Message(round, sender, float(weight), theta.cpu(), model)
+        return wire.encode(message)
 
     def _manifest(self, version: int) -> Manifest:
         if version not in self.roster.versions:

@@ -6,10 +6,9 @@ Guarantees:
     * a peer that was missed is not waited for again until it is heard from.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 
 from proxyfl import params
@@ -87,19 +86,23 @@ class Participant:
             self.books.conclude([], b"")
             return {}
         parts, mixed = self.finish()
-        received = [part for part in parts if not part.returned_by]
         self.mass_in = float(sum(part.weight for part in parts))
-        counters.messages_received += len(received)
-        counters.bytes_received += sum(len(part.frame) for part in received)
-        return {} if mixed is None else {self.client.id: mixed}
+        for part in parts:
+            if not part.returned_by:
+                counters.messages_received += 1
+                counters.bytes_received += len(part.frame)
+        if mixed is None:
+            return {}
+        return {self.client.id: mixed}
 
     def release(self, mass: Mass, *, leaving: bool) -> dict[str, int]:
         """Put this round's shares into the outbox; return their sizes by receiver."""
         here = self.books.position()
         held = self.books.mass()
         before = self.mixer.kept(held) if held else self.initial
-        self.guard.moved(float((mass.theta - before).norm()))
-        self._await_settlement()
+        way = mass.theta - before
+        self.guard.moved(float(way.norm()))
+        self.await_settlement()
         left = self.left()
         blocked = self.books.blocked()
         shares = self.mixer.shares(
@@ -107,47 +110,45 @@ class Participant:
         )
         me = self.books.me
         last = me if me in shares else list(shares)[-1]
-        weights = divided(here.weight, shares, last)
+        weights: dict[str, Fraction] = {}
         frames: dict[str, bytes] = {}
-        for receiver, weight in weights.items():
-            if receiver != me and weight > 0:
-                frames[receiver] = self.mixer.frame(mass.theta, weight, here.round)
-        # What would round to nothing stays: no weight is ever dropped.
-        nothing = [name for name in weights if name != me and not weights[name]]
-        for name in nothing:
-            del weights[name]
-        kept = self.mixer.to_keep(mass.theta, weights.get(me, here.weight * 0))
+        for name, weight in divided(here.weight, shares, last).items():
+            # A part that rounds to nothing is not sent; the others add up to the whole.
+            if name == me or weight > 0:
+                weights[name] = weight
+            if name != me and weight > 0:
+                frames[name] = self.mixer.frame(mass.theta, weight, here.round)
+        mine = weights.get(me, Fraction(0))
         self.books.release(
-            kept=kept,
+            kept=self.mixer.to_keep(mass.theta, mine),
             frames=frames,
             weights=weights,
             learner=keeping.save(self.folder, self.client, here.round),
-            charges=[
-                json.dumps(asdict(charge)) for charge in self.client.ledger.charges
-            ],
+            charges=keeping.charges(self.client.ledger),
         )
         self.mass_out = float(sum(weights[name] for name in frames))
         self.log.add(
             "released", round=here.round, to=sorted(frames), leaving=leaving
         )
-        self.courier.poke(frames)
-        return {receiver: len(frame) for receiver, frame in frames.items()}
+        self.courier.send_shares(frames)
+        sizes = {}
+        for receiver, frame in frames.items():
+            sizes[receiver] = len(frame)
+        return sizes
 
-    def _await_settlement(self) -> None:
+    def await_settlement(self) -> None:
         """Let a share that is under way to a reachable peer arrive before the next is made.
 
         Else that peer would count as blocked, and this site would keep what it should send."""
         deadline = time.monotonic() + min(self.patience, SETTLE_SECONDS)
         while time.monotonic() < deadline:
-            under_way = [
-                name for name in self.books.owed_to() if self._speaks(name)
-            ]
-            if not under_way:
+            owed = self.books.owed_to()
+            if not any(self.is_there(name) for name in owed):
                 return
-            self.courier.poke(under_way)
             self.exchange.wait()
 
-    def _speaks(self, name: str) -> bool:
+    def is_there(self, name: str) -> bool:
+        """True if a peer answers, or was heard from a moment ago."""
         heard = self.courier.service.silence(name) < SPEAKS_SECONDS
         return heard or self.courier.reachable(name)
 
@@ -156,13 +157,10 @@ class Participant:
         here = self.books.position()
         self.await_senders(here.round)
         parts = self.books.parts()
-        kept = Mass(self.mixer.kept(self.books.mass()), float(here.weight))
+        theta = self.mixer.kept(self.books.mass())
+        kept = Mass(theta, float(here.weight))
         mixed = self.guard.added(self.mixer, kept, parts)
-        frame = b""
-        if mixed is not None:
-            total = sum((part.weight for part in parts), here.weight)
-            frame = self.mixer.to_keep(mixed.theta, total)
-        self.books.conclude(parts, frame)
+        self._conclude(parts, mixed, next_round=here.round + 1)
         keeping.forget_others(self.folder, here.learner)
         return parts, mixed
 
@@ -176,15 +174,15 @@ class Participant:
             missing = self._missing(senders, round)
             self.expected = len(senders)
             self.heard_of = len(senders) - len(missing)
-            waited_for = [name for name in missing if not self._is_away(name)]
+            waited_for = [name for name in missing if not self.is_away(name)]
             if not waited_for:
                 break
             now = time.monotonic()
             if now >= deadline:
-                self._give_up(waited_for, round)
+                self._give_up(waited_for)
                 break
             if now >= ask_at:
-                self.courier.poke(waited_for, hello=True)
+                self.courier.say_hello(waited_for)
                 ask_at = now + ask_pause
                 ask_pause = min(2 * ask_pause, SLOWEST_ASK)
             self.exchange.wait(min(0.5, deadline - now))
@@ -198,22 +196,40 @@ class Participant:
 
     def left(self) -> set[str]:
         """Members who have announced that they leave."""
-        return self.books.gone() & set(self.mixer.roster.current.names())
+        members = set(self.mixer.roster.current.names())
+        return self.books.peers.gone() & members
 
     def _withdrawn(self, mass: Mass) -> Mass:
         """Refuse what arrives from now on, and add what had arrived: all of it is handed on."""
         self.books.set_state("leaving")
+        mixed = self.taken_in(mass)
+        if mixed is None:
+            raise TransportError("A site without mass has nothing to hand on.")
+        return mixed
+
+    def taken_in(self, mass: Mass) -> Mass | None:
+        """``mass`` and all that has arrived, which is this site's own from now on; the round stays.
+
+        None if all of it weighs nothing."""
         parts = self.books.parts(every=True)
         if not parts:
             return mass
         mixed = self.mixer.added(mass, parts)
-        if mixed is None:
-            raise TransportError("A site without mass has nothing to hand on.")
-        here = self.books.position()
-        total = sum((part.weight for part in parts), here.weight)
-        frame = self.mixer.to_keep(mixed.theta, total)
-        self.books.conclude(parts, frame, next_round=here.round)
+        if mixed is not None:
+            round = self.books.position().round
+            self._conclude(parts, mixed, next_round=round)
         return mixed
+
+    def _conclude(
+        self, parts: Sequence[Part], mixed: Mass | None, *, next_round: int
+    ) -> None:
+        frame = b""
+        if mixed is not None:
+            total = self.books.position().weight
+            for part in parts:
+                total += part.weight
+            frame = self.mixer.to_keep(mixed.theta, total)
+        self.books.conclude(parts, frame, next_round=next_round)
 
     def _missing(self, senders: Set[str], round: int) -> list[str]:
         heard = self.books.heard(round)
@@ -224,17 +240,19 @@ class Participant:
                 missing.append(name)
         return missing
 
-    def _is_away(self, name: str) -> bool:
+    def is_away(self, name: str) -> bool:
+        """True if ``name`` was waited for in vain and has not been heard from since."""
         since = self.missed.get(name)
         if since is None:
             return False
-        if self.courier.service.silence(name) < time.monotonic() - since:
+        absence = time.monotonic() - since
+        if self.courier.service.silence(name) < absence:
             del self.missed[name]
             self.log.add("is back", peer=name)
             return False
         return True
 
-    def _give_up(self, names: Sequence[str], round: int) -> None:
+    def _give_up(self, names: Sequence[str]) -> None:
         now = time.monotonic()
         for name in names:
             # A peer that talks but does not send is slow, not away: it is waited for again.

@@ -9,7 +9,7 @@ as many steps, without DP, since nothing of it is shared.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,7 +26,6 @@ from proxyfl.node.assembly import SiteData
 from proxyfl.node.members import manifest, site
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
-from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.transport.memory import MemoryTransport
 
@@ -76,16 +75,29 @@ def predict(
             f"The manifest ends on {agreed.ends} and states no number of rounds. A simulation "
             "needs one: state both, `proxyfl federation new --rounds N --until DATE`."
         )
-    data = [assembly.load(agreed, settings, place) for settings, place in sites]
+    data = []
     clients = []
-    for (settings, _), own in zip(sites, data, strict=True):
-        clients.append(
-            assembly.client(agreed, settings, own.train, ledger=None, seed=seed)
+    for settings, place in sites:
+        own = assembly.load(agreed, settings, place)
+        client = assembly.client(
+            agreed, settings, own.train, ledger=None, seed=seed
         )
+        data.append(own)
+        clients.append(client)
     simulate(agreed, clients, data[0], say=say)
     outcomes = []
-    for client, (settings, _), own in zip(clients, sites, data, strict=True):
-        outcomes.append(_outcome(agreed, client, settings, own, seed))
+    for (settings, _), own, client in zip(sites, data, clients, strict=True):
+        joined = evaluate(client.learner.models()["private"], own.test)
+        found = outcome(
+            agreed,
+            settings,
+            own,
+            joined=joined.values[agreed.measure],
+            epsilon=client.ledger.epsilon(),
+            seed=seed,
+        )
+        proxy = params.flatten(client.learner.shared)
+        outcomes.append(replace(found, proxy=proxy))
     return outcomes
 
 
@@ -97,17 +109,17 @@ def simulate(
     say: Callable[[int], None] = lambda round: None,
 ) -> None:
     """Run all rounds of ``clients`` in this process, budgets and late joiners included."""
+    schedule = []
+    for at, card in enumerate(agreed.members):
+        schedule.append(membership.Attendance(at, card.joins))
+    allowances = {}
+    for client in clients:
+        allowances[client.id] = _allowance(client, agreed.training_rounds)
     presences = membership.plan(
         len(clients),
         agreed.rounds,
-        schedule=[
-            membership.Attendance(at, card.joins)
-            for at, card in enumerate(agreed.members)
-        ],
-        allowances={
-            client.id: _allowance(client, agreed.training_rounds)
-            for client in clients
-        },
+        schedule=schedule,
+        allowances=allowances,
         settling=agreed.settle,
     )
 
@@ -139,30 +151,30 @@ def alone(
     return evaluate(client.learner.models()["private"], own.test)
 
 
-def _outcome(
-    agreed: Manifest, client: Client, settings: Site, own: SiteData, seed: int
+def outcome(
+    agreed: Manifest,
+    settings: Site,
+    own: SiteData,
+    *,
+    joined: float | None,
+    epsilon: Epsilon,
+    seed: int | None,
 ) -> Outcome:
-    joined = evaluate(client.learner.models()["private"], own.test)
+    """The site's score ``joined`` beside its score alone."""
     baseline = alone(agreed, settings, own, seed)
     return Outcome(
         name=settings.name,
         architecture=settings.model.architecture,
         examples=len(own.train),
         alone=baseline.values[agreed.measure],
-        joined=joined.values[agreed.measure],
-        epsilon=client.ledger.epsilon(),
-        proxy=params.flatten(client.learner.shared),
+        joined=joined,
+        epsilon=epsilon,
     )
 
 
 def _allowance(client: Client, rounds: int) -> membership.Allowance:
-    trainer = client.learner.trainer
-    if not isinstance(trainer, DPSGD):
-        return membership.Allowance(client.steps)
     wanted = rounds * client.steps
-    affordable = client.ledger.affordable_steps(
-        trainer.sampling_rate, trainer.noise_multiplier, wanted
-    )
-    return membership.Allowance(
-        client.steps, None if affordable == wanted else affordable
-    )
+    affordable = assembly.affordable_steps(client, wanted)
+    if affordable == wanted:
+        return membership.Allowance(client.steps)
+    return membership.Allowance(client.steps, affordable)

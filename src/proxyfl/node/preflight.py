@@ -24,7 +24,8 @@ from proxyfl.federation.client import Client
 from proxyfl.node import assembly
 from proxyfl.node.exchange.service import ABOUT, about
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.members.card import Card, fingerprint_of, tls_name
+from proxyfl.node.exchange.ways import dial
+from proxyfl.node.members.card import Card, fingerprint_of
 from proxyfl.node.members.identity import (
     KEY_FILE,
     SEALING_FILE,
@@ -35,7 +36,6 @@ from proxyfl.node.members.identity import (
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
-from proxyfl.privacy.dpsgd import DPSGD
 
 CLOCK_SECONDS = 30.0
 STATES_KEPT = 8
@@ -147,13 +147,8 @@ def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> 
 
 
 def _budget(client: Client, agreed: Manifest) -> str:
-    trainer = client.learner.trainer
-    if not isinstance(trainer, DPSGD):
-        raise TransportError("The proxy would be trained without DP.")
     wanted = agreed.training_rounds * client.steps
-    affordable = client.ledger.affordable_steps(
-        trainer.sampling_rate, trainer.noise_multiplier, wanted
-    )
+    affordable = assembly.affordable_steps(client, wanted)
     rounds = affordable // client.steps
     if not rounds:
         raise TransportError(
@@ -203,10 +198,7 @@ def _network(
 
 
 def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> str:
-    from proxyfl.transport.grpc import Credentials
     from proxyfl.transport.grpc.server import Server
-
-    identity = roster.identity
 
     def who(certificate: bytes) -> str:
         name = roster.named(fingerprint_of(certificate))
@@ -222,9 +214,7 @@ def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> s
     try:
         server = Server(
             site.network.listen,
-            credentials=lambda: Credentials(
-                identity.key_pem(), identity.tls_certificate(), roster.trusted()
-            ),
+            credentials=roster.credentials,
             who=who,
             answer=answer,
             follow=lambda _certificate, _listens: iter(()),
@@ -254,18 +244,8 @@ def _peer_line(
 
 
 def _peer(card: Card, identity: Identity, roster: Roster) -> str:
-    from proxyfl.transport.grpc import Credentials
-    from proxyfl.transport.grpc.client import Client as Channel
-
     _check_key(card, identity)
-    channel = Channel(
-        card.address,
-        tls_name(card.fingerprint),
-        credentials=lambda: Credentials(
-            identity.key_pem(), identity.tls_certificate(), card.pem
-        ),
-        largest=1 << 16,
-    )
+    channel = dial(card, identity, largest=1 << 16)
     try:
         answer = _understood(channel.send(ABOUT, timeout=_CALL_SECONDS))
     finally:

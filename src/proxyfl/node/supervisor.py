@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from proxyfl import params
-from proxyfl.errors import ConfigError, PrivacyError
+from proxyfl.errors import ConfigError
 from proxyfl.federation.home.fitted import Fitted
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.metrics import Score, evaluate
@@ -43,7 +43,6 @@ from proxyfl.node.observe import status
 from proxyfl.node.observe.auditlog import FILE as AUDIT_FILE
 from proxyfl.node.observe.auditlog import AuditLog
 from proxyfl.node.participation import Participant
-from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.records.row import row_of
 from proxyfl.transport.files import Folder
 from proxyfl.transport.memory import MemoryTransport
@@ -107,6 +106,8 @@ class Node:
             timeout=site.network.timeout,
             folder=self._shared_folder(),
         )
+        rule = site.defence
+        guard = Guard(rule.rule, rule.radius, rule.most_weight)
         self.participant = Participant(
             self.client,
             self.exchange,
@@ -115,14 +116,10 @@ class Node:
             self.log,
             folder,
             patience=site.network.patience,
-            guard=Guard(
-                site.defence.rule, site.defence.radius, site.defence.most_weight
-            ),
+            guard=guard,
         )
         self.stopping = threading.Event()
         self.ending = Ending(self.participant, self.service, self.stopping)
-        self.last: ClientRound | None = None
-        self.started = time.time()
 
     def __enter__(self) -> "Node":
         return self
@@ -147,10 +144,12 @@ class Node:
                 (self.folder / LEAVE_FILE).unlink(missing_ok=True)
                 return "left"
             agreed = self.roster.current
-            if here.round >= agreed.rounds or agreed.is_over(time.time()):
+            is_over = agreed.is_over(time.time())
+            if is_over or here.round >= agreed.rounds:
                 self.ending.finish()
                 return "finished"
             if self._asked(STOP_FILE) or self.stopping.is_set():
+                self.participant.await_settlement()
                 self.log.add("stopped", round=here.round)
                 return "stopped"
             self._catch_up()
@@ -177,28 +176,23 @@ class Node:
             )
         self.books.start()
         here = self.books.position()
-        trainer = self.client.learner.trainer
-        if not isinstance(trainer, DPSGD):
-            raise PrivacyError("A node shares nothing that was trained without DP.")
-        rate, noise = trainer.sampling_rate, trainer.noise_multiplier
         rejoined = self.books.stamp().epoch > 0
-        forgotten = range(here.since if rejoined else here.round, round)
+        first = here.since if rejoined else here.round
+        forgotten = range(first, round)
         for number in forgotten:
-            steps = self.client.ledger.affordable_steps(
-                rate, noise, self.client.steps
-            )
-            self.client.ledger.charge(number, steps, rate, noise)
+            assembly.charge_in_full(self.client, number)
         self.books.begin_again(round=round)
         self.log.add("began again", round=round, charged=len(forgotten))
         return len(forgotten)
 
     def _start(self) -> None:
         manifest = self.roster.current
-        self.books.start(round=manifest.member(self.site.name).joins)
+        own = manifest.member(self.site.name)
+        self.books.start(round=own.joins)
         self.exchange.manifest = manifest.digest
         self.exchange.accepted = self.roster.acceptance
         # A version may have been accepted while the site was stopped.
-        self.books.write_off(self.books.owed_to() - set(manifest.names()))
+        self._write_off()
         keeping.check_budget(self.store, self.site.privacy.budget)
         keeping.check_ledger(self.store, self.client.ledger)
         here = self.books.position()
@@ -208,23 +202,19 @@ class Node:
         self.client.weight = float(here.weight)
         mass = self.books.mass()
         if here.phase == "ready" and mass:
-            mixed = Mass(self.mixer.kept(mass), float(here.weight))
-            self.client.receive(done, mixed)
-        if self.site.network.listen and not self.site.network.folder:
+            theta = self.mixer.kept(mass)
+            self.client.receive(done, Mass(theta, float(here.weight)))
+        network = self.site.network
+        if network.listen and not network.folder:
             self._listen()
         self.log.add("started", round=here.round, version=manifest.version)
 
     def _listen(self) -> None:
-        from proxyfl.transport.grpc import Credentials
         from proxyfl.transport.grpc.server import Server
 
         server = Server(
             self.site.network.listen,
-            credentials=lambda: Credentials(
-                self.identity.key_pem(),
-                self.identity.tls_certificate(),
-                self.roster.trusted(),
-            ),
+            credentials=self.roster.credentials,
             who=self.service.member,
             answer=self.service.answer,
             follow=self.service.follow,
@@ -238,8 +228,9 @@ class Node:
     def _meet(self) -> None:
         """Say hello to all, so that a peer that knows more of this site can say so."""
         names = [card.name for card in self.roster.others()]
-        self.courier.poke(names, hello=True)
-        deadline = time.monotonic() + min(MEET_SECONDS, self.site.network.patience)
+        self.courier.say_hello(names)
+        seconds = min(MEET_SECONDS, self.site.network.patience)
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.service.check_behind()
             if all(self.exchange.admitted(name) for name in names):
@@ -252,11 +243,13 @@ class Node:
             reason = "asked to leave"
         left = self.participant.left()
         members = self.roster.current.members
-        present = [at for at, card in enumerate(members) if card.name not in left]
-        leaving = {self.client.id: reason} if reason else {}
-        who = Presence(
-            tuple(present), len(members), leaving, {self.client.id: steps}
-        )
+        present = []
+        for at, card in enumerate(members):
+            if card.name not in left:
+                present.append(at)
+        me = self.client.id
+        leaving = {me: reason} if reason else {}
+        who = Presence(tuple(present), len(members), leaving, {me: steps})
         # the round loop wants one; the participant moves the mass
         transport = MemoryTransport()
         rows = run_rounds(
@@ -281,42 +274,40 @@ class Node:
         """Every round; where a model is fitted to be judged, the last and every tenth."""
         if not isinstance(self.client.learner, Fitted):
             return True
-        return round + 1 == self.roster.current.rounds or not (round + 1) % 10
+        done = round + 1
+        is_last = done == self.roster.current.rounds
+        return is_last or done % 10 == 0
 
     def _allowance(self, round: int) -> tuple[int, str]:
         """The steps that the budget covers this round, and why the site must leave, if it must."""
         if round >= self.roster.current.training_rounds:
             return 0, ""
-        trainer = self.client.learner.trainer
         usual = self.client.steps
-        if not isinstance(trainer, DPSGD):
-            raise PrivacyError("A node shares nothing that was trained without DP.")
-        affordable = self.client.ledger.affordable_steps(
-            trainer.sampling_rate, trainer.noise_multiplier, usual
-        )
-        return affordable, "budget spent" if affordable < usual else ""
+        affordable = assembly.affordable_steps(self.client, usual)
+        if affordable < usual:
+            return affordable, "budget spent"
+        return usual, ""
 
     def _record(self, record: ClientRound) -> None:
-        self.last = record
+        part = self.participant
         row = row_of("proxyfl", record)
-        row["heard"] = self.participant.heard_of
-        row["asked"] = self.participant.expected
-        row["mass_in"] = self.participant.mass_in
-        row["mass_out"] = self.participant.mass_out
+        row["heard"] = part.heard_of
+        row["asked"] = part.expected
+        row["mass_in"] = part.mass_in
+        row["mass_out"] = part.mass_out
         row["time"] = round(time.time(), 3)
         metrics = self.folder / status.METRICS_FILE
         with metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        missing = self.participant.expected - self.participant.heard_of
-        note = ""
+        agreed = self.roster.current
+        line = f"round {record.round + 1} of {agreed.rounds}"
+        value = row.get(f"private_{agreed.measure}")
+        if value is not None:
+            line += f", private {agreed.measure} {value:.3f}"
+        missing = part.expected - part.heard_of
         if missing:
-            note = f"; WITHOUT {missing} of {self.participant.expected} senders"
-        measure = self.roster.current.measure
-        value = row.get(f"private_{measure}")
-        shown = "" if value is None else f", private {measure} {value:.3f}"
-        self.say(
-            f"round {record.round + 1} of {self.roster.current.rounds}{shown}{note}"
-        )
+            line += f"; WITHOUT {missing} of {part.expected} senders"
+        self.say(line)
 
     def _resume_exchange(self) -> None:
         """The program stopped after a release: what was trained is kept, the round is finished."""
@@ -334,12 +325,12 @@ class Node:
         here = self.books.position()
         rounds = []
         for card in self.roster.others():
-            peer = self.books.peer(card.name)
+            peer = self.books.peers.known(card.name)
             if self.exchange.admitted(card.name) and peer.state == "active":
                 rounds.append(peer.round)
-        last = self.roster.current.rounds - 1
         if rounds and min(rounds) > here.round + 1:
-            skipped_to = min(min(rounds), last)
+            last = self.roster.current.rounds - 1
+            skipped_to = min(*rounds, last)
             self.books.skip_to(skipped_to)
             self.log.add("skipped rounds", first=here.round, last=skipped_to - 1)
             self.say(f"was away: continues at round {skipped_to + 1}")
@@ -357,16 +348,21 @@ class Node:
             self.exchange.accepted = acceptance
         self.client.id = manifest.position(self.site.name)
         assembly.follow_tail(self.client, manifest)
-        self.books.write_off(self.books.owed_to() - set(manifest.names()))
-        self.log.add(
-            "manifest", version=manifest.version, members=list(manifest.names())
-        )
+        self._write_off()
+        members = list(manifest.names())
+        self.log.add("manifest", version=manifest.version, members=members)
+
+    def _write_off(self) -> None:
+        """Give up what is owed to those who are members no longer."""
+        members = set(self.roster.current.names())
+        removed = self.books.owed_to() - members
+        self.books.write_off(removed)
 
     def _shared_folder(self) -> Folder | None:
         path = self.site.network.folder
-        return (
-            Folder(self.folder / path, largest=2 * self.largest) if path else None
-        )
+        if not path:
+            return None
+        return Folder(self.folder / path, largest=2 * self.largest)
 
     def _asked(self, file: str) -> bool:
         path = self.folder / file

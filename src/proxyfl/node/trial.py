@@ -77,24 +77,26 @@ def lay_out(
     addresses = addresses or [f"{LOOPBACK}:{port}" for port in ports[sites:]]
     folders = [folder / name_of(at) for at in range(sites)]
     cards = []
+    joins = joins or {}
+    template = template or Site("template")
     for at, place in enumerate(folders):
         identity = Identity.create(place, name_of(at))
         card = identity.card(addresses[at])
-        cards.append(replace(card, joins=(joins or {}).get(at, 0)))
-        _write_data(place / "data.npz", dataset, torch.from_numpy(parts[at]))
-        settings = replace(
-            template or Site(name_of(at)),
-            name=name_of(at),
-            model=Model(ARCHITECTURES[at % len(ARCHITECTURES)]),
-        )
+        cards.append(replace(card, joins=joins.get(at, 0)))
+        chosen = torch.from_numpy(parts[at])
+        _write_data(place / "data.npz", dataset, chosen)
         network = replace(
-            settings.network,
+            template.network,
             listen=addresses[at],
             status_port=ports[at],
         )
-        write_text(
-            place / site.FILE, site.to_toml(replace(settings, network=network))
+        settings = replace(
+            template,
+            name=name_of(at),
+            model=Model(ARCHITECTURES[at % len(ARCHITECTURES)]),
+            network=network,
         )
+        write_text(place / site.FILE, site.to_toml(settings))
     manifest = Manifest(
         "trial",
         rounds=rounds,
@@ -124,15 +126,8 @@ def quick_site(patience: float = 60.0) -> Site:
 
 def command(place: Path, *arguments: str) -> list[str]:
     """The command that runs the site in ``place``."""
-    return [
-        sys.executable,
-        "-m",
-        "proxyfl.cli.main",
-        "node",
-        "run",
-        str(place),
-        *arguments,
-    ]
+    program = [sys.executable, "-m", "proxyfl.cli.main"]
+    return [*program, "node", "run", str(place), *arguments]
 
 
 def start(places: Sequence[Path], *arguments: str) -> list[subprocess.Popen[bytes]]:
@@ -166,18 +161,15 @@ def outcomes(layout: Layout) -> list[Outcome]:
         settings, _ = site.read(place)
         own = assembly.load(layout.manifest, settings, place)
         last = status.rows(place)[-1]
-        baseline = prediction.alone(layout.manifest, settings, own, seed=None)
-        measure = layout.manifest.measure
-        found.append(
-            Outcome(
-                name=settings.name,
-                architecture=settings.model.architecture,
-                examples=len(own.train),
-                alone=baseline.values[measure],
-                joined=row.score(last, "private", measure),
-                epsilon=row.epsilon(last),
-            )
+        outcome = prediction.outcome(
+            layout.manifest,
+            settings,
+            own,
+            joined=row.score(last, "private", layout.manifest.measure),
+            epsilon=row.epsilon(last),
+            seed=None,
         )
+        found.append(outcome)
     return found
 
 

@@ -6,6 +6,8 @@ Guarantees:
     * a file appears under its name whole or not at all, so a synchronisation in between copies no
       half of one;
     * a slot holds one message, the latest: what nobody collects does not pile up;
+    * what is collected is put aside first, so that a newer message in the same slot is not removed
+      with it, and what was put aside when the program ended is collected again;
     * ``waiting`` reads no file larger than ``largest``; a file that cannot be read is left alone,
       and so is whatever is no plain file: whoever can write to the folder could put a link or a
       pipe there that never ends.
@@ -20,6 +22,7 @@ from proxyfl._files import write_bytes
 from proxyfl.errors import TransportError
 
 _SUFFIX = ".message"
+_ASIDE = ".taken"
 
 
 class Folder:
@@ -44,14 +47,22 @@ class Folder:
         inbox = self._inbox(receiver)
         if not inbox.is_dir():
             return
-        found = [path for path in inbox.iterdir() if path.suffix == _SUFFIX]
+        found = []
+        for path in inbox.iterdir():
+            if path.suffix in (_SUFFIX, _ASIDE):
+                found.append(path)
         for path in sorted(found, key=_age):
             try:
                 message = _plain(path, self._largest)
+                if message is None:
+                    continue
+                # What lies there now may be newer than what was read: read what is put aside.
+                aside = path.replace(path.with_suffix(_ASIDE))
+                message = _plain(aside, self._largest)
             except OSError:
                 continue
             if message is not None:
-                yield path, message
+                yield aside, message
 
     def _path(self, receiver: str, slot: str) -> Path:
         return self._inbox(receiver) / f"{slot}{_SUFFIX}"

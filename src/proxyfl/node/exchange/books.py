@@ -20,6 +20,7 @@ from proxyfl.node.exchange.messages import (
     parse_weight,
     spelled_weight,
 )
+from proxyfl.node.exchange.peers import Peers
 from proxyfl.node.exchange.store import Store
 
 
@@ -33,20 +34,6 @@ class Part:
     returned_by: str
     weight: Fraction
     frame: bytes | memoryview
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A peer as this site knows it: ``round`` is the first that it has not been seen to release,
-    ``before`` the same for its earlier epochs."""
-
-    name: str
-    stamp: Stamp
-    round: int
-    state: State
-    accepted: str
-    version: int
-    before: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,6 +65,7 @@ class Books:
         self.me = me
         self.version = version
         self.rounds = rounds
+        self.peers = Peers(store)
 
     def start(self, *, round: int = 0, weight: Fraction = Fraction(1)) -> None:
         """Begin or continue: each start of the program has a number and a tag of its own."""
@@ -128,75 +116,12 @@ class Books:
             (held,) = run.execute("select mass from site").fetchone()
             return self.store.frames.read(held)
 
-    def peer(self, name: str) -> Peer:
-        """The peer ``name``, as this site knows it."""
-        with self.store.reading() as run:
-            row = run.execute(
-                "select epoch, boot, tag, clock, round, state, accepted, version, before"
-                " from peers where name = ?",
-                (name,),
-            ).fetchone()
-        if row is None:
-            return Peer(name, Stamp(0, 0, "", 0), 0, "active", "", 0)
-        return Peer(name, Stamp(*row[:4]), *row[4:])
-
-    def released_all(self) -> set[str]:
-        """The peers that were seen to release the last round."""
-        with self.store.reading() as run:
-            rows = run.execute(
-                "select name from peers where round >= ?", (self.rounds,)
-            )
-            return {name for (name,) in rows}
-
-    def remember(self, peer: Peer) -> None:
-        """Write down what is known of a peer."""
-        with self.store.transaction() as run:
-            run.execute(
-                "insert or replace into peers values (?,?,?,?,?,?,?,?,?,?)",
-                (
-                    peer.name,
-                    *peer.stamp.numbers,
-                    peer.round,
-                    peer.state,
-                    peer.accepted,
-                    peer.version,
-                    peer.before,
-                ),
-            )
-
-    def gone(self) -> set[str]:
-        """The peers that have announced that they leave."""
-        with self.store.reading() as run:
-            rows = run.execute("select name from peers where state != 'active'")
-            return {name for (name,) in rows}
-
-    def saw_release(self, share: Share) -> None:
-        """Remember that the sender has released the share's round, whatever becomes of it."""
-        with self.store.transaction() as run:
-            known = self.peer(share.sender).stamp
-            seen = min(share.round + 1, self.rounds)
-            if share.epoch == known.epoch:
-                # A start that has not said hello yet shows its clock when it does.
-                clock = share.clock if share.boot == known.boot else 0
-                run.execute(
-                    "update peers set round = max(round, ?), clock = max(clock, ?)"
-                    " where name = ?",
-                    (seen, clock, share.sender),
-                )
-            elif share.epoch < known.epoch:
-                run.execute(
-                    "update peers set before = max(before, ?) where name = ?",
-                    (seen, share.sender),
-                )
-
     def blocked(self) -> set[str]:
         """Peers that have an unsettled share or have left: they get nothing for now."""
         with self.store.reading() as run:
             waiting = run.execute("select distinct receiver from outbox").fetchall()
-            left = run.execute(
-                "select name from peers where state != 'active'"
-            ).fetchall()
-        return {name for (name,) in (*waiting, *left)}
+            names = {name for (name,) in waiting}
+        return names | self.peers.gone()
 
     def release(
         self,

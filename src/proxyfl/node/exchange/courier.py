@@ -1,29 +1,30 @@
-"""Takes messages to peers: over a connection, a stream that the peer holds, a relay, or as a file.
-
-    the peer has an address          call it
-    the peer holds a stream to us    hand it over there
-    neither                          seal it, and ask any member that both can reach to pass it on
-    a folder is set                  seal it, and leave it there
+"""Decides when what is sent to which peer, in the background.
 
 A share is sent until its verdict arrives; a hello goes out now and then, and at once when a round
-waits for a peer. One peer's silence does not hold up the others: each has its own turn and its own
-pause, which grows up to ``SLOWEST`` seconds while the peer cannot be reached. Between turns the
-courier sleeps: many sites can share a machine.
+waits for a peer. What a peer does not answer, or puts off, is sent again after a pause that grows
+up to ``SLOWEST`` seconds, and so is whatever cannot reach it. Between turns the courier sleeps:
+many sites can share a machine.
+
+Guarantees:
+    * what is asked for while a visit is under way still goes out: a time is set before the
+      message is made, and never set back afterwards;
+    * silent peers do not hold up the others, however many they are: a visit that takes longer
+      than ``HUNG`` seconds no longer counts towards the few that run at once.
 """
 
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
-from proxyfl.errors import ProxyFLError, TransportError
+from proxyfl.errors import ProxyFLError
 from proxyfl.node.exchange import messages
-from proxyfl.node.exchange.messages import Header, Share, Verdict
+from proxyfl.node.exchange.messages import Header
 from proxyfl.node.exchange.service import RELAY, Service
-from proxyfl.node.members.card import Card, tls_name
+from proxyfl.node.exchange.ways import Ways
+from proxyfl.node.members.card import Card
 from proxyfl.transport.files import Folder
 
 QUICKEST = 0.2
@@ -35,31 +36,28 @@ IDLE = 1.0
 COLLECT = 0.25
 """The seconds between two looks into the folder."""
 
+HUNG = 10.0
 
-class Client(Protocol):
-    """The asking end of a connection (``proxyfl.transport.grpc.client``, imported when used)."""
-
-    def send(self, *parts: bytes | memoryview, timeout: float) -> bytes:
-        """The peer's answer to the message that ``parts`` make up."""
-        ...
-
-    def follow(self) -> Iterator[bytes]:
-        """The peer's messages for this site."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        ...
+MOST_THREADS = 1000
+"""More than a federation has members: each silent one may hold a thread."""
 
 
 @dataclass
 class Turn:
-    """One peer's schedule: its next turn, and the result of the last."""
+    """One peer's schedule. Times are those of ``time.monotonic``."""
 
     busy: bool = False
-    due: float = 0.0
-    hello_due: float = 0.0
+    began: float = 0.0
+    """When the visit that is under way began."""
+    closed_until: float = 0.0
+    """While the peer cannot be reached: the next attempt."""
     pause: float = QUICKEST
+    """The pause before that attempt."""
+    hello_due: float = 0.0
+    shares_due: float = 0.0
+    """When unsettled shares are sent again; a new share is sent at once."""
+    retry: float = QUICKEST
+    """The pause before what was not answered is sent again."""
     reachable: bool = False
 
 
@@ -74,17 +72,16 @@ class Courier:
         heartbeat: float = 10.0,
         timeout: float = 60.0,
         folder: Folder | None = None,
-        workers: int = 6,
+        at_once: int = 6,
     ) -> None:
         self.service = service
         self.heartbeat = heartbeat
-        self.timeout = timeout
-        self.largest = largest
         self.folder = folder
-        self.turns: dict[str, Turn] = {}
-        self._clients: dict[str, tuple[Card, Client]] = {}
+        self.ways = Ways(service, largest=largest, timeout=timeout, folder=folder)
+        self._at_once = at_once
+        self._turns: dict[str, Turn] = {}
         self._pool = ThreadPoolExecutor(
-            workers, thread_name_prefix="proxyfl-courier"
+            MOST_THREADS, thread_name_prefix="proxyfl-courier"
         )
         self._followers: dict[str, threading.Thread] = {}
         self._closing = threading.Event()
@@ -106,41 +103,41 @@ class Courier:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(10)
-        with self._lock:
-            clients = list(self._clients.values())
-            self._clients.clear()
-        for _, client in clients:
-            client.close()
+        self.ways.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
         for follower in self._followers.values():
             follower.join(5)
 
-    def poke(self, names: Iterable[str] = (), *, hello: bool = False) -> None:
-        """Something is due now; with ``hello``, ask these peers how far they are."""
-        now = time.monotonic()
-        for name in names:
-            turn = self.turns.setdefault(name, Turn())
-            if hello:
-                turn.hello_due = min(turn.hello_due, now)
-            if turn.reachable:
-                turn.due = min(turn.due, now)
+    def send_shares(self, names: Iterable[str]) -> None:
+        """There are new shares for these peers."""
+        with self._lock:
+            for name in names:
+                self._turn(name).shares_due = 0.0
+        self._wake.set()
+
+    def say_hello(self, names: Iterable[str]) -> None:
+        """Tell these peers how far this site is, and so ask how far they are."""
+        with self._lock:
+            for name in names:
+                self._turn(name).hello_due = 0.0
         self._wake.set()
 
     def reachable(self, name: str) -> bool:
         """True if the last attempt to reach ``name`` succeeded."""
-        return self.turns.setdefault(name, Turn()).reachable
+        with self._lock:
+            return self._turn(name).reachable
 
-    def tried(self, name: str) -> bool:
-        """True if reaching ``name`` has been tried at all."""
-        return self.turns.setdefault(name, Turn()).due > 0
+    def _turn(self, name: str) -> Turn:
+        return self._turns.setdefault(name, Turn())
 
     def _heard_from(self, name: str) -> None:
         """A peer that speaks can be spoken to: what it is owed need not wait any longer."""
-        turn = self.turns.setdefault(name, Turn())
-        if not turn.reachable:
-            turn.pause = QUICKEST
-            turn.due = 0.0
-            self._wake.set()
+        with self._lock:
+            turn = self._turn(name)
+            if not turn.reachable:
+                turn.pause = QUICKEST
+                turn.closed_until = 0.0
+        self._wake.set()
 
     def _run(self) -> None:
         pause = 0.0
@@ -160,132 +157,95 @@ class Courier:
         Returns the seconds until something is due again."""
         pause = IDLE
         if self.folder is not None:
-            self._collect()
+            self._collect(self.folder)
             pause = COLLECT
         owed = self.service.exchange.books.owed_to()
         for card in self.service.roster.others():
-            turn = self.turns.setdefault(card.name, Turn())
-            wanted_at = turn.due
-            if card.name not in owed:
-                wanted_at = max(turn.due, turn.hello_due)
-            wait = wanted_at - time.monotonic()
-            if turn.busy:
-                continue
-            if wait <= 0:
-                self._give_turn(card, turn)
-            else:
-                pause = min(pause, wait)
+            pause = min(pause, self._look_at(card, owes=card.name in owed))
         self._follow_all()
         return pause
 
-    def _give_turn(self, card: Card, turn: Turn) -> None:
+    def _look_at(self, card: Card, *, owes: bool) -> float:
+        """Give a peer its turn if it is due; return the seconds until one may be."""
         with self._lock:
-            if not self._closing.is_set():
-                turn.busy = True
-                self._pool.submit(self._visit, card, turn)
+            turn = self._turn(card.name)
+            if turn.busy or self._closing.is_set():
+                return IDLE
+            wanted_at = turn.hello_due
+            if owes and self.service.exchange.admitted(card.name):
+                wanted_at = min(turn.hello_due, turn.shares_due)
+            now = time.monotonic()
+            wait = max(wanted_at, turn.closed_until) - now
+            if wait > 0:
+                return wait
+            if not self._has_room(now):
+                return HUNG
+            turn.busy = True
+            turn.began = now
+            self._pool.submit(self._visit, card, turn)
+        return IDLE
+
+    def _has_room(self, now: float) -> bool:
+        under_way = 0
+        for turn in self._turns.values():
+            if turn.busy and now - turn.began < HUNG:
+                under_way += 1
+        return under_way < self._at_once
 
     def _visit(self, card: Card, turn: Turn) -> None:
-        before = turn.reachable
+        failed = True
         try:
             self._talk(card, turn)
-            turn.reachable = True
-            turn.pause = QUICKEST
-        except (ProxyFLError, sqlite3.Error) as error:
-            turn.reachable = False
-            turn.hello_due = 0.0
-            turn.pause = min(2 * turn.pause, SLOWEST)
-            about = {"reason": str(error)[:300], "lost": before}
-            self.service.log.add("unreachable", peer=card.name, **about)
+            failed = False
+        except (ProxyFLError, OSError, sqlite3.Error) as error:
+            about = {"reason": str(error)[:300], "lost": turn.reachable}
+            if not self._closing.is_set():
+                self.service.log.add("unreachable", peer=card.name, **about)
         finally:
-            turn.due = time.monotonic() + turn.pause
-            turn.busy = False
+            self._note(turn, failed=failed)
             self._wake.set()
             self.service.exchange.notify()
+
+    def _note(self, turn: Turn, *, failed: bool) -> None:
+        with self._lock:
+            turn.busy = False
+            turn.reachable = not failed
+            if failed:
+                turn.closed_until = time.monotonic() + turn.pause
+                turn.pause = min(2 * turn.pause, SLOWEST)
+                turn.hello_due = 0.0
+                turn.shares_due = 0.0
+            else:
+                turn.pause = QUICKEST
 
     def _talk(self, card: Card, turn: Turn) -> None:
         """Say hello if it is due, then send what is owed."""
         exchange = self.service.exchange
         name = card.name
-        if not exchange.admitted(name) or time.monotonic() >= turn.hello_due:
-            # Before the hello is made: one that is asked for meanwhile must still go out.
-            turn.hello_due = time.monotonic() + self.heartbeat
-            self._send(card, exchange.hello(name, time=int(time.time())))
-        if not exchange.admitted(name):
-            return
-        for share, frame in exchange.books.unsettled(name):
-            self._send(card, share, frame)
+        if time.monotonic() >= turn.hello_due:
+            known = exchange.admitted(name)
+            pause = self.heartbeat if known else turn.retry
+            turn.hello_due = time.monotonic() + pause
+            hello = exchange.hello(name, time=int(time.time()))
+            self._send(card, hello)
+            exchange.was_told(hello)
+        if exchange.admitted(name) and time.monotonic() >= turn.shares_due:
+            turn.shares_due = time.monotonic() + turn.retry
+            for share, frame in exchange.books.unsettled(name):
+                self._send(card, share, frame)
+        owed = exchange.books.owed_to()
+        if exchange.admitted(name) and name not in owed:
+            turn.retry = QUICKEST
+        else:
+            turn.retry = min(2 * turn.retry, SLOWEST)
 
     def _send(
         self, card: Card, header: Header, body: bytes | memoryview = b""
     ) -> None:
         head = messages.head(header, self.service.identity)
-        answer = self.carry(card, head, body)
+        answer = self.ways.carry(card, head, body)
         if answer:
             self.service.take(answer, via=card.name)
-
-    def carry(
-        self, card: Card, head: bytes, body: bytes | memoryview = b""
-    ) -> bytes:
-        """Take a message to a peer by whichever way there is; the answer, if it came at once."""
-        self.service.traffic["bytes_sent"] += len(head) + len(body)
-        self.service.traffic["messages_sent"] += 1
-        if card.address and self.folder is None:
-            return self.client(card).send(head, body, timeout=self.timeout)
-        message = b"".join([head, body])
-        if self.folder is not None:
-            self._leave(self.folder, card, message)
-            return b""
-        if self.service.dialled_in(card.name):
-            self.service.hand(card.name, message)
-            return b""
-        return self._relay(card, message)
-
-    def _leave(self, folder: Folder, card: Card, message: bytes) -> None:
-        header, _ = messages.begin(message)
-        kind = type(header).__name__.lower()
-        slot = f"{self.service.identity.name}-{kind}"
-        if isinstance(header, Share | Verdict):
-            slot += f"-{header.round}"
-        # A share is the same however often it is sent, and sealing it takes time.
-        if not (isinstance(header, Share) and folder.holds(card.name, slot)):
-            folder.put(self.service.sealed(message, card.name), card.name, slot)
-
-    def _relay(self, card: Card, message: bytes) -> bytes:
-        sealed = self.service.sealed(message, card.name)
-        reason = "no member has an address"
-        for relay in self.service.roster.others():
-            if not relay.address or relay.name == card.name:
-                continue
-            try:
-                self.client(relay).send(sealed, timeout=self.timeout)
-            except TransportError as error:
-                reason = str(error)
-                continue
-            return b""
-        raise TransportError(
-            f"No way to {card.name!r}, which can only dial out: {reason}"
-        )
-
-    def client(self, card: Card) -> Client:
-        """The connection to a member with an address."""
-        from proxyfl.transport.grpc import Credentials
-        from proxyfl.transport.grpc import client as grpc_client
-
-        identity = self.service.identity
-        with self._lock:
-            known = self._clients.get(card.name)
-            if known is not None and known[0] == card:
-                return known[1]
-            client: Client = grpc_client.Client(
-                card.address,
-                tls_name(card.fingerprint),
-                credentials=lambda: Credentials(
-                    identity.key_pem(), identity.tls_certificate(), card.pem
-                ),
-                largest=self.largest,
-            )
-            self._clients[card.name] = (card, client)
-            return client
 
     def _follow_all(self) -> None:
         """A site without an address of its own holds a stream to every member that has one."""
@@ -304,7 +264,7 @@ class Courier:
 
     def _follow(self, card: Card) -> None:
         try:
-            for message in self.client(card).follow():
+            for message in self.ways.client(card).follow():
                 self.received(message, via=card.name)
         except ProxyFLError as error:
             self.service.log.add(
@@ -320,17 +280,28 @@ class Courier:
                 via = None
             answer = self.service.take(message, via=via)
             if answer:
-                sender = messages.begin(message)[0].sender
-                self.carry(self.service.roster.current.member(sender), answer)
+                self._answer(messages.begin(message)[0].sender, answer)
         except ProxyFLError as error:
             self.service.refused(str(error))
 
-    def _collect(self) -> None:
-        """Deal with the files that lie there for this site."""
-        assert self.folder is not None
-        for path, message in self.folder.waiting(self.service.identity.name):
-            if message.startswith(RELAY):
-                self.received(message, via=None)
-            else:
-                self.service.refused(f"a file that is not sealed: {path.name}")
-            path.unlink(missing_ok=True)
+    def _answer(self, sender: str, answer: bytes) -> None:
+        card = self.service.roster.current.member(sender)
+        try:
+            self.ways.carry(card, answer)
+        except ProxyFLError:
+            self.service.exchange.was_not_told(sender)
+            raise
+
+    def _collect(self, folder: Folder) -> None:
+        """Deal with the files that lie there for this site.
+
+        A folder that cannot be read now, a share that is away, is looked at again later."""
+        try:
+            for path, message in folder.waiting(self.service.identity.name):
+                if message.startswith(RELAY):
+                    self.received(message, via=None)
+                else:
+                    self.service.refused(f"a file that is not sealed: {path.name}")
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            self.service.log.add("unreachable", reason=f"the folder: {error}"[:300])

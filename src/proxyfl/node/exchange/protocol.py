@@ -60,6 +60,8 @@ class Exchange:
         self._check = check
         self._admitted: set[str] = set()
         self._hellos: dict[str, Hello] = {}
+        self._told: dict[str, Hello] = {}
+        self._stored: dict[str, int] = {}
         self._changed = threading.Condition()
         self._changes = 0
         self._seen = 0
@@ -93,6 +95,27 @@ class Exchange:
         """True if ``peer`` has said that it releases nothing more."""
         last = self._hellos.get(peer)
         return last is not None and last.ended
+
+    def was_told(self, hello: Hello) -> None:
+        """Remember that ``hello`` has reached its receiver."""
+        self._told[hello.receiver] = hello
+
+    def was_not_told(self, peer: str) -> None:
+        """The last hello for ``peer`` did not reach it."""
+        self._told.pop(peer, None)
+
+    def knows_the_end(self, peer: str) -> bool:
+        """True if ``peer`` was told that this site releases nothing more, or that it has left.
+
+        A peer that has stored the last round's share knows it, too."""
+        state = self.books.position().state
+        last = self.books.rounds
+        if state == "active" and self._stored.get(peer, -1) + 1 >= last:
+            return True
+        told = self._told.get(peer)
+        if told is None or told.state != state:
+            return False
+        return told.ended or told.round >= last
 
     def hello(self, peer: str, *, time: int, answer: bool = False) -> Hello:
         """This site's present state, for ``peer``."""
@@ -149,7 +172,7 @@ class Exchange:
 
     def _take_hello(self, hello: Hello, time: int) -> Header | None:
         with self.books.store.transaction():
-            known = self.books.peer(hello.sender)
+            known = self.books.peers.known(hello.sender)
             same_epoch = hello.epoch == known.stamp.epoch
             fewer_rounds = same_epoch and hello.round < known.round
             if fewer_rounds or hello.stamp.behind(known.stamp):
@@ -171,18 +194,18 @@ class Exchange:
             )
             # Most hellos say nothing new, and a write waits for the disk.
             if news != known:
-                self.books.remember(news)
+                self.books.peers.remember(news)
             if hello.state == "left":
                 self._take_back(hello)
             self._hellos[hello.sender] = hello
         if hello.answer:
             self._admitted.add(hello.sender)
         self.notify()
-        return (
-            None
-            if hello.answer
-            else self.hello(hello.sender, time=time, answer=True)
-        )
+        if hello.answer:
+            return None
+        answer = self.hello(hello.sender, time=time, answer=True)
+        self.was_told(answer)
+        return answer
 
     def _restored(self, hello: Hello, seen: Stamp, round: int) -> Restored:
         start = self._start(hello.sender, self.books.stamp())
@@ -202,7 +225,7 @@ class Exchange:
                 f"A share of round {share.round}: no manifest has it."
             )
         with self.books.store.transaction() as run:
-            self.books.saw_release(share)
+            self.books.peers.saw_release(share, self.books.rounds)
             earlier = run.execute(
                 "select sha256, outcome, reason from verdicts where version = ? and round = ?"
                 " and sender = ?",
@@ -252,7 +275,7 @@ class Exchange:
         return verdict
 
     def _reason_to_wait(self, share: Share) -> str:
-        known = self.books.peer(share.sender).stamp
+        known = self.books.peers.known(share.sender).stamp
         if (share.epoch, share.boot) > (known.epoch, known.boot):
             return "say hello first"
         if share.version > self.books.version:
@@ -297,6 +320,8 @@ class Exchange:
         stored = verdict.outcome == "stored"
         key = (verdict.sender, verdict.round, verdict.sha256)
         if self.books.settle(*key, stored=stored):
+            if stored:
+                self._stored[verdict.sender] = verdict.round
             self.decided(verdict)
             self.notify()
 

@@ -67,6 +67,7 @@ class Service:
         self.behind: RestoredError | None = None
         self.failure: Exception | None = None
         self.on_contact: Callable[[str], None] = lambda peer: None
+        """Is told who was heard from, when what was said has been taken in."""
         self._queues: dict[str, queue.Queue[tuple[str, bytes]]] = {}
         self._lock = threading.Lock()
 
@@ -100,7 +101,9 @@ class Service:
         with self.exchange.books.store.frames.receiving(pieces, size) as arrived:
             messages.check_body(header, arrived.sha256)
             self._note(header, len(message) - len(begun) + size)
-            return self._handled(header, arrived.frame)
+            answer = self._handled(header, arrived.frame)
+        self.on_contact(header.sender)
+        return answer
 
     def _handled(self, header: Header, body: bytes | memoryview) -> bytes:
         try:
@@ -247,7 +250,6 @@ class Service:
     def _note(self, header: Header, size: int) -> None:
         known = header.sender in self.contact
         self.contact[header.sender] = time.monotonic()
-        self.on_contact(header.sender)
         self.traffic["bytes_received"] += size
         self.traffic["messages_received"] += 1
         if isinstance(header, Hello):

@@ -7,6 +7,7 @@ moment of its acceptance, also in the middle of a round.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proxyfl._files import write_bytes, write_text
 from proxyfl.errors import ConfigError
@@ -14,6 +15,9 @@ from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members.card import Card
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Manifest
+
+if TYPE_CHECKING:  # grpc is imported when a connection is made
+    from proxyfl.transport.grpc import Credentials
 
 FOLDER = "manifests"
 
@@ -76,9 +80,13 @@ class Roster:
             card for card in self.current.members if card.name != self.identity.name
         ]
 
-    def trusted(self) -> bytes:
-        """The certificates of all other members, in PEM form."""
-        return b"".join(card.pem for card in self.others())
+    def credentials(self) -> "Credentials":
+        """What this site's server shows, and whom it trusts: all other members."""
+        from proxyfl.transport.grpc import Credentials
+
+        trusted = b"".join(card.pem for card in self.others())
+        own = self.identity
+        return Credentials(own.key_pem(), own.tls_certificate(), trusted)
 
     def _accepted(self, path: Path) -> Manifest:
         found = manifests.read(path)
