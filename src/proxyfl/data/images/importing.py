@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from proxyfl.data.images.listing import persons_apart
@@ -49,8 +50,13 @@ def import_images(
             except DataError as problem:
                 yield ("unreadable", str(problem))
 
-    head = write_store(
-        folder, content, kept, read, faults, workers=workers, advance=advance
+    return write_store(
+        folder,
+        content,
+        kept,
+        read,
+        faults,
+        workers=workers,
+        advance=advance,
+        draw=partial(contact_sheet, folder),
     )
-    contact_sheet(folder)
-    return head

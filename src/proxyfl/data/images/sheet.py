@@ -1,6 +1,7 @@
 """A contact sheet: some examples of each site and class, to look at before training on them."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import torch
 
 from proxyfl import _files
 from proxyfl.data.images.rule import pillow
-from proxyfl.data.stores import index
-from proxyfl.data.stores.index import Entry
+from proxyfl.data.stores.index import Entry, Head
 from proxyfl.data.stores.reading import Stored
 
 NAME = "contact.png"
@@ -19,11 +19,9 @@ SIDE = 96
 CAPTION = 18
 
 
-def contact_sheet(folder: Path) -> Path:
-    """Draw the sheet of the store in ``folder``: up to twelve examples of each site and class,
-    spread evenly over its entries."""
-    head = index.read_head(folder)
-    entries = index.read_index(folder, head)
+def contact_sheet(folder: Path, head: Head, entries: Sequence[Entry]) -> Path:
+    """Draw the sheet of the examples in ``folder``: up to twelve of each site and class, spread
+    evenly over their entries."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, entry in enumerate(entries):
         groups[entry.site, entry.label].append(i)
@@ -61,7 +59,9 @@ def _to_size(image: Any) -> Any:
     return image
 
 
-def _caption(key: tuple[str, str], rows: list[int], entries: list[Entry]) -> str:
+def _caption(
+    key: tuple[str, str], rows: list[int], entries: Sequence[Entry]
+) -> str:
     site, label = key
     where = f"{site}: " if site else ""
     persons = len({entries[row].person for row in rows} - {""})

@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,11 @@ def index_text(entries: Iterable[Entry]) -> str:
     """The entries as CSV."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([each.name for each in fields(Entry)])
+    names = [each.name for each in fields(Entry)]
+    values = attrgetter(*names)
+    rows.writerow(names)
     for entry in entries:
-        rows.writerow(asdict(entry).values())
+        rows.writerow(values(entry))
     return text.getvalue()
 
 
