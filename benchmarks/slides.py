@@ -27,8 +27,9 @@ from rich.table import Table
 
 from proxyfl.data.images.listing import from_folders
 from proxyfl.data.slides import extraction
+from proxyfl.data.slides.arrays import Pixels
 from proxyfl.data.slides.planning import Patches, plan
-from proxyfl.data.slides.slide import Pixels, Slide
+from proxyfl.data.slides.slide import Slide
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Entry
 from tests.data.slides.generator import (

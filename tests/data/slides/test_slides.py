@@ -14,7 +14,7 @@ import pytest
 
 from proxyfl.cli.main import main
 from proxyfl.data import load
-from proxyfl.data.slides.contours import filled, read_contours
+from proxyfl.data.slides.contours import Area, read_contours
 from proxyfl.data.slides.slide import Damaged, Slide
 from proxyfl.data.slides.tissue import tissue_map
 from proxyfl.data.stores import index
@@ -199,10 +199,12 @@ def test_a_slide_without_pyramid(tmp_path: Path) -> None:
 def test_contours_fill_exactly() -> None:
     """A polygon's filled area is its area; a hole in GeoJSON is cut out."""
     square = np.array([(10.0, 10.0), (110.0, 10.0), (110.0, 60.0), (10.0, 60.0)])
-    assert filled([square], (200, 200), 1.0).sum() == 100 * 50
+    assert Area([square], [], 1.0).rows(0, 200, 200).sum() == 100 * 50
     disc = np.array(Disc(100, 100, 80).polygon(500))
-    area = filled([disc], (200, 200), 1.0).sum()
-    assert area == pytest.approx(np.pi * 6400, rel=0.003)
+    mask = Area([disc], [], 1.0).rows(0, 200, 200)
+    assert mask.sum() == pytest.approx(np.pi * 6400, rel=0.003)
+    some = Area([disc], [], 1.0).rows(70, 130, 200)
+    assert np.array_equal(some, mask[70:130])
 
 
 def test_geojson_with_a_hole(tmp_path: Path) -> None:
@@ -213,9 +215,7 @@ def test_geojson_with_a_hole(tmp_path: Path) -> None:
     )
     outer, hole = read_contours(path)
     assert (outer.group, hole.group) == ("Tumor", "exclusion")
-    mask = filled([outer.points], (200, 200), 1.0) & ~filled(
-        [hole.points], (200, 200), 1.0
-    )
+    mask = Area([outer.points], [hole.points], 1.0).rows(0, 200, 200)
     assert not mask[100, 100]
     assert mask[100, 150]
 

@@ -11,8 +11,9 @@ import numpy as np
 from proxyfl.data.images.listing import persons_apart
 from proxyfl.data.images.sheet import contact_sheet
 from proxyfl.data.slides import contours
+from proxyfl.data.slides.arrays import Pixels, room
 from proxyfl.data.slides.planning import CLASSES, Patches, Source
-from proxyfl.data.slides.slide import Damaged, Pixels, Slide
+from proxyfl.data.slides.slide import Damaged, Slide
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Content, Entry, Head
 from proxyfl.data.stores.writing import Array, Fault, write_store
@@ -100,13 +101,17 @@ def extract(
     """Write the planned patches (``entries``) of the slides below ``root`` to a store.
 
     Memory does not depend on the slides' sizes: each thread has one slide open, and one patch."""
-    made = {"source": root.resolve().name, "patches": asdict(patches)}
-    content = Content((3, patches.size, patches.size), "uint8", CLASSES, made)
+    made = {
+        "source": root.resolve().name,
+        "patches": asdict(patches),
+    }
+    shape = (3, patches.size, patches.size)
+    content = Content(shape, "uint8", CLASSES, made)
 
     def read(_start: int, some: Sequence[Entry]) -> Iterator[Array | Fault]:
         slide: Slide | None = None
         # used again for every patch: fresh memory would be a tenth of the time
-        room = np.empty(content.shape, dtype=np.uint8)
+        pixels: Pixels = room(np.uint8, *content.shape)
         try:
             for entry in some:
                 path = root / entry.file
@@ -114,7 +119,7 @@ def extract(
                     if slide is not None:
                         slide.close()
                     slide = Slide(path)
-                yield _patch(slide, entry, patches, room)
+                yield _patch(slide, entry, patches, pixels)
         finally:
             if slide is not None:
                 slide.close()
@@ -132,14 +137,19 @@ def extract(
 
 
 def _patch(
-    slide: Slide, entry: Entry, patches: Patches, room: Pixels
+    slide: Slide,
+    entry: Entry,
+    patches: Patches,
+    pixels: Pixels,
 ) -> Array | Fault:
-    """The pixels of a patch, in ``room``, or what is wrong with it."""
+    """A patch, in the memory of ``pixels``, or what is wrong with it."""
     downsample = patches.downsample(slide)
     if downsample is None:
         return ("no-scale", f"{slide.path}: no microns per pixel")
-    x, y = int(entry.x), int(entry.y)
+    x = int(entry.x)
+    y = int(entry.y)
+    size = patches.size
     try:
-        return slide.region(x, y, patches.size, patches.size, downsample, room)
+        return slide.region(x, y, size, size, downsample, pixels)
     except Damaged as problem:
         return ("damaged", str(problem))

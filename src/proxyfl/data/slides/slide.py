@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from proxyfl.data.slides.arrays import Argb, Pixels, room
 from proxyfl.errors import DataError
 
 SUFFIXES = (
@@ -39,10 +39,6 @@ DIRECT = "_read_region"
 OPAQUE = 0xFF000000
 WHITE = 0xFFFFFFFF
 
-Pixels = npt.NDArray[np.uint8]
-Argb = npt.NDArray[np.uint32]
-"""Alpha, red, green and blue, from the highest byte to the lowest."""
-
 
 class Damaged(DataError):
     """A region of a slide cannot be read."""
@@ -57,7 +53,7 @@ class Slide:
         self.path = path
         self.reopened = 0
         self._cached = 0
-        self._room: Argb = np.empty((0, 0), dtype=np.uint32)
+        self._room: Argb = room(np.uint32, 0, 0)
         self._open()
 
     def _open(self) -> None:
@@ -68,9 +64,10 @@ class Slide:
             raise DataError(
                 f"{self.path}: not a readable slide ({problem})."
             ) from problem
-        self._handle.set_cache(library.OpenSlideCache(self._cached))
+        self._keep_tiles()
         # asked for with every region, and slow to ask the library for
-        self._steps = tuple(map(float, self._handle.level_downsamples))
+        steps = self._handle.level_downsamples
+        self._steps = tuple(map(float, steps))
         properties = self._handle.properties
         self.microns = _microns(properties.get("openslide.mpp-x"))
         self._tile = _tile_side(properties)
@@ -110,7 +107,7 @@ class Slide:
         Read from a level of that scale if there is one, else from the next finer one and reduced.
         Damaged if it cannot be read."""
         if into is None:
-            into = np.empty((3, height, width), dtype=np.uint8)
+            into = room(np.uint8, 3, height, width)
         level, step = self._level_for(downsample)
         factor = downsample / step
         if abs(factor - 1) < SAME_SCALE:
@@ -120,7 +117,7 @@ class Slide:
         wide = round(width * factor)
         high = round(height * factor)
         found = self._read(x, y, level, wide, high)
-        finer = np.empty((3, high, wide), dtype=np.uint8)
+        finer: Pixels = room(np.uint8, 3, high, wide)
         _separate(found, finer)
         _reduce(finer, into)
         return into
@@ -136,7 +133,14 @@ class Slide:
                 found = level
         return found, self._steps[found]
 
-    def _read(self, x: int, y: int, level: int, width: int, height: int) -> Argb:
+    def _read(
+        self,
+        x: int,
+        y: int,
+        level: int,
+        width: int,
+        height: int,
+    ) -> Argb:
         """The next call overwrites what this one gives: fresh memory for each region would take a
         tenth of the time."""
         library = _openslide(self.path)
@@ -159,15 +163,19 @@ class Slide:
 
     def _make_room(self, width: int, height: int) -> None:
         """Room for a region, and for the decoded tiles that it shares with the next one."""
-        self._room = np.empty((height, width), dtype=np.uint32)
+        self._room = room(np.uint32, height, width)
         across = width + 2 * self._tile
         down = height + 2 * self._tile
         region = PIXEL_BYTES * across * down
         wanted = min(CACHE_BYTES, CACHED_REGIONS * region)
         if wanted > self._cached:
             self._cached = wanted
-            library = _openslide(self.path)
-            self._handle.set_cache(library.OpenSlideCache(wanted))
+            self._keep_tiles()
+
+    def _keep_tiles(self) -> None:
+        library = _openslide(self.path)
+        cache = library.OpenSlideCache(self._cached)
+        self._handle.set_cache(cache)
 
 
 def _microns(said: Any) -> float | None:
@@ -189,7 +197,12 @@ def _tile_side(properties: Mapping[str, str]) -> int:
     return max(sides)
 
 
-def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
+def _fill(
+    found: Argb,
+    handle: Any,
+    place: tuple[int, int],
+    level: int,
+) -> None:
     """Read a region into ``found`` as the library itself gives it: alpha, red, green and blue in
     one number.
 
@@ -210,8 +223,10 @@ def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
         found |= green << 8
         found |= blue
         return
-    pointer = found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint32))
-    direct(slide, pointer, *place, level, width, height)
+    numbers = ctypes.POINTER(ctypes.c_uint32)
+    pointer = found.ctypes.data_as(numbers)
+    x, y = place
+    direct(slide, pointer, x, y, level, width, height)
 
 
 def _separate(found: Argb, into: Pixels) -> None:
@@ -227,9 +242,10 @@ def _reduce(finer: Pixels, into: Pixels) -> None:
     from PIL import Image
 
     _, height, width = into.shape
+    averaging = Image.Resampling.BOX
     for plane, smaller in zip(finer, into, strict=True):
         image = Image.fromarray(plane)
-        image = image.resize((width, height), Image.Resampling.BOX)
+        image = image.resize((width, height), averaging)
         smaller[:] = np.asarray(image)
 
 

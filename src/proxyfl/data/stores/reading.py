@@ -82,7 +82,12 @@ class Stored:
         """The number of examples up to and with each shard."""
         return np.cumsum([shard.examples for shard in self.shards], dtype=np.int64)
 
-    def _read(self, number: int, row: int, into: npt.NDArray[Any]) -> None:
+    def _read(
+        self,
+        number: int,
+        row: int,
+        into: npt.NDArray[Any],
+    ) -> None:
         shard = self.shards[number]
         path = self.folder / shard.file
         size = self.content.row_bytes
@@ -156,7 +161,10 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
 
 
 def _sound(
-    path: Path, head: Head, entries: Sequence[Entry], faults: str
+    path: Path,
+    head: Head,
+    entries: Sequence[Entry],
+    faults: str,
 ) -> tuple[tuple[Shard, ...], list[Entry], list[str]]:
     """The shards whose checksums are right, their entries, and what was left out."""
     shards: list[Shard] = []
@@ -194,7 +202,9 @@ def _problem(path: Path, shard: Shard) -> str:
 
 
 def _numbered(
-    path: Path, entries: Sequence[Entry], what: str
+    path: Path,
+    entries: Sequence[Entry],
+    what: str,
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The persons or sites, numbered in the order of their sorted names, and these; None if no
     entry has one."""
@@ -211,7 +221,11 @@ def _numbered(
     return torch.from_numpy(numbers.astype(np.int64)), tuple(map(str, names))
 
 
-def _rows_of(path: Path, entries: Sequence[Entry], part: str) -> Tensor:
+def _rows_of(
+    path: Path,
+    entries: Sequence[Entry],
+    part: str,
+) -> Tensor:
     rows = [i for i, entry in enumerate(entries) if entry.part == part]
     strange = {entry.part for entry in entries} - set(PARTS)
     if strange or not rows:

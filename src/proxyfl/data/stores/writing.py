@@ -146,7 +146,11 @@ def _made(
 
 
 def _maker(
-    folder: Path, content: Content, read: Read, size: int, advance: Advance
+    folder: Path,
+    content: Content,
+    read: Read,
+    size: int,
+    advance: Advance,
 ) -> Make:
     """The function that writes one shard."""
 
@@ -179,7 +183,10 @@ def _maker(
 
 
 def _save(
-    path: Path, content: Content, count: int, examples: Iterator[Array]
+    path: Path,
+    content: Content,
+    count: int,
+    examples: Iterator[Array],
 ) -> Shard:
     """Write a ``.npy`` file of ``count`` examples, each as it comes; its checksum is taken on the
     way."""
