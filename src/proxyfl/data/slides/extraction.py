@@ -1,7 +1,8 @@
 """Slides with contours to a store of labelled patches."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,11 @@ def with_contours(
 
     ``without="normal"`` takes a slide that has none as free of tumour; otherwise it is a fault."""
     kept = persons_apart(entries, faults)
-    drawn = _contour_files(folder or root)
+    shelf = folder or root
+    drawn = _contour_files(shelf)
+    slides: Counter[str] = Counter()
+    for entry in entries:
+        slides[Path(entry.file).stem] += 1
     sources = []
     for entry in kept:
         path = root / entry.file
@@ -41,32 +46,59 @@ def with_contours(
                 f"{path}: whose slide is it? Name the person with the layout, the index, or "
                 "--person-from; a test part is drawn by person."
             )
-        found = drawn.pop(path.stem, None)
-        if found is None and without != "normal":
+        own = _of_slide(entry.file, drawn, shelf, slides)
+        if own is None and without != "normal":
             faults.found(
                 "no-contours",
-                f"{path}: no contour file of this name in {folder or root}; --without-contours "
+                f"{path}: no contour file of this name in {shelf}; --without-contours "
                 "normal takes such slides as free of tumour",
             )
             continue
-        sources.append(Source(path, found, entry))
-    slides = {Path(entry.file).stem for entry in entries}
-    for stem, path in drawn.items():
+        sources.append(Source(path, own, entry))
+    for stem, paths in drawn.items():
         if stem not in slides:
-            faults.found("orphan", f"{path}: no slide of this name")
+            for path in paths:
+                faults.found("orphan", f"{path}: no slide of this name")
     return sources
 
 
-def _contour_files(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+def _contour_files(folder: Path) -> dict[str, list[Path]]:
+    """The contour files below a folder, by the slide's name."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}).")
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in contours.SUFFIXES and path.is_file():
-            if path.stem in found:
-                raise DataError(
-                    f"{path} and {found[path.stem]}: two contour files for one slide. Remove one."
-                )
-            found[path.stem] = path
+        suffix = path.suffix.lower()
+        if suffix in contours.SUFFIXES and path.is_file():
+            found[path.stem].append(path)
     return found
+
+
+def _of_slide(
+    file: str,
+    drawn: Mapping[str, Sequence[Path]],
+    shelf: Path,
+    slides: Mapping[str, int],
+) -> Path | None:
+    """The contour file of a slide: the one that lies where the slide does, or the only one of its
+    name. Nothing is guessed where two slides, or two files, share a name."""
+    stem = Path(file).stem
+    named = drawn.get(stem, ())
+    place = shelf / Path(file).parent
+    beside = [path for path in named if path.parent == place]
+    found = beside or named
+    if not found:
+        return None
+    if len(found) > 1:
+        raise DataError(
+            f"{found[0]} and {found[1]}: two contour files for one slide. Remove one."
+        )
+    if not beside and slides[stem] > 1:
+        raise DataError(
+            f"{found[0]}: {slides[stem]} slides have this name. Put each contour file beside its "
+            "slide, or into the same folders below --contours."
+        )
+    return found[0]
 
 
 def named_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:

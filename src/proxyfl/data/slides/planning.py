@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from proxyfl._machine import return_freed_memory
 from proxyfl._validate import number, whole
 from proxyfl.data.slides.arrays import Mask, Points, Shares, Whole, blank
 from proxyfl.data.slides.contours import (
@@ -109,6 +110,8 @@ def plan(
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(look, sources))
+    # of maps and tiles: the extraction needs as much, on threads of its own
+    return_freed_memory()
     by_site: dict[str, list[Candidates]] = defaultdict(list)
     for each in found:
         by_site[each.source.entry.site].append(each)

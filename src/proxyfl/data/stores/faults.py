@@ -12,7 +12,8 @@ from proxyfl.errors import DataError
 
 KINDS = {
     "unreadable": "a file that is no image, or one of a kind that has no stated scale",
-    "misplaced": "a file that does not lie where the layout says",
+    "misplaced": "a file that does not lie where the layout says, or outside of the folder",
+    "repeated": "a file that the index names again",
     "unnamed": "a row of the index without a label, site, person or part that others have",
     "two-sites": "a person at two sites",
     "two-parts": "a person in the training part and in the test part",

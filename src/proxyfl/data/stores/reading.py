@@ -174,7 +174,7 @@ def _sound(
     for shard in head.shards:
         own = entries[start : start + shard.examples]
         start += shard.examples
-        problem = _problem(path / shard.file, shard)
+        problem = _problem(path / shard.file, shard, head.content)
         if not problem:
             shards.append(shard)
             kept += own
@@ -190,15 +190,34 @@ def _sound(
     return tuple(shards), kept, notes
 
 
-def _problem(path: Path, shard: Shard) -> str:
+def _problem(path: Path, shard: Shard, content: Content) -> str:
     """What is wrong with a shard, in a sentence; empty if nothing is."""
     try:
         found = index.sha256(path)
+        held = _held(path)
     except OSError as refused:
         return f"{path}: cannot be read: {refused.strerror}."
-    if found == shard.sha256:
-        return ""
-    return f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was changed."
+    if found != shard.sha256:
+        return (
+            f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was "
+            "changed."
+        )
+    expected = (shard.examples, *content.shape)
+    if held != (expected, content.dtype):
+        return f"{path}: expected {content.dtype} of shape {expected}, got {held}."
+    return ""
+
+
+def _held(path: Path) -> tuple[tuple[int, ...], str] | None:
+    """The shape and the type of the array in a ``.npy`` file; None if it is none."""
+    with path.open("rb") as file:
+        try:
+            np.lib.format.read_magic(file)
+            found = np.lib.format.read_array_header_1_0(file)
+        except ValueError:
+            return None
+    shape, _, dtype = found
+    return shape, str(dtype)
 
 
 def _numbered(

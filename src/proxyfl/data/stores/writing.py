@@ -70,7 +70,7 @@ def write_store(
 
     ``advance`` is told how many entries are done. ``draw`` adds to the folder what is to be seen of
     the store, once all examples are there and before it counts as finished."""
-    advice = "What was written is kept: make room, and give the same command."
+    advice = "What was written is kept: make room and give it again, or name another folder."
     with _files.writing(folder, advice=advice, error=DataError):
         folder.mkdir(parents=True, exist_ok=True)
         refusal = (
