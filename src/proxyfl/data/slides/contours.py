@@ -45,14 +45,9 @@ class Contour:
     group: str
     points: Points
 
-    @property
-    def corners(self) -> int:
-        """How many there are; a point or a line has fewer than three."""
-        return len(self.points)
-
 
 def read_contours(path: Path) -> list[Contour]:
-    """The polygons in a contour file."""
+    """The contours in a contour file. A point or a line has fewer than three corners."""
     text = _files.read_text(path, "contour file", error=DataError)
     parse = _geojson
     if path.suffix.lower() == ".xml":
@@ -63,7 +58,7 @@ def read_contours(path: Path) -> list[Contour]:
         raise DataError(
             f"{path}: expected ASAP XML or GeoJSON polygons ({type(problem).__name__}: {problem})."
         ) from problem
-    return [contour for contour in found if contour.corners >= 3]
+    return found
 
 
 def _asap(text: str) -> Iterator[Contour]:
@@ -92,7 +87,10 @@ def _geojson(text: str) -> Iterator[Contour]:
         properties = feature.get("properties") or {}
         classification = properties.get("classification") or {}
         group = str(classification.get("name", "None"))
-        for rings in _polygons(feature["geometry"]):
+        polygons = _polygons(feature["geometry"])
+        if not polygons:
+            yield Contour(group, blank(np.float64, 0, 2))
+        for rings in polygons:
             outer, *inner = rings
             yield Contour(group, _corners(outer))
             for ring in inner:
@@ -110,7 +108,10 @@ def _polygons(geometry: dict[str, Any]) -> list[Any]:
 
 def _corners(ring: Any) -> Points:
     points = np.array(ring, dtype=np.float64)
-    return points[:, :2]
+    places = points[:, :2]
+    if places.shape[1] != 2:
+        raise ValueError("a corner without x and y")
+    return places
 
 
 def sorted_out(
@@ -122,8 +123,8 @@ def sorted_out(
     tumour: Collection[str] = TUMOUR,
     holes: Collection[str] = HOLES,
 ) -> tuple[Polygons, Polygons]:
-    """The polygons of tumour and of holes. One that leaves its slide, or whose group is not known,
-    is a fault."""
+    """The polygons of tumour and of holes. One that leaves its slide, encloses nothing, or is of
+    an unknown group is a fault."""
     inside: Polygons = []
     cut_out: Polygons = []
     lists = {}
@@ -133,6 +134,11 @@ def sorted_out(
         lists[name.casefold()] = cut_out
     for number, contour in enumerate(contours):
         points = contour.points
+        if len(points) < 3:
+            faults.found(
+                "no-area", f"{path}: contour {number} has {len(points)} corners"
+            )
+            continue
         low = points.min(axis=0)
         high = points.max(axis=0)
         # what is not a number is not inside either

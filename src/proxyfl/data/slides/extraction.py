@@ -47,11 +47,15 @@ def with_contours(
                 "--person-from; a test part is drawn by person."
             )
         own = _of_slide(entry.file, drawn, shelf, slides)
-        if own is None and without != "normal":
+        missing = ""
+        if own is None:
+            missing = f"no contour file of this name in {shelf}"
+        elif not contours.read_contours(own):
+            missing = f"no contour in {own}"
+        if missing and without != "normal":
             faults.found(
                 "no-contours",
-                f"{path}: no contour file of this name in {shelf}; --without-contours "
-                "normal takes such slides as free of tumour",
+                f"{path}: {missing}; --without-contours normal takes such slides as free of tumour",
             )
             continue
         sources.append(Source(path, own, entry))

@@ -248,7 +248,14 @@ def _on_grid(
         found[:, 1] = y
         corners.append(found)
         labels.append(inside[taken] > 0)
-    return Candidates(source, np.concatenate(corners), np.concatenate(labels))
+    every_corner = np.concatenate(corners)
+    if not len(every_corner):
+        faults.found(
+            "blank",
+            f"{source.path}: {width} x {height} pixels, no patch of {side:.0f} x {side:.0f} of which "
+            "is tissue with a label",
+        )
+    return Candidates(source, every_corner, np.concatenate(labels))
 
 
 def _tumour_area(
