@@ -19,6 +19,9 @@ from typing import Any
 
 from proxyfl.errors import InputError, RunError
 
+LOCK = ".lock"
+"""The file in a folder by whose lock a process has the folder to itself."""
+
 Document = dict[str, Any]
 """Plain data, as JSON has them."""
 
@@ -65,7 +68,7 @@ def alone_in(folder: Path, refusal: str) -> Iterator[int]:
     """Hold the folder's lock, whose descriptor is given; RunError(``refusal``) if another process
     does. The operating system lifts it when the last process that has it ends, however it ends."""
     with writing(folder):
-        file = (folder / ".lock").open("w")
+        file = (folder / LOCK).open("w")
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

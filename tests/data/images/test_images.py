@@ -1,5 +1,7 @@
 """Folders of images of all kinds become one shape by a stated rule; what is wrong is named."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +166,42 @@ def no_image(root: Path) -> None:
     (root / "north" / "polyp" / "north0" / "notes.png").write_text("not an image")
 
 
+def film(root: Path) -> None:
+    """A film among the images."""
+    frames = [Image.fromarray(half(8, 8)), Image.fromarray(255 - half(8, 8))]
+    path = root / "north" / "polyp" / "north0" / "film.gif"
+    frames[0].save(path, save_all=True, append_images=frames[1:])
+
+
+def truncated(root: Path) -> None:
+    """An image that ends in its middle."""
+    draw = np.random.default_rng(1)
+    values = draw.integers(0, 256, (90, 90, 3), dtype=np.uint8)
+    path = save(root / "north" / "polyp" / "north0" / "half.jpg", values)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def bomb(root: Path) -> None:
+    """A small file that claims 3,600 million pixels."""
+    path = save(root / "north" / "polyp" / "north0" / "bomb.png", half(8, 8))
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 60_000, 60_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    path.write_bytes(content)
+
+
+def dangling(root: Path) -> None:
+    """A link that leads nowhere."""
+    path = root / "north" / "polyp" / "north0" / "link.png"
+    path.symlink_to(root / "nowhere")
+
+
+def linked(root: Path) -> None:
+    """A site's folder that is a link."""
+    (root / "west").symlink_to(root / "south")
+
+
 def lost(root: Path) -> None:
     """An image that lies in no person's folder."""
     save(root / "north" / "lost.png", half(8, 8))
@@ -176,7 +214,16 @@ def moved(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "kind"),
-    [(no_image, "unreadable"), (lost, "misplaced"), (moved, "two-sites")],
+    [
+        (no_image, "unreadable"),
+        (film, "unreadable"),
+        (truncated, "unreadable"),
+        (bomb, "unreadable"),
+        (dangling, "unreadable"),
+        (linked, "misplaced"),
+        (lost, "misplaced"),
+        (moved, "two-sites"),
+    ],
 )
 def test_bad_input_is_named_and_counted(
     folders: Path, capsys: pytest.CaptureFixture[str], spoil, kind: str
@@ -190,6 +237,45 @@ def test_bad_input_is_named_and_counted(
     assert run(folders, "--skip", kind) == 0
     assert f"skipped 1 x {kind}" in capsys.readouterr().out
     assert index.read_head(folders.parent / "store").skipped == {kind: 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ("north/normal/north0/0.png,polyp", "repeated"),
+        ("north/./normal/north0/0.png,polyp", "repeated"),
+        ("/etc/hostname,polyp", "misplaced"),
+        ("../sites/north/normal/north0/0.png,polyp", "misplaced"),
+        ("north/normal/north0/99.png,polyp", "unreadable"),
+        ("north/normal/north0,polyp", "unreadable"),
+        ("north/normal/north0/2.png,", "unnamed"),
+    ],
+)
+def test_rows_of_an_index_that_are_wrong(
+    folders: Path, capsys: pytest.CaptureFixture[str], row: str, kind: str
+) -> None:
+    """A file that is named twice, lies elsewhere or is not there is refused with its row, or
+    skipped by choice and counted."""
+    lines = ["file,label"]
+    for path in sorted(folders.rglob("*.png")):
+        lines.append(f"{path.relative_to(folders)},{path.parts[-3]}")
+    table = folders.parent / "index.csv"
+    table.write_text("\n".join([*lines, row]) + "\n")
+    assert run(folders, "--index", str(table)) == 2
+    assert f"({kind}: " in capsys.readouterr().err
+    assert run(folders, "--index", str(table), "--skip", kind) == 0
+    assert index.read_head(folders.parent / "store").skipped == {kind: 1}
+    assert len(load(str(folders.parent / "store")).train) < 24
+
+
+def test_an_index_with_two_columns_of_one_name(
+    folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which of two columns is the label is not guessed."""
+    table = folders.parent / "index.csv"
+    table.write_text("file,label,label\nnorth/normal/north0/0.png,a,b\n")
+    assert run(folders, "--index", str(table)) == 2
+    assert "expected one column 'label' for the label" in capsys.readouterr().err
 
 
 def test_a_person_in_both_parts(

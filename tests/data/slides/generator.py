@@ -90,10 +90,13 @@ def write_slide(
     seed: int = 0,
     levels: int = 4,
     scale: bool = True,
+    kinds: Sequence[Pixels] = (),
 ) -> None:
-    """Write a slide of ``size`` (width, height); each level has half the side of the one before."""
+    """Write a slide of ``size`` (width, height); each level has half the side of the one before.
+
+    ``kinds`` are tiles of glass, normal tissue and tumour, instead of drawn ones."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    kinds = textures(scanner, seed)
+    kinds = kinds or textures(scanner, seed)
     per_cm = 10_000 / scanner.microns
 
     def pyramid() -> Iterator[Level]:

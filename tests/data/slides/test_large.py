@@ -61,8 +61,9 @@ def peak(words: list[str], limit: int | None = None) -> tuple[float, str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
-    """Forty patches of a slide of 10 gigapixels take at most a quarter more memory than of one of
-    100 megapixels: the map of tissue and the cache of tiles are bounded, and fuller."""
+    """A hundred patches of a slide of 10 gigapixels, on two threads, take at most 16 MB more than
+    of one of 100 megapixels: OpenSlide's lists of tiles are 2.4 MB a thread, and the map of
+    tissue at most 4."""
     found = {}
     for side in (10_000, 100_000):
         root = large_slide(tmp_path, side)
@@ -73,9 +74,9 @@ def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
             "--out",
             str(tmp_path / f"{side}.store"),
         ]
-        found[side], _ = peak([*words, "--per-site", "40", "--workers", "2"])
+        found[side], _ = peak([*words, "--per-site", "100", "--workers", "2"])
     print(f"MB at 100 megapixels and at 10 gigapixels: {found}")
-    assert found[100_000] < 1.25 * found[10_000]
+    assert found[100_000] < found[10_000] + 16
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 
 from proxyfl.cli.main import main
 from proxyfl.data import load
-from proxyfl.data.slides.contours import filled, read_contours
+from proxyfl.data.slides.contours import Area, read_contours
 from proxyfl.data.slides.slide import Damaged, Slide
 from proxyfl.data.slides.tissue import tissue_map
 from proxyfl.data.stores import index
@@ -199,10 +199,12 @@ def test_a_slide_without_pyramid(tmp_path: Path) -> None:
 def test_contours_fill_exactly() -> None:
     """A polygon's filled area is its area; a hole in GeoJSON is cut out."""
     square = np.array([(10.0, 10.0), (110.0, 10.0), (110.0, 60.0), (10.0, 60.0)])
-    assert filled([square], (200, 200), 1.0).sum() == 100 * 50
+    assert Area([square], [], 1.0).rows(0, 200, 200).sum() == 100 * 50
     disc = np.array(Disc(100, 100, 80).polygon(500))
-    area = filled([disc], (200, 200), 1.0).sum()
-    assert area == pytest.approx(np.pi * 6400, rel=0.003)
+    mask = Area([disc], [], 1.0).rows(0, 200, 200)
+    assert mask.sum() == pytest.approx(np.pi * 6400, rel=0.003)
+    some = Area([disc], [], 1.0).rows(70, 130, 200)
+    assert np.array_equal(some, mask[70:130])
 
 
 def test_geojson_with_a_hole(tmp_path: Path) -> None:
@@ -213,9 +215,7 @@ def test_geojson_with_a_hole(tmp_path: Path) -> None:
     )
     outer, hole = read_contours(path)
     assert (outer.group, hole.group) == ("Tumor", "exclusion")
-    mask = filled([outer.points], (200, 200), 1.0) & ~filled(
-        [hole.points], (200, 200), 1.0
-    )
+    mask = Area([outer.points], [hole.points], 1.0).rows(0, 200, 200)
     assert not mask[100, 100]
     assert mask[100, 150]
 
@@ -332,6 +332,44 @@ def spoil_blank(root: Path) -> None:
     write_slide(first_slide(root), (SIDE, SIDE), Disc(0, 0, 0), None)
 
 
+def spoil_size(root: Path) -> None:
+    """A slide that is smaller than a patch."""
+    slide = first_slide(root)
+    write_slide(slide, (40, 40), Disc(20, 20, 20), None)
+    write_asap(slide.with_suffix(".xml"), [[(1, 1), (30, 1), (30, 30)]])
+
+
+def spoil_area(root: Path) -> None:
+    """A line among the contours."""
+    line = [(100.0, 100.0), (200.0, 200.0)]
+    write_asap(first_slide(root).with_suffix(".xml"), [TUMOUR.polygon(), line])
+
+
+def spoil_emptiness(root: Path) -> None:
+    """A contour file of another kind of XML, in which there is no contour."""
+    first_slide(root).with_suffix(".xml").write_text("<Regions/>")
+
+
+def spoil_number(root: Path) -> None:
+    """A contour with a corner that is nowhere."""
+    polygon = [(float("nan"), 1.0), (30.0, 1.0), (30.0, 30.0)]
+    write_asap(first_slide(root).with_suffix(".xml"), [TUMOUR.polygon(), polygon])
+
+
+def spoil_length(root: Path) -> None:
+    """A slide whose second half is lost."""
+    slide = first_slide(root)
+    content = slide.read_bytes()
+    slide.write_bytes(content[: len(content) // 2])
+
+
+def spoil_link(root: Path) -> None:
+    """A link in a slide's place that leads nowhere."""
+    slide = first_slide(root)
+    slide.unlink()
+    slide.symlink_to(root / "nowhere")
+
+
 def spoil_slide(root: Path) -> None:
     """A file that is no slide."""
     first_slide(root).write_text("not a slide")
@@ -353,8 +391,14 @@ def spoil_place(root: Path) -> None:
         (spoil_orphan, "orphan"),
         (spoil_contours, "no-contours"),
         (spoil_outside, "outside"),
+        (spoil_number, "outside"),
+        (spoil_area, "no-area"),
+        (spoil_emptiness, "no-contours"),
         (spoil_group, "unknown-group"),
         (spoil_blank, "blank"),
+        (spoil_size, "blank"),
+        (spoil_length, "unreadable"),
+        (spoil_link, "unreadable"),
         (spoil_slide, "unreadable"),
         (spoil_sites, "two-sites"),
         (spoil_place, "misplaced"),
@@ -432,3 +476,76 @@ def test_a_contour_file_that_is_none(tmp_path: Path) -> None:
     path.write_text('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>')
     with pytest.raises(DataError, match="entities are not allowed"):
         read_contours(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"features": [1]}',
+        '{"features": [{"geometry": null}]}',
+        '{"features": [{"geometry": {"type": "Polygon", "coordinates": []}}]}',
+        '{"features": [{"geometry": {"type": "Polygon", "coordinates": [[1, 2]]}}]}',
+        '{"features": [{"geometry": {"type": "Polygon", "coordinates": [[[1], [2]]]}}]}',
+        "[" * 100_000,
+    ],
+)
+def test_geojson_that_is_none(tmp_path: Path, text: str) -> None:
+    """JSON of another kind is refused with the file's name, whatever it holds."""
+    path = tmp_path / "a.geojson"
+    path.write_text(text)
+    with pytest.raises(
+        DataError, match=r"a\.geojson: expected ASAP XML or GeoJSON"
+    ):
+        read_contours(path)
+
+
+def rename(slide: Path, name: str) -> Path:
+    """Give a slide and the contours beside it another name."""
+    contours = slide.with_suffix(".xml")
+    contours.rename(contours.with_name(f"{name}.xml"))
+    return slide.rename(slide.with_name(f"{name}.tif"))
+
+
+def test_slides_of_one_name(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two hospitals may call a slide the same: each has the contours that lie beside it, or in the
+    same folders below --contours. Where a file could be either's, nothing is guessed."""
+    slides = []
+    for site in ("north", "south"):
+        slides.append(rename(first_slide(own / site), "1"))
+    assert extract(own, tmp_path / "beside", "--per-site", "20") == 0
+    for slide in slides:
+        contours = slide.with_suffix(".xml")
+        moved = tmp_path / "contours" / contours.relative_to(own)
+        moved.parent.mkdir(parents=True)
+        contours.rename(moved)
+    for contours in own.rglob("*.xml"):
+        contours.rename(tmp_path / "contours" / contours.name)
+    more = ["--per-site", "20", "--contours", str(tmp_path / "contours")]
+    assert extract(own, tmp_path / "apart", *more) == 0
+    assert contents(tmp_path / "apart") == contents(tmp_path / "beside")
+    lost = tmp_path / "contours" / "1.xml"
+    (tmp_path / "contours" / slides[0].relative_to(own)).with_suffix(".xml").rename(
+        lost
+    )
+    (tmp_path / "contours" / slides[1].relative_to(own)).with_suffix(
+        ".xml"
+    ).unlink()
+    capsys.readouterr()
+    assert extract(own, tmp_path / "guess", *more) == 2
+    assert "2 slides have this name" in capsys.readouterr().err
+
+
+def test_memory_of_a_region_is_its_own_or_the_callers(cohort: Path) -> None:
+    """Regions do not share memory, unless the caller gives some; reduced ones too."""
+    slide = Slide(first_slide(cohort))
+    room = np.zeros((3, 64, 64), dtype=np.uint8)
+    for downsample in (1.0, 1.5):
+        first = slide.region(512, 512, 64, 64, downsample)
+        before = first.copy()
+        other = slide.region(256, 640, 64, 64, downsample, room)
+        assert other is room
+        assert np.array_equal(first, before)
+        assert np.array_equal(room, slide.region(256, 640, 64, 64, downsample))
+    slide.close()

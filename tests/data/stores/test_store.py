@@ -3,6 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from proxyfl.data.stores import writing
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Content, Entry, Head
 from proxyfl.data.stores.writing import write_store
-from proxyfl.errors import DataError
+from proxyfl.errors import DataError, RunError
 from proxyfl.simulation.config import load as load_config
 from proxyfl.simulation.run import run
 
@@ -142,6 +143,97 @@ def test_another_store_is_not_continued(tmp_path: Path) -> None:
     write(tmp_path / "whole")
     with pytest.raises(DataError, match="a finished store already"):
         write(tmp_path / "whole")
+
+
+def test_a_garbled_list_of_shards_is_named(tmp_path: Path) -> None:
+    """What an interrupted store noted is checked before it is believed."""
+    for text in ("not JSON\n", "[]\n", '{"plan": "a"}\n{"number": 3}\n'):
+        (tmp_path / writing.JOURNAL).write_text(text)
+        with pytest.raises(DataError, match="not the list of a store's shards"):
+            write(tmp_path)
+
+
+def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+    """A folder in which a store is being written is refused, and the store is whole."""
+    refused = []
+
+    def reading(start: int, entries: Sequence[Entry]) -> Iterator[npt.NDArray[Any]]:
+        if not refused:
+            refused.append(start)
+            with pytest.raises(RunError, match="another process is writing"):
+                write(tmp_path / "store")
+        return read(start, entries)
+
+    write_store(tmp_path / "store", CONTENT, ENTRIES, reading, Faults())
+    write(tmp_path / "whole")
+    assert refused
+    assert contents(tmp_path / "store") == contents(tmp_path / "whole")
+
+
+def test_a_stop_at_the_last_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop while the sheet is drawn, or after the head was written, is continued too."""
+    write(tmp_path / "whole")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "drawing", draw=stop)
+    assert not (tmp_path / "drawing" / "store.json").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", stop)
+        with pytest.raises(KeyboardInterrupt):
+            write_text_only(tmp_path / "last", patch)
+    assert (tmp_path / "last" / "store.json").exists()
+    for name in ("drawing", "last"):
+        write(tmp_path / name)
+        assert contents(tmp_path / name) == contents(tmp_path / "whole")
+
+
+def write_text_only(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """A store whose scratch files are not removed, so that the first to be is the journal."""
+
+    @contextmanager
+    def whole(path: Path) -> Iterator[Path]:
+        scratch = path.with_name(f".{path.name}.new")
+        yield scratch
+        scratch.replace(path)
+
+    patch.setattr("proxyfl._files.whole", whole)
+    write(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"examples": 7', '"examples": 6', "says that its shards hold"),
+        ('"examples": 7', '"examples": -7', "a shard of -7 examples"),
+        ('"uint8"', '"float64"', "examples of type 'float64'"),
+        ('"uint8"', '"float32"', "expected float32 of shape"),
+        ("000002.npy", "../../elsewhere", "a shard outside of the store"),
+    ],
+)
+def test_a_head_that_its_shards_contradict(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    """An edited ``store.json`` never moves examples to other labels: it is refused."""
+    write(tmp_path / "store")
+    head = tmp_path / "store" / "store.json"
+    head.write_text(head.read_text().replace(old, new, 1))
+    with pytest.raises(DataError, match=expected):
+        load(str(tmp_path / "store"))
+
+
+def test_two_heads_that_are_wrong_together(tmp_path: Path) -> None:
+    """Two shards of wrong lengths whose sum is right are noticed."""
+    write(tmp_path / "store")
+    head = tmp_path / "store" / "store.json"
+    text = head.read_text().replace('"examples": 7', '"examples": 6', 1)
+    head.write_text(text.replace('"examples": 7', '"examples": 8', 1))
+    with pytest.raises(DataError, match="expected uint8 of shape"):
+        load(str(tmp_path / "store"))
 
 
 def test_a_wrong_checksum_is_named(tmp_path: Path) -> None:

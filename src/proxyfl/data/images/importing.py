@@ -1,7 +1,8 @@
 """Folders of images, brought to one shape and written to a store."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from proxyfl.data.images.listing import persons_apart
@@ -9,7 +10,7 @@ from proxyfl.data.images.rule import Rule
 from proxyfl.data.images.sheet import contact_sheet
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Content, Entry, Head
-from proxyfl.data.stores.writing import Advance, Array, Fault, write_store
+from proxyfl.data.stores.writing import Array, Fault, write_store
 from proxyfl.errors import DataError
 
 
@@ -22,7 +23,7 @@ def import_images(
     *,
     classes: Sequence[str] = (),
     workers: int = 1,
-    advance: Advance = lambda count: None,
+    advance: Callable[[int], None] = lambda count: None,
 ) -> Head:
     """Write the images that ``entries`` name below ``root`` to a store in ``folder``.
 
@@ -49,7 +50,7 @@ def import_images(
             except DataError as problem:
                 yield ("unreadable", str(problem))
 
-    head = write_store(
+    return write_store(
         folder,
         content,
         kept,
@@ -57,6 +58,5 @@ def import_images(
         faults,
         workers=workers,
         advance=advance,
+        draw=partial(contact_sheet, folder),
     )
-    contact_sheet(folder)
-    return head

@@ -19,11 +19,7 @@ FIELDS = ("label", "site", "person", "part")
 
 
 def from_folders(
-    root: Path,
-    layout: str,
-    faults: Faults,
-    *,
-    suffixes: Sequence[str] = (),
+    root: Path, layout: str, faults: Faults, *, suffixes: Sequence[str] = ()
 ) -> list[Entry]:
     """The files below ``root``, sorted, by the ``layout`` of their folders; only those with one of
     ``suffixes``, if any are given."""
@@ -33,7 +29,7 @@ def from_folders(
     if not root.is_dir():
         raise DataError(f"{root}: no such folder (looked from {Path.cwd()}).")
     entries = []
-    for path in _files(root, suffixes):
+    for path in _files(root, suffixes, faults):
         folders = path.relative_to(root).parts[:-1]
         if len(folders) != len(names):
             faults.found(
@@ -42,10 +38,14 @@ def from_folders(
                 f"in {len(folders)}",
             )
             continue
-        known = {"label": "", **dict(zip(names, folders, strict=True))}
-        known.pop("any", None)
-        file = path.relative_to(root).as_posix()
-        entries.append(Entry(**known, file=file))
+        known = {
+            name: folder
+            for name, folder in zip(names, folders, strict=True)
+            if name != "any"
+        }
+        entries.append(
+            Entry(**{"label": "", **known}, file=path.relative_to(root).as_posix())
+        )
     if not entries:
         raise DataError(
             f"{root}: expected files by the layout {layout}, found none."
@@ -53,23 +53,30 @@ def from_folders(
     return entries
 
 
-def _files(root: Path, suffixes: Sequence[str]) -> list[Path]:
+def _files(root: Path, suffixes: Sequence[str], faults: Faults) -> list[Path]:
+    """The files below ``root`` that are not hidden. A link that leads nowhere is among them, to be
+    found unreadable."""
     found = []
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         hidden = any(part.startswith(".") for part in parts)
+        if hidden:
+            continue
+        if path.is_dir():
+            if path.is_symlink():
+                faults.found(
+                    "misplaced",
+                    f"{path}: a link to a folder, which is not followed",
+                )
+            continue
         wanted = not suffixes or path.suffix.lower() in suffixes
-        if path.is_file() and not hidden and wanted:
+        if wanted and (path.is_file() or path.is_symlink()):
             found.append(path)
     return found
 
 
 def from_index(
-    index: Path,
-    columns: Mapping[str, str],
-    faults: Faults,
-    *,
-    suffix: str = "",
+    index: Path, columns: Mapping[str, str], faults: Faults, *, suffix: str = ""
 ) -> list[Entry]:
     """The files that an index names, in its order.
 
@@ -77,31 +84,46 @@ def from_index(
     ``suffix`` is added to names of files that have none."""
     try:
         with index.open(encoding="utf-8-sig", newline="") as text:
-            rows = list(csv.DictReader(text))
+            reader = csv.DictReader(text)
+            rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise DataError(f"{index}: not a readable index: {problem}.") from problem
     if not rows:
         raise DataError(f"{index}: expected a row for each file, found none.")
+    known = list(reader.fieldnames or ())
     for name, column in columns.items():
-        if column not in rows[0]:
+        if known.count(column) != 1:
             raise DataError(
-                f"{index}: no column {column!r} for the {name}. Its columns: "
-                f"{', '.join(rows[0])}."
+                f"{index}: expected one column {column!r} for the {name}. Its columns: "
+                f"{', '.join(known)}."
             )
     entries = []
+    first: dict[str, int] = {}
     for number, row in enumerate(rows, 2):
-        values = {"label": ""}
-        empty = []
-        for name, column in columns.items():
-            values[name] = (row[column] or "").strip()
-            if not values[name]:
-                empty.append(name)
+        values = {
+            name: (row[column] or "").strip() for name, column in columns.items()
+        }
+        empty = [name for name, value in values.items() if not value]
         if empty:
             faults.found("unnamed", f"{index}, row {number}: no {empty[0]}")
             continue
-        if not Path(values["file"]).suffix:
-            values["file"] += suffix
-        entries.append(Entry(**values))
+        file = values["file"]
+        values["file"] = file if Path(file).suffix else file + suffix
+        path = Path(values["file"])
+        if path.is_absolute() or ".." in path.parts:
+            faults.found(
+                "misplaced",
+                f"{index}, row {number}: {path}: expected a path below the folder",
+            )
+            continue
+        values["file"] = path.as_posix()
+        earlier = first.setdefault(values["file"], number)
+        if earlier != number:
+            faults.found(
+                "repeated", f"{index}, row {number}: {path} is in row {earlier} too"
+            )
+            continue
+        entries.append(Entry(**{"label": "", **values}))
     return entries
 
 

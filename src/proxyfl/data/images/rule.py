@@ -6,6 +6,7 @@ Colour:  ``rgb`` or ``grey``. Palettes become colours. What is transparent is la
          Sixteen bits of grey become the upper eight. A camera's note of orientation is followed.
 
 A mode that has no stated scale (32-bit or floating point) is refused: nobody knows what is white.
+So are files of several frames or pages, and what claims more pixels than Pillow deems safe.
 """
 
 from dataclasses import dataclass
@@ -71,7 +72,9 @@ class Rule:
         images = pillow(path)
         try:
             with images.open(path) as opened:
-                coloured = self._coloured(path, _upright(opened))
+                _check_frames(path, opened)
+                upright = _upright(opened)
+                coloured = self._coloured(path, upright)
                 fitted = self._fitted(coloured)
         except DataError:
             raise
@@ -92,8 +95,7 @@ class Rule:
                 f"{image.mode!r}, whose scale is not known"
             )
         if image.has_transparency_data:
-            opaque = (self._level,) * 3 + (255,)
-            back = pillow(path).new("RGBA", image.size, opaque)
+            back = pillow(path).new("RGBA", image.size, (self._level,) * 3 + (255,))
             image = pillow(path).alpha_composite(back, image.convert("RGBA"))
         if image.mode == "P":
             image = image.convert("RGB")
@@ -118,11 +120,19 @@ class Rule:
         return ImageOps.pad(image, size, method, color=colour)
 
 
-def channels_first(values: Pixels) -> Pixels:
+def channels_first(values: npt.NDArray[np.uint8]) -> Pixels:
     """(H, W) or (H, W, C) as (C, H, W)."""
     if values.ndim == 2:
         return values[None]
     return np.ascontiguousarray(values.transpose(2, 0, 1))
+
+
+def _check_frames(path: Path, image: "Image") -> None:
+    """Refuse films and files of several pages: which of them is the image is not stated. In a
+    camera's MPO the first is, others are previews or the other eye's."""
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":
+        raise DataError(f"{path}: expected one image, got {frames} frames")
 
 
 def _upright(image: "Image") -> "Image":

@@ -1,6 +1,7 @@
 """A contact sheet: some examples of each site and class, to look at before training on them."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,7 @@ import torch
 
 from proxyfl import _files
 from proxyfl.data.images.rule import pillow
-from proxyfl.data.stores import index
-from proxyfl.data.stores.index import Entry
+from proxyfl.data.stores.index import Entry, Head
 from proxyfl.data.stores.reading import Stored
 
 NAME = "contact.png"
@@ -19,11 +19,9 @@ SIDE = 96
 CAPTION = 18
 
 
-def contact_sheet(folder: Path) -> Path:
-    """Draw the sheet of the store in ``folder``: up to twelve examples of each site and class,
-    spread evenly over its entries."""
-    head = index.read_head(folder)
-    entries = index.read_index(folder, head)
+def contact_sheet(folder: Path, head: Head, entries: Sequence[Entry]) -> Path:
+    """Draw the sheet of the examples in ``folder``: up to twelve of each site and class, spread
+    evenly over their entries."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for i, entry in enumerate(entries):
         groups[entry.site, entry.label].append(i)
@@ -32,26 +30,18 @@ def contact_sheet(folder: Path) -> Path:
     images = pillow(folder)
     from PIL import ImageDraw
 
-    width = ACROSS * SIDE
     height = len(groups) * (SIDE + CAPTION)
-    sheet = images.new("RGB", (width, height), "white")
+    sheet = images.new("RGB", (ACROSS * SIDE, height), "white")
     draw = ImageDraw.Draw(sheet)
-    top = 0
-    for key, rows in sorted(groups.items()):
-        caption = _caption(key, rows, entries)
-        draw.text((4, top + 3), caption, fill="black")
-        count = min(ACROSS, len(rows))
-        chosen = np.linspace(0, len(rows) - 1, count).astype(int)
-        left = 0
-        for place in chosen:
-            row = torch.tensor([rows[place]])
-            bands = list(map(images.fromarray, examples.values(row)[0]))
-            if len(bands) == 1:
-                bands *= 3
-            image = images.merge("RGB", bands)
-            sheet.paste(_to_size(image), (left, top + CAPTION))
-            left += SIDE
-        top += SIDE + CAPTION
+    for row, (key, rows) in enumerate(sorted(groups.items())):
+        top = row * (SIDE + CAPTION)
+        draw.text((4, top + 3), _caption(key, rows, entries), fill="black")
+        chosen = np.linspace(0, len(rows) - 1, min(ACROSS, len(rows))).astype(int)
+        for column, place in enumerate(chosen):
+            values = examples.values(torch.tensor([rows[place]]))[0]
+            bands = [images.fromarray(band) for band in values]
+            image = images.merge("RGB", bands if len(bands) == 3 else bands * 3)
+            sheet.paste(_to_size(image), (column * SIDE, top + CAPTION))
     path = folder / NAME
     with _files.writing(path), _files.whole(path) as scratch:
         sheet.save(scratch, format="PNG", compress_level=1)
@@ -70,13 +60,10 @@ def _to_size(image: Any) -> Any:
 
 
 def _caption(
-    key: tuple[str, str],
-    rows: list[int],
-    entries: list[Entry],
+    key: tuple[str, str], rows: list[int], entries: Sequence[Entry]
 ) -> str:
     site, label = key
     where = f"{site}: " if site else ""
-    persons = {entries[row].person for row in rows}
-    persons.discard("")
-    of = f" of {len(persons)} persons" if persons else ""
+    persons = len({entries[row].person for row in rows} - {""})
+    of = f" of {persons} persons" if persons else ""
     return f"{where}{label or 'no label'}, {len(rows)} examples{of}"

@@ -5,6 +5,7 @@ hole. Whether a group is one or the other is stated, never guessed.
 """
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from proxyfl import _files
+from proxyfl.data.slides.arrays import Mask, Points, blank
 from proxyfl.data.stores.faults import Faults
 from proxyfl.errors import DataError
 
@@ -23,8 +24,18 @@ TUMOUR = ("tumor", "tumour", "metastases", "_0", "_1")
 HOLES = ("normal", "exclusion", "_2")
 """Groups of Camelyon-16 and -17 and common names, without regard to case."""
 
-Points = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
+FAULTY = (
+    ElementTree.ParseError,
+    AttributeError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+    RecursionError,
+)
+"""What comes of a file that is XML or JSON of another kind, or neither."""
+
+Polygons = list[Points]
 
 
 @dataclass(frozen=True)
@@ -36,40 +47,50 @@ class Contour:
 
 
 def read_contours(path: Path) -> list[Contour]:
-    """The polygons in a contour file."""
+    """The contours in a contour file. A point or a line has fewer than three corners."""
     text = _files.read_text(path, "contour file", error=DataError)
+    parse = _geojson
+    if path.suffix.lower() == ".xml":
+        parse = _asap
     try:
-        found = list(_asap(text) if path.suffix == ".xml" else _geojson(text))
-    except (ElementTree.ParseError, KeyError, TypeError, ValueError) as problem:
+        found = list(parse(text))
+    except FAULTY as problem:
         raise DataError(
             f"{path}: expected ASAP XML or GeoJSON polygons ({type(problem).__name__}: {problem})."
         ) from problem
-    return [contour for contour in found if len(contour.points) >= 3]
+    return found
 
 
 def _asap(text: str) -> Iterator[Contour]:
     if "<!ENTITY" in text:
         raise ValueError("entities are not allowed in a contour file")
-    for annotation in ElementTree.fromstring(text).iter("Annotation"):
+    document = ElementTree.fromstring(text)
+    for annotation in document.iter("Annotation"):
         points = []
         for corner in annotation.iter("Coordinate"):
             order = int(corner.attrib["Order"])
-            points.append(
-                (order, float(corner.attrib["X"]), float(corner.attrib["Y"]))
-            )
-        corners = [(x, y) for _, x, y in sorted(points)]
+            x = float(corner.attrib["X"])
+            y = float(corner.attrib["Y"])
+            points.append((order, x, y))
+        points.sort()
+        ordered = np.array(points, dtype=np.float64)
+        rows = ordered.reshape(-1, 3)
         group = annotation.attrib.get("PartOfGroup", "None")
-        yield Contour(group, np.array(corners, dtype=np.float64).reshape(-1, 2))
+        yield Contour(group, rows[:, 1:])
 
 
 def _geojson(text: str) -> Iterator[Contour]:
-    document = json.loads(text)
-    features = document["features"] if isinstance(document, dict) else document
+    features = json.loads(text)
+    if isinstance(features, dict):
+        features = features["features"]
     for feature in features:
         properties = feature.get("properties") or {}
         classification = properties.get("classification") or {}
         group = str(classification.get("name", "None"))
-        for rings in _polygons(feature["geometry"]):
+        polygons = _polygons(feature["geometry"])
+        if not polygons:
+            yield Contour(group, blank(np.float64, 0, 2))
+        for rings in polygons:
             outer, *inner = rings
             yield Contour(group, _corners(outer))
             for ring in inner:
@@ -77,15 +98,20 @@ def _geojson(text: str) -> Iterator[Contour]:
 
 
 def _polygons(geometry: dict[str, Any]) -> list[Any]:
-    if geometry["type"] == "Polygon":
+    kind = geometry["type"]
+    if kind == "Polygon":
         return [geometry["coordinates"]]
-    if geometry["type"] == "MultiPolygon":
+    if kind == "MultiPolygon":
         return list(geometry["coordinates"])
     return []
 
 
 def _corners(ring: Any) -> Points:
-    return np.array(ring, dtype=np.float64)[:, :2]
+    points = np.array(ring, dtype=np.float64)
+    places = points[:, :2]
+    if places.shape[1] != 2:
+        raise ValueError("a corner without x and y")
+    return places
 
 
 def sorted_out(
@@ -96,65 +122,110 @@ def sorted_out(
     *,
     tumour: Collection[str] = TUMOUR,
     holes: Collection[str] = HOLES,
-) -> tuple[list[Points], list[Points]]:
-    """The polygons of tumour and of holes. One that leaves its slide, or whose group is not known,
-    is a fault."""
-    known = {name.casefold(): 0 for name in tumour}
-    known |= {name.casefold(): 1 for name in holes}
-    found: tuple[list[Points], list[Points]] = ([], [])
+) -> tuple[Polygons, Polygons]:
+    """The polygons of tumour and of holes. One that leaves its slide, encloses nothing, or is of
+    an unknown group is a fault."""
+    inside: Polygons = []
+    cut_out: Polygons = []
+    lists = {}
+    for name in tumour:
+        lists[name.casefold()] = inside
+    for name in holes:
+        lists[name.casefold()] = cut_out
     for number, contour in enumerate(contours):
         points = contour.points
-        inside = bool((points >= 0).all() and (points <= np.array(size)).all())
-        if not inside:
-            low, high = points.min(axis=0), points.max(axis=0)
+        if len(points) < 3:
+            faults.found(
+                "no-area", f"{path}: contour {number} has {len(points)} corners"
+            )
+            continue
+        low = points.min(axis=0)
+        high = points.max(axis=0)
+        # what is not a number is not inside either
+        begins_inside = (low >= 0).all()
+        ends_inside = (high <= size).all()
+        if not (begins_inside and ends_inside):
             faults.found(
                 "outside",
                 f"{path}: contour {number} reaches from ({low[0]:.0f}, {low[1]:.0f}) to "
                 f"({high[0]:.0f}, {high[1]:.0f}), the slide is {size[0]} x {size[1]}",
             )
             continue
-        kind = known.get(contour.group.casefold())
-        if kind is None:
+        group = contour.group.casefold()
+        if group not in lists:
             faults.found(
                 "unknown-group",
                 f"{path}: contour {number} is of the group {contour.group!r}, known are "
-                f"{', '.join(sorted(known))}",
+                f"{', '.join(sorted(lists))}",
             )
             continue
-        found[kind].append(points)
-    return found
+        lists[group].append(points)
+    return inside, cut_out
 
 
-def filled(
-    polygons: Sequence[Points], shape: tuple[int, int], downsample: float
-) -> Mask:
-    """Which pixels of a map of ``shape`` have their centre inside one of ``polygons``.
+@dataclass(frozen=True)
+class Area:
+    """The area inside of some polygons and outside of others, in pixels of a map.
 
-    A pixel spans ``downsample`` pixels of the finest level. Within a polygon the rule is
-    even-odd."""
-    mask = np.zeros(shape, dtype=bool)
-    for points in polygons:
-        scaled = points / downsample
-        top = max(0, int(np.floor(scaled[:, 1].min())))
-        bottom = min(shape[0], int(np.ceil(scaled[:, 1].max())))
-        for row in range(top, bottom):
-            _fill_row(mask[row], _crossings(scaled, row + 0.5))
-    return mask
+    A pixel of the map spans ``downsample`` pixels of the finest level. It is inside of a polygon if
+    its centre is, by the even-odd rule."""
+
+    inside: Sequence[Points]
+    holes: Sequence[Points]
+    downsample: float
+
+    def rows(
+        self,
+        first: int,
+        last: int,
+        width: int,
+    ) -> Mask:
+        """Which pixels of some rows of the map are in the area."""
+        mask: Mask = blank(bool, last - first, width)
+        for points in self.inside:
+            _fill(mask, first, points / self.downsample, True)
+        for points in self.holes:
+            _fill(mask, first, points / self.downsample, False)
+        return mask
+
+
+def _fill(
+    mask: Mask,
+    first: int,
+    points: Points,
+    value: bool,
+) -> None:
+    """Set what a polygon covers of the rows from ``first``."""
+    heights = points[:, 1]
+    highest = math.floor(heights.min())
+    lowest = math.ceil(heights.max())
+    last = first + len(mask)
+    for row in range(max(first, highest), min(last, lowest)):
+        crossings = _crossings(points, row + 0.5)
+        _fill_row(mask[row - first], crossings, value)
 
 
 def _crossings(points: Points, height: float) -> Points:
     """Where the polygon's edges cross a height, from left to right."""
     ends = np.roll(points, -1, axis=0)
-    crosses = (points[:, 1] <= height) != (ends[:, 1] <= height)
-    first, last = points[crosses], ends[crosses]
-    part = (height - first[:, 1]) / (last[:, 1] - first[:, 1])
-    crossings: Points = np.sort(first[:, 0] + part * (last[:, 0] - first[:, 0]))
+    starts_above = points[:, 1] <= height
+    ends_above = ends[:, 1] <= height
+    crosses = starts_above != ends_above
+    x, y = points[crosses].T
+    end_x, end_y = ends[crosses].T
+    part = (height - y) / (end_y - y)
+    crossings: Points = x + part * (end_x - x)
+    crossings.sort()
     return crossings
 
 
-def _fill_row(row: Mask, crossings: Points) -> None:
+def _fill_row(
+    row: Mask,
+    crossings: Points,
+    value: bool,
+) -> None:
     """Set the pixels whose centres lie between the first and second crossing, and so on."""
-    starts = np.ceil(crossings[0::2] - 0.5).astype(int).clip(0)
-    stops = np.ceil(crossings[1::2] - 0.5).astype(int).clip(0)
-    for start, stop in zip(starts, stops, strict=True):
-        row[start:stop] = True
+    first_centres = np.ceil(crossings - 0.5)
+    edges = first_centres.astype(int).clip(0)
+    for start, stop in edges.reshape(-1, 2):
+        row[start:stop] = value

@@ -1,13 +1,18 @@
 """Slides with contours to a store of labelled patches."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from proxyfl.data.images.listing import persons_apart
 from proxyfl.data.images.sheet import contact_sheet
 from proxyfl.data.slides import contours
+from proxyfl.data.slides.arrays import Pixels, room
 from proxyfl.data.slides.planning import CLASSES, Patches, Source
 from proxyfl.data.slides.slide import Damaged, Slide
 from proxyfl.data.stores.faults import Faults
@@ -28,7 +33,11 @@ def with_contours(
 
     ``without="normal"`` takes a slide that has none as free of tumour; otherwise it is a fault."""
     kept = persons_apart(entries, faults)
-    drawn = _contour_files(folder or root)
+    shelf = folder or root
+    drawn = _contour_files(shelf)
+    slides: Counter[str] = Counter()
+    for entry in entries:
+        slides[Path(entry.file).stem] += 1
     sources = []
     for entry in kept:
         path = root / entry.file
@@ -37,32 +46,63 @@ def with_contours(
                 f"{path}: whose slide is it? Name the person with the layout, the index, or "
                 "--person-from; a test part is drawn by person."
             )
-        found = drawn.pop(path.stem, None)
-        if found is None and without != "normal":
+        own = _of_slide(entry.file, drawn, shelf, slides)
+        missing = ""
+        if own is None:
+            missing = f"no contour file of this name in {shelf}"
+        elif not contours.read_contours(own):
+            missing = f"no contour in {own}"
+        if missing and without != "normal":
             faults.found(
                 "no-contours",
-                f"{path}: no contour file of this name in {folder or root}; --without-contours "
-                "normal takes such slides as free of tumour",
+                f"{path}: {missing}; --without-contours normal takes such slides as free of tumour",
             )
             continue
-        sources.append(Source(path, found, entry))
-    slides = {Path(entry.file).stem for entry in entries}
-    for stem, path in drawn.items():
+        sources.append(Source(path, own, entry))
+    for stem, paths in drawn.items():
         if stem not in slides:
-            faults.found("orphan", f"{path}: no slide of this name")
+            for path in paths:
+                faults.found("orphan", f"{path}: no slide of this name")
     return sources
 
 
-def _contour_files(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+def _contour_files(folder: Path) -> dict[str, list[Path]]:
+    """The contour files below a folder, by the slide's name."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}).")
     for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in contours.SUFFIXES and path.is_file():
-            if path.stem in found:
-                raise DataError(
-                    f"{path} and {found[path.stem]}: two contour files for one slide. Remove one."
-                )
-            found[path.stem] = path
+        suffix = path.suffix.lower()
+        if suffix in contours.SUFFIXES and path.is_file():
+            found[path.stem].append(path)
     return found
+
+
+def _of_slide(
+    file: str,
+    drawn: Mapping[str, Sequence[Path]],
+    shelf: Path,
+    slides: Mapping[str, int],
+) -> Path | None:
+    """The contour file of a slide: the one that lies where the slide does, or the only one of its
+    name. Nothing is guessed where two slides, or two files, share a name."""
+    stem = Path(file).stem
+    named = drawn.get(stem, ())
+    place = shelf / Path(file).parent
+    beside = [path for path in named if path.parent == place]
+    found = beside or named
+    if not found:
+        return None
+    if len(found) > 1:
+        raise DataError(
+            f"{found[0]} and {found[1]}: two contour files for one slide. Remove one."
+        )
+    if not beside and slides[stem] > 1:
+        raise DataError(
+            f"{found[0]}: {slides[stem]} slides have this name. Put each contour file beside its "
+            "slide, or into the same folders below --contours."
+        )
+    return found[0]
 
 
 def named_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
@@ -97,11 +137,17 @@ def extract(
     """Write the planned patches (``entries``) of the slides below ``root`` to a store.
 
     Memory does not depend on the slides' sizes: each thread has one slide open, and one patch."""
-    made = {"source": root.resolve().name, "patches": asdict(patches)}
-    content = Content((3, patches.size, patches.size), "uint8", CLASSES, made)
+    made = {
+        "source": root.resolve().name,
+        "patches": asdict(patches),
+    }
+    shape = (3, patches.size, patches.size)
+    content = Content(shape, "uint8", CLASSES, made)
 
     def read(_start: int, some: Sequence[Entry]) -> Iterator[Array | Fault]:
         slide: Slide | None = None
+        # used again for every patch: fresh memory would be a tenth of the time
+        pixels: Pixels = room(np.uint8, *content.shape)
         try:
             for entry in some:
                 path = root / entry.file
@@ -109,24 +155,37 @@ def extract(
                     if slide is not None:
                         slide.close()
                     slide = Slide(path)
-                yield _patch(slide, entry, patches)
+                yield _patch(slide, entry, patches, pixels)
         finally:
             if slide is not None:
                 slide.close()
 
-    head = write_store(
-        folder, content, entries, read, faults, workers=workers, advance=advance
+    return write_store(
+        folder,
+        content,
+        entries,
+        read,
+        faults,
+        workers=workers,
+        advance=advance,
+        draw=partial(contact_sheet, folder),
     )
-    contact_sheet(folder)
-    return head
 
 
-def _patch(slide: Slide, entry: Entry, patches: Patches) -> Array | Fault:
+def _patch(
+    slide: Slide,
+    entry: Entry,
+    patches: Patches,
+    pixels: Pixels,
+) -> Array | Fault:
+    """A patch, in the memory of ``pixels``, or what is wrong with it."""
     downsample = patches.downsample(slide)
     if downsample is None:
         return ("no-scale", f"{slide.path}: no microns per pixel")
-    x, y = int(entry.x), int(entry.y)
+    x = int(entry.x)
+    y = int(entry.y)
+    size = patches.size
     try:
-        return slide.region(x, y, patches.size, patches.size, downsample)
+        return slide.region(x, y, size, size, downsample, pixels)
     except Damaged as problem:
         return ("damaged", str(problem))

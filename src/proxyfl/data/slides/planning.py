@@ -5,31 +5,32 @@ it does. What lies between is neither and is left out. The plan depends on the f
 settings alone: a plan that is made again is the same.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from proxyfl._machine import return_freed_memory
 from proxyfl._validate import number, whole
+from proxyfl.data.slides.arrays import Mask, Points, Shares, Whole, blank
 from proxyfl.data.slides.contours import (
     HOLES,
     TUMOUR,
-    filled,
+    Area,
     read_contours,
     sorted_out,
 )
 from proxyfl.data.slides.slide import Slide
-from proxyfl.data.slides.tissue import TissueMap, map_downsample, tissue_map
+from proxyfl.data.slides.tissue import map_downsample, tissue_map
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Entry
 from proxyfl.errors import DataError
 from proxyfl.seeds import numpy_stream
 
 CLASSES = ("normal", "tumour")
-Corners = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class Patches:
         """How many pixels of the finest level a patch's pixel spans; None if nobody knows."""
         if self.microns is None:
             return slide.downsample_of(self.level)
-        return None if slide.microns is None else self.microns / slide.microns
+        if slide.microns is None:
+            return None
+        return self.microns / slide.microns
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,14 @@ class Candidates:
     """The patches of one slide that could be taken: corners (N, 2) and whether each is tumour."""
 
     source: Source
-    corners: Corners
-    tumour: npt.NDArray[np.bool_]
+    corners: Whole
+    tumour: Mask
 
     def entry(self, row: int) -> Entry:
         """The patch in ``row``, for a store's index."""
-        x, y = self.corners[row]
+        x, y = map(str, self.corners[row])
         label = CLASSES[int(self.tumour[row])]
-        return replace(self.source.entry, label=label, x=str(x), y=str(y))
+        return replace(self.source.entry, label=label, x=x, y=y)
 
 
 def plan(
@@ -107,9 +110,13 @@ def plan(
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(look, sources))
+    # of maps and tiles: the extraction needs as much, on threads of its own
+    return_freed_memory()
+    by_site: dict[str, list[Candidates]] = defaultdict(list)
+    for each in found:
+        by_site[each.source.entry.site].append(each)
     chosen: list[Entry] = []
-    for place, site in enumerate(sorted({source.entry.site for source in sources})):
-        own = [each for each in found if each.source.entry.site == site]
+    for place, (site, own) in enumerate(sorted(by_site.items())):
         generator = numpy_stream(patches.seed, "patches", place)
         chosen += _drawn(site, own, patches, generator, faults)
     return sorted(chosen, key=_place)
@@ -123,29 +130,49 @@ def _drawn(
     faults: Faults,
 ) -> list[Entry]:
     """A site's patches: drawn uniformly from all of its slides, each class by itself."""
-    total = sum(len(each.tumour) for each in own)
-    tumours = sum(int(each.tumour.sum()) for each in own)
-    sizes = _shares(site, total - tumours, tumours, patches.per_site, faults)
+    sizes = _shares(site, own, patches.per_site, faults)
     chosen = []
     for tumour, size in zip((False, True), sizes, strict=True):
-        rows = [np.flatnonzero(each.tumour == tumour) for each in own]
-        owners = np.repeat(np.arange(len(own)), [len(part) for part in rows])
-        places = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-        for pick in generator.permutation(len(places))[:size]:
-            chosen.append(own[owners[pick]].entry(int(places[pick])))
+        rows = []
+        owners = []
+        for owner, each in enumerate(own):
+            found = np.flatnonzero(each.tumour == tumour)
+            rows.append(found)
+            owners.append(np.full_like(found, owner))
+        every_row = np.concatenate(rows)
+        every_owner = np.concatenate(owners)
+        order = generator.permutation(len(every_row))
+        for pick in order[:size]:
+            owner = every_owner[pick]
+            chosen.append(own[owner].entry(every_row[pick]))
     return chosen
 
 
 def _place(entry: Entry) -> tuple[str, str, int, int]:
-    return entry.site, entry.file, int(entry.y), int(entry.x)
+    x = int(entry.x)
+    y = int(entry.y)
+    return entry.site, entry.file, y, x
 
 
 def _shares(
-    site: str, normal: int, tumour: int, asked: int | None, faults: Faults
+    site: str,
+    own: Sequence[Candidates],
+    asked: int | None,
+    faults: Faults,
 ) -> tuple[int, int]:
     """How many normal and tumour patches a site gives: as many of the one as of the other."""
-    wanted = (asked - asked // 2, asked // 2) if asked else (1, 1)
-    if normal < wanted[0] or tumour < wanted[1]:
+    normal = 0
+    tumour = 0
+    for each in own:
+        marked = int(each.tumour.sum())
+        tumour += marked
+        normal += len(each.tumour) - marked
+    wanted = (1, 1)
+    if asked:
+        half = asked // 2
+        wanted = (asked - half, half)
+    enough = normal >= wanted[0] and tumour >= wanted[1]
+    if not enough:
         faults.found(
             "short",
             f"site {site!r}: {normal} normal and {tumour} tumour patches, expected at least "
@@ -159,7 +186,11 @@ def _shares(
     return both, both
 
 
-def candidates(source: Source, patches: Patches, faults: Faults) -> Candidates:
+def candidates(
+    source: Source,
+    patches: Patches,
+    faults: Faults,
+) -> Candidates:
     """All patches of one slide that are tissue and have a label."""
     try:
         slide = Slide(source.path)
@@ -177,9 +208,7 @@ def candidates(source: Source, patches: Patches, faults: Faults) -> Candidates:
 
 
 def _none(source: Source) -> Candidates:
-    return Candidates(
-        source, np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=bool)
-    )
+    return Candidates(source, blank(np.int64, 0, 2), blank(bool, 0))
 
 
 def _on_grid(
@@ -189,42 +218,55 @@ def _on_grid(
     downsample: float,
     faults: Faults,
 ) -> Candidates:
+    """The candidates on a slide that is open. One row of patches after the other is looked at, so
+    that no map but the tissue's is ever whole in memory."""
     side = patches.size * downsample
     reduced = map_downsample(slide.size, side)
     tissue = tissue_map(slide, reduced, faults)
     if not tissue.mask.any():
         faults.found("blank", f"{source.path}: no tissue found")
         return _none(source)
-    tumour = _tumour_map(source, slide, patches, tissue, faults)
-    corners: list[tuple[int, int]] = []
-    labels: list[bool] = []
-    step = max(1.0, side * (1 - patches.overlap))
+    area = _tumour_area(source, slide, patches, reduced, faults)
     width, height = slide.size
+    step = max(1.0, side * (1 - patches.overlap))
+    across = max(1, round(side / reduced))
+    lefts = np.arange(0, width - side + 1, step)
+    columns = _spans(lefts / reduced, across, tissue.mask.shape[1])
+    # a slide may be smaller than a patch
+    corners = [blank(np.int64, 0, 2)]
+    labels = [blank(bool, 0)]
     for y in np.arange(0, height - side + 1, step):
-        for x in np.arange(0, width - side + 1, step):
-            if _share(tissue.mask, x, y, side, reduced) < patches.tissue:
-                continue
-            inside = _share(tumour, x, y, side, reduced)
-            if inside == 0 or inside >= patches.tumour:
-                corners.append((int(x), int(y)))
-                labels.append(inside > 0)
-    return Candidates(
-        source,
-        np.array(corners, dtype=np.int64).reshape(-1, 2),
-        np.array(labels, dtype=bool),
-    )
+        top = int(y / reduced)
+        rows = tissue.mask[top : top + across]
+        drawn = area.rows(top, top + len(rows), rows.shape[1])
+        covered = _marked(rows, columns)
+        inside = _marked(drawn, columns)
+        has_label = (inside == 0) | (inside >= patches.tumour)
+        taken = has_label & (covered >= patches.tissue)
+        found = blank(np.int64, taken.sum(), 2)
+        found[:, 0] = lefts[taken]
+        found[:, 1] = y
+        corners.append(found)
+        labels.append(inside[taken] > 0)
+    every_corner = np.concatenate(corners)
+    if not len(every_corner):
+        faults.found(
+            "blank",
+            f"{source.path}: {width} x {height} pixels, no patch of {side:.0f} x "
+            f"{side:.0f} of which is tissue with a label",
+        )
+    return Candidates(source, every_corner, np.concatenate(labels))
 
 
-def _tumour_map(
+def _tumour_area(
     source: Source,
     slide: Slide,
     patches: Patches,
-    tissue: TissueMap,
+    downsample: float,
     faults: Faults,
-) -> npt.NDArray[np.bool_]:
-    shape = (tissue.mask.shape[0], tissue.mask.shape[1])
+) -> Area:
     if source.contours is None:
-        return np.zeros(shape, dtype=bool)
+        return Area([], [], downsample)
     inside, holes = sorted_out(
         source.contours,
         read_contours(source.contours),
@@ -233,14 +275,30 @@ def _tumour_map(
         tumour=patches.tumour_groups,
         holes=patches.hole_groups,
     )
-    mask = filled(inside, shape, tissue.downsample)
-    return mask & ~filled(holes, shape, tissue.downsample)
+    return Area(inside, holes, downsample)
 
 
-def _share(
-    mask: npt.NDArray[np.bool_], x: float, y: float, side: float, reduced: float
-) -> float:
-    """Which part of a patch a map marks."""
-    top, left = int(y / reduced), int(x / reduced)
-    across = max(1, round(side / reduced))
-    return float(mask[top : top + across, left : left + across].mean())
+Spans = tuple[Whole, Whole]
+"""The first column of each patch in a map, and the one after its last."""
+
+
+def _spans(
+    lefts: Points,
+    across: int,
+    width: int,
+) -> Spans:
+    first = lefts.astype(np.int64)
+    last = np.minimum(first + across, width)
+    return first, last
+
+
+def _marked(rows: Mask, spans: Spans) -> Shares:
+    """Which part of each patch in a row of patches is marked."""
+    first, last = spans
+    height, width = rows.shape
+    up_to: Whole = blank(np.int64, width + 1)
+    in_column = rows.sum(axis=0)
+    np.cumsum(in_column, out=up_to[1:])
+    marked = up_to[last] - up_to[first]
+    shares: Shares = marked / (height * (last - first))
+    return shares

@@ -5,12 +5,13 @@ that the regions beside a damaged one can still be read.
 """
 
 import ctypes
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from proxyfl.data.slides.arrays import Argb, Pixels, room
 from proxyfl.errors import DataError
 
 SUFFIXES = (
@@ -25,6 +26,11 @@ SUFFIXES = (
     ".dcm",
 )
 CACHE_BYTES = 2**25
+"""The most that a slide keeps of decoded tiles."""
+CACHED_REGIONS = 2
+"""The regions whose tiles are kept: the last one, and the next one beside it."""
+USUAL_TILE = 256
+PIXEL_BYTES = 4
 SAME_SCALE = 0.02
 """A level whose scale differs by less than this part of it is taken as it is."""
 
@@ -32,10 +38,6 @@ DIRECT = "_read_region"
 """The library's own function in ``openslide.lowlevel``."""
 OPAQUE = 0xFF000000
 WHITE = 0xFFFFFFFF
-
-Pixels = npt.NDArray[np.uint8]
-Argb = npt.NDArray[np.uint32]
-"""Alpha, red, green and blue, from the highest byte to the lowest."""
 
 
 class Damaged(DataError):
@@ -50,6 +52,8 @@ class Slide:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.reopened = 0
+        self._cached = 0
+        self._room: Argb = room(np.uint32, 0, 0)
         self._open()
 
     def _open(self) -> None:
@@ -60,11 +64,13 @@ class Slide:
             raise DataError(
                 f"{self.path}: not a readable slide ({problem})."
             ) from problem
-        self._handle.set_cache(library.OpenSlideCache(CACHE_BYTES))
+        self._keep_tiles()
         # asked for with every region, and slow to ask the library for
-        self._steps = tuple(map(float, self._handle.level_downsamples))
-        self._room: Argb = np.empty((0, 0), dtype=np.uint32)
-        self.microns = _microns(self._handle.properties.get("openslide.mpp-x"))
+        steps = self._handle.level_downsamples
+        self._steps = tuple(map(float, steps))
+        properties = self._handle.properties
+        self.microns = _microns(properties.get("openslide.mpp-x"))
+        self._tile = _tile_side(properties)
 
     def close(self) -> None:
         """Let go of the file and of the cache."""
@@ -86,20 +92,35 @@ class Slide:
         return self._steps[level]
 
     def region(
-        self, x: int, y: int, width: int, height: int, downsample: float
+        self,
+        x: int,
+        y: int,
+        width: int,
+        height: int,
+        downsample: float,
+        into: Pixels | None = None,
     ) -> Pixels:
         """``width`` x ``height`` pixels at ``downsample`` from (x, y) of the finest level, as
-        (3, H, W). What lies outside of the slide, or was never scanned, is white.
+        (3, H, W), in memory of their own or in that of ``into``. What lies outside of the slide, or
+        was never scanned, is white.
 
         Read from a level of that scale if there is one, else from the next finer one and reduced.
         Damaged if it cannot be read."""
+        if into is None:
+            into = room(np.uint8, 3, height, width)
         level, step = self._level_for(downsample)
         factor = downsample / step
         if abs(factor - 1) < SAME_SCALE:
-            return _planes(self._read(x, y, level, width, height))
-        wide, high = round(width * factor), round(height * factor)
-        finer = self._read(x, y, level, wide, high)
-        return _reduced(_planes(finer), width, height)
+            found = self._read(x, y, level, width, height)
+            _separate(found, into)
+            return into
+        wide = round(width * factor)
+        high = round(height * factor)
+        found = self._read(x, y, level, wide, high)
+        finer: Pixels = room(np.uint8, 3, high, wide)
+        _separate(found, finer)
+        _reduce(finer, into)
+        return into
 
     def reduction(self, downsample: float) -> float:
         """How many pixels of the level that is read make one pixel at ``downsample``, a side."""
@@ -112,12 +133,19 @@ class Slide:
                 found = level
         return found, self._steps[found]
 
-    def _read(self, x: int, y: int, level: int, width: int, height: int) -> Argb:
+    def _read(
+        self,
+        x: int,
+        y: int,
+        level: int,
+        width: int,
+        height: int,
+    ) -> Argb:
         """The next call overwrites what this one gives: fresh memory for each region would take a
         tenth of the time."""
         library = _openslide(self.path)
         if self._room.shape != (height, width):
-            self._room = np.empty((height, width), dtype=np.uint32)
+            self._make_room(width, height)
         found = self._room
         try:
             _fill(found, self._handle, (x, y), level)
@@ -133,16 +161,48 @@ class Slide:
             found[found < OPAQUE] = WHITE
         return found
 
+    def _make_room(self, width: int, height: int) -> None:
+        """Room for a region, and for the decoded tiles that it shares with the next one."""
+        self._room = room(np.uint32, height, width)
+        across = width + 2 * self._tile
+        down = height + 2 * self._tile
+        region = PIXEL_BYTES * across * down
+        wanted = min(CACHE_BYTES, CACHED_REGIONS * region)
+        if wanted > self._cached:
+            self._cached = wanted
+            self._keep_tiles()
+
+    def _keep_tiles(self) -> None:
+        library = _openslide(self.path)
+        cache = library.OpenSlideCache(self._cached)
+        self._handle.set_cache(cache)
+
 
 def _microns(said: Any) -> float | None:
     try:
         value = float(said)
     except (TypeError, ValueError):
         return None
-    return value if 0 < value < 1000 else None
+    if not 0 < value < 1000:
+        return None
+    return value
 
 
-def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
+def _tile_side(properties: Mapping[str, str]) -> int:
+    """The longer side of a tile of the finest level."""
+    sides = []
+    for side in ("width", "height"):
+        said = properties.get(f"openslide.level[0].tile-{side}", USUAL_TILE)
+        sides.append(int(said))
+    return max(sides)
+
+
+def _fill(
+    found: Argb,
+    handle: Any,
+    place: tuple[int, int],
+    level: int,
+) -> None:
     """Read a region into ``found`` as the library itself gives it: alpha, red, green and blue in
     one number.
 
@@ -156,31 +216,37 @@ def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
     slide = getattr(handle, "_osr", None)
     if direct is None or slide is None:
         image = handle.read_region(place, level, (width, height))
-        red, green, blue, alpha = np.moveaxis(np.asarray(image, np.uint32), 2, 0)
-        found[:] = alpha << 24 | red << 16 | green << 8 | blue
+        values = np.asarray(image, dtype=np.uint32)
+        red, green, blue, alpha = np.moveaxis(values, 2, 0)
+        found[:] = alpha << 24
+        found |= red << 16
+        found |= green << 8
+        found |= blue
         return
-    pointer = found.ctypes.data_as(ctypes.POINTER(ctypes.c_uint32))
-    direct(slide, pointer, *place, level, width, height)
+    numbers = ctypes.POINTER(ctypes.c_uint32)
+    pointer = found.ctypes.data_as(numbers)
+    x, y = place
+    direct(slide, pointer, x, y, level, width, height)
 
 
-def _planes(found: Argb) -> Pixels:
-    """Red, green and blue, each for itself."""
-    planes = np.empty((3, *found.shape), dtype=np.uint8)
-    for plane, shift in zip(planes, (16, 8, 0), strict=True):
-        np.right_shift(found, shift, out=plane, casting="unsafe")
-    return planes
+def _separate(found: Argb, into: Pixels) -> None:
+    """Write red, green and blue to ``into``, each for itself."""
+    red, green, blue = into
+    np.right_shift(found, 16, out=red, casting="unsafe")
+    np.right_shift(found, 8, out=green, casting="unsafe")
+    np.copyto(blue, found, casting="unsafe")
 
 
-def _reduced(planes: Pixels, width: int, height: int) -> Pixels:
-    """The planes averaged down."""
+def _reduce(finer: Pixels, into: Pixels) -> None:
+    """Write the planes to ``into``, averaged down to its size."""
     from PIL import Image
 
-    reduced = []
-    for plane in planes:
+    _, height, width = into.shape
+    averaging = Image.Resampling.BOX
+    for plane, smaller in zip(finer, into, strict=True):
         image = Image.fromarray(plane)
-        smaller = image.resize((width, height), Image.Resampling.BOX)
-        reduced.append(np.asarray(smaller))
-    return np.stack(reduced)
+        image = image.resize((width, height), averaging)
+        smaller[:] = np.asarray(image)
 
 
 def _openslide(path: Path) -> Any:

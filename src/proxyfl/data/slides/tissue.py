@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from proxyfl.data.slides.arrays import Mask, Pixels, Plane, Whole, blank
 from proxyfl.data.slides.slide import Damaged, Slide
 from proxyfl.data.stores.faults import Faults
 
@@ -26,8 +26,6 @@ FLOOR = 18
 TWO_KINDS = 0.8
 """The share of variance that a threshold explains where there are two kinds of pixels. Of one
 normal distribution it explains 0.64, of a uniform one 0.75."""
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -44,43 +42,57 @@ def map_downsample(size: tuple[int, int], patch: float) -> float:
     the map would grow too large."""
     width, height = size
     smallest = math.sqrt(width * height / MOST_PIXELS)
-    return min(
-        max(patch / PER_PATCH, smallest, 1.0), max(1.0, patch / FEWEST_PER_PATCH)
-    )
+    wanted = max(patch / PER_PATCH, smallest, 1.0)
+    coarsest = max(1.0, patch / FEWEST_PER_PATCH)
+    return min(wanted, coarsest)
 
 
-def tissue_map(slide: Slide, downsample: float, faults: Faults) -> TissueMap:
+def tissue_map(
+    slide: Slide,
+    downsample: float,
+    faults: Faults,
+) -> TissueMap:
     """Find the tissue of ``slide`` at ``downsample``. A damaged block, if such are skipped, has
     none."""
-    width, height = (math.ceil(side / downsample) for side in slide.size)
-    saturation = np.zeros((height, width), dtype=np.uint8)
-    counts = np.zeros(256, dtype=np.int64)
-    side = max(1, int(BLOCK / slide.reduction(downsample)))
+    full_width, full_height = slide.size
+    width = math.ceil(full_width / downsample)
+    height = math.ceil(full_height / downsample)
+    saturation: Plane = blank(np.uint8, height, width)
+    counts: Whole = blank(np.int64, 256)
+    factor = slide.reduction(downsample)
+    side = max(1, int(BLOCK / factor))
     for top in range(0, height, side):
         for left in range(0, width, side):
-            high, wide = min(side, height - top), min(side, width - left)
-            x, y = round(left * downsample), round(top * downsample)
+            part = saturation[top : top + side, left : left + side]
+            high, wide = part.shape
+            x = round(left * downsample)
+            y = round(top * downsample)
             try:
                 block = slide.region(x, y, wide, high, downsample)
             except Damaged as problem:
                 faults.found("damaged", str(problem))
                 continue
-            found = _saturation(block)
-            saturation[top : top + high, left : left + wide] = found
-            counts += np.bincount(found.ravel(), minlength=256)
+            part[:] = _saturation(block)
+            counts += np.bincount(part.ravel(), minlength=256)
     threshold = max(FLOOR, _lowest_split(counts))
-    return TissueMap(saturation > threshold, downsample, threshold)
+    # in the same memory: the map is the largest thing that a plan needs
+    mask = saturation.view(np.bool_)
+    np.greater(saturation, threshold, out=mask)
+    return TissueMap(mask, downsample, threshold)
 
 
-def _saturation(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def _saturation(pixels: Pixels) -> Plane:
     """The saturation of HSV, 0 to 255; black counts as grey."""
-    high = pixels.max(axis=0).astype(np.int32)
-    low = pixels.min(axis=0)
-    found: npt.NDArray[np.int32] = 255 * (high - low) // np.maximum(high, 1)
-    return found.astype(np.uint8)
+    highest = pixels.max(axis=0)
+    lowest = pixels.min(axis=0)
+    high = highest.astype(np.int32)
+    spread = 255 * (high - lowest)
+    found = spread // np.maximum(high, 1)
+    saturation: Plane = found.astype(np.uint8)
+    return saturation
 
 
-def _lowest_split(counts: npt.NDArray[np.int64]) -> int:
+def _lowest_split(counts: Whole) -> int:
     """Otsu's threshold, taken again of what lies below it as long as that is of two kinds.
 
     In a pale slide with many nuclei the largest step is from tissue to nuclei; the one from glass
@@ -93,17 +105,24 @@ def _lowest_split(counts: npt.NDArray[np.int64]) -> int:
         threshold = lower
 
 
-def _otsu(counts: npt.NDArray[np.int64]) -> tuple[int, float]:
+def _otsu(counts: Whole) -> tuple[int, float]:
     """The threshold with the largest variance between what is below and above it, and that variance
     as a share of all."""
     levels = np.arange(len(counts))
     below = np.cumsum(counts)
-    above = below[-1] - below
-    total = np.cumsum(counts * levels)
-    mean_below = total / np.maximum(below, 1)
-    mean_above = (total[-1] - total) / np.maximum(above, 1)
-    between = below * above.astype(np.float64) * (mean_below - mean_above) ** 2
+    number = below[-1]
+    above = number - below
+    sums = np.cumsum(counts * levels)
+    total = sums[-1]
+    rest = total - sums
+    mean_below = sums / np.maximum(below, 1)
+    mean_above = rest / np.maximum(above, 1)
+    apart = mean_below - mean_above
+    pairs = below * above.astype(np.float64)
+    between = pairs * apart**2
     found = int(between.argmax())
-    mean = total[-1] / max(1, below[-1])
-    whole = below[-1] * float((counts * (levels - mean) ** 2).sum())
-    return found, float(between[found]) / max(whole, 1.0)
+    mean = total / max(1, number)
+    squares = counts * (levels - mean) ** 2
+    whole = number * float(squares.sum())
+    explained = float(between[found]) / max(whole, 1.0)
+    return found, explained

@@ -12,16 +12,18 @@ from proxyfl.errors import DataError
 
 KINDS = {
     "unreadable": "a file that is no image, or one of a kind that has no stated scale",
-    "misplaced": "a file that does not lie where the layout says",
+    "misplaced": "a file that does not lie where the layout says, or outside of the folder",
+    "repeated": "a file that the index names again",
     "unnamed": "a row of the index without a label, site, person or part that others have",
     "two-sites": "a person at two sites",
     "two-parts": "a person in the training part and in the test part",
     "orphan": "a contour file without a slide",
-    "no-contours": "a slide without a contour file",
+    "no-contours": "a slide without a contour file, or with one that is empty",
     "outside": "a contour that leaves its slide",
+    "no-area": "a contour that encloses nothing, such as a point or a line",
     "unknown-group": "a contour of a group that is neither tumour nor hole",
     "no-scale": "a slide that does not say how large its pixels are",
-    "blank": "a slide without tissue",
+    "blank": "a slide without tissue, or without a patch that has enough of it",
     "damaged": "a region of a slide that cannot be read",
     "short": "a site with fewer patches than were asked for",
 }

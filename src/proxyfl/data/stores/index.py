@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ HEAD = "store.json"
 INDEX = "index.csv"
 PARTS = ("train", "test")
 READ_BYTES = 2**20
+BYTES = {"uint8": 1, "float32": 4}
+"""The types that examples can have: pixels and features."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,7 @@ class Content:
     @property
     def row_bytes(self) -> int:
         """The size of one example."""
-        size = {"uint8": 1, "float32": 4}[self.dtype]
-        return size * math.prod(self.shape)
+        return BYTES[self.dtype] * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,11 @@ def index_text(entries: Iterable[Entry]) -> str:
     """The entries as CSV."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([each.name for each in fields(Entry)])
+    names = [each.name for each in fields(Entry)]
+    values = attrgetter(*names)
+    rows.writerow(names)
     for entry in entries:
-        rows.writerow(asdict(entry).values())
+        rows.writerow(values(entry))
     return text.getvalue()
 
 
@@ -104,7 +108,15 @@ def read_index(folder: Path, head: Head) -> list[Entry]:
             f"{path}: its SHA-256 is {found}, expected {head.index_sha256}: it was changed after "
             "the store was made. Restore it, or make the store again."
         )
-    return [Entry(**row) for row in csv.DictReader(io.StringIO(text))]
+    rows = csv.DictReader(io.StringIO(text))
+    entries = [Entry(**row) for row in rows]
+    expected = sum(shard.examples for shard in head.shards)
+    if len(entries) != expected:
+        raise DataError(
+            f"{path}: {len(entries)} examples, but {HEAD} says that its shards hold "
+            f"{expected}: one was changed. Restore it, or make the store again."
+        )
+    return entries
 
 
 def head_json(head: Head) -> dict[str, Any]:
@@ -122,25 +134,39 @@ def read_head(folder: Path) -> Head:
                 f"{path}: expected a store of format {FORMAT}, got {found['format']!r}. Read it "
                 "with the version of proxyfl that made it, or make it again."
             )
-        content = found["content"]
-        return Head(
-            Content(
-                tuple(content["shape"]),
-                content["dtype"],
-                tuple(content["classes"]),
-                content["made"],
-            ),
-            tuple(Shard(**each) for each in found["shards"]),
-            found["index_sha256"],
-            found["skipped"],
-        )
-    except (KeyError, TypeError) as problem:
+        shards = []
+        for each in found["shards"]:
+            shards.append(_shard(each))
+        content = _content(found["content"])
+        digest = found["index_sha256"]
+        return Head(content, tuple(shards), digest, found["skipped"])
+    except (KeyError, TypeError, ValueError) as problem:
         raise DataError(
             f"{path}: not the head of a store: {type(problem).__name__}: {problem}."
         ) from problem
 
 
+def _content(found: Mapping[str, Any]) -> Content:
+    shape = tuple(found["shape"])
+    if not all(isinstance(side, int) and side > 0 for side in shape):
+        raise ValueError(f"examples of shape {shape}")
+    if found["dtype"] not in BYTES:
+        raise ValueError(f"examples of type {found['dtype']!r}")
+    classes = tuple(found["classes"])
+    return Content(shape, found["dtype"], classes, found["made"])
+
+
+def _shard(found: Mapping[str, Any]) -> Shard:
+    shard = Shard(**found)
+    if Path(shard.file).name != shard.file:
+        raise ValueError(f"a shard outside of the store: {shard.file!r}")
+    if not isinstance(shard.examples, int) or shard.examples < 0:
+        raise ValueError(f"a shard of {shard.examples!r} examples")
+    return shard
+
+
 def plan_digest(content: Content, entries: Sequence[Entry]) -> str:
     """What an interrupted store must agree with to be continued."""
-    described = json.dumps(asdict(content), sort_keys=True) + index_text(entries)
+    described = json.dumps(asdict(content), sort_keys=True)
+    described += index_text(entries)
     return hashlib.sha256(described.encode()).hexdigest()

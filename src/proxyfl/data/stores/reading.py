@@ -82,7 +82,12 @@ class Stored:
         """The number of examples up to and with each shard."""
         return np.cumsum([shard.examples for shard in self.shards], dtype=np.int64)
 
-    def _read(self, number: int, row: int, into: npt.NDArray[Any]) -> None:
+    def _read(
+        self,
+        number: int,
+        row: int,
+        into: npt.NDArray[Any],
+    ) -> None:
         shard = self.shards[number]
         path = self.folder / shard.file
         size = self.content.row_bytes
@@ -156,7 +161,10 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
 
 
 def _sound(
-    path: Path, head: Head, entries: Sequence[Entry], faults: str
+    path: Path,
+    head: Head,
+    entries: Sequence[Entry],
+    faults: str,
 ) -> tuple[tuple[Shard, ...], list[Entry], list[str]]:
     """The shards whose checksums are right, their entries, and what was left out."""
     shards: list[Shard] = []
@@ -166,7 +174,7 @@ def _sound(
     for shard in head.shards:
         own = entries[start : start + shard.examples]
         start += shard.examples
-        problem = _problem(path / shard.file, shard)
+        problem = _problem(path / shard.file, shard, head.content)
         if not problem:
             shards.append(shard)
             kept += own
@@ -182,19 +190,40 @@ def _sound(
     return tuple(shards), kept, notes
 
 
-def _problem(path: Path, shard: Shard) -> str:
+def _problem(path: Path, shard: Shard, content: Content) -> str:
     """What is wrong with a shard, in a sentence; empty if nothing is."""
     try:
         found = index.sha256(path)
+        held = _held(path)
     except OSError as refused:
         return f"{path}: cannot be read: {refused.strerror}."
-    if found == shard.sha256:
-        return ""
-    return f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was changed."
+    if found != shard.sha256:
+        return (
+            f"{path}: its SHA-256 is {found}, expected {shard.sha256}: it is damaged or was "
+            "changed."
+        )
+    expected = (shard.examples, *content.shape)
+    if held != (expected, content.dtype):
+        return f"{path}: expected {content.dtype} of shape {expected}, got {held}."
+    return ""
+
+
+def _held(path: Path) -> tuple[tuple[int, ...], str] | None:
+    """The shape and the type of the array in a ``.npy`` file; None if it is none."""
+    with path.open("rb") as file:
+        try:
+            np.lib.format.read_magic(file)
+            found = np.lib.format.read_array_header_1_0(file)
+        except ValueError:
+            return None
+    shape, _, dtype = found
+    return shape, str(dtype)
 
 
 def _numbered(
-    path: Path, entries: Sequence[Entry], what: str
+    path: Path,
+    entries: Sequence[Entry],
+    what: str,
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The persons or sites, numbered in the order of their sorted names, and these; None if no
     entry has one."""
@@ -211,7 +240,11 @@ def _numbered(
     return torch.from_numpy(numbers.astype(np.int64)), tuple(map(str, names))
 
 
-def _rows_of(path: Path, entries: Sequence[Entry], part: str) -> Tensor:
+def _rows_of(
+    path: Path,
+    entries: Sequence[Entry],
+    part: str,
+) -> Tensor:
     rows = [i for i, entry in enumerate(entries) if entry.part == part]
     strange = {entry.part for entry in entries} - set(PARTS)
     if strange or not rows:

@@ -4,20 +4,23 @@ Guarantees:
     * the store is the same, byte for byte, however many threads write it and however often the
       program is stopped and called again with the same arguments;
     * at most one example for each thread is in memory, and what its reader holds;
-    * ``store.json`` appears last: a folder without it is no store.
+    * ``store.json`` appears last: a folder without it is no store;
+    * one process writes to a folder at a time.
 
 What was written before an interruption is read back and compared with its checksum. Threads are
 enough to use all cores: decoding, scaling, hashing and writing do not hold Python's lock.
 """
 
+import errno
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +39,10 @@ Fault = tuple[str, str]
 """A kind, and what was found."""
 Read = Callable[[int, Sequence[Entry]], Iterator[Array | Fault]]
 """Gives, for each of some entries in order, its example or the fault that stands in its place; the
-number is that of the first entry."""
+number is that of the first entry. An example is written before the next one is asked for, so a
+reader may use its memory again."""
 Advance = Callable[[int], None]
+Draw = Callable[[Head, Sequence[Entry]], object]
 
 
 @dataclass(frozen=True)
@@ -59,31 +64,63 @@ def write_store(
     *,
     workers: int = 1,
     advance: Advance = lambda count: None,
+    draw: Draw = lambda head, entries: None,
 ) -> Head:
     """Write the examples that ``read`` makes of ``entries``; continue if they were begun.
 
-    ``advance`` is told how many entries are done."""
-    if (folder / index.HEAD).exists():
+    ``advance`` is told how many entries are done. ``draw`` adds to the folder what is to be seen of
+    the store, once all examples are there and before it counts as finished."""
+    with _files.writing(folder, error=DataError):
+        folder.mkdir(parents=True, exist_ok=True)
+        refusal = (
+            f"{folder}: another process is writing a store there. Wait for it."
+        )
+        with _files.alone_in(folder, refusal):
+            _check_unfinished(folder)
+            head = _write(
+                folder, content, entries, read, faults, workers, advance, draw
+            )
+            (folder / _files.LOCK).unlink()
+            return head
+
+
+def _check_unfinished(folder: Path) -> None:
+    """Refuse a store that is finished. One that was stopped on its last step still has its list of
+    shards, and is finished again."""
+    finished = (folder / index.HEAD).exists()
+    if finished and not (folder / JOURNAL).exists():
         raise DataError(
             f"{folder} is a finished store already. Give another folder, or remove it."
         )
+
+
+def _write(
+    folder: Path,
+    content: Content,
+    entries: Sequence[Entry],
+    read: Read,
+    faults: Faults,
+    workers: int,
+    advance: Advance,
+    draw: Draw,
+) -> Head:
     size = max(1, SHARD_BYTES // content.row_bytes)
-    slices = [entries[at : at + size] for at in range(0, len(entries), size)]
-    with _files.writing(folder, error=DataError):
-        folder.mkdir(parents=True, exist_ok=True)
-        journal = _Journal(folder, index.plan_digest(content, entries))
-        done = journal.finished()
-        for number, written in done.items():
-            _refuse(faults, written)
-            advance(len(slices[number]))
-        missing = [i for i in range(len(slices)) if i not in done]
-        make = _maker(folder, content, read, size, advance)
-        for written in _made(make, slices, missing, workers):
-            # refuse before the journal knows of it: the next call must meet it again
-            _refuse(faults, written)
-            journal.append(written)
-            done[written.number] = written
-        return _finish(folder, content, slices, done, faults)
+    slices = []
+    for start in range(0, len(entries), size):
+        slices.append(entries[start : start + size])
+    journal = _Journal(folder, index.plan_digest(content, entries))
+    done = journal.finished()
+    for number, written in done.items():
+        _refuse(faults, written)
+        advance(len(slices[number]))
+    missing = [i for i in range(len(slices)) if i not in done]
+    make = _maker(folder, content, read, size, advance)
+    for written in _made(make, slices, missing, workers):
+        # refuse before the journal knows of it: the next call must meet it again
+        _refuse(faults, written)
+        journal.append(written)
+        done[written.number] = written
+    return _finish(folder, content, slices, done, faults, draw)
 
 
 Make = Callable[[int, Sequence[Entry]], Written]
@@ -108,7 +145,11 @@ def _made(
 
 
 def _maker(
-    folder: Path, content: Content, read: Read, size: int, advance: Advance
+    folder: Path,
+    content: Content,
+    read: Read,
+    size: int,
+    advance: Advance,
 ) -> Make:
     """The function that writes one shard."""
 
@@ -141,20 +182,18 @@ def _maker(
 
 
 def _save(
-    path: Path, content: Content, count: int, examples: Iterator[Array]
+    path: Path,
+    content: Content,
+    count: int,
+    examples: Iterator[Array],
 ) -> Shard:
     """Write a ``.npy`` file of ``count`` examples, each as it comes; its checksum is taken on the
     way."""
-    head = io.BytesIO()
-    described = {
-        "descr": np.lib.format.dtype_to_descr(np.dtype(content.dtype)),
-        "fortran_order": False,
-        "shape": (count, *content.shape),
-    }
-    np.lib.format.write_array_header_1_0(head, described)
-    digest = hashlib.sha256(head.getvalue())
+    head = _npy_head(content, count)
+    digest = hashlib.sha256(head)
     with _files.whole(path) as scratch, scratch.open("wb") as file:
-        file.write(head.getvalue())
+        _reserve(file, len(head) + count * content.row_bytes)
+        file.write(head)
         for example in examples:
             values = np.ascontiguousarray(example, dtype=content.dtype)
             if values.shape != content.shape:
@@ -164,6 +203,30 @@ def _save(
             digest.update(values.data)
             file.write(values.data)
     return Shard(path.name, count, digest.hexdigest())
+
+
+def _npy_head(content: Content, count: int) -> bytes:
+    """What stands before ``count`` examples in a ``.npy`` file."""
+    head = io.BytesIO()
+    dtype = np.dtype(content.dtype)
+    described = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": (count, *content.shape),
+    }
+    np.lib.format.write_array_header_1_0(head, described)
+    return head.getvalue()
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    """Have the file's room found at once, where the file system can: a third of the time that
+    writing takes, and a full disk is known before the first example is read."""
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except (AttributeError, OSError) as problem:
+        full = isinstance(problem, OSError) and problem.errno == errno.ENOSPC
+        if full:
+            raise
 
 
 def _refuse(faults: Faults, written: Written) -> None:
@@ -200,22 +263,32 @@ class _Journal:
     def _noted(self) -> list[Written]:
         if not self.path.exists():
             return []
-        text = self.path.read_text(encoding="utf-8")
+        text = _files.read_text(self.path, "list of shards", error=DataError)
         # what comes after the last line's end was cut off
-        lines = [json.loads(line) for line in text.split("\n")[:-1]]
-        if not lines or lines[0].get("plan") != self.plan:
+        complete = text.split("\n")[:-1]
+        try:
+            lines = [json.loads(line) for line in complete]
+            plan = lines[0]["plan"] if lines else None
+            noted = [_from_json(line) for line in lines[1:]]
+        except (ValueError, KeyError, TypeError) as problem:
+            raise DataError(
+                f"{self.path}: not the list of a store's shards ({type(problem).__name__}: "
+                f"{problem}). Remove it, and all shards are written again."
+            ) from problem
+        if plan != self.plan:
             raise DataError(
                 f"{self.folder} holds a store that was begun with other settings or other files. "
                 "Give the same command to continue it, or another folder."
             )
-        return [_from_json(line) for line in lines[1:]]
+        return noted
 
 
 def _from_json(line: dict[str, Any]) -> Written:
+    number = line["number"]
+    shard = Shard(**line["shard"])
+    missing = tuple(line["missing"])
     faults = tuple((kind, what) for kind, what in line["faults"])
-    return Written(
-        line["number"], Shard(**line["shard"]), tuple(line["missing"]), faults
-    )
+    return Written(number, shard, missing, faults)
 
 
 def _finish(
@@ -224,24 +297,25 @@ def _finish(
     slices: Sequence[Sequence[Entry]],
     done: dict[int, Written],
     faults: Faults,
+    draw: Draw,
 ) -> Head:
     """Write the index and the head, once every shard is there."""
     kept: list[Entry] = []
     shards: list[Shard] = []
     for number, entries in enumerate(slices):
         written = done[number]
-        missing = set(written.missing)
-        kept += [entry for i, entry in enumerate(entries) if i not in missing]
         shards.append(written.shard)
+        missing = set(written.missing)
+        for place, entry in enumerate(entries):
+            if place not in missing:
+                kept.append(entry)
     if not kept:
         raise DataError(f"{folder}: nothing to store: no example was left.")
     text = index.index_text(kept)
-    head = Head(
-        content,
-        tuple(shards),
-        hashlib.sha256(text.encode()).hexdigest(),
-        dict(sorted(faults.counts.items())),
-    )
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    skipped = dict(sorted(faults.counts.items()))
+    head = Head(content, tuple(shards), digest, skipped)
+    draw(head, kept)
     _files.write_text(folder / index.INDEX, text)
     _files.write_json(folder / index.HEAD, index.head_json(head))
     (folder / JOURNAL).unlink()
