@@ -146,6 +146,7 @@ def test_a_shared_model_that_is_kept_as_private_is_released(
     models = tmp_path / "run" / "models"
     label = about_model(models / "mine" / "000-private.safetensors")["epsilon"]
     assert label.startswith("released under: epsilon ")
+    assert "simulation" in label
     assert ("infinite" in label) is not dp
     alone = about_model(models / "alone" / "000-private.safetensors")["epsilon"]
     assert alone == "never released"

@@ -77,7 +77,7 @@ def config_options(
     """The settings of a run: a file, and changes to single ones of them."""
     one = "change one setting, for example privacy.noise_multiplier=1.1"
     return (
-        option(usage, f"settings{what}; the demo's without it", Path, nargs="?"),
+        option(usage, f"settings{what}; the defaults without it", Path, nargs="?"),
         repeated("--set KEY=VALUE", one, dest="overrides", default=[]),
     )
 

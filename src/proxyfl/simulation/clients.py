@@ -332,11 +332,7 @@ def _optimizer(settings: Optimizer) -> trainers.Optimizer:
     return trainers.Optimizer(**asdict(settings))
 
 
-def _release(
-    method: Method,
-    client: Client,
-    role: str,
-) -> str:
+def _release(method: Method, client: Client, role: str) -> str:
     """Whether the model was released, and under which guarantee it was trained.
 
     What an exchange moves is released, whatever the institution calls it: the proxy, or the only
@@ -344,8 +340,11 @@ def _release(
     shared = role == "proxy" or method.learner == "single"
     if not shared:
         return "never released"
+    spent = (
+        f"{client.ledger.epsilon()}; a simulation, whose noise can be recomputed"
+    )
     if method.exchange != "none":
-        return f"released under: {client.ledger.epsilon()}"
+        return f"released under: {spent}"
     if not method.dp:
         return "never released"
-    return f"never released; trained under: {client.ledger.epsilon()}"
+    return f"never released; trained under: {spent}"

@@ -1,6 +1,6 @@
 """A sweep: one base config, and every combination of the settings that vary, each a run of its own.
 
-    base = "base/images.toml"            beside the sweep's file; the demo's settings without it
+    base = "base/images.toml"            beside the sweep's file; the defaults without it
     [set]                                the same in every run
     rounds = 100
     [grid]                               every combination of the values listed

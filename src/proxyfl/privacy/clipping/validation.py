@@ -32,7 +32,7 @@ from proxyfl.privacy.clipping.probe import (
     outputs,
 )
 from proxyfl.privacy.clipping.state import State
-from proxyfl.privacy.clipping.ways import OnePass, Way, alone
+from proxyfl.privacy.clipping.ways import ONE_BY_ONE, OnePass, Way, alone
 from proxyfl.privacy.draws import same_draws
 
 _MIXERS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._BatchNorm,)
@@ -214,9 +214,15 @@ def _other_generators() -> tuple[object, str]:
 
 
 def _warn(model: nn.Module, way: Way) -> None:
+    unseen = ""
+    if way.name == ONE_BY_ONE:
+        unseen = (
+            " Nothing checks that its Python keeps no example outside of its weights and buffers "
+            "(docs/soundness.md)."
+        )
     warnings.warn(
         f"{type(model).__name__}: every example's gradient is computed by itself ({way.name}), "
-        f"which is right but slow. What stood in the way of one pass: {way.reason}.",
+        f"which is slow. What stood in the way of one pass: {way.reason}.{unseen}",
         stacklevel=3,
     )
 

@@ -60,6 +60,10 @@ class Clipped:
     norms: Tensor
 
 
+ONE_BY_ONE = "one by one"
+"""The name of the way on which the model's own Python runs, example by example."""
+
+
 class Way(Protocol):
     """The way to the gradients of one model."""
 
@@ -222,7 +226,7 @@ def choose(
     custom = own_backward(model, made_up(2))
     if custom is not None:
         reason = f"{custom} has a backward pass of its own, which may do anything"
-        return ByThemselves("one by one", model, one_by_one(model), reason)
+        return ByThemselves(ONE_BY_ONE, model, one_by_one(model), reason)
     try:
         recorded = trace(model, made_up)
         program = Program(model, recorded, prove(recorded))
@@ -253,7 +257,7 @@ def alone(
         raise
     except Exception as problem:
         why = f"{reason}; vmap: {first_line(problem)}"
-        return ByThemselves("one by one", model, one_by_one(model), why)
+        return ByThemselves(ONE_BY_ONE, model, one_by_one(model), why)
 
 
 def _of_one_example(model: nn.Module, pair: Tensor) -> Callable[..., Any]:

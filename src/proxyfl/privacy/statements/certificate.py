@@ -113,7 +113,7 @@ def sentence(
     """Sentences that a data protection officer can copy."""
     if epsilon.kind is Kind.NONE:
         return f"{client} trained without differential privacy; no guarantee holds."
-    what = f"Everything that {client} released"
+    what = f"Everything that {client} released under this ledger"
     if not facts.released:
         what = (
             f"The model that {client} trained, which this method does not release,"
