@@ -228,6 +228,12 @@ def test_tensors_of_other_classes_are_never_taken_for_plain_ones(
     assert assert_right(make()) == "one by one"
 
 
+def test_who_runs_a_models_own_python_is_told_what_nothing_checks() -> None:
+    """One by one, a model could keep an example where nobody looks; the warning says so."""
+    with pytest.warns(UserWarning, match="keeps no example outside"):
+        checked_clipper(with_weight(Crowded), (6,))
+
+
 class TwoTypes(nn.Module):
     """A layer in each of two types of numbers."""
 
