@@ -1,12 +1,12 @@
 """Validates a run before anything is written, and plans who takes part in which round."""
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 
+from proxyfl._files import short_hash
 from proxyfl._validate import choice
 from proxyfl.data import Dataset
 from proxyfl.data.examples import Absent, Subset, checksum, gathered, is_in_memory
@@ -133,8 +133,7 @@ def topology_of(config: Config) -> Topology:
 
 def identity(config: Config) -> str:
     """A hash that a checkpoint must agree with: of all settings that results depend on."""
-    settings = to_toml(config).encode()
-    return hashlib.sha256(settings).hexdigest()[:16]
+    return short_hash(to_toml(config).encode())
 
 
 def fingerprint(prepared: Prepared) -> int:
