@@ -277,3 +277,8 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
 def to_toml(config: Config) -> str:
     """The whole config, defaults included, as TOML that ``load`` reads back to an equal one."""
     return _settings.to_toml(config)
+
+
+def keys() -> list[str]:
+    """Every setting's dotted name."""
+    return _settings.keys(Config)

@@ -171,7 +171,7 @@ def _check_keys(
     varied: Tree = {}
     for changes in variants.values():
         varied |= changes
-    known = _settings.keys(Config)
+    known = configs.keys()
     for key, count in Counter([*fixed, *grid, *varied]).items():
         choice("setting", key, known)
         if count > 1:
