@@ -72,7 +72,7 @@ class Ending:
         """One last hello to everybody who is there and does not know yet."""
         self.courier.say_hello(self._untold())
         started = time.monotonic()
-        while self._untold():
+        while self._untold() and self.service.failure is None:
             waited = time.monotonic() - started
             hurried = self.stopping.is_set() or waited > self.participant.patience
             if hurried and waited > FAREWELL_SECONDS:
