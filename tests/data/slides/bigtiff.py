@@ -5,9 +5,10 @@ After Adobe's TIFF 6.0 and the BigTIFF layout (offsets of eight bytes).
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def write_pyramid(path: Path, levels: Iterable[Level], tile: int) -> None:
             link = end
 
 
-def _tiles(file, tiles):
+def _tiles(file: BinaryIO, tiles: Iterable[bytes]) -> tuple[list[int], list[int]]:
     known: dict[bytes, int] = {}
     offsets, counts = [], []
     for data in tiles:
@@ -56,7 +57,7 @@ def _tiles(file, tiles):
     return offsets, counts
 
 
-def _array(file, values):
+def _array(file: BinaryIO, values: list[int]) -> int:
     """Where a list of offsets was put; a single one stands in its entry itself."""
     if len(values) == 1:
         return values[0]
@@ -65,7 +66,9 @@ def _array(file, values):
     return place
 
 
-def _entries(level, tile, number, count, places):
+def _entries(
+    level: Level, tile: int, number: int, count: int, places: Sequence[int]
+) -> list[bytes]:
     unit = 1 if level.per_cm is None else 3
     scale = int(level.per_cm or 1) | 1 << 32
     rows = [

@@ -163,6 +163,10 @@ def _try(spec: str, model: nn.Module, shape: tuple[int, ...]) -> int:
             raise ModelError(
                 f"Embedder {spec!r} gives {found} for three images, expected features (3, D)."
             )
+        if not together.isfinite().all():
+            raise ModelError(
+                f"Embedder {spec!r} gives features of three images that are not all finite."
+            )
         for i in range(3):
             apart = model(images[i : i + 1])[0]
             scale = float(together[i].abs().max()) + 1e-12
