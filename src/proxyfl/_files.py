@@ -86,12 +86,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_bytes(
-    path: Path,
-    content: bytes,
-    *,
-    lasting: bool = True,
-) -> None:
+def write_bytes(path: Path, content: bytes, *, lasting: bool = True) -> None:
     """Write a file whole or not at all; make its folder if need be."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

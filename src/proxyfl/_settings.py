@@ -245,12 +245,7 @@ def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
     return field.default
 
 
-def _table(
-    kind: Any,
-    default: Any,
-    tree: Any,
-    path: str,
-) -> Any:
+def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
     """A ``kind`` with the values of ``tree``, and those of ``default`` for what is not there."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"Expected a table for {path!r}, got {tree!r}.")
@@ -286,12 +281,7 @@ def _missing(kind: type, name: str, where: str) -> str:
     return f"Expected {expected} for {name!r}{where}, got none. {meaning}".strip()
 
 
-def _value(
-    hint: Any,
-    default: Any,
-    value: Any,
-    key: str,
-) -> Any:
+def _value(hint: Any, default: Any, value: Any, key: str) -> Any:
     """``value`` as one of the types that ``hint`` allows."""
     options = _options(hint)
     if value == _NOTHING and type(None) in options and str not in options:

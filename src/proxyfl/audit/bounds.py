@@ -64,12 +64,7 @@ class Guesses:
             )
 
 
-def steinke(
-    guesses: Guesses,
-    *,
-    delta: float,
-    confidence: float,
-) -> float:
+def steinke(guesses: Guesses, *, delta: float, confidence: float) -> float:
     """The largest epsilon that the guesses contradict, whatever the mechanism."""
 
     def contradicted(epsilon: float) -> float:
@@ -79,12 +74,7 @@ def steinke(
 
 
 @lru_cache(maxsize=4096)
-def f_dp(
-    guesses: Guesses,
-    *,
-    delta: float,
-    confidence: float,
-) -> float:
+def f_dp(guesses: Guesses, *, delta: float, confidence: float) -> float:
     """The largest epsilon that the guesses contradict, for Gaussian trade-off curves."""
     if guesses.right == 0:
         return 0.0
@@ -184,11 +174,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return float(optimize.brentq(gap, 1e-9, high, xtol=1e-10))
 
 
-def _chance(
-    guesses: Guesses,
-    epsilon: float,
-    delta: float,
-) -> float:
+def _chance(guesses: Guesses, epsilon: float, delta: float) -> float:
     """Steinke et al., Thm 5.2: the chance of so many right guesses under (epsilon, delta)-DP."""
     right = guesses.right
     p = 1 / (1 + math.exp(-epsilon))
@@ -200,11 +186,7 @@ def _chance(
     return min(1.0, beta + 2 * guesses.canaries * delta * alpha)
 
 
-def _excess(
-    guesses: Guesses,
-    mu: float,
-    error: float,
-) -> float:
+def _excess(guesses: Guesses, mu: float, error: float) -> float:
     """Positive if a curve G_mu cannot give as many right guesses with probability ``error``.
 
     ``right`` and ``wrong`` are the probabilities that a guess among the first i right ones is

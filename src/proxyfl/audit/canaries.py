@@ -105,19 +105,10 @@ def make(
     labels = (numbers // directions + direction) % classes
     planted = torch.rand(count + anchors, generator=generator) < 0.5
     planted[count:] = True
-    return Canaries(
-        x.reshape(-1, *shape),
-        labels,
-        planted,
-        anchors,
-    )
+    return Canaries(x.reshape(-1, *shape), labels, planted, anchors)
 
 
-def _directions(
-    count: int,
-    width: int,
-    generator: torch.Generator,
-) -> Tensor:
+def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
     """``count`` orthonormal rows of length ``width``."""
     gaussian = torch.randn(width, count, generator=generator)
     columns: Tensor = torch.linalg.qr(gaussian).Q
@@ -145,21 +136,13 @@ def fitted(
     return canaries
 
 
-def gradients(
-    model: nn.Module,
-    theta: Tensor,
-    canaries: Canaries,
-) -> Tensor:
+def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
     """Each canary's gradient of the cross-entropy at the parameters ``theta``: (count, size)."""
     names = params.names(model)
     pieces = params.split(model, theta.detach())
     at = dict(zip(names, pieces, strict=True))
 
-    def loss(
-        values: dict[str, Tensor],
-        x: Tensor,
-        label: Tensor,
-    ) -> Tensor:
+    def loss(values: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
         logits = functional_call(model, values, (x[None],))
         return functional.cross_entropy(logits, label[None])
 

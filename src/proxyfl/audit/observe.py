@@ -119,13 +119,7 @@ def observe(
     prepared = prepare(replace(config, methods=(method,)))
     check_client(prepared, client)
     model = initial_model(prepared, method)
-    planted = _canaries(
-        prepared,
-        method,
-        client,
-        model,
-        canaries,
-    )
+    planted = _canaries(prepared, method, client, model, canaries)
     audited = with_records(
         prepared,
         method,
@@ -292,11 +286,7 @@ def watched_run(
     return clients, seen
 
 
-def _mechanism(
-    prepared: Prepared,
-    method: str,
-    client: int,
-) -> Mechanism:
+def _mechanism(prepared: Prepared, method: str, client: int) -> Mechanism:
     config = prepared.config
     assembly = prepared.assembly(method)
     dp = assembly.dp(client)

@@ -97,11 +97,7 @@ def train(
     return found
 
 
-def _shadow(
-    prepared: Prepared,
-    client: int,
-    number: int,
-) -> Shadow:
+def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
     seed = prepared.config.seed
     pool = gathered(prepared.clients[client].examples)
     generator = stream(seed, "members", client, number)

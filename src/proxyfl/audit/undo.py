@@ -99,11 +99,7 @@ def _round_of_steps(steps: Sequence[int]) -> Tensor:
     return torch.nn.functional.one_hot(of_each, len(steps)).double()
 
 
-def _divisors(
-    moved: Tensor,
-    shown: Tensor,
-    steps: Sequence[int],
-) -> Tensor:
+def _divisors(moved: Tensor, shown: Tensor, steps: Sequence[int]) -> Tensor:
     """Adam's divisor of each round's steps, in units of the noise: (rounds, size)."""
     inverse = torch.linalg.inv(shown @ shown.T)
     gradients = shown.T @ (inverse @ moved)

@@ -16,11 +16,7 @@ Heard = NDArray[np.uint8]
 """Row k, bit j: whether something of client j is in what k holds."""
 
 
-def reach(
-    topology: Topology,
-    n: int,
-    rounds: int,
-) -> Counts:
+def reach(topology: Topology, n: int, rounds: int) -> Counts:
     """Entry [t, j]: how many clients, j among them if it does, hold some of j's starting mass after
     t + 1 rounds."""
     counts = np.empty((rounds, n), dtype=np.int64)
@@ -29,11 +25,7 @@ def reach(
     return counts
 
 
-def rounds_to_all_heard(
-    topology: Topology,
-    n: int,
-    limit: int,
-) -> int | None:
+def rounds_to_all_heard(topology: Topology, n: int, limit: int) -> int | None:
     """After how many rounds every client holds some of every client's mass; None if not within
     ``limit`` rounds."""
     if n == 1:
@@ -45,11 +37,7 @@ def rounds_to_all_heard(
     return None
 
 
-def visits(
-    topology: Topology,
-    n: int,
-    rounds: int,
-) -> list[int]:
+def visits(topology: Topology, n: int, rounds: int) -> list[int]:
     """Per round: how many clients have trained the proxy that a client now holds, or a part of it;
     the fewest of all.
 
@@ -65,11 +53,7 @@ def visits(
     return fewest + [n] * (rounds - len(fewest))
 
 
-def consensus_error(
-    topology: Topology,
-    n: int,
-    rounds: int,
-) -> list[float]:
+def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
     """Per round: how far the de-biased values still are from the mean, 1 at the start and 0 at
     consensus.
 
@@ -107,9 +91,7 @@ def _spread(
         yield heard
 
 
-def _layers(
-    columns: Columns,
-) -> Iterator[tuple[Counts, Counts]]:
+def _layers(columns: Columns) -> Iterator[tuple[Counts, Counts]]:
     """The edges as (receivers, senders), cut so that no receiver stands twice in one part: indexed
     OR needs that."""
     counts = list(map(len, columns))

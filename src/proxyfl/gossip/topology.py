@@ -239,11 +239,7 @@ def _kept(self_weight: float) -> None:
     )
 
 
-def _column(
-    j: int,
-    others: Sequence[int],
-    kept: float,
-) -> dict[int, float]:
+def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
     """What ``j`` keeps and sends to the ``others``, itself left out; all is kept if there are
     none."""
     receivers = [k for k in others if k != j]

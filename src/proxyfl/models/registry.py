@@ -63,13 +63,7 @@ MODELS = {
 }
 
 
-def build(
-    spec: str,
-    *,
-    shape: Shape,
-    classes: int,
-    seed: int,
-) -> nn.Module:
+def build(spec: str, *, shape: Shape, classes: int, seed: int) -> nn.Module:
     """The model ``spec`` for inputs of ``shape`` and ``classes`` classes, in training mode."""
     for size in shape:
         whole("every size in shape", size, error=ModelError)
@@ -112,12 +106,7 @@ def _factory(spec: str) -> Callable[[Shape, int], object]:
     return resolve(spec, error=ModelError)
 
 
-def _try(
-    spec: str,
-    model: nn.Module,
-    shape: Shape,
-    classes: int,
-) -> None:
+def _try(spec: str, model: nn.Module, shape: Shape, classes: int) -> None:
     """One forward pass of zeros, in evaluation mode so that running statistics stay as they are."""
     model.eval()
     batch = torch.zeros(2, *shape)

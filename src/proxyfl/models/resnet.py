@@ -26,12 +26,7 @@ class Block(nn.Module):
     """Two 3x3 convolutions and the shortcut around them; a 1x1 convolution where size or channels
     change."""
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        stride: int,
-    ) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.residual = nn.Sequential(
             _convolution(inputs, outputs, kernel=3, stride=stride),

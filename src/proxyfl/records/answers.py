@@ -53,13 +53,7 @@ def spread(values: Iterable[float]) -> Spread:
     if n > 1:
         squares = math.fsum((value - mean) ** 2 for value in seen)
         deviation = math.sqrt(squares / (n - 1))
-    return Spread(
-        mean,
-        deviation,
-        n,
-        min(seen),
-        max(seen),
-    )
+    return Spread(mean, deviation, n, min(seen), max(seen))
 
 
 @dataclass(frozen=True)
@@ -182,15 +176,7 @@ def answer(
             spent.append(epsilon)
     if not scores:
         return None
-    return Answer(
-        method,
-        group,
-        asked,
-        scores,
-        gains,
-        weakest(spent),
-        rounds,
-    )
+    return Answer(method, group, asked, scores, gains, weakest(spent), rounds)
 
 
 def answers(group: Group, asked: Question) -> list[Answer]:

@@ -95,13 +95,7 @@ def _line(
 ) -> None:
     rounds = [number + 1 for number in values.index]
     line = {"color": colour, "dash": dash}
-    figure.add_scatter(
-        x=rounds,
-        y=values,
-        mode="lines",
-        name=name,
-        line=line,
-    )
+    figure.add_scatter(x=rounds, y=values, mode="lines", name=name, line=line)
 
 
 def _band(
@@ -127,12 +121,7 @@ def _band(
     )
 
 
-def _titled(
-    figure: go.Figure,
-    title: str,
-    x: str,
-    y: str,
-) -> go.Figure:
+def _titled(figure: go.Figure, title: str, x: str, y: str) -> go.Figure:
     return figure.update_layout(
         title=title,
         xaxis_title=x,

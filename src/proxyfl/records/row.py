@@ -40,12 +40,7 @@ TRAFFIC = ("bytes_sent", "bytes_received", "messages_sent", "messages_received")
 _PLAIN = ("round", "client", "name", "present", "expected", "steps")
 
 
-def row_of(
-    method: str,
-    record: "ClientRound",
-    *,
-    whole: bool = False,
-) -> Row:
+def row_of(method: str, record: "ClientRound", *, whole: bool = False) -> Row:
     """The row of a client's round; the whole of it, with confusion counts, is what ``record_of``
     reads back."""
     row: Row = {"method": method}
@@ -177,11 +172,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
-def score(
-    row: Row,
-    role: str,
-    measure: str,
-) -> float | None:
+def score(row: Row, role: str, measure: str) -> float | None:
     """The score of the model in ``role``; None if it was not scored, or not in this measure."""
     value: float | None = row.get(f"{role}_{measure}")
     return value

@@ -370,12 +370,7 @@ class Run:
         return client
 
 
-def compared_after(
-    run: Run,
-    name: str,
-    other: Run,
-    over: str,
-) -> int | None:
+def compared_after(run: Run, name: str, other: Run, over: str) -> int | None:
     """After how many rounds two methods are compared; None: at their ends."""
     if run.over(name) and other.over(over):
         return None

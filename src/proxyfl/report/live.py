@@ -103,11 +103,7 @@ def news(path: Path, since: str) -> Document:
     return {"cursor": cursor, "done": done, "document": content}
 
 
-def await_news(
-    path: Path,
-    since: str,
-    closing: threading.Event,
-) -> None:
+def await_news(path: Path, since: str, closing: threading.Event) -> None:
     """Return when the run is over, when there is news but not too soon, when it has been long
     enough, or on closing."""
     asked = time.monotonic()

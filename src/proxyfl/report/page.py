@@ -50,11 +50,7 @@ def title(runs: Sequence[Run]) -> str:
     return f"ProxyFL report: {runs[0].name}{more}"
 
 
-def page(
-    content: Mapping[str, Any],
-    *,
-    title: str,
-) -> str:
+def page(content: Mapping[str, Any], *, title: str) -> str:
     """The page that shows ``content``, a document of ``report_data``."""
     scripts = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
     parts = {
@@ -107,11 +103,7 @@ def _part(name: str) -> str:
 
 def _embedded(content: Mapping[str, Any]) -> str:
     """JSON that no browser takes for markup, whatever a client, class or setting is called."""
-    text = json.dumps(
-        content,
-        separators=(",", ":"),
-        allow_nan=False,
-    )
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     for sign in "&<>":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text

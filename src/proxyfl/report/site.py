@@ -153,12 +153,7 @@ def _figure(
     return f"<figure><h3>{_text(title)}</h3>{content}</figure>"
 
 
-def _chart(
-    title: str,
-    lines: Sequence[Line],
-    *,
-    from_zero: bool,
-) -> str:
+def _chart(title: str, lines: Sequence[Line], *, from_zero: bool) -> str:
     """The curves as a picture, with their names above and the ends of both axes named."""
     every = list(itertools.chain.from_iterable(line.points for line in lines))
     rounds = [x for x, _ in every]
@@ -195,12 +190,7 @@ def _chart(
     return f'{opening} aria-label="{_text(title)}">{"".join(drawn)}</svg>'
 
 
-def _axes(
-    low: float,
-    high: float,
-    first: float,
-    last: float,
-) -> str:
+def _axes(low: float, high: float, first: float, last: float) -> str:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     drawn = []
     for part in (0.0, 0.5, 1.0):

@@ -70,11 +70,7 @@ class Checkpoint:
                 ) from error
 
 
-def write_client(
-    folder: Path,
-    round: int,
-    client: Client,
-) -> tuple[str, int]:
+def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
     """Write one client's file of round ``round`` below ``folder``; return its name and checksum for
     the manifest."""
     path = folder / _round(round) / _name(client.id)

@@ -42,11 +42,7 @@ from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.perclient import per_client
 
 
-def evaluator(
-    config: Config,
-    dataset: Dataset,
-    method: Method,
-) -> Judge:
+def evaluator(config: Config, dataset: Dataset, method: Method) -> Judge:
     """Judges models on the common test set, and where clients are sites on their own. A model for
     everybody has no site of its own."""
     of_sites = config.partition.kind == "site" and not method.pooled
@@ -252,13 +248,7 @@ class Assembly:
             return self._balanced(i, self._single(i)), None
         return None, self._balanced(i, self._single(i), shared=True)
 
-    def _balanced(
-        self,
-        i: int,
-        part: Part,
-        *,
-        shared: bool = False,
-    ) -> Part:
+    def _balanced(self, i: int, part: Part, *, shared: bool = False) -> Part:
         """``part`` with the balance that the config asks for.
 
         Class counts of a client are private. A model that is trained with DP and shared takes

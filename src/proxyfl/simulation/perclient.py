@@ -26,12 +26,7 @@ def check_each(
             check(name, value, **bounds)
 
 
-def per_client(
-    name: str,
-    setting: Any,
-    client: int,
-    clients: int,
-) -> Any:
+def per_client(name: str, setting: Any, client: int, clients: int) -> Any:
     """The value of a per-client setting for one client."""
     if not isinstance(setting, tuple):
         return setting

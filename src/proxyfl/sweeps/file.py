@@ -74,12 +74,7 @@ class Point:
         return self.folder.with_name(self.folder.name + ending)
 
 
-def plan(
-    path: Path,
-    out: Path,
-    *,
-    quick: bool = False,
-) -> list[Point]:
+def plan(path: Path, out: Path, *, quick: bool = False) -> list[Point]:
     """The runs of the sweep at ``path``, in folders below ``out``.
 
     Raises ``ConfigError`` if the settings of one cannot be, and ``RunError`` if its folder holds
@@ -216,12 +211,7 @@ def _variants(tables: Sequence[Tree]) -> dict[str, Tree]:
     return found
 
 
-def _point(
-    base: Config,
-    chosen: _Choice,
-    name: str,
-    where: Path,
-) -> Point:
+def _point(base: Config, chosen: _Choice, name: str, where: Path) -> Point:
     tree = tomllib.loads(configs.to_toml(base))
     for key, value in chosen.changes.items():
         _settings.put(tree, key, value)
@@ -267,11 +257,7 @@ def _names(choices: Sequence[_Choice]) -> list[str]:
     return names
 
 
-def _label(
-    key: str,
-    value: Any,
-    lasts: Mapping[str, int],
-) -> str:
+def _label(key: str, value: Any, lasts: Mapping[str, int]) -> str:
     listed = value if isinstance(value, list) else [value]
     text = _plain("+".join(map(str, listed)))
     if key in ("variant", "methods"):

@@ -99,18 +99,10 @@ def _t_test(seen: Spread) -> float | None:
     freedom = seen.n - 1
     t = seen.mean / seen.std * math.sqrt(seen.n)
     # P(|T| > t) = I_x(freedom / 2, 1 / 2) with x = freedom / (freedom + t^2), A&S 26.7.1
-    return _incomplete_beta(
-        freedom / 2,
-        0.5,
-        freedom / (freedom + t * t),
-    )
+    return _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + t * t))
 
 
-def _incomplete_beta(
-    a: float,
-    b: float,
-    x: float,
-) -> float:
+def _incomplete_beta(a: float, b: float, x: float) -> float:
     """The regularised I_x(a, b), by its continued fraction (A&S 26.5.8) from the end inwards."""
     if x in (0.0, 1.0):
         return x
@@ -135,15 +127,7 @@ def _wilcoxon(differences: Sequence[float]) -> float | None:
     if not nonzero:
         return 1.0
     ranks = _doubled_ranks([abs(d) for d in nonzero])
-    positive = sum(
-        rank
-        for rank, d in zip(
-            ranks,
-            nonzero,
-            strict=True,
-        )
-        if d > 0
-    )
+    positive = sum(rank for rank, d in zip(ranks, nonzero, strict=True) if d > 0)
     centre = sum(ranks) / 2
     distance = abs(positive - centre)
     if len(ranks) > _MOST_EXACT:

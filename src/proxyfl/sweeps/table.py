@@ -148,16 +148,7 @@ def _answer(
 ) -> Answer | None:
     """The row's cells; obstacles are told in ``remarks``."""
     having = [run for run in group.runs if method in run.methods]
-    usable = [
-        run
-        for run in having
-        if _reached(
-            run,
-            method,
-            asked.after,
-            remarks,
-        )
-    ]
+    usable = [run for run in having if _reached(run, method, asked.after, remarks)]
     own = Group(group.settings, usable, group.mixed)
     check_once(own, method)
     others: list[Run] = []
@@ -231,22 +222,11 @@ def _counterparts(
         )
     runs = [run for run in chosen.runs if asked.against in run.methods]
     return [
-        run
-        for run in runs
-        if _reached(
-            run,
-            asked.against,
-            asked.after,
-            remarks,
-        )
+        run for run in runs if _reached(run, asked.against, asked.after, remarks)
     ]
 
 
-def _unscored(
-    runs: Sequence[Run],
-    method: str,
-    asked: Question,
-) -> str:
+def _unscored(runs: Sequence[Run], method: str, asked: Question) -> str:
     role = asked.role or runs[0].method(method).keeps
     finals = chain.from_iterable(run.finals(method) for run in runs)
     if any(role in roles(row) for row in finals):

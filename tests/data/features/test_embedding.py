@@ -1,5 +1,6 @@
 """Embedding keeps everything but the images, and lets no image into another's features."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,19 @@ def test_parts_of_the_source_are_kept(tmp_path: Path) -> None:
     torch.testing.assert_close(features.train_x, x[:20].mean(dim=3).flatten(1))
     torch.testing.assert_close(features.test_x, x[20:].mean(dim=3).flatten(1))
     assert features.class_names == ("no", "yes")
+
+
+def nowhere(shape: tuple[int, ...]) -> nn.Module:
+    """Features that are no numbers."""
+    features = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 3))
+    nn.init.constant_(features[1].weight, math.nan)
+    return features
+
+
+def test_features_that_are_not_finite_are_refused() -> None:
+    """An embedder of NaN, which nothing could be compared with, is refused."""
+    with pytest.raises(ModelError, match="not all finite"):
+        build(f"{__name__}:nowhere", (3, 4, 5))
 
 
 def test_an_embedder_that_mixes_images_is_refused() -> None:

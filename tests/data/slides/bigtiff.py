@@ -5,7 +5,7 @@ After Adobe's TIFF 6.0 and the BigTIFF layout (offsets of eight bytes).
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -47,8 +47,7 @@ def write_pyramid(path: Path, levels: Iterable[Level], tile: int) -> None:
 
 def _tiles(file: BinaryIO, tiles: Iterable[bytes]) -> tuple[list[int], list[int]]:
     known: dict[bytes, int] = {}
-    offsets: list[int] = []
-    counts: list[int] = []
+    offsets, counts = [], []
     for data in tiles:
         if data not in known:
             known[data] = file.tell()
@@ -68,7 +67,7 @@ def _array(file: BinaryIO, values: list[int]) -> int:
 
 
 def _entries(
-    level: Level, tile: int, number: int, count: int, places: list[int]
+    level: Level, tile: int, number: int, count: int, places: Sequence[int]
 ) -> list[bytes]:
     unit = 1 if level.per_cm is None else 3
     scale = int(level.per_cm or 1) | 1 << 32

@@ -108,11 +108,7 @@ def _defined(found: Judged) -> list[str]:
     return defined
 
 
-def _over_clients(
-    found: list[Judged],
-    method: str,
-    measure: str,
-) -> str:
+def _over_clients(found: list[Judged], method: str, measure: str) -> str:
     values = []
     for one in found:
         value = one.measures.get(measure)

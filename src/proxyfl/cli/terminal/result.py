@@ -129,11 +129,7 @@ def _comparison(run: Run, console: Console) -> Table:
     return first_that_fits(console, (wide, narrow))
 
 
-def _compared(
-    run: Run,
-    table: Table,
-    columns: Sequence[str],
-) -> Table:
+def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
     other = next(name for name in _SHORT if name != run.measure)
     titles = {"score": title_of(run.measure), "other": _SHORT[other]}
     for column in columns:
@@ -154,12 +150,7 @@ def _compared(
     return table
 
 
-def _cells(
-    run: Run,
-    name: str,
-    role: str,
-    other: str,
-) -> dict[str, str]:
+def _cells(run: Run, name: str, role: str, other: str) -> dict[str, str]:
     """What the row of a model says; empty if it has no score."""
     scores = _scores(run, name, role, run.measure)
     if scores is None:
@@ -178,12 +169,7 @@ def _cells(
     }
 
 
-def _scores(
-    run: Run,
-    name: str,
-    role: str,
-    measure: str,
-) -> Spread | None:
+def _scores(run: Run, name: str, role: str, measure: str) -> Spread | None:
     values = []
     for client in run.clients_of(name):
         value = run.kept(name, client, measure, role=role)
@@ -206,11 +192,7 @@ def _cost(spent: Epsilon | None, *, shared: bool) -> dict[str, str]:
     }
 
 
-def _gains(
-    run: Run,
-    scored: Sequence[str],
-    console: Console,
-) -> list[Table]:
+def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
     """The gain of each client: one table where it fits, else several with some methods each."""
     title = f"What each client gains over training alone ({title_of(run.measure)} points)"
     others = [name for name in scored if name != "alone"]

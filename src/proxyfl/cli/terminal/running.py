@@ -26,11 +26,7 @@ from proxyfl.simulation.config import Config
 from proxyfl.simulation.engines.serial import Engine
 
 
-def begin(
-    config: Config,
-    args: Namespace,
-    engine: Engine | None,
-) -> int:
+def begin(config: Config, args: Namespace, engine: Engine | None) -> int:
     """Run ``config`` in a new folder; the exit code."""
     out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
     others = _followers(args)

@@ -138,11 +138,7 @@ def _check_options(
             )
 
 
-def _try(
-    spec: str,
-    model: nn.Module,
-    shape: Shape,
-) -> int:
+def _try(spec: str, model: nn.Module, shape: Shape) -> int:
     """The number of features, once the embedder has been seen to keep images apart."""
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(3, *shape, generator=generator)
@@ -157,12 +153,16 @@ def _try(
         raise ModelError(
             f"Embedder {spec!r} gives {found} for three images, expected features (3, D)."
         )
+    if not together.isfinite().all():
+        raise ModelError(
+            f"Embedder {spec!r} gives features of three images that are not all finite."
+        )
     for image, beside in zip(images, together, strict=True):
         with torch.inference_mode():
             apart = model(image[None])[0]
         scale = float(beside.abs().max()) + 1e-12
         difference = float((apart - beside).abs().max())
-        if difference > TOLERANCE * scale:
+        if not difference <= TOLERANCE * scale:
             raise ModelError(
                 f"Embedder {spec!r} gives an image other features when other images are beside it. "
                 "Features of one record must not depend on another, or the printed epsilon is "

@@ -56,12 +56,7 @@ class Bank:
 
 
 @lru_cache(maxsize=4)
-def bank(
-    height: int,
-    width: int,
-    scales: int,
-    angles: int,
-) -> Bank:
+def bank(height: int, width: int, scales: int, angles: int) -> Bank:
     """The filters for images of ``height`` x ``width`` pixels."""
     rows = _frequencies(height)[:, None]
     columns = _frequencies(width)[None]
@@ -202,11 +197,7 @@ def _mirrored(length: int, step: int) -> Tensor:
     return torch.minimum(places, period - places)
 
 
-def _envelope(
-    spectrum: Tensor,
-    wavelet: Filter,
-    scale: int,
-) -> Tensor:
+def _envelope(spectrum: Tensor, wavelet: Filter, scale: int) -> Tensor:
     """The spectrum of |x * psi|, at every 2^j-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * wavelet.spectra[scale]
     thinned = _folded(response, 2 ** (wavelet.scale - scale))
@@ -215,11 +206,7 @@ def _envelope(
     return envelope
 
 
-def _averaged(
-    spectrum: Tensor,
-    filters: Bank,
-    scale: int,
-) -> Tensor:
+def _averaged(spectrum: Tensor, filters: Bank, scale: int) -> Tensor:
     """x * phi at every 2^J-th pixel, of a signal at every 2^scale-th."""
     response = spectrum * filters.low.spectra[scale]
     thinned = _folded(response, 2 ** (filters.low.scale - scale))
@@ -227,12 +214,7 @@ def _averaged(
     return average
 
 
-def _folded(
-    spectrum: Tensor,
-    factor: int,
-    *,
-    total: bool = False,
-) -> Tensor:
+def _folded(spectrum: Tensor, factor: int, *, total: bool = False) -> Tensor:
     """The spectrum of every ``factor``-th sample: the mean over its ``factor`` squared tiles.
     ``factor`` is a power of 2.
 
@@ -254,12 +236,7 @@ class Scattering(nn.Module):
     Each order is standardised by its own mean and deviation *in the image itself*, so that the
     orders, whose sizes differ a hundredfold, weigh alike. No other image has a part in it."""
 
-    def __init__(
-        self,
-        scales: int,
-        angles: int,
-        grid: int,
-    ) -> None:
+    def __init__(self, scales: int, angles: int, grid: int) -> None:
         super().__init__()
         self.scales = scales
         self.angles = angles

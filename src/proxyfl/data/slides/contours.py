@@ -174,12 +174,7 @@ class Area:
     holes: Sequence[Points]
     downsample: float
 
-    def rows(
-        self,
-        first: int,
-        last: int,
-        width: int,
-    ) -> Mask:
+    def rows(self, first: int, last: int, width: int) -> Mask:
         """Which pixels of some rows of the map are in the area."""
         mask: Mask = blank(bool, last - first, width)
         for points in self.inside:
@@ -189,12 +184,7 @@ class Area:
         return mask
 
 
-def _fill(
-    mask: Mask,
-    first: int,
-    points: Points,
-    value: bool,
-) -> None:
+def _fill(mask: Mask, first: int, points: Points, value: bool) -> None:
     """Set what a polygon covers of the rows from ``first``."""
     heights = points[:, 1]
     highest = math.floor(heights.min())
@@ -219,11 +209,7 @@ def _crossings(points: Points, height: float) -> Points:
     return crossings
 
 
-def _fill_row(
-    row: Mask,
-    crossings: Points,
-    value: bool,
-) -> None:
+def _fill_row(row: Mask, crossings: Points, value: bool) -> None:
     """Set the pixels whose centres lie between the first and second crossing, and so on."""
     first_centres = np.ceil(crossings - 0.5)
     edges = first_centres.astype(int).clip(0)

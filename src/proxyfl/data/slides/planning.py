@@ -252,8 +252,8 @@ def _on_grid(
     if not len(every_corner):
         faults.found(
             "blank",
-            f"{source.path}: {width} x {height} pixels, no patch of {side:.0f} x "
-            f"{side:.0f} of which is tissue with a label",
+            f"{source.path}: {width} x {height} pixels, of which no patch of {side:.0f} x "
+            f"{side:.0f} is tissue with a label",
         )
     return Candidates(source, every_corner, np.concatenate(labels))
 
@@ -282,11 +282,7 @@ Spans = tuple[Whole, Whole]
 """The first column of each patch in a map, and the one after its last."""
 
 
-def _spans(
-    lefts: Points,
-    across: int,
-    width: int,
-) -> Spans:
+def _spans(lefts: Points, across: int, width: int) -> Spans:
     first = lefts.astype(np.int64)
     last = np.minimum(first + across, width)
     return first, last

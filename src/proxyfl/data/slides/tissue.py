@@ -47,11 +47,7 @@ def map_downsample(size: tuple[int, int], patch: float) -> float:
     return min(wanted, coarsest)
 
 
-def tissue_map(
-    slide: Slide,
-    downsample: float,
-    faults: Faults,
-) -> TissueMap:
+def tissue_map(slide: Slide, downsample: float, faults: Faults) -> TissueMap:
     """Find the tissue of ``slide`` at ``downsample``. A damaged block, if such are skipped, has
     none."""
     full_width, full_height = slide.size

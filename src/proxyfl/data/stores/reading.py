@@ -82,12 +82,7 @@ class Stored:
         """The number of examples up to and with each shard."""
         return np.cumsum([shard.examples for shard in self.shards], dtype=np.int64)
 
-    def _read(
-        self,
-        number: int,
-        row: int,
-        into: npt.NDArray[Any],
-    ) -> None:
+    def _read(self, number: int, row: int, into: npt.NDArray[Any]) -> None:
         shard = self.shards[number]
         path = self.folder / shard.file
         size = self.content.row_bytes
@@ -240,11 +235,7 @@ def _numbered(
     return torch.from_numpy(numbers.astype(np.int64)), tuple(map(str, names))
 
 
-def _rows_of(
-    path: Path,
-    entries: Sequence[Entry],
-    part: str,
-) -> Tensor:
+def _rows_of(path: Path, entries: Sequence[Entry], part: str) -> Tensor:
     rows = [i for i, entry in enumerate(entries) if entry.part == part]
     strange = {entry.part for entry in entries} - set(PARTS)
     if strange or not rows:

@@ -103,11 +103,7 @@ def _look(seen: dict[str, Seen], part: Part) -> None:
         seen.setdefault(name, Seen()).add(texts, part.decimal)
 
 
-def _top(
-    path: Path,
-    site: str | None,
-    person: str | None,
-) -> str:
+def _top(path: Path, site: str | None, person: str | None) -> str:
     lines = [f"name = {toml_value(path.stem)}"]
     if site is not None:
         lines.append(f"site = {toml_value(site)}")
@@ -120,11 +116,7 @@ def _top(
     return "\n".join(lines) + "\n"
 
 
-def _label(
-    label: str | None,
-    seen: dict[str, Seen],
-    from_data: bool,
-) -> str:
+def _label(label: str | None, seen: dict[str, Seen], from_data: bool) -> str:
     lines = ["[label]", f"column = {toml_value(label or '?')}"]
     texts = sorted(seen[label].texts) if label is not None else []
     lowered = {text.lower() for text in texts}

@@ -53,11 +53,7 @@ def limits(column: Column) -> tuple[float, float]:
     return least, high + margin
 
 
-def advice(
-    values: Floats,
-    impossible: Mask,
-    column: Column,
-) -> str:
+def advice(values: Floats, impossible: Mask, column: Column) -> str:
     """By which factor the first impossible value is off, if that explains it."""
     if not impossible.any():
         return ""

@@ -32,12 +32,7 @@ class NamedRows:
     notes: Sequence[str]
 
 
-def by_schema(
-    path: Path,
-    text: str,
-    *,
-    ids: str | None = None,
-) -> NamedRows:
+def by_schema(path: Path, text: str, *, ids: str | None = None) -> NamedRows:
     """The rows of ``path``, encoded by the schema in ``text``; label, site and person need not be
     there.
 
@@ -100,11 +95,7 @@ def by_name(
     return NamedRows(torch.from_numpy(values), list(map(str, rows)), ())
 
 
-def _check_ids(
-    path: Path,
-    ids: str | None,
-    header: Sequence[str],
-) -> None:
+def _check_ids(path: Path, ids: str | None, header: Sequence[str]) -> None:
     if ids is not None and ids not in header:
         raise DataError(
             f"{path}: no column {ids!r} for the ids. Its columns: {', '.join(header)}."

@@ -246,11 +246,7 @@ def to_toml(schema: Schema) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _block(
-    title: str,
-    table: Any,
-    skip: tuple[str, ...] = (),
-) -> str:
+def _block(title: str, table: Any, skip: tuple[str, ...] = ()) -> str:
     lines = [title] if title else []
     for item in dataclasses.fields(table):
         value = getattr(table, item.name)

@@ -73,13 +73,7 @@ def choose(
     seed: int = 0,
 ) -> Home:
     """The model to keep: ``alone`` without a proxy, otherwise by the rule of the module."""
-    at_hand = _Local.of(
-        examples,
-        classes,
-        received,
-        balance,
-        seed,
-    )
+    at_hand = _Local.of(examples, classes, received, balance, seed)
     judged = [(_alone(each, at_hand), each) for each in candidates(spec)]
     alone, own = min(judged, key=lambda pair: pair[0].loss)
     if received is None:
@@ -175,13 +169,7 @@ class _Local:
         if self.balance.weights:
             weights = np.array(self.balance.weights)[y]
         if isinstance(fit, Candidate):
-            return fit.fit(
-                x,
-                y,
-                self.classes,
-                weights,
-                self.seed,
-            )
+            return fit.fit(x, y, self.classes, weights, self.seed)
         offset = self.proxy[rows] + self.shift
         return softmax_fit(
             x,
@@ -265,12 +253,7 @@ def _losses(logits: Array, y: Labels) -> Array:
     start[0] = 1.0
     limits: list[tuple[float | None, None]] = [(None, None)] * len(start)
     limits[0] = (0.0, None)
-    found = optimize.minimize(
-        mean,
-        start,
-        method="L-BFGS-B",
-        bounds=limits,
-    )
+    found = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
     return losses(found.x)
 
 

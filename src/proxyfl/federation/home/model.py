@@ -51,12 +51,7 @@ class Home(nn.Module):
         own: Tensor = self.own(x.flatten(1)) - self.shift
         if self.received is None:
             return own * own_weight
-        return combined(
-            own,
-            self._received(x),
-            own_weight,
-            proxy_weight,
-        )
+        return combined(own, self._received(x), own_weight, proxy_weight)
 
     def about(self) -> dict[str, Any]:
         """What a file must say of it beside the tensors; see ``rebuilt``."""
@@ -88,13 +83,7 @@ def rebuilt(
         proxy.load_state_dict(below(tensors, "received."))
         received = proxy
     weights = (own_weight, proxy_weight)
-    return Home(
-        about["name"],
-        own,
-        received,
-        weights,
-        tensors["shift"],
-    )
+    return Home(about["name"], own, received, weights, tensors["shift"])
 
 
 def combined(

@@ -72,11 +72,7 @@ def _step_range(noise: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def epsilon(
-    parts: tuple[Part, ...],
-    delta: float,
-    interval: float,
-) -> float:
+def epsilon(parts: tuple[Part, ...], delta: float, interval: float) -> float:
     """The smallest epsilon at ``delta`` that the composed distributions prove; infinite if they
     prove none.
 

@@ -37,11 +37,7 @@ MadeUp = Callable[[int, float], Tensor]
 """(number of examples, scale) -> inputs"""
 
 
-def disagreement(
-    model: nn.Module,
-    way: Way,
-    made_up: MadeUp,
-) -> str | None:
+def disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
     """In what ``way`` differs from the model alone; None if in nothing.
 
     If it does in the model's own precision, float64 decides, where the model can be run so. A deep
@@ -78,11 +74,7 @@ def _alternating(made_up: MadeUp, n: int) -> Tensor:
     return x
 
 
-def _compare(
-    clipper: Clipper,
-    x: Tensor,
-    tolerance: float,
-) -> str | None:
+def _compare(clipper: Clipper, x: Tensor, tolerance: float) -> str | None:
     """Each example alone, beside the batches of its first two and of all."""
     state = State(clipper.model)
     norms: list[float] = []
@@ -247,11 +239,7 @@ def outputs(model: nn.Module, x: Tensor) -> dict[tuple[str, str], list[Tensor]]:
     seen: dict[tuple[str, str], list[Tensor]] = {}
 
     def note(path: str, kind: str) -> Any:
-        def hook(
-            _module: nn.Module,
-            _inputs: Any,
-            output: Any,
-        ) -> None:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             if _has_rows(output, len(x)):
                 value = output.detach().clone()
                 seen.setdefault((path, kind), []).append(value.double())

@@ -245,13 +245,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch le
         self._nodes[id(tensor)] = node
         self._alive.append(tensor)
 
-    def _bind_output(
-        self,
-        node: Node,
-        output: Any,
-        *,
-        fixed: bool,
-    ) -> None:
+    def _bind_output(self, node: Node, output: Any, *, fixed: bool) -> None:
         if isinstance(output, Tensor):
             self._bind(output, node)
             several = [output]

@@ -106,11 +106,7 @@ def _shape(few: Any, more: Any) -> tuple[int | Times | None, ...] | None:
     return tuple(_number(a, b) for a, b in zip(few.shape, more.shape, strict=True))
 
 
-def _constant(
-    few: Recording,
-    more: Recording,
-    name: str,
-) -> Tensor:
+def _constant(few: Recording, more: Recording, name: str) -> Tensor:
     one = few.constants[name]
     other = more.constants[name]
     if one.shape != other.shape or not torch.equal(one, other):
@@ -120,11 +116,7 @@ def _constant(
     return one
 
 
-def _merge(
-    node: Node,
-    other: Node,
-    pairs: dict[Node, Node],
-) -> Traced:
+def _merge(node: Node, other: Node, pairs: dict[Node, Node]) -> Traced:
     inputs = _by_name(node)
     others = _by_name(other)
     few, layout = pytree.tree_flatten(inputs)
@@ -168,12 +160,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _same(
-    few: Any,
-    more: Any,
-    pairs: dict[Node, Node],
-    node: Node,
-) -> Any:
+def _same(few: Any, more: Any, pairs: dict[Node, Node], node: Node) -> Any:
     if isinstance(few, Node):
         if pairs.get(few) is not more:
             raise Untraceable("the operations depend on the number of examples")

@@ -186,11 +186,7 @@ _tried: set[Hashable] = set()
 trial; each of them is recorded and proven by itself."""
 
 
-def _disagreement(
-    model: nn.Module,
-    way: Way,
-    made_up: MadeUp,
-) -> str | None:
+def _disagreement(model: nn.Module, way: Way, made_up: MadeUp) -> str | None:
     if not isinstance(way, OnePass):
         return disagreement(model, way, made_up)
     weights = [*model.parameters(), *model.buffers()]

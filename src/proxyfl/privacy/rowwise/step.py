@@ -124,11 +124,7 @@ def describe(node: Node) -> str:
     return f"{base_name(node)[0]} ({node.name})"
 
 
-def aligned(
-    step: Step,
-    nodes: list[Node],
-    rank: int,
-) -> Rows:
+def aligned(step: Step, nodes: list[Node], rank: int) -> Rows:
     found: set[Rows] = set()
     for node in nodes:
         rows = step.axes[node]

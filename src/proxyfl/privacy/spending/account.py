@@ -168,13 +168,7 @@ class Account:
         sharing = self.sharing(dataset, [entry.dataset for entry in real])
         return [entry for entry in real if entry.dataset in sharing]
 
-    def page(
-        self,
-        ids: Ids,
-        ledger: Ledger,
-        *,
-        study: str,
-    ) -> "LedgerPage":
+    def page(self, ids: Ids, ledger: Ledger, *, study: str) -> "LedgerPage":
         """The page of ``ledger``, which is about the records with these ids.
 
         A real ledger's charges that the account does not have yet are entered."""

@@ -149,11 +149,7 @@ def _standing(
     return Standing(account, dataset, tuple(counted), tuple(own))
 
 
-def _composed(
-    entries: Sequence[Entry],
-    delta: float,
-    unit: Unit,
-) -> Epsilon:
+def _composed(entries: Sequence[Entry], delta: float, unit: Unit) -> Epsilon:
     """The cost of the entries together; kind and relation are the weakest among theirs."""
     segments = [entry.charge.segment for entry in entries]
     return accounting.epsilon(segments, delta, *weakest(entries), unit)

@@ -39,11 +39,7 @@ class Geometry:
         return padded.as_strided(sizes, strides)
 
 
-def term(
-    inputs: Mapping[str, Any],
-    images: Tensor,
-    g: Tensor,
-) -> Term:
+def term(inputs: Mapping[str, Any], images: Tensor, g: Tensor) -> Term:
     """The gradients of ``inputs["weight"]``; ``inputs`` are all that the operation was given.
 
     ``images`` is (n * m, channels, ...) and ``g`` (n, m, p, *out): m images per example."""

@@ -237,11 +237,7 @@ class Product:
         scaled = self.g * by_example(c, self.g)
         gradients = scaled.flatten(0, 1).T
         inputs = self.a.flatten(0, 1)
-        torch.mm(
-            gradients.to(out.dtype),
-            inputs.to(out.dtype),
-            out=out,
-        )
+        torch.mm(gradients.to(out.dtype), inputs.to(out.dtype), out=out)
 
     def _add_pieces(self, c: Tensor, out: Tensor) -> None:
         """The same pieces whose norms were taken, formed again."""

@@ -144,12 +144,7 @@ class _Job:
             raise self._stalled(rank, "reported nothing", timeout)
         return RoundReport.from_dict(json.loads(text))
 
-    def _stalled(
-        self,
-        rank: int,
-        what: str,
-        seconds: float,
-    ) -> WorkerDied:
+    def _stalled(self, rank: int, what: str, seconds: float) -> WorkerDied:
         return WorkerDied(
             f"{self.ranks.describe(rank)} stalled: it {what} for {seconds:g} s. "
             "If a round takes that long, raise exchange.timeout."

@@ -121,11 +121,7 @@ def _rounds(
                 worker.process.join()
 
 
-def _own(
-    clients: int,
-    number: int,
-    workers: int,
-) -> list[int]:
+def _own(clients: int, number: int, workers: int) -> list[int]:
     """The clients of worker ``number``: every ``workers``-th."""
     return list(range(number, clients, workers))
 
@@ -153,11 +149,7 @@ def _merged(
             yield merged(parts)
 
 
-def _next(
-    worker: _Worker,
-    team: list[_Worker],
-    where: str,
-) -> Any:
+def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:
     """The worker's next message. Raises at once if any worker of the team has failed: the others
     may wait for it."""
     while True:

@@ -126,11 +126,7 @@ def rounds_of(
     yield RoundReport(name, config.rounds, ended=True)
 
 
-def _is_due(
-    round: int,
-    every: int,
-    config: Config,
-) -> bool:
+def _is_due(round: int, every: int, config: Config) -> bool:
     """True in every n-th round, and in the last."""
     return (round + 1) % every == 0 or round == config.rounds - 1
 

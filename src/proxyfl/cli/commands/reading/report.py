@@ -53,11 +53,7 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _told(
-    runs: Sequence[Run],
-    out: Path,
-    size: int,
-) -> Document:
+def _told(runs: Sequence[Run], out: Path, size: int) -> Document:
     """The page's path and its answers: per run, and per group of runs that are pooled."""
     said = []
     for one in runs:
@@ -95,11 +91,7 @@ def _made(
     runs = []
     # Writing takes about as long as reading, however many runs there are.
     saying = f"Reading and drawing {len(paths)} runs"
-    with spinner(
-        saying,
-        total=2 * len(paths),
-        quiet=quiet,
-    ) as done:
+    with spinner(saying, total=2 * len(paths), quiet=quiet) as done:
         for path in paths:
             runs.append(read(path))
             done(1)

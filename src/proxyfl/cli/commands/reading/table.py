@@ -164,11 +164,7 @@ def _value(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _spread(
-    mean: float,
-    std: float | None,
-    form: str = ".3f",
-) -> str:
+def _spread(mean: float, std: float | None, form: str = ".3f") -> str:
     if std is None:
         return f"{mean:{form}}"
     return f"{mean:{form}} ± {std:{form.lstrip('+')}}"

@@ -37,11 +37,7 @@ OPTIONS = (
 
 def execute(args: argparse.Namespace) -> int:
     """Serve until interrupted, or until the run is over if asked to."""
-    with LiveServer(
-        args.folder,
-        host=args.host,
-        port=args.port,
-    ) as server:
+    with LiveServer(args.folder, host=args.host, port=args.port) as server:
         if args.json:
             print_json({"url": server.url, "run": str(args.folder)}, indent=None)
         else:
