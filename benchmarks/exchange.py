@@ -76,6 +76,8 @@ class Side:
         self.books.start()
         self.mixer = Mixer(self.roster, name, Proxy("resnet18", size))
         self.exchange = Exchange(self.books, self.mixer.check)
+        self.exchange.manifest = agreed.digest
+        self.exchange.accepted = self.roster.acceptance
         log = AuditLog(folder / name / "audit.jsonl")
         self.service = Service(self.identity, self.roster, self.exchange, log)
 
