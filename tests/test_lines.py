@@ -1,6 +1,8 @@
 """Lines that breathe, as a test: short lines, flat expressions, small modules, small rooms."""
 
 import ast
+import io
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 WIDTH = 100
 MODULE = 400
 ROOM = 12
+TOKENS = 7.5
 
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -96,6 +99,41 @@ def test_lines_breathe(path: Path, rule: str) -> None:
     broken = list(RULES[rule](path.read_text(encoding="utf-8")))
     if name not in NOT_YET.get(rule, ()):
         assert not broken, f"{name}, lines {broken}: {rule}"
+
+
+NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def code_lines(text: str) -> list[int]:
+    """The line of each token of the code; docstrings and comments are none."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            documented |= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    found = []
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        line = token.start[0]
+        if token.type not in NO_CODE and line not in documented:
+            found.append(line)
+    return found
+
+
+def test_lines_hold_few_tokens() -> None:
+    """A line of code has at most 7.5 tokens on average."""
+    tokens = 0
+    lines = 0
+    for path in FILES:
+        found = code_lines(path.read_text(encoding="utf-8"))
+        tokens += len(found)
+        lines += len(set(found))
+    assert tokens / lines <= TOKENS
 
 
 def test_rooms_are_small() -> None:
