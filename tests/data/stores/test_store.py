@@ -196,7 +196,7 @@ def write_text_only(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """A store whose scratch files are not removed, so that the first to be is the journal."""
 
     @contextmanager
-    def whole(path: Path) -> Iterator[Path]:
+    def whole(path: Path, **_how: bool) -> Iterator[Path]:
         scratch = path.with_name(f".{path.name}.new")
         yield scratch
         scratch.replace(path)
