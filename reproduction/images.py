@@ -18,6 +18,7 @@ from reproduction.series import (
     ALONE,
     AVGPUSH,
     FEDAVG,
+    FEDAVG_TRAINED,
     FML,
     FML_PROXY,
     MODELS,
@@ -40,6 +41,15 @@ KVASIR_CLASSES = 8
 SHARE = 0.5
 """A hub's model learns little if it gains less than this part of what its decentralized counterpart
 gains over chance."""
+FML_TRAINED = Model("FML proxy before the exchange", "fml", "proxy")
+COUNTERPARTS = (
+    (FEDAVG, AVGPUSH, True),
+    (FML_PROXY, PROXYFL_PROXY, True),
+    (FEDAVG_TRAINED, AVGPUSH, False),
+    (FML_TRAINED, PROXYFL_PROXY, False),
+)
+"""A hub's model, its decentralized counterpart, and whether it is scored as it leaves the hub,
+which is what counts; before the exchange it is as somebody's data have skewed it."""
 IN_THE_TABLE = tuple(model for model in OF_THE_PAPER if model is not FML_PROXY)
 """The paper's table of histopathology has FML's private models, not its proxy."""
 ABOVE = "higher mean at the end; beside it, after how many of the scored rounds"
@@ -245,8 +255,8 @@ def little(results: Results) -> Statement:
     for part in parts(results):
         if not part.study.startswith("kvasir"):
             continue
-        counts = part.study in ENDOSCOPY and not part.is_early
-        for hub, counterpart in ((FEDAVG, AVGPUSH), (FML_PROXY, PROXYFL_PROXY)):
+        about = part.study in ENDOSCOPY and not part.is_early
+        for hub, counterpart, scored_at_hub in COUNTERPARTS:
             gained = part.gains(hub)
             half = {
                 key: SHARE * gain for key, gain in part.gains(counterpart).items()
@@ -254,6 +264,7 @@ def little(results: Results) -> Statement:
             if not gained or not half:
                 continue
             against = f"{hub.name} against half of {counterpart.name}"
+            counts = about and scored_at_hub
             rows.append(
                 difference(part.name, against, gained, half, lower, counts=counts)
             )
@@ -359,7 +370,9 @@ def verdicts(results: Results) -> str:
         statement = make(results)
         for part in parts(results):
             own = [row for row in statement.rows if row.where == part.name]
-            met = [row.met for row in own if row.against != ALONE.name]
+            counting = [row for row in own if row.counts]
+            others = [row for row in own if row.against != ALONE.name]
+            met = [row.met for row in counting or others]
             if part.study in studies and met:
                 verdict = replace(statement, rows=own).verdict
                 if part.is_early:

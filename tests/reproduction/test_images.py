@@ -65,6 +65,7 @@ def test_verdicts_follow_from_the_rules(
     ProxyFL is above FML with the higher mean."""
     found = results(tmp_path, kvasir(proxyfl, fml, hub))
     assert images.little(found).verdict == little
+    assert images.little(found).count.endswith(" of 2")
     assert images.above_fml(found).verdict == above
 
 
