@@ -196,6 +196,18 @@ def test_an_interrupted_run_leaves_readable_records(tmp_path: Path) -> None:
     assert set(summary["methods"]) == {"alone", "proxyfl"}
 
 
+def test_a_summary_before_the_first_scores_says_what_was_spent(
+    tmp_path: Path,
+) -> None:
+    """Cut off before anybody was scored: each client's last round, not its first."""
+    config = tiny(methods=["proxyfl"], rounds=4, evaluate_every=4)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, out=tmp_path / "run", dataset=DIGITS, callbacks=[Stop(after=3)])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    found = summary["methods"]["proxyfl"]["clients"]
+    assert [row["round"] for row in found] == [2, 2]
+
+
 def test_interrupted_before_its_first_checkpoint(tmp_path: Path) -> None:
     """A run that was cut off before a method's first checkpoint is resumed like any other."""
     config = tiny(rounds=3, checkpoint_every=3)

@@ -288,7 +288,8 @@ class _Recorder:
         own = [row for row in self.rows if row["method"] == name]
         final: dict[int, Row] = {}
         for row in own:
-            if row["client"] not in final or roles(row):
+            # the last one that was scored; of a client that never was, the last
+            if roles(row) or not roles(final.get(row["client"], {})):
                 final[row["client"]] = row
         clients = []
         for client, row in sorted(final.items()):
