@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,39 +33,71 @@ from proxyfl.seeds import Seeded
 from proxyfl.simulation import config
 from proxyfl.simulation import run as runner
 
-BATCH, EXAMPLES, CLASSES = 250, 1000, 10
+EXAMPLES, CLASSES = 1000, 10
 Step = Callable[[], object]
 
 
+class Case(NamedTuple):
+    """A model, the shape of what it is shown, and how many at a time."""
+
+    model: str
+    shape: tuple[int, ...]
+    batch: int = 250
+
+    def build(self) -> nn.Module:
+        """The model, with the same first weights each time."""
+        return models.build(self.model, shape=self.shape, classes=CLASSES, seed=0)
+
+    def examples(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """That many made-up examples and their classes."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(count, *self.shape, generator=generator)
+        y = torch.randint(CLASSES, (count,), generator=generator)
+        return x, y
+
+
+MLP = Case("mlp", (1, 28, 28))
+KVASIR = Case("vgg", (3, 80, 100), 128)
+BREAKHIS = Case("resnet18", (3, 64, 96), 32)
+"""The paper's models for medical images, as docs/medical.md runs them."""
+WITH_DP = (
+    MLP,
+    Case("lenet5", (1, 28, 28)),
+    Case("cnn1", (1, 28, 28)),
+    Case("cnn2", (1, 28, 28)),
+    KVASIR,
+    BREAKHIS,
+)
+WITHOUT_DP = (
+    Case("lenet5", (1, 28, 28)),
+    Case("cnn2", (3, 32, 32)),
+    KVASIR,
+    BREAKHIS,
+)
+
+
 def contenders(
-    name: str, shape: tuple[int, ...], *, opacus: bool, only: str | None = None
+    case: Case, *, opacus: bool, only: str | None = None
 ) -> dict[str, Step]:
-    """One training step of model ``name`` by each way: plain, ours, Opacus's default and its ghost
-    clipping."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(EXAMPLES, *shape, generator=generator)
-    y = torch.randint(CLASSES, (EXAMPLES,), generator=generator)
+    """One training step by each way: plain, ours, Opacus's default and its ghost clipping."""
+    x, y = case.examples(EXAMPLES)
     # views: every way keeps all of the client's data in memory, as ours must
     batch = (
-        x[:BATCH],
-        y[:BATCH],
+        x[: case.batch],
+        y[: case.batch],
     )
     ways: dict[str, Callable[[nn.Module], Step]] = {
         "plain": lambda model: _plain(model, *batch),
-        "ours": lambda model: _ours(model, x, y),
+        "ours": lambda model: _ours(model, x, y, case.batch),
     }
     if opacus:
         ways["Opacus"] = lambda model: _opacus(model, *batch, "hooks")
         ways["Opacus ghost"] = lambda model: _opacus(model, *batch, "ghost")
     return {
-        label: way(_model(name, shape))
+        label: way(case.build())
         for label, way in ways.items()
         if only in (None, label)
     }
-
-
-def _model(name: str, shape: tuple[int, ...]) -> nn.Module:
-    return models.build(name, shape=shape, classes=CLASSES, seed=0)
 
 
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
@@ -83,14 +115,14 @@ def _plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
     return step
 
 
-def _ours(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
-    """All of it: the ledger, Poisson sampling of about BATCH examples, clipping, noise, Adam."""
+def _ours(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Step:
+    """All of it: the ledger, Poisson sampling of about a batch, clipping, noise, Adam."""
     trainer = DPSGD(
         model,
         _adam(model),
         InMemory(x, y),
         classes=CLASSES,
-        batch_size=BATCH,
+        batch_size=batch,
         clip_norm=1.0,
         noise_multiplier=1.0,
         teacher_weight=0.0,
@@ -106,7 +138,7 @@ def _opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> St
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
-    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
+    loader = DataLoader(TensorDataset(x, y), batch_size=len(x))
     made: Any = PrivacyEngine().make_private(
         module=model,
         optimizer=_adam(model),
@@ -128,21 +160,15 @@ def _opacus(model: nn.Module, x: torch.Tensor, y: torch.Tensor, mode: str) -> St
     return step
 
 
-def private_steps(name: str, shape: tuple[int, ...]) -> dict[str, Step]:
+def private_steps(case: Case) -> dict[str, Step]:
     """One step without DP in torch's default layout, channels last as private models are laid out,
     and in bfloat16."""
-    generator = torch.Generator().manual_seed(0)
-    x, y = (
-        torch.randn(BATCH, *shape, generator=generator),
-        torch.randint(CLASSES, (BATCH,), generator=generator),
-    )
+    x, y = case.examples(case.batch)
     last: Any = {"memory_format": torch.channels_last}
     return {
-        "default": _plain(_model(name, shape), x, y),
-        "channels last": _plain(_model(name, shape).to(**last), x, y),
-        "bfloat16": _plain(
-            computing_in("bfloat16", _model(name, shape).to(**last)), x, y
-        ),
+        "default": _plain(case.build(), x, y),
+        "channels last": _plain(case.build().to(**last), x, y),
+        "bfloat16": _plain(computing_in("bfloat16", case.build().to(**last)), x, y),
     }
 
 
@@ -238,7 +264,7 @@ def main() -> None:
     results: dict[str, Any] = {
         "milliseconds": {},
         "threads": 1,
-        "batch": BATCH,
+        "batch": {case.model: case.batch for case in WITH_DP},
         "torch": torch.__version__,
     }
     table = Table(
@@ -250,16 +276,9 @@ def main() -> None:
         "ghost / ours",
         title="One DP step (ms)",
     )
-    for name, shape in (
-        ("mlp", (1, 28, 28)),
-        ("lenet5", (1, 28, 28)),
-        ("cnn1", (1, 28, 28)),
-        ("cnn2", (1, 28, 28)),
-    ):
-        times = measure(
-            contenders(name, shape, opacus=name == "mlp"), seconds=args.seconds
-        )
-        results["milliseconds"][name] = times
+    for case in WITH_DP:
+        times = measure(contenders(case, opacus=case is MLP), seconds=args.seconds)
+        results["milliseconds"][case.model] = times
         ratios = [
             f"{times[o] / times['ours']:.1f}" if o in times else ""
             for o in ("Opacus", "Opacus ghost")
@@ -269,7 +288,7 @@ def main() -> None:
             f"{times['ours']:.2f}",
             f"{times['ours'] / times['plain']:.2f}",
         )
-        table.add_row(name, *row, *ratios)
+        table.add_row(case.model, *row, *ratios)
     results["private_milliseconds"] = {}
     private = Table(
         "model",
@@ -279,19 +298,17 @@ def main() -> None:
         "bfloat16 / default",
         title="A step without DP (ms)",
     )
-    for name, shape in (("lenet5", (1, 28, 28)), ("cnn2", (3, 32, 32))):
-        times = measure(private_steps(name, shape), seconds=args.seconds)
-        results["private_milliseconds"][name] = times
+    for case in WITHOUT_DP:
+        times = measure(private_steps(case), seconds=args.seconds)
+        results["private_milliseconds"][case.model] = times
         ratio = times["bfloat16"] / times["default"]
         private.add_row(
-            name, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}"
+            case.model, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}"
         )
     memory = {}
     for way in ("plain", "ours", "Opacus", "Opacus ghost"):
-        step = contenders(
-            "mlp", (1, 28, 28), opacus=way.startswith("Opacus"), only=way
-        )[way]
-        memory[way] = peak_memory(step)
+        steps = contenders(MLP, opacus=way.startswith("Opacus"), only=way)
+        memory[way] = peak_memory(steps[way])
     results["peak_memory_bytes"] = memory
     results["paper_round_seconds"] = paper_round(6)
     Console().print(table, private)
