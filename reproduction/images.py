@@ -35,8 +35,6 @@ ENDOSCOPY = ("kvasir",)
 HISTOPATHOLOGY = ("histopathology", "slides")
 """The studies that the paper's statements are about; comparisons in others are shown and do not
 count."""
-ENOUGH = 0.5
-"""The share of its rounds that a study must have done before a statement is judged by it."""
 KVASIR_CLASSES = 8
 SHARE = 0.5
 """A hub's model learns little if it gains less than this part of what its decentralized counterpart
@@ -119,7 +117,7 @@ class Part:
     @property
     def is_early(self) -> bool:
         """True if too few rounds were done to judge anything by them."""
-        return self.last_round < ENOUGH * self.record.rounds
+        return self.record.is_early(self.last_round)
 
     def group(self, model: Model) -> Group | None:
         """The model's scores, if it was run."""

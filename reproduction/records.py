@@ -18,6 +18,8 @@ from proxyfl.sweeps import file as sweep
 
 MEASURES = ("accuracy", "macro_accuracy", "auroc", "own_auroc")
 FORMAT = 1
+ENOUGH = 0.5
+"""The share of its rounds that an experiment must have done before a statement is judged by it."""
 
 _LOCAL = (
     "data.directory",
@@ -116,6 +118,10 @@ class Record:
     def last_round(self) -> int:
         """The last number of rounds after which every method was scored."""
         return max(set.intersection(*(set(g.rounds) for g in self.groups)))
+
+    def is_early(self, done: int) -> bool:
+        """True if ``done`` rounds are too few to judge anything by them."""
+        return done < ENOUGH * self.rounds
 
 
 def condense(

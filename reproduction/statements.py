@@ -2,8 +2,9 @@
 
 A statement is a list of comparisons, each with a rule that it meets or not. The verdict follows
 from them alone: all meet it, some do, none does. Comparisons with ``alone``, which the paper does
-not have, are shown and do not count; nor do comparisons with FedAvg's model as it leaves the hub
-where the paper's code scores it before the exchange."""
+not have, are shown and do not count; nor do those of a benchmark that did less than half of its
+rounds, nor comparisons with FedAvg's model as it leaves the hub where the paper's code scores it
+before the exchange."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -298,7 +299,8 @@ def _row(
     *,
     counts: bool = True,
 ) -> Row:
-    a, b = (scores(record, model, record.last_round) for model in (ours, theirs))
+    last = record.last_round
+    a, b = (scores(record, model, last) for model in (ours, theirs))
     seen = compare(a, b, ours_pooled=ours.pooled, theirs_pooled=theirs.pooled)
     against = (
         theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
@@ -310,7 +312,7 @@ def _row(
         spread(b.values()).mean,
         seen,
         rule(seen),
-        counts,
+        counts and not record.is_early(last),
     )
 
 

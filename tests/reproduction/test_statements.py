@@ -1,5 +1,6 @@
 """Statements: the verdict follows from the comparisons, and those from the scores."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,20 @@ def test_a_dataset_on_which_it_fails_makes_it_partly(tmp_path: Path) -> None:
         )
         == "does not hold here"
     )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"), [(20, "holds partly"), (21, "holds")]
+)
+def test_a_benchmark_of_less_than_half_its_rounds_does_not_count(
+    wanted: int, expected: str, tmp_path: Path
+) -> None:
+    """Ten rounds of twenty are judged, ten of twenty-one are shown only."""
+    good = benchmark("mnist", AvgPush=0.6)
+    bad = replace(
+        benchmark("cifar10", FedAvg_before_the_exchange=0.6), rounds=wanted
+    )
+    assert verdict(results(tmp_path, good, bad), "avgpush") == expected
 
 
 def both_mlp(**better: float) -> Record:
