@@ -12,6 +12,7 @@ from proxyfl.cli.terminal.spinner import duration as in_words
 from proxyfl.errors import ProxyFLError
 from proxyfl.simulation import division
 from proxyfl.sweeps import file as sweep
+from proxyfl.sweeps.pool import is_done
 from reproduction import (
     catalogue,
     duration,
@@ -86,6 +87,8 @@ def _parser() -> argparse.ArgumentParser:
             help="keep the seeds and settings that are recorded and were not run here",
         )
         command.set_defaults(do=do)
+        if name == "run":
+            _add_how_far(command)
     draw = commands.add_parser(
         "figures", help="draw every figure from the recorded results"
     )
@@ -112,26 +115,46 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_how_far(command: argparse.ArgumentParser) -> None:
+    """What a study that takes days is divided by."""
+    command.add_argument(
+        "--until",
+        type=int,
+        metavar="ROUNDS",
+        help="stop each run there; the same line with more, or without, continues",
+    )
+    command.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE[,VALUE]",
+        help="the runs with this setting, such as seed=0; may be repeated",
+    )
+
+
 def _run(args: argparse.Namespace) -> int:
     experiment, out = catalogue.experiment(args.experiment), _out(args)
-    runs = sweep.plan(experiment.file, out, quick=args.quick)
+    planned = sweep.plan(experiment.file, out, quick=args.quick)
+    runs = sweep.only(planned, args.only)
     # if the data are not there, say so now and once
     division.load_data(runs[0].config)
-    _say_how_long(experiment, runs, quick=args.quick)
-    quick = ["--quick"] if args.quick else []
-    code = sweep_command.execute(
-        command_line("sweep").parse_args(
-            ["sweep", str(experiment.file), "--out", str(out), *quick]
-        )
-    )
-    return code or _record(args)
+    _say_how_long(experiment, runs, quick=args.quick, until=args.until)
+    line = ["sweep", str(experiment.file), "--out", str(out)]
+    given = command_line("sweep").parse_args(line)
+    for name in ("quick", "until", "only"):
+        setattr(given, name, getattr(args, name))
+    return sweep_command.execute(given) or _record(args)
 
 
 def _say_how_long(
-    experiment: Experiment, runs: list[sweep.Point], *, quick: bool
+    experiment: Experiment,
+    runs: list[sweep.Point],
+    *,
+    quick: bool,
+    until: int | None,
 ) -> None:
     parallel = physical_cores()
-    todo = sum(sweep.state(run.folder) != "finished" for run in runs)
+    todo = sum(not is_done(run, until) for run in runs)
     if quick:
         left: float | None = duration.START_SECONDS * -(-todo // parallel)
     else:
@@ -139,7 +162,11 @@ def _say_how_long(
             records.read(experiment.record) if experiment.record.is_file() else None
         )
         left = duration.seconds_left(
-            runs, there, parallel=parallel, here=duration.yardstick()
+            runs,
+            there,
+            parallel=parallel,
+            here=duration.yardstick(),
+            until=until,
         )
     long = (
         "nobody has recorded how long these take"

@@ -14,6 +14,7 @@ from proxyfl._machine import keep_freed_memory
 from proxyfl.losses import blended_targets, cross_entropy
 from proxyfl.records import folder
 from proxyfl.sweeps import file as sweep
+from proxyfl.sweeps.pool import is_done
 from reproduction.records import Record
 
 START_SECONDS = 6.0
@@ -46,10 +47,11 @@ def seconds_left(
     *,
     parallel: int,
     here: float,
+    until: int | None = None,
 ) -> float | None:
-    """How long the runs will still take, so many at a time; None if nobody has recorded their
-    methods."""
-    todo = [run for run in runs if sweep.state(run.folder) != "finished"]
+    """How long the runs will still take, so many at a time, to their end or to the round
+    ``until``; None if nobody has recorded their methods."""
+    todo = [run for run in runs if not is_done(run, until)]
     known = record.seconds_per_round if record is not None else {}
     if record is None or any(
         method not in known for run in todo for method in run.config.methods
@@ -57,11 +59,15 @@ def seconds_left(
         return None
     ratio = here / record.yardstick
     work = sum(
-        START_SECONDS + max(0, run.config.rounds - done) * known[method]
+        START_SECONDS + max(0, _goal(run, until) - done) * known[method]
         for run in todo
         for method, done in _rounds_done(run).items()
     )
     return ratio * work / min(parallel, max(1, len(todo)))
+
+
+def _goal(run: sweep.Point, until: int | None) -> int:
+    return min(run.config.rounds, until or run.config.rounds)
 
 
 def _rounds_done(run: sweep.Point) -> dict[str, int]:

@@ -131,6 +131,47 @@ def test_failures_are_told_at_once_and_at_the_end(
     )
 
 
+def test_as_far_as_asked(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of the runs to their first round: each is named as stopped, and the last lines say how
+    to compare what there is."""
+    monkeypatch.setenv("STANDIN_WAITS", "1")
+    out = file.parent / "out"
+    line = (file, "--out", out, "--until", "1", "--only", "seed=0")
+    assert call(*line, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert "2 runs, 2 to do" in shown
+    assert "seed=1" not in shown
+    assert call(*line) == 0
+    shown_then = capsys.readouterr()
+    assert shown_then.err.count("stopped as asked after") == 2
+    assert shown_then.out.splitlines() == [
+        "0 of 2 runs are finished (0 were before), 0 failed.",
+        "2 of 2 have come to round 1.",
+        f"To compare: proxyfl table {out} --round 1",
+    ]
+    assert call(*line, "--dry-run") == 0
+    assert "2 runs, 0 to do" in capsys.readouterr().out
+
+
+def test_an_interrupt_says_how_to_continue_the_same(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line that continues has the same limits."""
+
+    def interrupted(*_: Any, **__: Any) -> list[Outcome]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "execute", interrupted)
+    out = file.parent / "out"
+    line = (file, "--out", out, "--until", "1", "--only", "seed=0,1")
+    with pytest.raises(KeyboardInterrupt):
+        call(*line)
+    continued = f"proxyfl sweep {' '.join(map(str, line))}"
+    assert capsys.readouterr().err.endswith(f"Stopped. To continue: {continued}\n")
+
+
 @pytest.mark.parametrize("parallel", ["0", "-2"])
 def test_parallel_is_checked(file: Path, parallel: str) -> None:
     """A number of runs at a time below one is refused before any work."""

@@ -50,6 +50,13 @@ def test_rounds_done_need_not_be_done_again(runs: list[sweep.Point]) -> None:
     assert after == pytest.approx(before - 4 * 2.0)
 
 
+def test_a_part_of_the_rounds_takes_a_part_of_the_time(
+    runs: list[sweep.Point],
+) -> None:
+    part = duration.seconds_left(runs, KNOWN, parallel=1, here=0.01, until=3)
+    assert part == pytest.approx(4 * (duration.START_SECONDS + 3 * 2.0))
+
+
 def test_nothing_is_made_up(runs: list[sweep.Point]) -> None:
     """Without a record, or with one that lacks the method, there is no estimate."""
     assert duration.seconds_left(runs, None, parallel=1, here=0.01) is None

@@ -1,8 +1,8 @@
 """A run's process in small: the same command line, files and exit codes as `proxyfl run`, and no
 training.
 
-Seed 13 fails. STANDIN_PACE is how many seconds a round takes; with STANDIN_STUBBORN it does not
-heed SIGTERM."""
+Seed 13 fails. STANDIN_PACE is how many seconds a round takes, STANDIN_WAITS the round (from 0) that
+never ends; with STANDIN_STUBBORN it does not heed SIGTERM."""
 
 import json
 import os
@@ -33,6 +33,8 @@ def main() -> int:
     metrics = out / "metrics.jsonl"
     done = len(metrics.read_text().splitlines()) if metrics.exists() else 0
     for round in range(done, config["rounds"]):
+        if str(round) == os.environ.get("STANDIN_WAITS"):
+            time.sleep(1000)
         time.sleep(float(os.environ.get("STANDIN_PACE", "0")))
         with metrics.open("a") as file:
             file.write(

@@ -15,7 +15,7 @@ from proxyfl.errors import ConfigError, RunError
 from proxyfl.records import folder
 from proxyfl.simulation import config
 from proxyfl.sweeps import pool as processes
-from proxyfl.sweeps.file import Point, plan, state
+from proxyfl.sweeps.file import Point, only, plan, state
 from proxyfl.sweeps.pool import Status, execute
 from tests.waiting import PATIENCE
 
@@ -365,6 +365,102 @@ def test_interrupted_and_continued(
     assert attempts(runs[1])[1].startswith("resume ")
 
 
+def rounds_done(run: Point) -> int:
+    return len((run.folder / "metrics.jsonl").read_text().splitlines())
+
+
+def test_as_far_as_asked_and_later_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs stop once they have done the rounds asked for, and not before; asked for as many again
+    they are left alone; without a limit they are continued to the end."""
+    runs = planned(
+        tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [0, 1]\n'
+    )
+    monkeypatch.setenv("STANDIN_WAITS", "3")
+    seen: list[Status] = []
+    outcomes = execute(
+        runs, parallel=2, until=3, command=STANDIN, tell=seen.append, poll=0.01
+    )
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert [rounds_done(run) for run in runs] == [3, 3]
+    assert [state(run.folder) for run in runs] == ["resumable", "resumable"]
+    assert seen[-1].part_done == 1.0
+    assert execute(runs, parallel=2, until=3, command=STANDIN, poll=0.01) == []
+    monkeypatch.delenv("STANDIN_WAITS")
+    outcomes = execute(runs, parallel=2, command=STANDIN, poll=0.01)
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert [state(run.folder) for run in runs] == ["finished", "finished"]
+    assert attempts(runs[0])[1].startswith("resume ")
+
+
+@pytest.mark.parametrize("until", [6, 7])
+def test_no_run_is_stopped_at_its_own_end(until: int, tmp_path: Path) -> None:
+    runs = planned(
+        tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [0]\n'
+    )
+    (outcome,) = execute(runs, parallel=1, until=until, command=STANDIN, poll=0.01)
+    assert outcome.error is None
+    assert state(runs[0].folder) == "finished"
+
+
+def test_a_failure_before_the_round_asked_for_is_one(tmp_path: Path) -> None:
+    runs = planned(
+        tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [13]\n'
+    )
+    (outcome,) = execute(runs, parallel=1, until=3, command=STANDIN, poll=0.01)
+    assert "no luck with seed 13" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    ("text", "until", "message"),
+    [
+        (TWO_BY_TWO, 0, "--until >= 1"),
+        (TWO_BY_TWO.replace('"alone", ', '["alone", "joint"], '), 1, "in .grid."),
+    ],
+)
+def test_rounds_that_cannot_be_asked_for(
+    text: str, until: int, message: str, tmp_path: Path
+) -> None:
+    """A limit below one, and a limit for runs of several methods one after the other, are refused
+    before anything is written."""
+    runs = planned(tmp_path, text)
+    with pytest.raises(ConfigError, match=message):
+        execute(runs, parallel=1, until=until, command=STANDIN)
+    assert not (tmp_path / "out").exists()
+
+
+def test_some_of_the_runs(tmp_path: Path) -> None:
+    """One value, several of one setting, several settings at once."""
+    runs = planned(tmp_path, TWO_BY_TWO)
+    assert only(runs, []) == runs
+    assert [run.name for run in only(runs, ["seed=1"])] == [
+        "alone,seed=1",
+        "proxyfl,seed=1",
+    ]
+    assert only(runs, ["seed=0,1"]) == runs
+    (one,) = only(runs, ["seed=0", "methods=proxyfl"])
+    assert one.name == "proxyfl,seed=0"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (["sed=0"], "Unknown key of --only 'sed'. Did you mean 'seed'"),
+        (["seed=2"], "Unknown value of seed '2'. Known: 0, 1."),
+        (["seed"], "Unknown value of seed ''. Known: 0, 1."),
+        (["seed=0,7"], "Unknown value of seed '7'"),
+        (["seed=0", "seed=1"], "No run has seed=0 and seed=1."),
+    ],
+)
+def test_runs_that_are_not_there(
+    wanted: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        only(planned(tmp_path, TWO_BY_TWO), wanted)
+    assert message in str(caught.value)
+
+
 def test_a_stubborn_process_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -472,6 +568,30 @@ def test_a_real_sweep_interrupted_and_continued(tmp_path: Path) -> None:
             (1, 0),
             (1, 1),
         ]
+
+
+@pytest.mark.slow
+def test_a_real_sweep_in_two_parts_is_the_same(tmp_path: Path) -> None:
+    """Stopped at a round and continued, for real: every row but its times is that of an
+    uninterrupted run."""
+    text = TINY.replace("rounds = 2", "rounds = 60\ncheckpoint_every = 2")
+    text = text.replace("[0, 1]", "[0]")
+    (tmp_path / "whole").mkdir()
+    runs, whole = planned(tmp_path, text), planned(tmp_path / "whole", text)
+    assert [o.error for o in execute(whole, parallel=2)] == [None, None]
+    assert [o.error for o in execute(runs, parallel=2, until=4)] == [None, None]
+    assert {state(run.folder) for run in runs} == {"resumable"}
+    assert [o.error for o in execute(runs, parallel=2)] == [None, None]
+    for run, other in zip(runs, whole, strict=True):
+        assert untimed(run) == untimed(other)
+
+
+def untimed(run: Point) -> list[dict[str, Any]]:
+    rows = []
+    for row in folder.read_metrics(run.folder):
+        kept = {k: v for k, v in row.items() if not k.startswith("seconds_")}
+        rows.append(kept)
+    return rows
 
 
 @pytest.mark.slow

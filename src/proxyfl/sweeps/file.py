@@ -94,6 +94,25 @@ def plan(path: Path, out: Path, *, quick: bool = False) -> list[Point]:
     return points
 
 
+def only(points: Sequence[Point], wanted: Sequence[str]) -> list[Point]:
+    """The runs with all of the wanted settings, each written KEY=VALUE or KEY=VALUE,VALUE for any
+    of these values.
+
+    Raises ``ConfigError`` if a key does not vary, if no run has a value, or if none is left."""
+    kept = list(points)
+    for each in wanted:
+        key, _, listed = each.partition("=")
+        choice("key of --only", key, points[0].settings)
+        known = [_written(point.settings[key]) for point in points]
+        values = listed.split(",")
+        for value in values:
+            choice(f"value of {key}", value, dict.fromkeys(known))
+        kept = [p for p in kept if _written(p.settings[key]) in values]
+    if not kept:
+        raise ConfigError(f"No run has {' and '.join(wanted)}.")
+    return kept
+
+
 def _check_distinct(points: Sequence[Point]) -> None:
     seen: dict[Config, str] = {}
     for point in points:
@@ -258,12 +277,17 @@ def _names(choices: Sequence[_Choice]) -> list[str]:
 
 
 def _label(key: str, value: Any, lasts: Mapping[str, int]) -> str:
-    listed = value if isinstance(value, list) else [value]
-    text = _plain("+".join(map(str, listed)))
+    text = _plain(_written(value))
     if key in ("variant", "methods"):
         return text
     last = key.rpartition(".")[2]
     return f"{last if lasts[last] == 1 else key}={text}"
+
+
+def _written(value: Any) -> str:
+    """A value as it stands in names, and in ``only``."""
+    listed = value if isinstance(value, list) else [value]
+    return "+".join(map(str, listed))
 
 
 def _plain(text: str) -> str:

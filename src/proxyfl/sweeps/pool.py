@@ -2,6 +2,8 @@
 
 Guarantees:
     * a finished run is never run again, and a run that was begun is resumed;
+    * a run that was asked for a part of its rounds is stopped as by Ctrl-C once they are on
+      record, and continued later to the same result;
     * one run's failure stops no other; when ``execute`` returns or raises, none of its processes is
       left;
     * at most one sweep is at work in a folder, counting processes that a killed one left behind.
@@ -20,6 +22,7 @@ from pathlib import Path
 
 from proxyfl._files import alone_in, write_text, writing
 from proxyfl._validate import whole
+from proxyfl.errors import ConfigError
 from proxyfl.records import folder
 from proxyfl.records.reading import state
 from proxyfl.simulation import config as configs
@@ -29,12 +32,14 @@ COMMAND = (sys.executable, "-m", "proxyfl")
 """The command that starts a run's process."""
 
 _GRACE = 10.0
+_LOOKS = 2
 _TAIL = 16_384
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run. ``error`` is None for one that finished, else the last lines it said."""
+    """The end of a run. ``error`` is None for one that finished, or that came as far as was asked,
+    else the last lines it said."""
 
     point: Point
     seconds: float
@@ -57,22 +62,24 @@ def execute(
     points: Sequence[Point],
     *,
     parallel: int,
+    until: int | None = None,
     command: Sequence[str] = COMMAND,
     tell: Callable[[Status], None] = lambda status: None,
     poll: float = 0.2,
 ) -> list[Outcome]:
     """Run or resume what is not finished, ``parallel`` at a time; ``tell`` hears of it at every
-    look.
+    look. With ``until``, no run goes further than so many rounds.
 
     Interrupted (or if ``tell`` raises), it stops its processes first; what they have done can be
     resumed."""
     whole("parallel", parallel)
-    waiting = [point for point in points if state(point.folder) != "finished"]
+    check_until(until, points)
+    waiting = [point for point in points if not is_done(point, until)]
     if not waiting:
         return []
     outcomes: list[Outcome] = []
     running: list[_Process] = []
-    clock = _Clock(waiting)
+    clock = _Clock(waiting, until)
     with _alone_in(folder.subfolder(waiting[0].folder.parent)) as lock:
         try:
             while waiting or running:
@@ -82,6 +89,7 @@ def execute(
                 tell(clock.status(outcomes, at_work, waiting))
                 time.sleep(poll)
                 for process in list(running):
+                    process.stop_at(until)
                     if process.child.poll() is not None:
                         running.remove(process)
                         outcomes.append(process.outcome())
@@ -89,6 +97,26 @@ def execute(
         finally:
             _stop(running)
     return outcomes
+
+
+def is_done(point: Point, until: int | None) -> bool:
+    """True of a run that is finished, or has done ``until`` rounds."""
+    if state(point.folder) == "finished":
+        return True
+    return until is not None and _rounds_done(point) >= until
+
+
+def check_until(until: int | None, points: Sequence[Point]) -> None:
+    """Refuse a number of rounds to which the runs cannot be taken."""
+    if until is None:
+        return
+    whole("--until", until)
+    for point in points:
+        if len(point.config.methods) > 1:
+            raise ConfigError(
+                f"The run {point.name} has several methods, one after the other, so that it cannot "
+                "be taken to a round of each. List them in [grid], one run per method."
+            )
 
 
 def arguments(point: Point) -> list[str]:
@@ -111,6 +139,7 @@ class _Process:
     ) -> None:
         self.point = point
         self.began = time.monotonic()
+        self.looks_when_there = 0
         write_text(point.beside(".toml"), configs.to_toml(point.config))
         environment = dict(os.environ)
         if point.config.threads == 1:
@@ -130,11 +159,23 @@ class _Process:
                 pass_fds=(lock,),
             )
 
+    def stop_at(self, until: int | None) -> None:
+        """Stop the run, once, if it has done ``until`` rounds and has more to do: at the second
+        look that finds it there, when the checkpoint of the round is written too."""
+        if until is None or until >= self.point.work:
+            return
+        if _rounds_done(self.point) >= until:
+            self.looks_when_there += 1
+        if self.looks_when_there == _LOOKS:
+            self.looks_when_there += 1
+            self.child.terminate()
+
     def outcome(self) -> Outcome:
         """The outcome of the process."""
         code = self.child.returncode
         seconds = time.monotonic() - self.began
-        if code == 0 and state(self.point.folder) == "finished":
+        finished = code == 0 and state(self.point.folder) == "finished"
+        if finished or self.looks_when_there > _LOOKS:
             return Outcome(self.point, seconds)
         how = f"exit code {code}"
         if code < 0:
@@ -179,8 +220,10 @@ class _Clock:
     Nothing is said before one run has ended or a twentieth is done: a run's start is slow, and
     rounds of different methods are counted alike."""
 
-    def __init__(self, todo: Sequence[Point]) -> None:
-        self.todo = list(todo)
+    def __init__(self, todo: Sequence[Point], until: int | None = None) -> None:
+        self.work = {}
+        for point in todo:
+            self.work[point.name] = min(point.work, until or point.work)
         self.began = time.monotonic()
         self.at_start = {point.name: _rounds_done(point) for point in todo}
 
@@ -195,14 +238,16 @@ class _Clock:
         for point in running:
             done[point.name] = _rounds_done(point)
         for outcome in outcomes:
-            done[outcome.point.name] = outcome.point.work
-        in_all = sum(point.work for point in self.todo)
+            done[outcome.point.name] = self.work[outcome.point.name]
+        in_all = sum(self.work.values())
         now = sum(done.values())
         fresh = now - sum(self.at_start.values())
         left = None
         if fresh and (outcomes or fresh >= in_all / 20):
             left = (time.monotonic() - self.began) / fresh * (in_all - now)
-        parts = {point.name: done[point.name] / point.work for point in running}
+        parts = {}
+        for point in running:
+            parts[point.name] = min(1.0, done[point.name] / self.work[point.name])
         return Status(list(outcomes), parts, len(waiting), now / in_all, left)
 
 

@@ -14,13 +14,20 @@ from rich.text import Text
 
 from proxyfl._machine import physical_cores
 from proxyfl._validate import whole
-from proxyfl.cli.options import JSON, Document, flag, option, print_json
+from proxyfl.cli.options import (
+    JSON,
+    Document,
+    flag,
+    option,
+    print_json,
+    repeated,
+)
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
 from proxyfl.records.reading import State, state
 from proxyfl.sweeps import pool
-from proxyfl.sweeps.file import Point, plan
+from proxyfl.sweeps.file import Point, only, plan
 from proxyfl.sweeps.pool import Outcome, Status
 from proxyfl.transport.mpi import launched
 
@@ -33,6 +40,8 @@ EPILOG = """\
 examples:
   proxyfl sweep noise.toml --dry-run            what would run, and what is done already
   proxyfl sweep noise.toml --out runs/noise     run it; the same line again continues it
+  proxyfl sweep noise.toml --until 20           each run to its 20th round; without it, the rest
+  proxyfl sweep noise.toml --only seed=0,1 --only methods=proxyfl         some of the runs
   proxyfl table runs/noise                      means, standard deviations and tests over its runs
 
 A sweep file (docs/sweeps.md):
@@ -56,6 +65,8 @@ OPTIONS = (
     flag("--quick", "run the file's quick variant ([quick]), in SWEEP-quick"),
     option("--out DIR", "the runs' common folder (default: runs/SWEEP)", Path),
     option("--parallel N", "runs at a time (default: the physical cores)", int),
+    option("--until ROUNDS", "stop each run there, to be continued later", int),
+    repeated("--only KEY=VALUE[,VALUE]", "runs with this setting", default=[]),
     flag("--dry-run", "check every run's settings, list the runs and stop"),
     JSON,
 )
@@ -68,21 +79,27 @@ def execute(args: Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
             "A sweep starts its runs itself, in parallel. Start it without mpiexec."
         )
     out = _folder(args)
-    points = plan(args.sweep, out, quick=args.quick)
+    points = only(plan(args.sweep, out, quick=args.quick), args.only)
     parallel = _parallel(args.parallel, points)
+    pool.check_until(args.until, points)
     before = {point.name: state(point.folder) for point in points}
     if args.dry_run:
         if args.json:
             print_json(_document(points, before, out) | {"parallel": parallel})
         else:
-            _print_plan(points, before, out, parallel)
+            _print_plan(points, before, out, parallel, args.until)
         return 0
     finished = list(before.values()).count("finished")
+    done = sum(pool.is_done(point, args.until) for point in points)
     try:
-        with Progress(len(points), finished, quiet=args.json) as progress:
+        with Progress(len(points), done, quiet=args.json) as progress:
             progress.say(f"{len(points)} runs, {finished} of them finished before")
             outcomes = pool.execute(
-                points, parallel=parallel, command=command, tell=progress.tell
+                points,
+                parallel=parallel,
+                until=args.until,
+                command=command,
+                tell=progress.tell,
             )
     except KeyboardInterrupt:
         print(f"Stopped. To continue: {_again(args, out)}", file=sys.stderr)
@@ -96,7 +113,7 @@ def execute(args: Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
         found = {"failed": len(failed), "outcomes": ended}
         print_json(_document(points, before, out) | found)
     else:
-        _print_end(points, outcomes, failed, _again(args, out), out)
+        _print_end(points, finished, failed, args, out)
     return 1 if failed else 0
 
 
@@ -109,8 +126,15 @@ def _folder(args: Namespace) -> Path:
 
 def _again(args: Namespace, out: Path) -> str:
     """The line that continues the sweep."""
-    quick = "--quick " if args.quick else ""
-    return f"proxyfl sweep {args.sweep} {quick}--out {out}"
+    line = ["proxyfl", "sweep", str(args.sweep)]
+    if args.quick:
+        line.append("--quick")
+    line += ["--out", str(out)]
+    if args.until is not None:
+        line += ["--until", str(args.until)]
+    for each in args.only:
+        line += ["--only", each]
+    return " ".join(line)
 
 
 def _parallel(given: int | None, points: Sequence[Point]) -> int:
@@ -143,7 +167,10 @@ class Progress(Display):
         self._status = status
         so_far = self._so_far()
         for outcome in status.outcomes[self._ended :]:
-            how = "finished" if outcome.error is None else "FAILED"
+            how = "FAILED"
+            if outcome.error is None:
+                is_whole = state(outcome.point.folder) == "finished"
+                how = "finished" if is_whole else "stopped as asked"
             after = f"{how} after {duration(outcome.seconds)}"
             self.say(f"{after}: {outcome.point.name} ({so_far})")
             if outcome.error is not None:
@@ -192,31 +219,41 @@ def _document(
 
 
 def _print_plan(
-    points: Sequence[Point], before: dict[str, State], out: Path, parallel: int
+    points: Sequence[Point],
+    before: dict[str, State],
+    out: Path,
+    parallel: int,
+    until: int | None,
 ) -> None:
     table = Table("run", "rounds", "state")
     for point in points:
-        table.add_row(escape(point.name), str(point.work), before[point.name])
+        rounds = min(point.work, until or point.work)
+        table.add_row(escape(point.name), str(rounds), before[point.name])
     Console().print(table)
-    todo = sum(found != "finished" for found in before.values())
+    todo = sum(not pool.is_done(point, until) for point in points)
     print(f"{len(points)} runs, {todo} to do, {parallel} at a time, below {out}")
 
 
 def _print_end(
     points: Sequence[Point],
-    outcomes: Sequence[Outcome],
+    before: int,
     failed: Sequence[Outcome],
-    again: str,
+    args: Namespace,
     out: Path,
 ) -> None:
     finished = sum(state(point.folder) == "finished" for point in points)
-    skipped = len(points) - len(outcomes)
-    ended = f"{finished} of {len(points)} runs are finished ({skipped} were before)"
+    ended = f"{finished} of {len(points)} runs are finished ({before} were before)"
     lines = [f"{ended}, {len(failed)} failed."]
+    if args.until is not None:
+        far = sum(pool.is_done(point, args.until) for point in points)
+        lines.append(f"{far} of {len(points)} have come to round {args.until}.")
     for outcome in failed:
         log = outcome.point.beside(".log")
         lines.append(f"failed: {outcome.point.name} (what it said: {log})")
     if failed:
-        lines.append(f"To try them again: {again}")
-    lines.append(f"To compare: proxyfl table {out}")
+        lines.append(f"To try them again: {_again(args, out)}")
+    compare = f"To compare: proxyfl table {out}"
+    if args.until is not None and finished < len(points):
+        compare += f" --round {args.until}"
+    lines.append(compare)
     print("\n".join(lines))
