@@ -104,6 +104,9 @@ def benchmarks(results: Results) -> str:
     for model in MODELS:
         cells = []
         for _, record in found:
+            if not record.has(model.method, model.role):
+                cells += ["not run", ""]
+                continue
             accuracy, macro = (
                 scores(record, model, record.last_round, m)
                 for m in ("accuracy", "macro_accuracy")

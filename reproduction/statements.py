@@ -93,6 +93,8 @@ def _best(results: Results) -> Statement:
     def rows() -> Iterator[Row]:
         for name, record in _benchmarks(results):
             for model in (*OF_THE_PAPER, ALONE):
+                if not record.has(model.method, model.role):
+                    continue
                 yield _row(
                     name,
                     record,

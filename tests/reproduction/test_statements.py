@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reproduction import statements
+from reproduction import page, statements
 from reproduction.records import Record
 from reproduction.series import FEDAVG_TRAINED, MODELS, Results
 from tests.reproduction.samples import group, record, results
@@ -91,6 +91,17 @@ def test_a_benchmark_of_less_than_half_its_rounds_does_not_count(
         benchmark("cifar10", FedAvg_before_the_exchange=0.6), rounds=wanted
     )
     assert verdict(results(tmp_path, good, bad), "avgpush") == expected
+
+
+def test_a_model_that_was_not_run_is_said_to_be_missing(tmp_path: Path) -> None:
+    """No comparison with it, and "not run" in the table."""
+    found = benchmark("mnist", ProxyFL_private=0.7)
+    groups = [group for group in found.groups if group.method != "alone"]
+    without = results(tmp_path, replace(found, groups=groups))
+    assert verdict(without, "best") == "holds"
+    (best,) = [s for s in statements.all_of(without) if s.name == "best"]
+    assert all(row.counts for row in best.rows)
+    assert "| alone | not run |  |" in page.benchmarks(without)
 
 
 def both_mlp(**better: float) -> Record:
