@@ -200,7 +200,7 @@ def overview(results: Results) -> str:
 
 
 def accuracies(results: Results) -> str:
-    """Accuracy, macro-accuracy and epsilon of every model in every recorded study."""
+    """Accuracy, macro-accuracy, AUROC and epsilon of every model in every recorded study."""
     rows = []
     for part in parts(results):
         last = part.last_round
@@ -208,14 +208,16 @@ def accuracies(results: Results) -> str:
             group = part.group(model)
             if group is None:
                 continue
-            macro = spread(group.at(last, "macro_accuracy").values()).mean
+            means = [
+                f"{spread(group.at(last, measure).values()).mean:.3f}"
+                for measure in ("macro_accuracy", "auroc")
+            ]
             spent = group.epsilon_at(last)
             cost = "none" if spent is None else f"{shown(spent, 1)} {group.kind}"
             scored = plus_minus(group.at(last))
-            cells = [part.name, model.name, f"{last}", scored, f"{macro:.3f}", cost]
-            rows.append(cells)
-    heads = ["study", "model", "rounds", "accuracy", "macro-accuracy", "epsilon"]
-    return markdown(heads, rows)
+            rows.append([part.name, model.name, f"{last}", scored, *means, cost])
+    heads = ["study", "model", "rounds", "accuracy", "macro-accuracy", "AUROC"]
+    return markdown([*heads, "epsilon"], rows)
 
 
 def privacy(_results: Results) -> str:
