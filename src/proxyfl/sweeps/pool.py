@@ -32,7 +32,6 @@ COMMAND = (sys.executable, "-m", "proxyfl")
 """The command that starts a run's process."""
 
 _GRACE = 10.0
-_LOOKS = 2
 _TAIL = 16_384
 
 
@@ -68,7 +67,8 @@ def execute(
     poll: float = 0.2,
 ) -> list[Outcome]:
     """Run or resume what is not finished, ``parallel`` at a time; ``tell`` hears of it at every
-    look. With ``until``, no run goes further than so many rounds.
+    look. With ``until``, a run is stopped once so many rounds are on record; a quick one may do a few
+    more by then.
 
     Interrupted (or if ``tell`` raises), it stops its processes first; what they have done can be
     resumed."""
@@ -106,6 +106,11 @@ def is_done(point: Point, until: int | None) -> bool:
     return until is not None and _rounds_done(point) >= until
 
 
+def goal(point: Point, until: int | None) -> int:
+    """The rounds that a run is to do: all of them, or ``until``."""
+    return point.work if until is None else min(until, point.work)
+
+
 def check_until(until: int | None, points: Sequence[Point]) -> None:
     """Refuse a number of rounds to which the runs cannot be taken."""
     if until is None:
@@ -139,7 +144,8 @@ class _Process:
     ) -> None:
         self.point = point
         self.began = time.monotonic()
-        self.looks_when_there = 0
+        self.seen_there = False
+        self.was_stopped = False
         write_text(point.beside(".toml"), configs.to_toml(point.config))
         environment = dict(os.environ)
         if point.config.threads == 1:
@@ -162,20 +168,19 @@ class _Process:
     def stop_at(self, until: int | None) -> None:
         """Stop the run, once, if it has done ``until`` rounds and has more to do: at the second
         look that finds it there, when the checkpoint of the round is written too."""
-        if until is None or until >= self.point.work:
+        if self.was_stopped or goal(self.point, until) == self.point.work:
             return
-        if _rounds_done(self.point) >= until:
-            self.looks_when_there += 1
-        if self.looks_when_there == _LOOKS:
-            self.looks_when_there += 1
+        if self.seen_there:
+            self.was_stopped = True
             self.child.terminate()
+        self.seen_there = _rounds_done(self.point) >= goal(self.point, until)
 
     def outcome(self) -> Outcome:
         """The outcome of the process."""
         code = self.child.returncode
         seconds = time.monotonic() - self.began
         finished = code == 0 and state(self.point.folder) == "finished"
-        if finished or self.looks_when_there > _LOOKS:
+        if finished or self.was_stopped:
             return Outcome(self.point, seconds)
         how = f"exit code {code}"
         if code < 0:
@@ -223,7 +228,7 @@ class _Clock:
     def __init__(self, todo: Sequence[Point], until: int | None = None) -> None:
         self.work = {}
         for point in todo:
-            self.work[point.name] = min(point.work, until or point.work)
+            self.work[point.name] = goal(point, until)
         self.began = time.monotonic()
         self.at_start = {point.name: _rounds_done(point) for point in todo}
 

@@ -227,8 +227,8 @@ def _print_plan(
 ) -> None:
     table = Table("run", "rounds", "state")
     for point in points:
-        rounds = min(point.work, until or point.work)
-        table.add_row(escape(point.name), str(rounds), before[point.name])
+        rounds = str(pool.goal(point, until))
+        table.add_row(escape(point.name), rounds, before[point.name])
     Console().print(table)
     todo = sum(not pool.is_done(point, until) for point in points)
     print(f"{len(points)} runs, {todo} to do, {parallel} at a time, below {out}")
