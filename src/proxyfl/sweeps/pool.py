@@ -67,8 +67,8 @@ def execute(
     poll: float = 0.2,
 ) -> list[Outcome]:
     """Run or resume what is not finished, ``parallel`` at a time; ``tell`` hears of it at every
-    look. With ``until``, a run is stopped once so many rounds are on record; a quick one may do a few
-    more by then.
+    look. With ``until``, a run is stopped once so many rounds are on record; a quick one may do
+    a few more by then.
 
     Interrupted (or if ``tell`` raises), it stops its processes first; what they have done can be
     resumed."""
