@@ -23,9 +23,10 @@ LIGHT = [
 tests/records/test_reading.py."""
 
 
-def imports_torch(words: list[str], folder: Path) -> bool:
-    """Run the command in a process of its own; tell whether it imported PyTorch."""
-    code = (
+def imports_torch(words: list[str], folder: Path, code: int = 0) -> bool:
+    """Run the command in a process of its own, which is to exit with ``code``; tell whether it
+    imported PyTorch."""
+    script = (
         "import sys\n"
         "from proxyfl.cli.main import main\n"
         "try:\n"
@@ -35,10 +36,11 @@ def imports_torch(words: list[str], folder: Path) -> bool:
         "print('torch' in sys.modules, file=sys.stderr)\n"
         "sys.exit(code)\n"
     )
-    line = [sys.executable, "-c", code, *words]
+    line = [sys.executable, "-c", script, *words]
     done = subprocess.run(
-        line, capture_output=True, text=True, cwd=folder, check=True
+        line, capture_output=True, text=True, cwd=folder, check=False
     )
+    assert done.returncode == code, done.stderr
     return done.stderr.splitlines()[-1] == "True"
 
 
@@ -46,6 +48,11 @@ def imports_torch(words: list[str], folder: Path) -> bool:
 def test_light_commands_import_no_torch(line: str, tmp_path: Path) -> None:
     """A command that only reads settings, plans or explains imports no PyTorch."""
     assert not imports_torch(line.split(), tmp_path)
+
+
+def test_a_wrong_setting_is_said_before_pytorch_loads(tmp_path: Path) -> None:
+    """``run`` refuses settings that cannot be used without loading PyTorch first."""
+    assert not imports_torch(["run", "--set", "rounds=-1"], tmp_path, code=2)
 
 
 def test_a_heavy_command_is_noticed(tmp_path: Path) -> None:

@@ -67,23 +67,31 @@ def execute(args: Namespace) -> int:
         from proxyfl.cli.commands.sites import federation_actions
 
         return federation_actions.predict(args.federation, as_json=args.json)
-    if args.print_config and launched() < 2:
-        return _print_config(args)  # without PyTorch, which takes seconds to load
+    if launched() < 2:
+        # PyTorch takes seconds to load: what is wrong with the settings is said before
+        return _begin(_config(args), args)
     with stopping_at_once():
-        from proxyfl.cli.terminal import running
         from proxyfl.simulation.engines import mpi
 
     def action(engine: "Engine | None") -> int:
-        if args.print_config:
-            return _print_config(args)
-        return running.begin(_config(args), args, engine)
+        return _begin(_config(args), args, engine)
 
     return mpi.on_rank_zero(action)
 
 
-def _print_config(args: Namespace) -> int:
-    sys.stdout.write(_settings.to_toml(_config(args), complete=True))
-    return 0
+def _begin(
+    config: configs.Config,
+    args: Namespace,
+    engine: "Engine | None" = None,
+) -> int:
+    if args.print_config:
+        text = _settings.to_toml(config, complete=True)
+        sys.stdout.write(text)
+        return 0
+    with stopping_at_once():
+        from proxyfl.cli.terminal import running
+
+    return running.begin(config, args, engine)
 
 
 def _config(args: Namespace) -> configs.Config:
