@@ -3,6 +3,7 @@
 Studies take days: what was run yesterday, or on another machine, is kept when more is recorded.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,7 +44,7 @@ def merged(old: Record, new: Record) -> Record:
 
 
 def _refuse_others(old: Record, new: Record) -> None:
-    for key in old.base.keys() & new.base.keys():
+    for key in sorted(old.base.keys() & new.base.keys()):
         if key in _VARIES or old.base[key] == new.base[key]:
             continue
         raise RunError(
@@ -52,8 +53,9 @@ def _refuse_others(old: Record, new: Record) -> None:
         )
 
 
-def _key(group: Group) -> tuple[Any, ...]:
-    return group.method, group.role, tuple(sorted(group.settings.items()))
+def _key(group: Group) -> tuple[str, str, str]:
+    settings = json.dumps(dict(group.settings), sort_keys=True)
+    return group.method, group.role, settings
 
 
 def _joined(old: Group, new: Group) -> Group:

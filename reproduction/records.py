@@ -156,11 +156,13 @@ def condense(
         experiment,
         rounds=max(run.config.rounds for run in runs),
         seeds=sorted({run.config.seed for run in runs}),
-        base={
-            key: value
-            for key, value in flat(runs[0].config).items()
-            if key not in _LOCAL
-        },
+        base=_as_read(
+            {
+                key: value
+                for key, value in flat(runs[0].config).items()
+                if key not in _LOCAL
+            }
+        ),
         seconds_per_round={
             m: round(sum(s) / len(s), 4) for m, s in training.items() if s
         },
@@ -203,6 +205,12 @@ def read(path: Path) -> Record:
             f"{path} has another format. Make it again: make reproduce EXPERIMENT={path.stem}."
         )
     return Record(**heading, groups=[Group(**group) for group in groups])
+
+
+def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as a record's file gives them back: lists where there were tuples."""
+    found: dict[str, Any] = json.loads(json.dumps(settings))
+    return found
 
 
 def _group(

@@ -109,13 +109,15 @@ def test_what_is_missing_is_named(tmp_path: Path, done: list[sweep.Point]) -> No
         record.group("proxyfl", "private", learning__alpha=0.3)
 
 
-def test_seeds_run_later_are_added(done: list[sweep.Point]) -> None:
-    """Two seeds recorded one after the other give the record of both."""
+def test_seeds_run_later_are_added(tmp_path: Path, done: list[sweep.Point]) -> None:
+    """Two seeds recorded one after the other, the first in a file, give the record of both."""
     first = [run for run in done if run.config.seed == 3]
     later = [run for run in done if run.config.seed == 5]
     both = records.condense("small", done, yardstick=0.01)
+    file = tmp_path / "small.jsonl"
+    records.write(records.condense("small", first, yardstick=0.01), file)
     added = merging.merged(
-        records.condense("small", first, yardstick=0.01),
+        records.read(file),
         records.condense("small", later, yardstick=0.01),
     )
     assert [vars(group) for group in added.groups] == [
