@@ -41,8 +41,8 @@ DATASETS = ("mnist", "fashion-mnist", "cifar10")
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: ``ours`` and ``theirs`` are means over seeds and clients, ``met`` whether the
-    rule is."""
+    """One comparison: ``ours`` and ``theirs`` are means over clients and over the seeds that both
+    have, ``met`` whether the rule is."""
 
     where: str
     against: str
@@ -302,7 +302,7 @@ def _row(
     counts: bool = True,
 ) -> Row:
     last = record.last_round
-    a, b = (scores(record, model, last) for model in (ours, theirs))
+    a, b = _of_same_seeds(scores(record, ours, last), scores(record, theirs, last))
     seen = compare(a, b, ours_pooled=ours.pooled, theirs_pooled=theirs.pooled)
     against = (
         theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
@@ -328,9 +328,18 @@ def difference(
     counts: bool = True,
     more: str = "",
 ) -> Row:
+    ours, theirs = _of_same_seeds(ours, theirs)
     seen = compare(ours, theirs)
     means = spread(ours.values()).mean, spread(theirs.values()).mean
     return Row(where, against, *means, seen, rule(seen), counts, more)
+
+
+def _of_same_seeds(ours: Scores, theirs: Scores) -> tuple[Scores, Scores]:
+    """Both without the seeds that only one of them has: another seed is another task."""
+    both = {seed for seed, _ in ours} & {seed for seed, _ in theirs}
+    mine = {key: score for key, score in ours.items() if key[0] in both}
+    other = {key: score for key, score in theirs.items() if key[0] in both}
+    return mine, other
 
 
 def _cost(view: views.View, value: float | str) -> str:

@@ -59,6 +59,24 @@ def test_best_needs_every_method_and_a_small_p(tmp_path: Path) -> None:
     assert alone.comparison.over_clients.difference == pytest.approx(-0.2, abs=1e-3)
 
 
+def test_means_are_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    """A method of which one seed was run is compared with that seed of the other."""
+    mine = [[0.9, 0.8], [0.1, 0.2]]
+    rest = [
+        group(model.method, model.role, mine)
+        for model in (*MODELS, FEDAVG_TRAINED)
+        if model.name != "alone"
+    ]
+    one_seed = group("alone", "private", [[0.5, 0.6]])
+    found = results(tmp_path, record("mnist", [*rest, one_seed]))
+    (best,) = [s for s in statements.all_of(found) if s.name == "best"]
+    (row,) = [row for row in best.rows if row.against == "alone"]
+    assert row.ours == pytest.approx(0.85)
+    assert row.theirs == pytest.approx(0.55)
+    assert row.comparison.over_clients.difference == pytest.approx(0.3)
+    assert row.comparison.seeds == 1
+
+
 def test_a_dataset_on_which_it_fails_makes_it_partly(tmp_path: Path) -> None:
     """AvgPush and FedAvg are compared as both are before the exchange; what leaves the hub is shown
     and does not count."""
