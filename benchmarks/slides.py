@@ -25,6 +25,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from proxyfl._machine import keep_freed_memory
 from proxyfl.data.images.listing import from_folders
 from proxyfl.data.slides import extraction
 from proxyfl.data.slides.arrays import Pixels
@@ -144,6 +145,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--tiles", type=Path, help="a folder of JPEG images")
     args = parser.parse_args()
+    # as the command does, for both ways
+    keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), args.side, args.patches, args.tiles)
         found = measured(bench, args.repeats)

@@ -146,15 +146,16 @@ def extract(
 
     def read(_start: int, some: Sequence[Entry]) -> Iterator[Array | Fault]:
         slide: Slide | None = None
+        opened = ""
         # used again for every patch: fresh memory would be a tenth of the time
         pixels: Pixels = room(np.uint8, *content.shape)
         try:
             for entry in some:
-                path = root / entry.file
-                if slide is None or slide.path != path:
+                if slide is None or opened != entry.file:
                     if slide is not None:
                         slide.close()
-                    slide = Slide(path)
+                    slide = Slide(root / entry.file)
+                    opened = entry.file
                 yield _patch(slide, entry, patches, pixels)
         finally:
             if slide is not None:
