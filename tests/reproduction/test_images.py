@@ -186,13 +186,17 @@ def test_every_file_is_in_the_catalogue() -> None:
 
 
 def test_the_privacy_table_is_about_the_experiment(tmp_path: Path) -> None:
-    """Batch, noise, epochs and delta are the file's, whose beta makes epsilon conditional."""
+    """Batch, noise, epochs and delta are the file's, whose beta makes epsilon conditional. So many
+    patients have about as many images as a batch."""
     config = sweep.plan(IMAGES["histopathology"].file, tmp_path)[0].config
     assert config.learning.batch_size == images.BATCH
     assert config.privacy.noise_multiplier == images.NOISE
     assert config.rounds == images.EPOCHS
     assert config.privacy.delta == images.DELTA
     assert config.learning.beta > 0
+    for site in images.SITES:
+        drawn = images.PATIENTS_A_BATCH * site.images / site.patients
+        assert drawn == pytest.approx(images.BATCH, rel=0.4)
 
 
 def test_a_figure_comes_out_of_a_record(tmp_path: Path) -> None:
