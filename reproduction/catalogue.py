@@ -81,6 +81,7 @@ IMAGES = {
         ),
         ("slides", "generated slides of four scanners", "histopathology"),
         ("ham10000", "HAM10000 by its four collections", "beyond"),
+        ("ham10000-lesions", "HAM10000, epsilon per lesion", "beyond"),
     )
 }
 """Medical images (docs/medical.md)."""

@@ -28,7 +28,15 @@ from reproduction.series import (
     Model,
     Results,
 )
-from reproduction.statements import Row, Statement, difference, higher, lower
+from reproduction.statements import (
+    P_CLEAR,
+    Row,
+    Statement,
+    beyond_chance,
+    difference,
+    higher,
+    lower,
+)
 
 PAGE = HOME / "docs" / "medical.md"
 ENDOSCOPY = ("kvasir",)
@@ -374,7 +382,8 @@ STATEMENTS = (
 
 
 def verdicts(results: Results) -> str:
-    """Each statement in each study that it is about, and what was found."""
+    """Each statement in each study that it is about, what was found, and how many of the
+    comparisons that meet it chance would hardly give."""
     rows = []
     for make, studies in STATEMENTS:
         statement = make(results)
@@ -382,16 +391,18 @@ def verdicts(results: Results) -> str:
             own = [row for row in statement.rows if row.where == part.name]
             counting = [row for row in own if row.counts]
             others = [row for row in own if row.against != ALONE.name]
-            met = [row.met for row in counting or others]
-            if part.study in studies and met:
+            judged = counting or others
+            met = [row for row in judged if row.met]
+            clear = [row for row in met if beyond_chance(row.comparison)]
+            if part.study in studies and judged:
                 verdict = replace(statement, rows=own).verdict
                 if part.is_early:
                     verdict = "too early to say"
-                count = f"{sum(met)} of {len(met)} comparisons"
+                count = f"{len(met)} of {len(judged)} comparisons"
                 cells = [statement.claim, part.name, part.far, count]
-                rows.append([*cells, f"**{verdict}**"])
+                rows.append([*cells, f"**{verdict}**", f"{len(clear)}"])
     heads = ["the paper says", "study", "how far", "met by", "verdict"]
-    return markdown(heads, rows)
+    return markdown([*heads, f"of those met, p < {P_CLEAR} over clients"], rows)
 
 
 TABLES: Mapping[str, Callable[[Results], str]] = {

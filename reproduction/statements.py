@@ -276,6 +276,12 @@ def _clearly(seen: Comparison) -> bool:
     return _significant(seen, P_CLEAR)
 
 
+def beyond_chance(seen: Comparison) -> bool:
+    """True if a difference, of whatever sign, is clear over clients."""
+    p = seen.over_clients.t_test
+    return p is not None and p < P_CLEAR
+
+
 def higher(seen: Comparison) -> bool:
     return seen.over_clients.difference > 0
 

@@ -143,6 +143,18 @@ def test_a_verdict_says_of_which_study_and_how_far(tmp_path: Path) -> None:
     assert "10 of 10 rounds, 1 seed | 1 of 2 comparisons | **holds partly**" in text
 
 
+def test_a_verdict_says_what_may_be_chance(tmp_path: Path) -> None:
+    """Beside a verdict stands how many of the comparisons that meet it are clear over clients."""
+    for scores, clear in (([0.5, 0.6, 0.7], 1), ([0.5, 0.1, 0.9], 0)):
+        groups = [
+            group("proxyfl", "private", [scores]),
+            group("regular", "proxy", [[0.29, 0.41, 0.5]]),
+        ]
+        found = results(tmp_path / str(clear), record("images/slides", groups))
+        line = images.verdicts(found).splitlines()[2]
+        assert line.endswith(f"1 of 1 comparisons | **holds** | {clear} |")
+
+
 def test_a_few_rounds_are_too_early(tmp_path: Path) -> None:
     """A study that did less than half of its rounds is shown, and judges nothing."""
     early = replace(kvasir(0.5, 0.4, 0.15), rounds=30)

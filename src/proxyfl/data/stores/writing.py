@@ -202,7 +202,7 @@ def _save(
                 raise DataError(
                     f"{path}: expected examples of shape {content.shape}, got {values.shape}."
                 )
-            row = memoryview(values).cast("B")
+            row = values.data.cast("B")
             for start in range(0, len(row), CHUNK_BYTES):
                 chunk = row[start : start + CHUNK_BYTES]
                 digest.update(chunk)
