@@ -15,9 +15,13 @@ from reproduction.series import MODELS, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ROUNDS = "medical"
 LAST = "medical-last"
+ACROSS = 3
+LEGEND = 0.7
+"""Inches of height that the legend takes."""
 FEWEST = 3
 """Scored rounds below which a study has no curve."""
 
@@ -39,37 +43,40 @@ def _is_curve(part: Part) -> bool:
 
 
 def _over_rounds(found: Sequence[Part], to: Path) -> Path:
-    figure, axes = plt.subplots(
-        1,
-        len(found),
-        figsize=(1.1 * WIDTH * max(2, len(found)), HEIGHT + 0.9),
-        squeeze=False,
-    )
-    for axis, part in zip(axes[0], found, strict=True):
+    figure, panels = _panels(len(found), more=LEGEND)
+    for axis, part in zip(panels, found, strict=True):
         curves(axis, part.record, "accuracy")
         axis.set_title(IMAGES[part.study].title)
-    axes[0, 0].set_ylabel("test accuracy")
-    legend_below(figure, axes[0], room=0.24)
+        axis.set_ylabel("test accuracy")
+    legend_below(figure, panels, room=LEGEND / figure.get_figheight() + 0.05)
     return save(figure, to / ROUNDS)
 
 
 def _where_they_stand(found: Sequence[Part], to: Path) -> Path:
-    across = min(3, len(found))
-    down = -(-len(found) // across)
-    figure, axes = plt.subplots(
-        down,
-        across,
-        figsize=(1.2 * WIDTH * across, HEIGHT * down),
-        squeeze=False,
-        sharey=True,
-    )
-    for axis in axes.flat:
-        axis.set_visible(False)
-    for axis, part in zip(axes.flat, found, strict=False):
-        axis.set_visible(True)
+    figure, panels = _panels(len(found), sharey=True)
+    for axis, part in zip(panels, found, strict=True):
         _dots(axis, part)
     figure.tight_layout()
     return save(figure, to / LAST)
+
+
+def _panels(
+    count: int, *, more: float = 0.0, sharey: bool = False
+) -> tuple["Figure", list["Axes"]]:
+    """A figure of so many panels, three across, with ``more`` inches of height for a legend."""
+    across = min(ACROSS, count)
+    down = -(-count // across)
+    figure, axes = plt.subplots(
+        down,
+        across,
+        figsize=(1.2 * WIDTH * max(2, across), HEIGHT * down + more),
+        squeeze=False,
+        sharey=sharey,
+    )
+    panels = list(axes.flat)
+    for axis in panels[count:]:
+        axis.set_visible(False)
+    return figure, panels[:count]
 
 
 def _dots(axis: "Axes", part: Part) -> None:
