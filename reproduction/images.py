@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proxyfl.privacy.accounting import Segment, pld_of
-from proxyfl.privacy.guarantee import shown
+from proxyfl.privacy.guarantee import Unit, shown
 from proxyfl.privacy.statements.persons import person_epsilon
 from proxyfl.records.answers import spread
 from reproduction.catalogue import HOME, IMAGES, RESULTS
@@ -125,6 +125,12 @@ class Part:
         return f"{self.last_round} of {self.record.rounds} rounds, {counted}"
 
     @property
+    def protects(self) -> str:
+        """What is to be said of epsilon where it is not about one image."""
+        is_group = self.record.base.get("privacy.unit") == Unit.GROUP
+        return ", per person" if is_group else ""
+
+    @property
     def is_early(self) -> bool:
         """True if too few rounds were done to judge anything by them."""
         return self.record.is_early(self.last_round)
@@ -223,7 +229,9 @@ def accuracies(results: Results) -> str:
                 for measure in ("macro_accuracy", "auroc")
             ]
             spent = group.epsilon_at(last)
-            cost = "none" if spent is None else f"{shown(spent, 1)} {group.kind}"
+            cost = "none"
+            if spent is not None:
+                cost = f"{shown(spent, 1)} {group.kind}{part.protects}"
             scored = plus_minus(group.at(last))
             rows.append([part.name, model.name, f"{last}", scored, *means, cost])
     heads = ["study", "model", "rounds", "accuracy", "macro-accuracy", "AUROC"]

@@ -267,19 +267,22 @@ _STATEMENTS: Sequence[tuple[Sequence[str], Callable[[Results], Statement]]] = (
 )
 
 
-def _significant(seen: Comparison, p_below: float = P_OF_THE_PAPER) -> bool:
-    p = seen.over_clients.t_test
-    return higher(seen) and p is not None and p < p_below
+def _significant(seen: Comparison) -> bool:
+    return higher(seen) and _is_below(seen, P_OF_THE_PAPER)
 
 
 def _clearly(seen: Comparison) -> bool:
-    return _significant(seen, P_CLEAR)
+    return higher(seen) and beyond_chance(seen)
 
 
 def beyond_chance(seen: Comparison) -> bool:
     """True if a difference, of whatever sign, is clear over clients."""
+    return _is_below(seen, P_CLEAR)
+
+
+def _is_below(seen: Comparison, limit: float) -> bool:
     p = seen.over_clients.t_test
-    return p is not None and p < P_CLEAR
+    return p is not None and p < limit
 
 
 def higher(seen: Comparison) -> bool:

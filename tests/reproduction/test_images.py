@@ -181,6 +181,14 @@ def test_settings_are_compared_apart(tmp_path: Path) -> None:
     assert [row.met for row in rows] == [False, True]
 
 
+def test_an_epsilon_says_whom_it_protects() -> None:
+    """Where persons are the unit, every epsilon of the table says so, and no other does."""
+    lines = images.accuracies(Results(catalogue.RESULTS)).splitlines()[2:]
+    for line in lines:
+        per_person = "ham10000-lesions" in line and not line.endswith("none |")
+        assert line.endswith("per person |") == per_person
+
+
 @pytest.mark.parametrize("name", sorted(IMAGES))
 def test_each_file_loads(name: str, tmp_path: Path) -> None:
     """Every run's settings are valid, and the paper's studies have its eight methods."""
