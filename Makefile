@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
+# The tests run on two cores, a file at a time.
+PARALLEL ?= --numprocesses 2 --dist loadfile
 
 .PHONY: demo hospitals test test-all check browser bench reproduce figures settings clean
 
@@ -10,15 +12,15 @@ demo: .venv/installed
 	$(BIN)/proxyfl run experiments/examples/demo.toml
 	@echo 'The command `proxyfl` is in $(BIN): type `source $(BIN)/activate` once to have it found.'
 
-# Four real hospitals; the data are fetched from their publisher.
+# Four real hospitals; their data are in the package.
 hospitals: .venv/installed
-	$(BIN)/proxyfl run experiments/examples/hospitals.toml
+	$(BIN)/proxyfl run experiments/examples/hospitals.toml --splits 5
 
 test: .venv/tests-installed check browser
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 
 test-all: .venv/tests-installed check browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 check: .venv/tests-installed
 	$(BIN)/ruff check .
@@ -49,18 +51,27 @@ figures: .venv/tests-installed
 settings: .venv/installed
 	$(BIN)/python docs/settings.py
 
+# build/reference.md, from the docstrings of the public names.
+reference: .venv/installed
+	$(BIN)/python docs/reference.py
+
+PIP = $(BIN)/pip install --disable-pip-version-check -c constraints.txt
+
 .venv/torch: constraints.txt
+	@echo '[1/2] PyTorch, the largest download'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	touch $@
+	$(PIP) torch
+	@touch $@
 
 .venv/installed: .venv/torch pyproject.toml
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[images,tables,report,node]'
-	touch $@
+	@echo '[2/2] ProxyFL and what README needs'
+	$(PIP) -e '.[images,tables,report,node]'
+	@touch $@
 
 .venv/tests-installed: .venv/installed
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
-	touch $@
+	@echo 'What the tests need'
+	$(PIP) -e '.[test]'
+	@touch $@
 
 clean:
 	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis

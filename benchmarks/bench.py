@@ -2,7 +2,7 @@
 
 Machines differ and are shared, so what counts are the ratios: all contenders run in turn, a few
 steps each, many times over, in one process, on one thread, with the same allocator settings, and
-medians are compared. Prints a table and writes build/bench.json."""
+medians of the thread's CPU time are compared. Prints tables and writes build/bench.json."""
 
 import argparse
 import gc
@@ -20,16 +20,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from proxyfl import models
-from proxyfl._machine import keep_freed_memory
+from proxyfl import DPSGD, Ledger, models
 from proxyfl.data import Dataset
 from proxyfl.data.examples import InMemory
 from proxyfl.federation.precision import computing_in
-from proxyfl.federation.trainers import Optimizer
-from proxyfl.privacy.dpsgd import DPSGD
+from proxyfl.federation.trainers import optimizer_over
+from proxyfl.machine import keep_freed_memory
 from proxyfl.privacy.guarantee import Kind
-from proxyfl.privacy.ledger import Ledger
-from proxyfl.seeds import Seeded
+from proxyfl.seeds import Randomness, Seeded, System
+from proxyfl.settings import DP, Optimizer
 from proxyfl.simulation import config
 from proxyfl.simulation import run as runner
 
@@ -68,24 +67,16 @@ WITH_DP = (
     KVASIR,
     BREAKHIS,
 )
-WITHOUT_DP = (
-    Case("lenet5", (1, 28, 28)),
-    Case("cnn2", (3, 32, 32)),
-    KVASIR,
-    BREAKHIS,
-)
+REAL_NOISE = ((MLP, 1.35), (Case("resnet18", (3, 64, 64), 32), 1.25))
+"""Models, and how many times as long a step with real noise may take as one with seeded noise."""
+WITHOUT_DP = (Case("lenet5", (1, 28, 28)), Case("cnn2", (3, 32, 32)), KVASIR, BREAKHIS)
 
 
-def contenders(
-    case: Case, *, opacus: bool, only: str | None = None
-) -> dict[str, Step]:
+def contenders(case: Case, *, opacus: bool, only: str | None = None) -> dict[str, Step]:
     """One training step by each way: plain, ours, Opacus's default and its ghost clipping."""
     x, y = case.examples(EXAMPLES)
     # views: every way keeps all of the client's data in memory, as ours must
-    batch = (
-        x[: case.batch],
-        y[: case.batch],
-    )
+    batch = (x[: case.batch], y[: case.batch])
     ways: dict[str, Callable[[nn.Module], Step]] = {
         "plain": lambda model: _plain(model, *batch),
         "ours": lambda model: _ours(model, x, y, case.batch),
@@ -93,15 +84,11 @@ def contenders(
     if opacus:
         ways["Opacus"] = lambda model: _opacus(model, *batch, "hooks")
         ways["Opacus ghost"] = lambda model: _opacus(model, *batch, "ghost")
-    return {
-        label: way(case.build())
-        for label, way in ways.items()
-        if only in (None, label)
-    }
+    return {label: way(case.build()) for label, way in ways.items() if only in (None, label)}
 
 
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
-    return Optimizer("adam", learning_rate=0.001, weight_decay=1e-4).over(model)
+    return optimizer_over(Optimizer("adam", learning_rate=0.001, weight_decay=1e-4), model)
 
 
 def _plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
@@ -115,20 +102,23 @@ def _plain(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Step:
     return step
 
 
-def _ours(model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int) -> Step:
-    """All of it: the ledger, Poisson sampling of about a batch, clipping, noise, Adam."""
+def _ours(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, batch: int, *, real: bool = False
+) -> Step:
+    """All of it: the ledger, Poisson sampling of about a batch, clipping, noise, Adam. With
+    ``real``, batches and noise are those of a site."""
+    batches: Randomness = System() if real else Seeded(0, "batches")
+    noise: Randomness = System() if real else Seeded(0, "noise")
     trainer = DPSGD(
         model,
         _adam(model),
         InMemory(x, y),
+        dp=DP(clip_norm=1.0, noise_multiplier=1.0),
         classes=CLASSES,
         batch_size=batch,
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        teacher_weight=0.0,
-        ledger=Ledger("bench", delta=1e-3, kind=Kind.END_TO_END, simulated=True),
-        batches=Seeded(0, "batches"),
-        noise=Seeded(0, "noise"),
+        ledger=Ledger("bench", delta=1e-3, kind=Kind.END_TO_END, simulated=not real),
+        batches=batches,
+        noise=noise,
     )
     trainer.begin_round(0, 10**6)
     return lambda: trainer.step(trainer.draw())
@@ -172,9 +162,32 @@ def private_steps(case: Case) -> dict[str, Step]:
     }
 
 
+def noise_steps(case: Case) -> dict[str, Step]:
+    """One DP step with noise from a seed, and one with a site's noise."""
+    x, y = case.examples(EXAMPLES)
+    return {
+        "seeded": _ours(case.build(), x, y, case.batch),
+        "real": _ours(case.build(), x, y, case.batch, real=True),
+    }
+
+
+def measure_noise(seconds: float) -> tuple[Table, list[dict[str, Any]]]:
+    """What real noise costs: a table, and rows with name, value, goal and whether it was met."""
+    table = Table("model", "seeded", "real", "real / seeded", "goal", title="Real noise (ms)")
+    rows = []
+    for case, goal in REAL_NOISE:
+        times = measure(noise_steps(case), seconds=seconds)
+        ratio = times["real"] / times["seeded"]
+        numbers = (times["seeded"], times["real"], ratio, goal)
+        table.add_row(case.model, *(f"{number:.2f}" for number in numbers))
+        name = f"real noise / seeded noise, {case.model}"
+        rows.append({"name": name, "value": ratio, "goal": goal, "met": ratio <= goal})
+    return table, rows
+
+
 def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
-    """Median milliseconds of each step, the contenders taking turns so that noise hits all
-    alike."""
+    """Median milliseconds of CPU time of each step, the contenders taking turns so that what else
+    runs hits all alike."""
     for step in steps.values():
         step()
         step()
@@ -184,9 +197,9 @@ def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
         for name, step in steps.items():
             step()  # brings this way's data back into the cache
             for _ in range(4):
-                started = time.perf_counter()
+                started = time.thread_time()
                 step()
-                times[name].append((time.perf_counter() - started) * 1e3)
+                times[name].append((time.thread_time() - started) * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -220,10 +233,7 @@ def paper_round(rounds: int) -> float:
     """Seconds per ProxyFL round of the paper's MNIST setting: LeNet5/MLP, 8 x 1000 images, no
     evaluation."""
     generator = torch.Generator().manual_seed(0)
-    x, y = (
-        torch.rand(8000, 1, 28, 28, generator=generator),
-        torch.arange(8000) % CLASSES,
-    )
+    x, y = (torch.rand(8000, 1, 28, 28, generator=generator), torch.arange(8000) % CLASSES)
     names = tuple(str(i) for i in range(CLASSES))
     made_up = Dataset("made-up", x, y, x[:10], y[:10], CLASSES, names)
     settings = config.from_tree(
@@ -233,12 +243,7 @@ def paper_round(rounds: int) -> float:
             "evaluate_every": rounds,
             "partition": {"kind": "iid", "clients": 8, "examples": 1000},
             "models": {"private": "lenet5", "proxy": "mlp", "residual": False},
-            "learning": {
-                "alpha": 0.5,
-                "beta": 0.5,
-                "teacher": "current",
-                "batch_size": 250,
-            },
+            "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
             "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0},
             "exchange": {"self_weight": 0.0},
         }
@@ -253,16 +258,24 @@ def paper_round(rounds: int) -> float:
 def main() -> None:
     """Run everything, print a table, write build/bench.json."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--seconds", type=float, default=10, help="per model (default: 10)"
-    )
+    parser.add_argument("--seconds", type=float, default=10, help="per model (default: 10)")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
+    parser.add_argument(
+        "--only",
+        choices=["noise"],
+        help="measure real against seeded noise alone, and write no file",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     warnings.filterwarnings("ignore")  # Opacus's remarks about hooks
+    noise, rows = measure_noise(args.seconds)
+    if args.only:
+        Console().print(noise)
+        return
     results: dict[str, Any] = {
         "milliseconds": {},
+        "rows": rows,
         "threads": 1,
         "batch": {case.model: case.batch for case in WITH_DP},
         "torch": torch.__version__,
@@ -302,16 +315,14 @@ def main() -> None:
         times = measure(private_steps(case), seconds=args.seconds)
         results["private_milliseconds"][case.model] = times
         ratio = times["bfloat16"] / times["default"]
-        private.add_row(
-            case.model, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}"
-        )
+        private.add_row(case.model, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}")
     memory = {}
     for way in ("plain", "ours", "Opacus", "Opacus ghost"):
         steps = contenders(MLP, opacus=way.startswith("Opacus"), only=way)
         memory[way] = peak_memory(steps[way])
     results["peak_memory_bytes"] = memory
     results["paper_round_seconds"] = paper_round(6)
-    Console().print(table, private)
+    Console().print(table, private, noise)
     print(
         "peak memory of MLP steps (MB): "
         + ", ".join(f"{way} {b / 1e6:.1f}" for way, b in memory.items())

@@ -32,8 +32,10 @@ from typing import Any
 
 import torch
 
-from proxyfl._machine import keep_freed_memory
+from proxyfl.machine import keep_freed_memory
+from proxyfl.node.admission import Admission
 from proxyfl.node.exchange import messages
+from proxyfl.node.exchange.auditlog import AuditLog
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.exchange.service import Service
@@ -43,7 +45,6 @@ from proxyfl.node.members.card import tls_name
 from proxyfl.node.members.identity import KEY_FILE, TLS_FILE, Identity
 from proxyfl.node.members.manifest import Input, Manifest
 from proxyfl.node.mixing import Mixer, Proxy
-from proxyfl.node.observe.auditlog import AuditLog
 from proxyfl.node.trial import LOOPBACK, free_ports
 from proxyfl.transport.grpc import Credentials
 from proxyfl.transport.grpc.client import Client
@@ -75,7 +76,7 @@ class Side:
         )
         self.books.start()
         self.mixer = Mixer(self.roster, name, Proxy("resnet18", size))
-        self.exchange = Exchange(self.books, self.mixer.check)
+        self.exchange = Exchange(self.books, Admission(self.mixer, self.books).check)
         self.exchange.manifest = agreed.digest
         self.exchange.accepted = self.roster.acceptance
         log = AuditLog(folder / name / "audit.jsonl")
@@ -103,10 +104,7 @@ def found_two_sites(folder: Path) -> None:
     for name, address in zip(NAMES, ("", f"{LOOPBACK}:{port}"), strict=True):
         cards.append(Identity.create(folder / name, name).card(address))
     agreed = Manifest(
-        "exchange",
-        rounds=10_000,
-        input=Input((1,), ("0", "1")),
-        members=tuple(cards),
+        "exchange", rounds=10_000, input=Input((1,), ("0", "1")), members=tuple(cards)
     )
     for name in NAMES:
         roster.accept(folder / name, Identity(folder / name, name), agreed)
@@ -287,9 +285,7 @@ def _measured(folder: Path, size: int, repeats: int) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     port = free_ports(1)[0]
-    process = context.Process(
-        target=receive, args=(folder, size, port, ready), daemon=True
-    )
+    process = context.Process(target=receive, args=(folder, size, port, ready), daemon=True)
     process.start()
     try:
         if not ready.wait(120):
@@ -311,14 +307,11 @@ def _measured(folder: Path, size: int, repeats: int) -> dict[str, Any]:
         "seconds": seconds,
         "ratios": {
             name: statistics.median(
-                raw / ours
-                for raw, ours in zip(seconds[base], seconds[way], strict=True)
+                raw / ours for raw, ours in zip(seconds[base], seconds[way], strict=True)
             )
             for name, (base, way) in ratios.items()
         },
-        "memory_in_proxies": {
-            end: (after[end] - before[end]) / (4 * size) for end in before
-        },
+        "memory_in_proxies": {end: (after[end] - before[end]) / (4 * size) for end in before},
     }
 
 

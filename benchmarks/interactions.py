@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from proxyfl.data import load
 from proxyfl.data.examples import InMemory
-from proxyfl.federation.home.choosing import choose
+from proxyfl.data.sources import load
+from proxyfl.federation.fitted import choose
 from proxyfl.measures import MEASURES, Predictions
 from proxyfl.models import build
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.statements.worth import FASTEST, MOMENTUM, ROUNDS, STEP
+from proxyfl.privacy.worth import FASTEST, MOMENTUM, ROUNDS, STEP
 
 SPEC = "logistic|trees"
 DRAWS = 3
@@ -120,9 +120,7 @@ def proxies(inputs: int, classes: int) -> dict[str, nn.Module]:
     }
 
 
-def trained(
-    proxy: nn.Module, all_sites: Federation, epsilon: float | None, seed: int
-) -> nn.Module:
+def trained(proxy: nn.Module, all_sites: Federation, epsilon: float | None, seed: int) -> nn.Module:
     """The proxy after noisy full-batch steps on the sum of all sites' clipped gradients."""
     last = [layer for layer in proxy.modules() if isinstance(layer, nn.Linear)][-1]
     records = all_sites.everybody
@@ -142,9 +140,7 @@ def trained(
         error = (inputs @ weights).softmax(1) - hot
         scale = (error.norm(dim=1) * lengths).clamp(min=1.0)
         gradient = inputs.T @ (error / scale[:, None])
-        gradient += noise * torch.randn(
-            weights.shape, generator=draw, dtype=torch.float64
-        )
+        gradient += noise * torch.randn(weights.shape, generator=draw, dtype=torch.float64)
         velocity = MOMENTUM * velocity + gradient / len(inputs)
         weights = weights - rate * velocity
         if step >= ROUNDS // 2:
@@ -156,17 +152,13 @@ def trained(
     return proxy
 
 
-def _settings(
-    all_sites: Federation, weights: Tensor, epsilon: float | None
-) -> tuple[float, float]:
+def _settings(all_sites: Federation, weights: Tensor, epsilon: float | None) -> tuple[float, float]:
     """The noise on the sum of all sites, and the learning rate, as ``proxyfl worth`` has them."""
     if epsilon is None:
         return 0.0, FASTEST
     largest = max(len(site) for site in all_sites.sites)
     everyone = sum(len(site) for site in all_sites.sites)
-    each = noise_for(
-        epsilon, sampling_rate=1.0, steps=ROUNDS, delta=1 / (10 * largest)
-    )
+    each = noise_for(epsilon, sampling_rate=1.0, steps=ROUNDS, delta=1 / (10 * largest))
     noise = each * math.sqrt(len(all_sites.sites))
     of_two_classes = 2 * weights.numel() / all_sites.classes
     moved = noise * math.sqrt(of_two_classes) / everyone
@@ -199,9 +191,7 @@ def _auroc(model: nn.Module, records: InMemory) -> float:
     return math.nan if found is None else found
 
 
-def line(
-    all_sites: Federation, name: str, epsilon: float | None, *, home: bool
-) -> str:
+def line(all_sites: Federation, name: str, epsilon: float | None, *, home: bool) -> str:
     """The scores of one kind of proxy at one epsilon."""
     found = []
     inputs = all_sites.sites[0].shape[0]

@@ -15,9 +15,10 @@ import torch
 from torch import nn
 
 from benchmarks.levers import Array, Federation, arrays, descended
-from proxyfl.data import load, majority
+from proxyfl.data import majority
 from proxyfl.data.examples import InMemory
-from proxyfl.federation.home import choosing
+from proxyfl.data.sources import load
+from proxyfl.federation import fitted as choosing
 from proxyfl.losses import Balance
 from proxyfl.measures import MEASURES, Predictions
 
@@ -31,31 +32,23 @@ def divided(store: str, seed: int) -> Federation:
     dataset = load(store)
     x, y = arrays(dataset.train)
     generator = np.random.default_rng(seed)
-    rows = majority(
-        y, clients=SITES, examples=EXAMPLES, p_major=0.8, generator=generator
-    )
+    rows = majority(y, clients=SITES, examples=EXAMPLES, p_major=0.8, generator=generator)
     parts = [(x[part], y[part]) for part in rows]
     return Federation("32 sites", parts, arrays(dataset.test), dataset.classes)
 
 
-def gains(
-    all_sites: Federation, epsilon: float, seed: int
-) -> Iterator[tuple[str, float]]:
+def gains(all_sites: Federation, epsilon: float, seed: int) -> Iterator[tuple[str, float]]:
     """For every site and rule, what the kept model gains over the site's own."""
     proxy = _linear(descended(all_sites, epsilon, seed))
     for x, y in all_sites.parts:
-        examples = InMemory(
-            torch.from_numpy(x[:, :-1]).float(), torch.from_numpy(y)
-        )
+        examples = InMemory(torch.from_numpy(x[:, :-1]).float(), torch.from_numpy(y))
         balance = Balance(offsets=_log_shares(y, all_sites.classes))
         choices = ("logistic", examples, all_sites.classes)
         alone = choosing.choose(*choices, balance=balance, seed=seed)
         before = _auroc(alone, all_sites)
         for rule, few in RULES.items():
             with mock.patch.object(choosing, "FEW", few):
-                kept = choosing.choose(
-                    *choices, received=proxy, balance=balance, seed=seed
-                )
+                kept = choosing.choose(*choices, received=proxy, balance=balance, seed=seed)
             yield rule, _auroc(kept, all_sites) - before
 
 
@@ -86,9 +79,7 @@ def main() -> None:
     """Print each rule's gains."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store", help="public features of the examples")
-    parser.add_argument(
-        "--seeds", type=int, default=3, help="divisions (default: 3)"
-    )
+    parser.add_argument("--seeds", type=int, default=3, help="divisions (default: 3)")
     args = parser.parse_args()
     for epsilon in (1.0, 3.0):
         found: dict[str, list[float]] = {rule: [] for rule in RULES}

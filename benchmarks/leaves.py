@@ -69,9 +69,7 @@ def features(shape: tuple[int, ...], *, weights: str) -> nn.Module:
 
 def pictures(count: int, draw: torch.Generator) -> Tensor:
     """Dead leaves, (count, 1, SIDE, SIDE): from two to thirty a picture, on black."""
-    rows, columns = torch.meshgrid(
-        torch.arange(SIDE), torch.arange(SIDE), indexing="ij"
-    )
+    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
     canvas = torch.zeros(count, SIDE, SIDE)
     wanted = torch.randint(2, 31, (count, 1, 1), generator=draw)
     for number in range(30):

@@ -28,12 +28,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from proxyfl.data import Dataset, by_class, load, majority
+from proxyfl.data import Dataset, by_class, majority
+from proxyfl.data.sources import load
 from proxyfl.losses import class_shares
 from proxyfl.measures import MEASURES, Predictions
 from proxyfl.models.estimators import softmax_fit
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.statements.worth import Facts, settings_for
+from proxyfl.privacy.worth import Facts, settings_for
 
 Array = npt.NDArray[Any]
 STEPS = 40
@@ -82,13 +83,7 @@ def federations(store: str) -> list[Federation]:
     generator = np.random.default_rng(0)
     few = by_class(y, clients=8, classes=2, examples=1000, generator=generator)
     many = majority(y, clients=32, examples=100, p_major=0.8, generator=generator)
-    skewed = majority(
-        y,
-        clients=8,
-        examples=1000,
-        p_major=0.8,
-        generator=np.random.default_rng(0),
-    )
+    skewed = majority(y, clients=8, examples=1000, p_major=0.8, generator=np.random.default_rng(0))
     divided = {
         "8 sites, 2 classes each": few,
         "32 sites of 100": many,
@@ -116,16 +111,12 @@ def _true_sites(dataset: Dataset) -> Federation:
     return Federation("true sites", parts, judged, dataset.classes, ranked=True)
 
 
-def descent(
-    all_sites: Federation, epsilon: float, seed: int, *, secure: bool = False
-) -> float:
+def descent(all_sites: Federation, epsilon: float, seed: int, *, secure: bool = False) -> float:
     """The score of the model that ``descended`` gives."""
     return all_sites.score(descended(all_sites, epsilon, seed, secure=secure))
 
 
-def descended(
-    all_sites: Federation, epsilon: float, seed: int, *, secure: bool = False
-) -> Array:
+def descended(all_sites: Federation, epsilon: float, seed: int, *, secure: bool = False) -> Array:
     """The shared model of 40 noisy full-batch steps, averaged over the second half."""
     sites = len(all_sites.parts)
     noise, rate = _settings(all_sites, epsilon)
@@ -165,9 +156,7 @@ def class_means(all_sites: Federation, epsilon: float, seed: int) -> float:
     return all_sites.score(weights)
 
 
-def mean_regularised(
-    all_sites: Federation, epsilon: float, seed: int, pull: float
-) -> float:
+def mean_regularised(all_sites: Federation, epsilon: float, seed: int, pull: float) -> float:
     """Each site's own noisy model, drawn towards the mean of all: MR-MTL (Liu et al. 2022,
     arXiv:2206.07902). The mean over sites."""
     noise, rate = _settings(all_sites, epsilon)
@@ -199,9 +188,7 @@ def without_noise(all_sites: Federation, penalty: float, *, pooled: bool) -> flo
         parts = [(x, np.concatenate([labels for _, labels in parts]))]
     scores = []
     for x, y in parts:
-        own = softmax_fit(
-            x[:, :-1].astype(np.float64), y, all_sites.classes, penalty
-        )
+        own = softmax_fit(x[:, :-1].astype(np.float64), y, all_sites.classes, penalty)
         shares = class_shares(torch.from_numpy(y), all_sites.classes)
         bias = own.bias.numpy() - np.log(shares)
         scores.append(all_sites.score(np.vstack([own.weight.numpy().T, bias])))

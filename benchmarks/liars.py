@@ -1,165 +1,212 @@
-"""What the nodes' defence buys against a member that lies: ``python -m benchmarks.liars``.
+"""What a member that lies can do, and what the sites' defence buys: ``python -m benchmarks.liars``.
 
 Eight sites on the digits, one of which lies, 20 rounds in one process. The figure is the honest
-sites' mean accuracy of the proxy that they hold in the end. The radius is chosen on one set of
-seeds (``--choose``) and the table is made on another; a seed decides the partition, the test part,
-the initial proxy and all noise. Each run is a line of the output file, which is continued."""
+sites' mean accuracy of the proxy that they hold in the end. The exchange is that of
+``proxyfl.simulation.sites``, with the rules by which a real site takes shares: no share is heavier
+than its edge allows, and what a sender has waiting is one voice. The radius is chosen on some seeds
+(``--choose``) and the table is made on others; a seed decides the partition, the test part, the
+initial proxy and all noise. Runs that are in the output file are not repeated."""
 
 import argparse
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from proxyfl import params
-from proxyfl.federation import membership
-from proxyfl.federation.client import Client
-from proxyfl.federation.exchange import MassChannel
+from proxyfl import Mass
+from proxyfl.data.examples import Relabelled
+from proxyfl.federation import exchange, membership
 from proxyfl.federation.metrics import Score, evaluate
 from proxyfl.federation.rounds import run_rounds
-from proxyfl.gossip.pushsum import Mass
-from proxyfl.gossip.routes import routes
-from proxyfl.gossip.topology import Topology
 from proxyfl.node import assembly, trial
-from proxyfl.node.assembly import Relabelled, SiteData
-from proxyfl.node.defence import Guard
+from proxyfl.node.assembly import SiteData
+from proxyfl.node.exchange.books import Part
+from proxyfl.node.exchange.protocol import MOST_UNAPPLIED
 from proxyfl.node.members import site as sites
-from proxyfl.node.members.manifest import Graph
+from proxyfl.node.members.manifest import Graph, Manifest
+from proxyfl.node.mixing import MOST_MEANS, Edge, Entry
+from proxyfl.parts import Client, routes
 from proxyfl.seeds import stream
+from proxyfl.settings import Defence
+from proxyfl.simulation.sites import SiteRules
 from proxyfl.transport.memory import MemoryTransport
 
 SITES = 8
 LIAR = 3
-RADII = (1.5, 2.5, 3.5)
-CHOOSING = (11,)
-FRESH = (21, 22)
+ROUNDS = 20
+RADII = (1.5, 2.5, 3.5, 5.0, 7.0)
+CHOOSING = (11, 12)
+FRESH = (21, 22, 23)
+FAR = 1000.0
 
-RECORDED = Path("experiments/results/node/liars.jsonl")
-
-Attack = Callable[[Tensor, int], Tensor]
-
-
-def noise(theta: Tensor, round: int) -> Tensor:
-    """Nothing but noise."""
-    return 5 * torch.randn(theta.shape, generator=stream(0, "attack", round))
+RECORDED = Path("experiments/results/node/liars.json")
+COMMAND = "python -m benchmarks.liars"
 
 
-def scaled(theta: Tensor, round: int) -> Tensor:
-    """A model blown up tenfold."""
-    return 10 * theta
-
-
-def as_it_is(theta: Tensor, round: int) -> Tensor:
-    """What was trained: honest, or on flipped labels."""
+def unchanged(theta: Tensor) -> Tensor:
+    """What was trained."""
     return theta
 
 
-CASES: dict[str, tuple[Attack, bool]] = {
-    "honest": (as_it_is, False),
-    "flipped labels": (as_it_is, True),
-    "noise": (noise, False),
-    "tenfold": (scaled, False),
+def hundredfold(theta: Tensor) -> Tensor:
+    """A proxy blown up."""
+    return 100 * theta
+
+
+def flip_sign(theta: Tensor) -> Tensor:
+    """The opposite of what was learnt."""
+    return -theta
+
+
+def push(theta: Tensor) -> Tensor:
+    """Far away, in the same direction in every round, so that what is left of it adds up."""
+    direction = torch.randn(theta.shape, generator=stream(0, "attack"))
+    pushed: Tensor = theta + FAR * direction / direction.norm()
+    return pushed
+
+
+@dataclass(frozen=True)
+class Lie:
+    """How the liar lies: what it does to its proxy, how heavy its shares are in multiples of honest
+    ones, how many of them it saves up to send at once, from which round on, and whether it trains
+    on flipped labels.
+
+    ``uneven`` sites take between 1 and 15 steps a round, without a budget."""
+
+    change: Callable[[Tensor], Tensor] = unchanged
+    weight: float = 1.0
+    shares: int = 1
+    begins: int = 0
+    flipped: bool = False
+    uneven: bool = False
+
+
+LIES = {
+    "honest": Lie(),
+    "honest, uneven sites": Lie(uneven=True),
+    "flipped labels": Lie(flipped=True),
+    "100-fold": Lie(hundredfold),
+    "sign flip": Lie(flip_sign),
+    "one direction": Lie(push),
+    "one direction, false weight": Lie(push, weight=MOST_MEANS),
+    "one direction, weight 8": Lie(push, weight=16),
+    "one direction, four shares": Lie(push, shares=4),
+    "sign flip, four shares": Lie(flip_sign, shares=4),
+    "sign flip, false weight": Lie(flip_sign, weight=MOST_MEANS),
+    "one direction, last round": Lie(push, begins=ROUNDS - 1),
 }
-"""How the liar lies: what it does to its proxy, and whether it trains on flipped labels."""
+"""A share of an honest site weighs 0.5 on the exponential graph: 16 times as much is all 8 sites'
+weight, which is refused. ``MOST_MEANS`` times as much is the most that is taken."""
+
+
+class Attacked(SiteRules):
+    """The sites' exchange, in which the liar's shares are its own making."""
+
+    def __init__(
+        self, agreed: Manifest, clients: Sequence[Client], defence: Defence, lie: Lie
+    ) -> None:
+        super().__init__(
+            agreed.mixing(),
+            clients,
+            agreed.names(),
+            [defence] * len(clients),
+            training_rounds=agreed.training_rounds,
+            joined=lambda _round: len(clients),
+        )
+        self.agreed = agreed
+        self.lie = lie
+        self.saved: dict[int, list[tuple[Part, Mass]]] = {}
+        self.waiting: dict[int, list[tuple[Part, Mass]]] = {}
+
+    def add_up(self, round: int, client: int, shares: Mapping[int, Mass], mean: float) -> Mass:
+        """What an honest site has after the round, given all that it takes from the liar."""
+        if client == LIAR or round < self.lie.begins:
+            return super().add_up(round, client, shares, mean)
+        names = self.agreed.names()
+        entries = [Entry(names[at], at, round, mass) for at, mass in shares.items() if at != LIAR]
+        edge = Edge(self._usual(round, client), mean)
+        if LIAR in shares:
+            theta = self.lie.change(shares[LIAR].theta)
+            weight = self.lie.weight * edge.share if self.lie.weight > 1 else shares[LIAR].w
+            part = Part(names[LIAR], round, 1, "", Fraction(weight), b"")
+            saved = self.saved.setdefault(client, [])
+            if part.weight <= edge.heaviest:
+                saved.append((part, Mass(theta, weight)))
+            if len(saved) == self.lie.shares:
+                self.waiting[client] = [*self.waiting.get(client, []), *saved][:MOST_UNAPPLIED]
+                saved.clear()
+        waiting = self.waiting.get(client, [])
+        guard = self.guards[client]
+        due = guard.due([part for part, _ in waiting], names[client], edge.heaviest)
+        for part, mass in waiting:
+            if part in due:
+                entries.append(Entry(part.sender, LIAR, part.round, mass))
+        self.waiting[client] = [(part, mass) for part, mass in waiting if part not in due]
+        entries.sort(key=lambda entry: (entry.place, entry.round))
+        mixed = guard.mixed(entries, names[client])
+        assert mixed is not None, "a site keeps a part of its mass in every round"
+        return mixed
+
+    def _usual(self, round: int, receiver: int) -> float:
+        """The part of its mass that the graph tells the liar to send."""
+        shares = routes(self.agreed.mixing(), round, range(SITES)).shares(LIAR)
+        return shares.get(receiver, 0.0)
 
 
 def received_accuracy(
     folder: Path,
     case: str,
-    guard: Guard,
+    defence: Defence,
     *,
     seed: int,
     topology: str = "exponential",
-    rounds: int = 20,
+    rounds: int = ROUNDS,
 ) -> float:
     """The honest sites' mean accuracy of the proxy that they hold in the end."""
-    attack, flipped = CASES[case]
+    lie = LIES[case]
+    if lie.begins:
+        lie = replace(lie, begins=rounds - 1)
     layout = trial.lay_out(
         folder, sites=SITES, rounds=rounds, seed=seed, template=trial.quick_site()
     )
+    agreed = replace(layout.manifest, graph=Graph(topology))
     clients = []
     for at, place in enumerate(layout.sites):
         settings, _ = sites.read(place)
-        own = assembly.load(layout.manifest, settings, place)
+        if lie.uneven:
+            learning = replace(settings.learning, steps_per_round=1 + 2 * at)
+            privacy = replace(settings.privacy, budget=None)
+            settings = replace(settings, learning=learning, privacy=privacy)
+        own = assembly.load(agreed, settings, place)
         train = own.train
-        if flipped and at == LIAR:
+        if lie.flipped and at == LIAR:
             train = Relabelled(own.train, 9 - own.train.labels)
-        clients.append(
-            assembly.client(
-                layout.manifest, settings, train, ledger=None, seed=seed
-            )
-        )
-    graph = replace(layout.manifest, graph=Graph(topology)).mixing()
-    _train(clients, graph, guard, attack, rounds, own)
+        clients.append(assembly.client(agreed, settings, train, ledger=None, seed=seed))
+    _train(clients, Attacked(agreed, clients, defence, lie), rounds, own)
     honest = [client for client in clients if client.id != LIAR]
-    scores = [
-        evaluate(client.learner.shared, own.test).accuracy for client in honest
-    ]
+    scores = [evaluate(client.learner.shared, own.test).accuracy for client in honest]
     return statistics.mean(scores)
 
 
-def _train(
-    clients: Sequence[Client],
-    graph: Topology,
-    guard: Guard,
-    attack: Attack,
-    rounds: int,
-    own: SiteData,
-) -> None:
-    guards = [replace(guard, ways=guard.ways.copy()) for _ in clients]
-    before = {
-        client.id: params.flatten(client.learner.shared) for client in clients
-    }
-
+def _train(clients: Sequence[Client], attacked: Attacked, rounds: int, own: SiteData) -> None:
     def judged(model: torch.nn.Module, client: int, *, last: bool = False) -> Score:
         return evaluate(model, own.test)
 
     for _ in run_rounds(
         clients,
         rounds=rounds,
-        exchange=partial(_exchange, graph, guards, before, attack),
-        transport=MemoryTransport(),
+        exchange=exchange.over(MemoryTransport(), attacked, shared=clients[0].learner.shared),
         presence=membership.everyone(SITES),
         evaluate=judged,
         evaluate_now=lambda _round: False,
     ):
         pass
-
-
-def _exchange(
-    graph: Topology,
-    guards: Sequence[Guard],
-    before: dict[int, Tensor],
-    attack: Attack,
-    masses: Mapping[int, Mass],
-    present: Sequence[int],
-    leaving: Set[int],
-    post: MassChannel,
-) -> dict[int, Mass]:
-    """The nodes' exchange, without the network, in which the liar's shares are its own making."""
-    plan = routes(graph, post.round, present)
-    parts = {
-        client: mass.split(plan.shares(client)) for client, mass in masses.items()
-    }
-    mixed = {}
-    for client in masses:
-        kept = parts[client][client]
-        guards[client].moved(float((kept.theta - before[client]).norm()))
-        received = []
-        for sender in plan.senders(client):
-            mass = parts[sender][client]
-            if sender == LIAR:
-                mass = Mass(attack(mass.theta, post.round), mass.w)
-            received.append(mass)
-        mixed[client] = guards[client].mixed(kept, received)
-        before[client] = mixed[client].theta
-    return mixed
 
 
 Key = tuple[str, str, str, float, int]
@@ -168,35 +215,51 @@ Key = tuple[str, str, str, float, int]
 
 def known(out: Path) -> dict[Key, float]:
     """The runs that are in the file already."""
-    found: dict[Key, float] = {}
+    runs: dict[Key, float] = {}
     if out.exists():
-        for line in out.read_text().splitlines():
-            *key, accuracy = json.loads(line)
-            graph, case, rule, radius, seed = key
-            found[graph, case, rule, float(radius), seed] = accuracy
-    return found
+        for graph, case, rule, radius, seed, accuracy in json.loads(out.read_text())["runs"]:
+            runs[graph, case, rule, float(radius), seed] = accuracy
+    return runs
 
 
 def complete(out: Path, wanted: Sequence[Key]) -> dict[Key, float]:
     """Run what is wanted and not yet in the file."""
-    found = known(out)
+    runs = known(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     for key in wanted:
-        if key in found:
+        if key in runs:
             continue
         graph, case, rule, radius, seed = key
         with tempfile.TemporaryDirectory() as folder:
-            found[key] = received_accuracy(
-                Path(folder), case, Guard(rule, radius), seed=seed, topology=graph
+            runs[key] = received_accuracy(
+                Path(folder), case, _defence(rule, radius), seed=seed, topology=graph
             )
-        with out.open("a") as file:
-            file.write(json.dumps([*key, found[key]]) + "\n")
-    return found
+        _write(out, _document(runs))
+    return runs
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes the whole text or nothing: a run that is stopped can be continued."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    new.replace(path)
+
+
+def _defence(rule: str, radius: float) -> Defence:
+    """The defence of a run; the table has 0 as the radius of ``none``."""
+    return Defence(rule, radius or Defence().radius)
+
+
+def _document(runs: Mapping[Key, float]) -> str:
+    """The file: a run is a line."""
+    fields = ["graph", "case", "rule", "radius", "seed", "accuracy"]
+    lines = [json.dumps([*key, accuracy]) for key, accuracy in runs.items()]
+    head = f'{{"command": {json.dumps(COMMAND)}, "fields": {json.dumps(fields)}, "runs": [\n'
+    return head + ",\n".join(lines) + "\n]}\n"
 
 
 def wanted_runs(choose: bool, radius: float) -> list[Key]:
     """The runs of the choice, or of the table."""
-    seeds = CHOOSING if choose else FRESH
     rules = [("exponential", "none", 0.0)]
     if choose:
         rules += [("exponential", "clip", each) for each in RADII]
@@ -204,32 +267,30 @@ def wanted_runs(choose: bool, radius: float) -> list[Key]:
         rules.append(("exponential", "clip", radius))
         rules.append(("complete", "none", 0.0))
         rules += [("complete", rule, radius) for rule in ("clip", "median")]
-    found: list[Key] = []
-    for seed in seeds:
+    wanted: list[Key] = []
+    for seed in CHOOSING if choose else FRESH:
         for graph, rule, each in rules:
-            found += [(graph, case, rule, each, seed) for case in CASES]
-    return found
+            wanted += [(graph, case, rule, each, seed) for case in LIES]
+    return wanted
 
 
 def main() -> None:
     """Run, and print the mean and each value over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--choose", action="store_true", help="all radii, old seeds"
-    )
-    parser.add_argument("--radius", type=float, default=Guard().radius)
+    parser.add_argument("--choose", action="store_true", help="all radii, other seeds")
+    parser.add_argument("--radius", type=float, default=Defence().radius)
     parser.add_argument("--out", type=Path, default=RECORDED)
     args = parser.parse_args()
     torch.set_num_threads(1)
     wanted = wanted_runs(args.choose, args.radius)
-    found = complete(args.out, wanted)
+    runs = complete(args.out, wanted)
     groups: dict[tuple[str, str, str, float], list[float]] = {}
     for key in wanted:
-        groups.setdefault(key[:4], []).append(found[key])
+        groups.setdefault(key[:4], []).append(runs[key])
     for (graph, case, rule, radius), values in sorted(groups.items()):
         each = ", ".join(f"{value:.3f}" for value in values)
         mean = statistics.mean(values)
-        print(f"{graph:12} {case:15} {rule:7} {radius:4g}  {mean:.3f}  ({each})")
+        print(f"{graph:12} {case:28} {rule:7} {radius:4g}  {mean:.3f}  ({each})")
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import torch
 from scipy import stats
 from torch import nn
 
-from proxyfl import params
-from proxyfl._validate import number, whole
+from benchmarks.checks import whole, within
 from proxyfl.data.examples import InMemory
-from proxyfl.federation.client import DP, Client, Part, assemble, seeded
+from proxyfl.federation.assembly import Part, Parts
 from proxyfl.federation.methods import METHODS
-from proxyfl.federation.trainers import Optimizer
+from proxyfl.parts import Client, assemble, load_flat, seeded, size
+from proxyfl.settings import Input, Learning, Local, Model, Optimizer, Privacy, Study
 
 RECORDS = 100
 """Records that both datasets have."""
@@ -56,8 +56,8 @@ class Leak:
 
 def lower_bound(trials: Trials, *, delta: float, confidence: float) -> float:
     """The largest epsilon that the trials contradict in one or the other direction."""
-    number("delta", delta, above=0, below=1)
-    number("confidence", confidence, above=0, below=1)
+    within("delta", delta, 0, 1)
+    within("confidence", confidence, 0, 1)
     # Two directions, two probabilities in each.
     error = (1 - confidence) / 4
     found = 0.0
@@ -92,9 +92,7 @@ def leak(
             counts[present] += _says_one(client.learner.shared)
             progress(1)
     found = Trials(trials, with_record=counts[True], without_record=counts[False])
-    return Leak(
-        claimed, found, lower_bound(found, delta=DELTA, confidence=confidence)
-    )
+    return Leak(claimed, found, lower_bound(found, delta=DELTA, confidence=confidence))
 
 
 def _at_least(successes: int, trials: int, error: float) -> float:
@@ -112,27 +110,28 @@ def _client(beta: float, *, present: bool, seed: int) -> Client:
     if present:
         x[-1] *= _FAR
         labels[-1] = 1
-    return assemble(
-        0,
+    local = Local(
         "client-0",
-        METHODS["proxyfl"],
-        InMemory(x, labels),
-        classes=2,
-        batch_size=round(RATE * RECORDS),
-        dp=DP(
-            clip_norm=1.0, noise_multiplier=NOISE, sampling_rate=RATE, delta=DELTA
+        model=Model(residual=False),
+        learning=Learning(
+            alpha=0.0,
+            beta=beta,
+            teacher="current",
+            batch_size=round(RATE * RECORDS),
+            steps_per_round=STEPS,
         ),
-        streams=seeded(seed, 0),
-        private=Part(_linear(), Optimizer("sgd", 1.0)),
-        proxy=Part(_linear(), Optimizer("sgd", 1.0)),
-        steps=STEPS,
-        beta=beta,
+        privacy=Privacy(noise_multiplier=NOISE, sampling_rate=RATE, delta=DELTA),
     )
+    study = Study("neighbours", input=Input((_WIDTH,), ("0", "1")))
+    parts = Parts(Part(_linear(), Optimizer("sgd", 1.0)), Part(_linear(), Optimizer("sgd", 1.0)))
+    streams = seeded(seed, 0)
+    method = METHODS["proxyfl"]
+    return assemble(study, local, InMemory(x, labels), method, streams, parts=parts)
 
 
 def _linear() -> nn.Module:
     model = nn.Linear(_WIDTH, 2)
-    params.load_flat(model, torch.zeros(params.size(model)))
+    load_flat(model, torch.zeros(size(model)))
     return model
 
 

@@ -28,16 +28,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from proxyfl import DPSGD, Ledger
 from proxyfl.data.examples import InMemory, Subset, pixels
 from proxyfl.measures import MEASURES, Predictions
 from proxyfl.models import build
 from proxyfl.privacy.accounting import Segment
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind, Relation, Unit
-from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.statements.persons import person_epsilon
+from proxyfl.privacy.persons import person_epsilon
 from proxyfl.seeds import Seeded, numpy_stream
+from proxyfl.settings import DP
 
 EPSILON, DELTA = 3.0, 1e-5
 RATE, STEPS = 0.05, 400
@@ -68,9 +68,7 @@ def read(folder: Path) -> InMemory:
 
     with (folder / "index.csv").open() as file:
         rows = list(csv.DictReader(file))
-    numbers = {
-        name: i for i, name in enumerate({row["lesion_id"]: 0 for row in rows})
-    }
+    numbers = {name: i for i, name in enumerate({row["lesion_id"]: 0 for row in rows})}
     images = np.empty((len(rows), 3, 12, 16), dtype=np.uint8)
     for i, row in enumerate(rows):
         with Image.open(folder / f"{row['image_id']}.webp") as image:
@@ -93,9 +91,7 @@ def parts(examples: InMemory, seed: int) -> list[torch.Tensor]:
     return found
 
 
-def thinned(
-    examples: InMemory, rows: torch.Tensor, kept: int, seed: int
-) -> torch.Tensor:
+def thinned(examples: InMemory, rows: torch.Tensor, kept: int, seed: int) -> torch.Tensor:
     """``rows`` with at most ``kept`` of each lesion, chosen by chance."""
     order = torch.from_numpy(numpy_stream(seed, "batches").permutation(len(rows)))
     seen: dict[int, int] = {}
@@ -120,9 +116,7 @@ def noise(arm: Arm) -> float:
     return high
 
 
-def trained(
-    arm: Arm, sigma: float, rate: float, train: Subset, seed: int
-) -> torch.nn.Module:
+def trained(arm: Arm, sigma: float, rate: float, train: Subset, seed: int) -> torch.nn.Module:
     """A linear proxy after all steps."""
     model = build("linear", shape=train.shape, classes=2, seed=seed)
     ledger = Ledger(
@@ -133,23 +127,19 @@ def trained(
         relation=Relation.ADD_OR_REMOVE,
         unit=arm.unit,
     )
-    units = (
-        len(train) if arm.unit is Unit.RECORD else len(set(_groups(train).tolist()))
-    )
+    units = len(train) if arm.unit is Unit.RECORD else len(set(_groups(train).tolist()))
     private = DPSGD(
         model,
         torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9),
         train,
+        dp=DP(
+            clip_norm=1.0, noise_multiplier=sigma, sampling_rate=RATE, unit=arm.unit, delta=DELTA
+        ),
         classes=2,
         batch_size=round(RATE * units),
-        clip_norm=1.0,
-        noise_multiplier=sigma,
-        teacher_weight=0.0,
         ledger=ledger,
         batches=Seeded(seed, "batches"),
         noise=Seeded(seed, "noise"),
-        sampling_rate=RATE,
-        unit=arm.unit,
     )
     private.begin_round(0, STEPS)
     for _ in range(STEPS):
@@ -172,9 +162,7 @@ def scores(
     train, validation, test = parts(examples, seed)
     kept = Subset(examples, thinned(examples, train, arm.kept, seed))
     model = trained(arm, sigma, rate, kept, seed)
-    return auroc(model, Subset(examples, validation)), auroc(
-        model, Subset(examples, test)
-    )
+    return auroc(model, Subset(examples, validation)), auroc(model, Subset(examples, test))
 
 
 def results(examples: InMemory, seeds: int) -> Iterator[dict[str, object]]:
@@ -183,9 +171,7 @@ def results(examples: InMemory, seeds: int) -> Iterator[dict[str, object]]:
         sigma = noise(arm)
         best: dict[float, float] = {}
         for rate in RATES:
-            tried = [
-                scores(arm, sigma, rate, examples, seed)[0] for seed in range(TRIED)
-            ]
+            tried = [scores(arm, sigma, rate, examples, seed)[0] for seed in range(TRIED)]
             best[rate] = sum(tried) / len(tried)
         rate = max(best, key=lambda each: best[each])
         found: NDArray[np.float64] = np.array(
@@ -210,9 +196,7 @@ def _groups(examples: InMemory | Subset) -> torch.Tensor:
 
 def main() -> None:
     """Print a line for each arm as it is known."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0] if __doc__ else ""
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--json", type=Path, help="also write everything there")

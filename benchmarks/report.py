@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from proxyfl._files import write_json
+from proxyfl import Run
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.records import folder
-from proxyfl.records.run import Run
 from proxyfl.report.callback import LivePage
 from proxyfl.seeds import numpy_stream
 from proxyfl.simulation import run as runner
@@ -41,12 +40,7 @@ CHROMIUM = (
 
 
 def made_up(
-    out: Path,
-    seed: int,
-    *,
-    rounds: int,
-    clients: int,
-    methods: tuple[str, ...] = SEVEN,
+    out: Path, seed: int, *, rounds: int, clients: int, methods: tuple[str, ...] = SEVEN
 ) -> Path:
     """A run's folder with plausible numbers that no training stands behind."""
     config = from_tree(
@@ -69,18 +63,12 @@ def made_up(
                 for c in range(clients)
             ]
     folder.append_metrics(path, rows)
-    write_json(path / "summary.json", _summary(config, rows, clients, generator))
+    (path / "summary.json").write_text(json.dumps(_summary(config, rows, clients, generator)))
     return path
 
 
 def _row(
-    name: str,
-    method: Method,
-    round: int,
-    client: int,
-    clients: int,
-    level: float,
-    generator: Any,
+    name: str, method: Method, round: int, client: int, clients: int, level: float, generator: Any
 ) -> Any:
     roles = (
         ["private"]
@@ -94,17 +82,10 @@ def _row(
     for i, role in enumerate(roles):
         value = float(
             np.clip(
-                level * (1 - np.exp(-(round + 5) / 60))
-                - 0.05 * i
-                + generator.normal(0, 0.01),
-                0,
-                1,
+                level * (1 - np.exp(-(round + 5) / 60)) - 0.05 * i + generator.normal(0, 0.01), 0, 1
             )
         )
-        scores |= {
-            f"{role}_accuracy": value,
-            f"{role}_macro_accuracy": 0.97 * value,
-        }
+        scores |= {f"{role}_accuracy": value, f"{role}_macro_accuracy": 0.97 * value}
     epsilon = 0.25 * (round + 1) ** 0.5 if method.dp else None
     sent = 2700 if method.exchange != "none" else 0
     return {
@@ -134,14 +115,11 @@ def _row(
     }
 
 
-def _summary(
-    config: Config, rows: list[Any], clients: int, generator: Any
-) -> dict[str, Any]:
+def _summary(config: Config, rows: list[Any], clients: int, generator: Any) -> dict[str, Any]:
     def confusion() -> list[list[int]]:
         return [
             [int(n) for n in row]
-            for row in generator.integers(0, 5, (10, 10))
-            + 25 * np.eye(10, dtype=int)
+            for row in generator.integers(0, 5, (10, 10)) + 25 * np.eye(10, dtype=int)
         ]
 
     last = [row for row in rows if row["round"] == config.rounds - 1]
@@ -191,7 +169,7 @@ def first_chart(page: Path) -> float | None:
             tab = browser.new_page(viewport={"width": 1280, "height": 900})
             started = time.perf_counter()
             tab.goto(page.resolve().as_uri(), wait_until="commit")
-            tab.wait_for_selector("figure .js-plotly-plot .trace", state="attached")
+            tab.wait_for_selector("figure .chart svg path", state="attached")
             seconds = time.perf_counter() - started
             browser.close()
             return seconds
@@ -202,10 +180,7 @@ def first_chart(page: Path) -> float | None:
 
 def measure_report(scratch: Path, rounds: int) -> dict[str, Any]:
     """Size and times of the large comparison."""
-    paths = [
-        made_up(scratch / f"seed-{seed}", seed, rounds=rounds, clients=8)
-        for seed in range(5)
-    ]
+    paths = [made_up(scratch / f"seed-{seed}", seed, rounds=rounds, clients=8) for seed in range(5)]
     page = scratch / "report.html"
     code = (
         "import sys; from pathlib import Path;"
@@ -213,9 +188,7 @@ def measure_report(scratch: Path, rounds: int) -> dict[str, Any]:
         "page.write(frames.load(*sys.argv[2:]).runs, Path(sys.argv[1]))"
     )
     started = time.perf_counter()
-    subprocess.run(
-        [sys.executable, "-c", code, str(page), *map(str, paths)], check=True
-    )
+    subprocess.run([sys.executable, "-c", code, str(page), *map(str, paths)], check=True)
     seconds = time.perf_counter() - started
     opened = [first_chart(page) for _ in range(3)]
     found = [one for one in opened if one is not None]
@@ -238,13 +211,9 @@ def measure_live(scratch: Path, repeats: int = 3) -> dict[str, Any]:
             page = _Polled() if kind == "live" else None
             wall, processor = time.perf_counter(), time.process_time()
             runner.execute(
-                prepared,
-                out=scratch / f"{kind}-{repeat}",
-                callbacks=[page] if page else [],
+                prepared, out=scratch / f"{kind}-{repeat}", callbacks=[page] if page else []
             )
-            times[kind].append(
-                (time.perf_counter() - wall, time.process_time() - processor)
-            )
+            times[kind].append((time.perf_counter() - wall, time.process_time() - processor))
     best = {
         kind: [statistics.median(column) for column in zip(*found, strict=True)]
         for kind, found in times.items()
@@ -282,15 +251,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--live",
-        action="store_true",
-        help="measure what the live page adds to a run",
+        "--live", action="store_true", help="measure what the live page adds to a run"
     )
     parser.add_argument(
-        "--rounds",
-        type=int,
-        default=300,
-        help="rounds of the made-up runs (default 300)",
+        "--rounds", type=int, default=300, help="rounds of the made-up runs (default 300)"
     )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

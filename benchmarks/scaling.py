@@ -19,8 +19,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from proxyfl._machine import keep_freed_memory, physical_cores
 from proxyfl.data import Dataset
+from proxyfl.machine import keep_freed_memory, physical_cores
 from proxyfl.simulation import config
 from proxyfl.simulation import run as runner
 
@@ -46,12 +46,7 @@ def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
             "data": {"source": "benchmarks.scaling:made_up"},
             "partition": {"kind": "iid", "clients": clients, "examples": 1000},
             "models": {"private": private, "proxy": "mlp", "residual": False},
-            "learning": {
-                "alpha": 0.5,
-                "beta": 0.5,
-                "teacher": "current",
-                "batch_size": 250,
-            },
+            "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
             "privacy": {"noise_multiplier": 1.0},
             "exchange": {"self_weight": 0.0},
         }
@@ -64,22 +59,16 @@ def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
             self.times: list[float] = []
             self.memory = 0
 
-        def round_ended(self, name: str, round: int, records: object) -> None:
+        def round_ended(self, name: str, round: int, rows: object) -> None:
             self.times.append(time.perf_counter())
             self.memory = max(self.memory, _memory_of_family())
 
     clock = Clock()
     with tempfile.TemporaryDirectory() as scratch:
-        runner.run(
-            settings, out=Path(scratch) / "run", callbacks=[clock], workers=workers
-        )
+        runner.run(settings, out=Path(scratch) / "run", callbacks=[clock], workers=workers)
     # the last one evaluates
     gaps = [b - a for a, b in zip(clock.times[:-2], clock.times[1:-1], strict=True)]
-    print(
-        json.dumps(
-            {"seconds_per_round": statistics.median(gaps), "memory": clock.memory}
-        )
-    )
+    print(json.dumps({"seconds_per_round": statistics.median(gaps), "memory": clock.memory}))
 
 
 def _memory_of_family() -> int:
@@ -100,15 +89,11 @@ def _memory_of_family() -> int:
             lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        total += sum(
-            int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")
-        )
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
     return total
 
 
-def measure(
-    private: str, clients: int, workers: int, rounds: int
-) -> dict[str, float]:
+def measure(private: str, clients: int, workers: int, rounds: int) -> dict[str, float]:
     """One run in a process of its own."""
     command = [
         sys.executable,
@@ -120,14 +105,8 @@ def measure(
         str(workers),
         str(rounds),
     ]
-    environment = {
-        **os.environ,
-        "PROXYFL_IMAGES": str(1000 * clients + 10),
-        "OMP_NUM_THREADS": "1",
-    }
-    found = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment
-    )
+    environment = {**os.environ, "PROXYFL_IMAGES": str(1000 * clients + 10), "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     result: dict[str, float] = json.loads(found.stdout)
     return result
 
@@ -156,15 +135,9 @@ def main() -> None:
     results = []
     for private, clients, workers, rounds in rows:
         found = measure(private, clients, workers, rounds)
-        results.append(
-            {"private": private, "clients": clients, "workers": workers, **found}
-        )
+        results.append({"private": private, "clients": clients, "workers": workers, **found})
         seconds = found["seconds_per_round"]
-        cells = (
-            f"{seconds:.2f}",
-            f"{seconds / clients * 1e3:.1f}",
-            f"{found['memory'] / 1e6:.0f}",
-        )
+        cells = (f"{seconds:.2f}", f"{seconds / clients * 1e3:.1f}", f"{found['memory'] / 1e6:.0f}")
         table.add_row(private, str(clients), str(workers), *cells)
     Console().print(table)
     path = Path("build/scaling.json")

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from benchmarks.bench import peak_memory
 from proxyfl import models
-from proxyfl._machine import keep_freed_memory
-from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.machine import keep_freed_memory
+from proxyfl.privacy.perexample.validation import checked_clipper
+from proxyfl.settings import DP
 
 
 def main() -> None:
@@ -29,27 +30,21 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    table = Table(
-        "at a time", "peak memory (MB)", "processor seconds", title="One DP step"
-    )
+    table = Table("at a time", "peak memory (MB)", "processor seconds", title="One DP step")
     whole: float | None = None
     for at_once in (args.batch, 8, 4, 2, 1):
-        megabytes, seconds = measured(
-            at_once, args.batch, args.pixels, args.repeats
-        )
+        megabytes, seconds = measured(at_once, args.batch, args.pixels, args.repeats)
         whole = whole or seconds
         ratio = f"{seconds:.2f} ({seconds / whole:.2f} x)"
         table.add_row(str(at_once), f"{megabytes:.0f}", ratio)
     Console().print(table)
 
 
-def measured(
-    at_once: int, batch: int, pixels: int, repeats: int
-) -> tuple[float, float]:
+def measured(at_once: int, batch: int, pixels: int, repeats: int) -> tuple[float, float]:
     """Megabytes of tensors at the peak of a step, and its shortest processor time."""
     shape = (3, pixels, pixels)
     model = models.build("resnet18", shape=shape, classes=2, seed=0)
-    clipper = checked_clipper(model, shape, at_once=at_once)
+    clipper = checked_clipper(model, shape, dp=DP(max_physical_batch_size=at_once))
     x = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0))
     y = torch.arange(batch) % 2
 

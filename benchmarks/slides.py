@@ -25,7 +25,6 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from proxyfl._machine import keep_freed_memory
 from proxyfl.data.images.listing import from_folders
 from proxyfl.data.slides import extraction
 from proxyfl.data.slides.arrays import Pixels
@@ -33,14 +32,8 @@ from proxyfl.data.slides.planning import Patches, plan
 from proxyfl.data.slides.slide import Slide
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Entry
-from tests.data.slides.generator import (
-    SCANNERS,
-    TILE,
-    Disc,
-    textures,
-    write_asap,
-    write_slide,
-)
+from proxyfl.machine import keep_freed_memory
+from tests.data.slides.generator import SCANNERS, TILE, Disc, textures, write_asap, write_slide
 
 SIDE = 512
 
@@ -48,9 +41,7 @@ SIDE = 512
 class Bench:
     """A slide, the patches that are taken of it, and the ways to take them."""
 
-    def __init__(
-        self, folder: Path, side: int, count: int, tiles: Path | None
-    ) -> None:
+    def __init__(self, folder: Path, side: int, count: int, tiles: Path | None) -> None:
         self.folder = folder
         self.root = folder / "slides"
         path = self.root / "north" / "somebody" / "slide.tif"

@@ -117,9 +117,7 @@ def measure(folder: Path) -> dict[str, float]:
     from proxyfl.simulation.run import execute, prepare
 
     config = load(folder / "config.toml")
-    small = proxyfl.run(
-        load(None, ["rounds=1", "methods=proxyfl"])
-    )  # what is needed anyway
+    small = proxyfl.run(load(None, ["rounds=1", "methods=proxyfl"]))  # what is needed anyway
     assert small.finished
     watch = Watch()
     watch.start()
@@ -146,12 +144,8 @@ def main() -> None:
     """Make the table, measure in a process of its own, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", type=int)
-    parser.add_argument(
-        "--in-memory", action="store_true", help="keep the encoded table in memory"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON document"
-    )
+    parser.add_argument("--in-memory", action="store_true", help="keep the encoded table in memory")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure is not None:

@@ -5,11 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from proxyfl._machine import physical_cores
-from proxyfl.cli.commands.runs import sweep as sweep_command
-from proxyfl.cli.main import parser as command_line
-from proxyfl.cli.terminal.spinner import duration as in_words
+from proxyfl.cli.main import main as run_command
 from proxyfl.errors import ProxyFLError
+from proxyfl.machine import physical_cores
 from proxyfl.simulation import division
 from proxyfl.sweeps import file as sweep
 from proxyfl.sweeps.pool import is_done
@@ -56,9 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         ("run", _run, "run an experiment, or continue it, and record it"),
         ("record", _record, "record what there is of an experiment"),
     ):
-        command = commands.add_parser(
-            name, help=text, description=text.capitalize() + "."
-        )
+        command = commands.add_parser(name, help=text, description=text.capitalize() + ".")
         command.add_argument(
             "experiment",
             metavar="EXPERIMENT",
@@ -70,10 +66,7 @@ def _parser() -> argparse.ArgumentParser:
             help="the variant on the embedded digits, a minute or two",
         )
         command.add_argument(
-            "--out",
-            type=Path,
-            metavar="DIR",
-            help="the runs' folder (default: runs/EXPERIMENT)",
+            "--out", type=Path, metavar="DIR", help="the runs' folder (default: runs/EXPERIMENT)"
         )
         command.add_argument(
             "--to",
@@ -89,22 +82,12 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(do=do)
         if name == "run":
             _add_how_far(command)
-    draw = commands.add_parser(
-        "figures", help="draw every figure from the recorded results"
+    draw = commands.add_parser("figures", help="draw every figure from the recorded results")
+    draw.add_argument(
+        "--results", type=Path, default=catalogue.RESULTS, metavar="DIR", help="the records"
     )
     draw.add_argument(
-        "--results",
-        type=Path,
-        default=catalogue.RESULTS,
-        metavar="DIR",
-        help="the records",
-    )
-    draw.add_argument(
-        "--to",
-        type=Path,
-        default=catalogue.FIGURES,
-        metavar="DIR",
-        help="where the figures go",
+        "--to", type=Path, default=catalogue.FIGURES, metavar="DIR", help="where the figures go"
     )
     draw.set_defaults(do=_figures)
     write = commands.add_parser(
@@ -140,39 +123,37 @@ def _run(args: argparse.Namespace) -> int:
     division.load_data(runs[0].config)
     _say_how_long(experiment, runs, quick=args.quick, until=args.until)
     line = ["sweep", str(experiment.file), "--out", str(out)]
-    given = command_line("sweep").parse_args(line)
-    for name in ("quick", "until", "only"):
-        setattr(given, name, getattr(args, name))
-    return sweep_command.execute(given) or _record(args)
+    if args.quick:
+        line.append("--quick")
+    if args.until is not None:
+        line += ["--until", str(args.until)]
+    for setting in args.only:
+        line += ["--only", setting]
+    return run_command(line) or _record(args)
+
+
+def in_words(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def _say_how_long(
-    experiment: Experiment,
-    runs: list[sweep.Point],
-    *,
-    quick: bool,
-    until: int | None,
+    experiment: Experiment, runs: list[sweep.Point], *, quick: bool, until: int | None
 ) -> None:
     parallel = physical_cores()
     todo = sum(not is_done(run, until) for run in runs)
     if quick:
         left: float | None = duration.START_SECONDS * -(-todo // parallel)
     else:
-        there = (
-            records.read(experiment.record) if experiment.record.is_file() else None
-        )
+        there = records.read(experiment.record) if experiment.record.is_file() else None
         left = duration.seconds_left(
-            runs,
-            there,
-            parallel=parallel,
-            here=duration.yardstick(),
-            until=until,
+            runs, there, parallel=parallel, here=duration.yardstick(), until=until
         )
-    long = (
-        "nobody has recorded how long these take"
-        if left is None
-        else f"about {in_words(left)}"
-    )
+    long = "nobody has recorded how long these take" if left is None else f"about {in_words(left)}"
     print(
         f"{experiment.title}: {len(runs)} runs, {todo} to do, {parallel} at a time: {long}.",
         flush=True,
@@ -181,17 +162,13 @@ def _say_how_long(
 
 def _record(args: argparse.Namespace) -> int:
     experiment, out = catalogue.experiment(args.experiment), _out(args)
-    to: Path = args.to or (
-        out / "record.jsonl" if args.quick else experiment.record
-    )
+    to: Path = args.to or (out / "record.jsonl" if args.quick else experiment.record)
     runs = sweep.plan(experiment.file, out, quick=args.quick)
     record = records.condense(experiment.name, runs, yardstick=duration.yardstick())
     if args.add and to.is_file():
         record = merging.merged(records.read(to), record)
     records.write(record, to)
-    print(
-        f"Recorded in {_short(to)}." + ("" if args.quick else " Then: make figures")
-    )
+    print(f"Recorded in {_short(to)}." + ("" if args.quick else " Then: make figures"))
     return 0
 
 
@@ -217,9 +194,7 @@ def _page(_args: argparse.Namespace) -> int:
 
 def _out(args: argparse.Namespace) -> Path:
     given: Path | None = args.out
-    return given or Path("runs") / (
-        args.experiment + ("-quick" if args.quick else "")
-    )
+    return given or Path("runs") / (args.experiment + ("-quick" if args.quick else ""))
 
 
 def _short(path: Path) -> str:

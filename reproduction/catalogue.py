@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxyfl._validate import choice
+from proxyfl.errors import ConfigError
 
 HOME = Path(__file__).resolve().parents[1]
 FOLDER = HOME / "experiments"
@@ -33,11 +33,7 @@ EXPERIMENTS = {
     name: Experiment(name, title, place)
     for name, title, place in (
         ("mnist", "MNIST, all methods", "image benchmarks, left panels"),
-        (
-            "fashion-mnist",
-            "Fashion-MNIST, all methods",
-            "image benchmarks, middle panels",
-        ),
+        ("fashion-mnist", "Fashion-MNIST, all methods", "image benchmarks, middle panels"),
         ("cifar10", "CIFAR-10, all methods", "image benchmarks, right panels"),
         ("skew", "how one-sided the data are", "ablations, a"),
         ("heterogeneous", "different private architectures", "ablations, b"),
@@ -74,11 +70,7 @@ IMAGES = {
         ("kvasir", "Kvasir, pixels", "endoscopy"),
         ("kvasir-features", "Kvasir, public features", "endoscopy"),
         ("histopathology", "BreaKHis by patient, pixels", "histopathology"),
-        (
-            "histopathology-features",
-            "BreaKHis by patient, public features",
-            "histopathology",
-        ),
+        ("histopathology-features", "BreaKHis by patient, public features", "histopathology"),
         ("slides", "generated slides of four scanners", "histopathology"),
         ("ham10000", "HAM10000 by its four collections", "beyond"),
         ("ham10000-lesions", "HAM10000, epsilon per lesion", "beyond"),
@@ -91,4 +83,6 @@ def experiment(name: str) -> Experiment:
     """The experiment called ``name``."""
     studies = (*JOINING.values(), *IMAGES.values())
     known = EXPERIMENTS | {study.name: study for study in studies}
-    return known[choice("experiment", name, known)]
+    if name not in known:
+        raise ConfigError(f"Unknown experiment {name!r}. Known: {', '.join(known)}.")
+    return known[name]

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import torch
 
 from proxyfl import models
-from proxyfl._machine import keep_freed_memory
 from proxyfl.losses import blended_targets, cross_entropy
+from proxyfl.machine import keep_freed_memory
 from proxyfl.records import folder
 from proxyfl.sweeps import file as sweep
 from proxyfl.sweeps.pool import is_done
@@ -53,9 +53,7 @@ def seconds_left(
     ``until``; None if nobody has recorded their methods."""
     todo = [run for run in runs if not is_done(run, until)]
     known = record.seconds_per_round if record is not None else {}
-    if record is None or any(
-        method not in known for run in todo for method in run.config.methods
-    ):
+    if record is None or any(method not in known for run in todo for method in run.config.methods):
         return None
     ratio = here / record.yardstick
     work = sum(

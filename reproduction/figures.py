@@ -71,11 +71,7 @@ STYLES: Mapping[Model, dict[str, Any]] = {
         "zorder": 3,
     },
 }
-DATASETS = {
-    "mnist": "MNIST",
-    "fashion-mnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-}
+DATASETS = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 WIDTH, HEIGHT = 3.5, 3.0
 
 plt.rcParams["axes.titlesize"] = 10
@@ -128,26 +124,14 @@ def honest(results: Results) -> "Figure":
     own, taught = views.honest(results), views.weight(results)
     alphas = list(own.scores)
     for label, view, style in (
-        (
-            "beta = alpha: conditional",
-            taught,
-            {"color": PURPLE, "marker": "s", "linestyle": "--"},
-        ),
-        (
-            "beta = 0: end-to-end",
-            own,
-            {"color": VERMILION, "marker": "o", "linestyle": "-"},
-        ),
+        ("beta = alpha: conditional", taught, {"color": PURPLE, "marker": "s", "linestyle": "--"}),
+        ("beta = 0: end-to-end", own, {"color": VERMILION, "marker": "o", "linestyle": "-"}),
     ):
         both = [alpha for alpha in alphas if alpha in view.scores]
         # beside each other, not on top
         at = [float(alpha) + (0.004 if view is own else -0.004) for alpha in both]
         _errorbars(
-            axes[0],
-            at,
-            [view.scores[alpha][PROXYFL] for alpha in both],
-            label=label,
-            **style,
+            axes[0], at, [view.scores[alpha][PROXYFL] for alpha in both], label=label, **style
         )
     _level(axes[0], own.alone, "alone")
     cost = own.epsilon[alphas[0]]
@@ -168,36 +152,23 @@ def epsilon(results: Results) -> "Figure":
         views.POOLED_LINEAR: ("Joint (linear)", STYLES[JOINT] | {"marker": "o"}),
         views.POOLED: ("Joint (MLP)", STYLES[JOINT] | {"marker": "^"}),
         views.LINEAR: ("ProxyFL private, linear proxy", STYLES[PROXYFL]),
-        views.LINEAR_PROXY: (
-            "ProxyFL linear proxy, as received",
-            STYLES[PROXYFL_PROXY],
-        ),
+        views.LINEAR_PROXY: ("ProxyFL linear proxy, as received", STYLES[PROXYFL_PROXY]),
         views.MLP: ("ProxyFL private, MLP proxy", STYLES[PROXYFL] | purple),
-        views.MLP_PROXY: (
-            "ProxyFL MLP proxy, as received",
-            STYLES[PROXYFL_PROXY] | purple,
-        ),
+        views.MLP_PROXY: ("ProxyFL MLP proxy, as received", STYLES[PROXYFL_PROXY] | purple),
     }
     spent = [cost or 0.0 for cost in view.epsilon.values()]
     for model, (label, style) in lines.items():
         _errorbars(
-            axis,
-            spent,
-            [found[model] for found in view.scores.values()],
-            label=label,
-            **style,
+            axis, spent, [found[model] for found in view.scores.values()], label=label, **style
         )
     _level(axis, view.alone, "alone (never shared, no DP)")
     axis.set_xscale("log")
     axis.set_xticks(spent, [f"{cost:.2g}" for cost in spent])
     axis.minorticks_off()
     axis.set(
-        xlabel="epsilon of an institution, end-to-end (PLD, delta 1/1000)",
-        ylabel="test accuracy",
+        xlabel="epsilon of an institution, end-to-end (PLD, delta 1/1000)", ylabel="test accuracy"
     )
-    axis.legend(
-        frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0)
-    )
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     return figure
 
@@ -232,26 +203,11 @@ def curves(axis: "Axes", record: Record, measure: str) -> None:
             continue
         group, style = record.group(model.method, model.role), STYLES[model]
         seen = [spread(group.at(round, measure).values()) for round in group.rounds]
-        middle, sd = (
-            np.array([s.mean for s in seen]),
-            np.array([s.std or 0.0 for s in seen]),
-        )
+        middle, sd = (np.array([s.mean for s in seen]), np.array([s.std or 0.0 for s in seen]))
         every = max(1, len(group.rounds) // 5)
-        axis.plot(
-            group.rounds,
-            middle,
-            label=model.name,
-            markersize=4.5,
-            markevery=every,
-            **style,
-        )
+        axis.plot(group.rounds, middle, label=model.name, markersize=4.5, markevery=every, **style)
         axis.fill_between(
-            group.rounds,
-            middle - sd,
-            middle + sd,
-            color=style["color"],
-            alpha=0.12,
-            linewidth=0,
+            group.rounds, middle - sd, middle + sd, color=style["color"], alpha=0.12, linewidth=0
         )
     axis.set_xlabel("rounds")
     axis.grid(alpha=0.3)
@@ -297,11 +253,7 @@ def _without_dp(axis: "Axes", view: View) -> None:
             color=colour,
             hatch=hatch,
         )
-        axis.set_xticks(
-            range(len(found)),
-            [m.name.replace(" ", "\n") for m in found],
-            fontsize=6.5,
-        )
+        axis.set_xticks(range(len(found)), [m.name.replace(" ", "\n") for m in found], fontsize=6.5)
     axis.set_title(f"DP against none ({view.round} rounds)")
     _legend_above_bars(axis)
 
@@ -336,9 +288,7 @@ def _weight(axis: "Axes", view: View) -> None:
         _errorbars(axis, view.scores, values, label=model.name, **STYLES[model])
     _level(axis, view.alone, "alone")
     axis.set(
-        title=f"DML weight ({view.round} rounds)",
-        xlabel="alpha = beta",
-        ylabel="test accuracy",
+        title=f"DML weight ({view.round} rounds)", xlabel="alpha = beta", ylabel="test accuracy"
     )
 
 
@@ -349,9 +299,7 @@ def _mixing(axis: "Axes", view: View) -> None:
         "private": (PROXYFL, ""),
     }
     models = next(iter(view.scores.values()))
-    for k, (model, (label, (look, hatch))) in enumerate(
-        zip(models, looks.items(), strict=True)
-    ):
+    for k, (model, (label, (look, hatch))) in enumerate(zip(models, looks.items(), strict=True)):
         seen = [spread(found[model].values()) for found in view.scores.values()]
         _bars(
             axis,
@@ -364,21 +312,13 @@ def _mixing(axis: "Axes", view: View) -> None:
         )
     axis.set_xticks(
         range(3),
-        [
-            "passed on whole\n(permutation)",
-            "half kept,\nhalf sent",
-            "averaged\nthrough a hub",
-        ],
+        ["passed on whole\n(permutation)", "half kept,\nhalf sent", "averaged\nthrough a hub"],
     )
-    axis.set(
-        title=f"how proxies are mixed ({view.round} rounds)", ylabel="test accuracy"
-    )
+    axis.set(title=f"how proxies are mixed ({view.round} rounds)", ylabel="test accuracy")
     _legend_above_bars(axis)
 
 
-def _bars(
-    axis: "Axes", at: Any, seen: Sequence[Spread], width: float, **style: Any
-) -> None:
+def _bars(axis: "Axes", at: Any, seen: Sequence[Spread], width: float, **style: Any) -> None:
     sd = [s.std or 0.0 for s in seen]
     axis.bar(
         at,
@@ -395,14 +335,10 @@ def _bars(
 
 def _legend_above_bars(axis: "Axes") -> None:
     axis.set_ylim(0, 1.18 * axis.get_ylim()[1])
-    axis.legend(
-        frameon=False, fontsize=7, loc="upper center", ncol=3, columnspacing=1.2
-    )
+    axis.legend(frameon=False, fontsize=7, loc="upper center", ncol=3, columnspacing=1.2)
 
 
-def _errorbars(
-    axis: "Axes", at: Any, values: Sequence[Scores], **style: Any
-) -> None:
+def _errorbars(axis: "Axes", at: Any, values: Sequence[Scores], **style: Any) -> None:
     seen = [spread(v.values()) for v in values]
     axis.errorbar(
         list(at),
@@ -418,9 +354,7 @@ def _errorbars(
 
 def _level(axis: "Axes", scored: Scores, label: str) -> None:
     seen, style = spread(scored.values()), STYLES[ALONE]
-    axis.axhline(
-        seen.mean, color=style["color"], linestyle=style["linestyle"], label=label
-    )
+    axis.axhline(seen.mean, color=style["color"], linestyle=style["linestyle"], label=label)
     axis.axhspan(
         seen.mean - (seen.std or 0),
         seen.mean + (seen.std or 0),
@@ -433,15 +367,8 @@ def _level(axis: "Axes", scored: Scores, label: str) -> None:
 def legend_below(figure: "Figure", axes: Sequence["Axes"], *, room: float) -> None:
     handles: dict[str, Any] = {}
     for axis in axes:
-        handles |= dict(
-            zip(*reversed(axis.get_legend_handles_labels()), strict=True)
-        )
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
     figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="lower center",
-        ncol=5,
-        frameon=False,
-        fontsize=8,
+        handles.values(), handles.keys(), loc="lower center", ncol=5, frameon=False, fontsize=8
     )
     figure.tight_layout(rect=(0, room - 0.05, 1, 1))

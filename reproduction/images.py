@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from proxyfl.privacy.accounting import Segment, pld_of
 from proxyfl.privacy.guarantee import Unit, shown
-from proxyfl.privacy.statements.persons import person_epsilon
+from proxyfl.privacy.persons import person_epsilon
 from proxyfl.records.answers import spread
 from reproduction.catalogue import HOME, IMAGES, RESULTS
 from reproduction.page import core_hours, evidence, filled, markdown, plus_minus
@@ -284,16 +284,12 @@ def little(results: Results) -> Statement:
         about = part.study in ENDOSCOPY and not part.is_early
         for hub, counterpart, scored_at_hub in COUNTERPARTS:
             gained = part.gains(hub)
-            half = {
-                key: SHARE * gain for key, gain in part.gains(counterpart).items()
-            }
+            half = {key: SHARE * gain for key, gain in part.gains(counterpart).items()}
             if not gained or not half:
                 continue
             against = f"{hub.name} against half of {counterpart.name}"
             counts = about and scored_at_hub
-            rows.append(
-                difference(part.name, against, gained, half, lower, counts=counts)
-            )
+            rows.append(difference(part.name, against, gained, half, lower, counts=counts))
     return Statement(
         "little",
         "Endoscopy: a hub's models (FedAvg, FML's proxy) learn little under DP, unlike AvgPush and "
@@ -336,13 +332,9 @@ def peaks(results: Results) -> Statement:
             if before is None:
                 continue
             best_round, theirs = before
-            against = (
-                f"{model.name}, last against its best before, round {best_round}"
-            )
+            against = f"{model.name}, last against its best before, round {best_round}"
             ours = part.scores(model)
-            rows.append(
-                difference(part.name, against, ours, theirs, rule, counts=counts)
-            )
+            rows.append(difference(part.name, against, ours, theirs, rule, counts=counts))
     return Statement(
         "peaks",
         "Histopathology: FML's private models peak early, ProxyFL's improve to the end",
@@ -351,9 +343,7 @@ def peaks(results: Results) -> Statement:
     )
 
 
-def _above(
-    results: Results, models: Sequence[Model], counted: Sequence[str]
-) -> list[Row]:
+def _above(results: Results, models: Sequence[Model], counted: Sequence[str]) -> list[Row]:
     """ProxyFL's private models against ``models``, and against ``alone``, which the paper does not
     have and which does not count."""
     rows = []
@@ -403,7 +393,7 @@ def verdicts(results: Results) -> str:
             met = [row for row in judged if row.met]
             clear = [row for row in met if beyond_chance(row.comparison)]
             if part.study in studies and judged:
-                verdict = replace(statement, rows=own).verdict
+                verdict = replace(statement, rows=own).cautious_verdict
                 if part.is_early:
                     verdict = "too early to say"
                 count = f"{len(met)} of {len(judged)} comparisons"
@@ -413,15 +403,19 @@ def verdicts(results: Results) -> str:
     return markdown([*heads, f"of those met, p < {P_CLEAR} over clients"], rows)
 
 
+def _evidence(statement: Statement) -> str:
+    return evidence(statement, statement.cautious_verdict)
+
+
 TABLES: Mapping[str, Callable[[Results], str]] = {
     "overview": overview,
     "verdicts": verdicts,
     "accuracies": accuracies,
     "privacy": privacy,
-    "statement-little": lambda results: evidence(little(results)),
-    "statement-fml": lambda results: evidence(above_fml(results)),
-    "statement-best": lambda results: evidence(best(results)),
-    "statement-peaks": lambda results: evidence(peaks(results)),
+    "statement-little": lambda results: _evidence(little(results)),
+    "statement-fml": lambda results: _evidence(above_fml(results)),
+    "statement-best": lambda results: _evidence(best(results)),
+    "statement-peaks": lambda results: _evidence(peaks(results)),
 }
 
 

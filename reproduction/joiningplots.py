@@ -8,17 +8,10 @@ from matplotlib import pyplot as plt
 from matplotlib.lines import Line2D
 
 from benchmarks.communication.plots import save
-from proxyfl.privacy.statements.worth import worth
+from proxyfl.privacy.worth import worth
 from proxyfl.records.answers import spread
 from proxyfl.records.palette import COLOURS
-from reproduction.joining import (
-    ENOUGH,
-    EPSILONS,
-    Study,
-    mean_of,
-    seed_interval,
-    studies,
-)
+from reproduction.joining import ENOUGH, EPSILONS, Study, mean_of, seed_interval, studies
 from reproduction.series import Results
 
 if TYPE_CHECKING:
@@ -44,13 +37,9 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
     for place, study in enumerate(reversed(found)):
         alone = mean_of(study.alone)
         pooled = spread(study.pooled.values()).mean
-        axes.plot(
-            [alone, pooled], [place, place], color="0.8", linewidth=5, zorder=1
-        )
+        axes.plot([alone, pooled], [place, place], color="0.8", linewidth=5, zorder=1)
         axes.plot(alone, place, "o", color=COLOURS["alone"], markersize=8, zorder=3)
-        axes.plot(
-            pooled, place, "D", color=COLOURS["pooled"], markersize=7, zorder=3
-        )
+        axes.plot(pooled, place, "D", color=COLOURS["pooled"], markersize=7, zorder=3)
         for epsilon, marker in zip(EPSILONS, ("v", "^"), strict=True):
             joined = mean_of(study.joined(epsilon))
             low, high = 0.0, 0.0
@@ -72,26 +61,12 @@ def _gains(axes: "Axes", found: Sequence[Study]) -> None:
     axes.set_xlabel("AUROC on the merged test set, mean over sites and seeds")
     handles = [
         Line2D([], [], marker="o", color=COLOURS["alone"], linestyle=""),
-        Line2D(
-            [],
-            [],
-            marker="v",
-            color=COLOURS["proxyfl"],
-            linestyle="",
-            markerfacecolor="white",
-        ),
+        Line2D([], [], marker="v", color=COLOURS["proxyfl"], linestyle="", markerfacecolor="white"),
         Line2D([], [], marker="^", color=COLOURS["proxyfl"], linestyle=""),
         Line2D([], [], marker="D", color=COLOURS["pooled"], linestyle=""),
     ]
-    names = [
-        "alone",
-        "joined, epsilon 1",
-        "joined, epsilon 3",
-        "pooled, no privacy",
-    ]
-    axes.figure.legend(
-        handles, names, loc="outside upper center", ncols=4, frameon=False
-    )
+    names = ["alone", "joined, epsilon 1", "joined, epsilon 3", "pooled, no privacy"]
+    axes.figure.legend(handles, names, loc="outside upper center", ncols=4, frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
@@ -114,13 +89,7 @@ def _predicted(axes: "Axes", found: Sequence[Study]) -> None:
             )
             ends.append((expected, measured))
         axes.plot(*zip(*ends, strict=True), color=COLOURS["proxyfl"], linewidth=0.7)
-        axes.annotate(
-            study.name,
-            ends[-1],
-            textcoords="offset points",
-            xytext=(6, -8),
-            fontsize=7,
-        )
+        axes.annotate(study.name, ends[-1], textcoords="offset points", xytext=(6, -8), fontsize=7)
     axes.legend(frameon=False, loc="upper left")
     limits = (1.0, 80.0)
     axes.set_xscale("log")

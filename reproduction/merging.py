@@ -30,10 +30,7 @@ def merged(old: Record, new: Record) -> Record:
         before = groups.get(_key(group))
         groups[_key(group)] = group if before is None else _joined(before, group)
     speed = old.yardstick / new.yardstick
-    seconds = {
-        method: round(taken * speed, 4)
-        for method, taken in new.seconds_per_round.items()
-    }
+    seconds = {method: round(taken * speed, 4) for method, taken in new.seconds_per_round.items()}
     return replace(
         old,
         rounds=new.rounds,

@@ -39,9 +39,7 @@ _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 def write() -> None:
     """Make the page's tables anew."""
-    PAGE.write_text(
-        filled(PAGE.read_text(encoding="utf-8"), Results(RESULTS)), encoding="utf-8"
-    )
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), Results(RESULTS)), encoding="utf-8")
 
 
 Tables = Mapping[str, Callable[[Results], str]]
@@ -54,9 +52,7 @@ def filled(text: str, results: Results, tables: Tables | None = None) -> str:
 
     def table(match: re.Match[str]) -> str:
         if match[2] not in known:
-            raise RunError(
-                f"There is no table {match[2]!r}. Known: {', '.join(known)}."
-            )
+            raise RunError(f"There is no table {match[2]!r}. Known: {', '.join(known)}.")
         return f"{match[1]}\n{known[match[2]](results)}\n\n{match[3]}"
 
     return _BLOCK.sub(table, text)
@@ -68,19 +64,11 @@ def overview(results: Results) -> str:
     for name, experiment in EXPERIMENTS.items():
         if not results.has(name):
             rows.append(
-                [
-                    f"[{name}](../experiments/{name}.toml)",
-                    experiment.place,
-                    "not recorded",
-                    "",
-                    "",
-                ]
+                [f"[{name}](../experiments/{name}.toml)", experiment.place, "not recorded", "", ""]
             )
             continue
         record = results.record(name)
-        least, most = (
-            pick(g.rounds[-1] for g in record.groups) for pick in (min, max)
-        )
+        least, most = (pick(g.rounds[-1] for g in record.groups) for pick in (min, max))
         rounds = str(most) if least == most else f"{least} to {most}"
         seeds = sorted({len(g.seeds) for g in record.groups})
         rows.append(
@@ -92,9 +80,7 @@ def overview(results: Results) -> str:
                 f"{core_hours(record):.1f}",
             ]
         )
-    return markdown(
-        ["experiment", "in the paper", "rounds", "seeds", "core-hours"], rows
-    )
+    return markdown(["experiment", "in the paper", "rounds", "seeds", "core-hours"], rows)
 
 
 def benchmarks(results: Results) -> str:
@@ -108,16 +94,12 @@ def benchmarks(results: Results) -> str:
                 cells += ["not run", ""]
                 continue
             accuracy, macro = (
-                scores(record, model, record.last_round, m)
-                for m in ("accuracy", "macro_accuracy")
+                scores(record, model, record.last_round, m) for m in ("accuracy", "macro_accuracy")
             )
             cells += [plus_minus(accuracy), f"{spread(macro.values()).mean:.3f}"]
         rows.append([model.name, *cells])
     rows += [
-        [
-            f"epsilon of {m.name}",
-            *[cell for _, r in found for cell in (_cost(r, m), "")],
-        ]
+        [f"epsilon of {m.name}", *[cell for _, r in found for cell in (_cost(r, m), "")]]
         for m in COSTS
     ]
     heads = [
@@ -140,12 +122,7 @@ def skew(results: Results) -> str:
         change = spread(found[-1].values()).mean - spread(found[0].values()).mean
         rows.append([model.name, *map(plus_minus, found), _points(change)])
     return markdown(
-        [
-            f"after {view.round} rounds",
-            *(f"p_major {p}" for p in view.scores),
-            "change",
-        ],
-        rows,
+        [f"after {view.round} rounds", *(f"p_major {p}" for p in view.scores), "change"], rows
     )
 
 
@@ -160,13 +137,7 @@ def heterogeneous(results: Results) -> str:
         ]
         for name, found in view.scores.items()
     ]
-    heads = [
-        "Regular (DP)",
-        "ProxyFL private",
-        "alone",
-        "ProxyFL - Regular",
-        "ProxyFL - alone",
-    ]
+    heads = ["Regular (DP)", "ProxyFL private", "alone", "ProxyFL - Regular", "ProxyFL - alone"]
     return markdown([f"after {view.round} rounds", *heads], rows)
 
 
@@ -184,22 +155,16 @@ def without_dp(results: Results) -> str:
         for m in free
     ]
     rows.append([ALONE.name, plus_minus(view.alone), "", ""])
-    return markdown(
-        [f"after {view.round} rounds", *map(str, view.scores), "change"], rows
-    )
+    return markdown([f"after {view.round} rounds", *map(str, view.scores), "change"], rows)
 
 
 def both_mlp(results: Results) -> str:
     """All models MLP: accuracy at the ablations' round and at the end."""
     record = results.record("both-mlp")
     rounds = sorted(
-        {record.last_round}
-        | ({views.skew(results).round} if results.has("skew") else set())
+        {record.last_round} | ({views.skew(results).round} if results.has("skew") else set())
     )
-    rows = [
-        [m.name, *(plus_minus(scores(record, m, at)) for at in rounds)]
-        for m in MODELS
-    ]
+    rows = [[m.name, *(plus_minus(scores(record, m, at)) for at in rounds)] for m in MODELS]
     return markdown(["model", *(f"{at} rounds" for at in rounds)], rows)
 
 
@@ -211,13 +176,7 @@ def batch_size(results: Results) -> str:
         for b, found in view.scores.items()
     ]
     return markdown(
-        [
-            f"batch size, {view.round} rounds",
-            "private",
-            "proxy",
-            "epsilon (PLD, conditional)",
-        ],
-        rows,
+        [f"batch size, {view.round} rounds", "private", "proxy", "epsilon (PLD, conditional)"], rows
     )
 
 
@@ -229,10 +188,7 @@ def weight(results: Results) -> str:
         for w, f in view.scores.items()
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
-    return markdown(
-        [f"alpha = beta, {view.round} rounds", *heads, "ProxyFL - FML, private"],
-        rows,
-    )
+    return markdown([f"alpha = beta, {view.round} rounds", *heads, "ProxyFL - FML, private"], rows)
 
 
 def honest(results: Results) -> str:
@@ -241,10 +197,7 @@ def honest(results: Results) -> str:
     rows = []
     for alpha, found in own.scores.items():
         before = taught.scores[alpha][PROXYFL] if alpha in taught.scores else {}
-        cells = [
-            plus_minus(before) if before else "",
-            *map(plus_minus, found.values()),
-        ]
+        cells = [plus_minus(before) if before else "", *map(plus_minus, found.values())]
         cost = _against(found[PROXYFL], before) if before else ""
         rows.append([str(alpha), *cells, cost, _against(found[PROXYFL], own.alone)])
     heads = [
@@ -254,8 +207,7 @@ def honest(results: Results) -> str:
     ]
     first = f"alpha, {own.round} rounds, epsilon {_epsilon(next(iter(own.epsilon.values())))}"
     return markdown(
-        [first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"],
-        rows,
+        [first, *heads, "ProxyFL: beta 0 - beta alpha", "ProxyFL, beta 0 - alone"], rows
     )
 
 
@@ -265,12 +217,9 @@ def mixing(results: Results) -> str:
     rows = []
     for model in next(iter(view.scores.values())):
         found = [scored[model] for scored in view.scores.values()]
-        rows.append(
-            [model.name, *map(plus_minus, found), _against(found[1], found[0])]
-        )
+        rows.append([model.name, *map(plus_minus, found), _against(found[1], found[0])])
     return markdown(
-        [f"after {view.round} rounds", *map(str, view.scores), "1/2 - permutation"],
-        rows,
+        [f"after {view.round} rounds", *map(str, view.scores), "1/2 - permutation"], rows
     )
 
 
@@ -287,11 +236,7 @@ def epsilon(results: Results) -> str:
     ]
     heads = [model.name for model in next(iter(view.scores.values()))]
     table = markdown(
-        [
-            f"epsilon (end-to-end), {view.round} rounds",
-            *heads,
-            "private, linear proxy - alone",
-        ],
+        [f"epsilon (end-to-end), {view.round} rounds", *heads, "private, linear proxy - alone"],
         rows,
     )
     alone = f"`alone`, on the same data and in batches of the same size: {plus_minus(view.alone)}."
@@ -315,16 +260,12 @@ def _evidence(name: str) -> Callable[[Results], str]:
     return table
 
 
-def evidence(statement: Statement) -> str:
+def evidence(statement: Statement, verdict: str = "") -> str:
     """A statement's comparisons."""
     rows = []
     for row in statement.rows:
         seen = row.comparison
-        met = (
-            ("yes" if row.met else "no")
-            if row.counts
-            else ("(yes)" if row.met else "(no)")
-        )
+        met = ("yes" if row.met else "no") if row.counts else ("(yes)" if row.met else "(no)")
         rows.append(
             [
                 row.where,
@@ -350,9 +291,7 @@ def evidence(statement: Statement) -> str:
         "met",
     ]
     table = markdown(heads, rows)
-    return (
-        f"Rule: {statement.rule}.\n\n{table}\n\nVerdict: **{statement.verdict}**."
-    )
+    return f"Rule: {statement.rule}.\n\n{table}\n\nVerdict: **{verdict or statement.verdict}**."
 
 
 TABLES: Mapping[str, Callable[[Results], str]] = {
@@ -370,29 +309,17 @@ TABLES: Mapping[str, Callable[[Results], str]] = {
     "epsilon": epsilon,
     **{
         f"statement-{name}": _evidence(name)
-        for name in (
-            "best",
-            "fml",
-            "avgpush",
-            "skew",
-            "architectures",
-            "dp",
-            "batches",
-        )
+        for name in ("best", "fml", "avgpush", "skew", "architectures", "dp", "batches")
     },
 }
 
 
 def core_hours(record: Record) -> float:
     """One core's time for all runs, by the recorded seconds per round."""
-    runs = {
-        (str(g.settings), g.method): (g.rounds[-1], len(g.seeds))
-        for g in record.groups
-    }
+    runs = {(str(g.settings), g.method): (g.rounds[-1], len(g.seeds)) for g in record.groups}
     return (
         sum(
-            record.seconds_per_round[m] * rounds * seeds
-            for (_, m), (rounds, seeds) in runs.items()
+            record.seconds_per_round[m] * rounds * seeds for (_, m), (rounds, seeds) in runs.items()
         )
         / 3600
     )
@@ -405,11 +332,7 @@ def _cost(record: Record, model: Model) -> str:
 
 def plus_minus(found: Scores) -> str:
     seen = spread(found.values())
-    return (
-        f"{seen.mean:.3f}"
-        if seen.std is None
-        else f"{seen.mean:.3f} ± {seen.std:.3f}"
-    )
+    return f"{seen.mean:.3f}" if seen.std is None else f"{seen.mean:.3f} ± {seen.std:.3f}"
 
 
 def _against(ours: Scores, theirs: Scores) -> str:

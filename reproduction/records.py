@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxyfl._settings import flat
 from proxyfl.errors import RunError
 from proxyfl.records import reading as loading
 from proxyfl.records.row import ROLES
+from proxyfl.simulation.config import flat
 from proxyfl.sweeps import file as sweep
 
 MEASURES = ("accuracy", "macro_accuracy", "auroc", "own_auroc")
@@ -21,13 +21,7 @@ FORMAT = 1
 ENOUGH = 0.5
 """The share of its rounds that an experiment must have done before a statement is judged by it."""
 
-_LOCAL = (
-    "data.directory",
-    "data.download",
-    "threads",
-    "device",
-    "checkpoint_every",
-)
+_LOCAL = ("data.directory", "data.download", "threads", "device", "checkpoint_every")
 """Settings of a machine, on which results do not depend."""
 
 Scores = dict[tuple[int, int], float]
@@ -62,9 +56,7 @@ class Group:
         position = list(self.rounds).index(round)
         by_seed = zip(self.seeds, getattr(self, measure), strict=True)
         return {
-            (seed, i): score
-            for seed, rounds in by_seed
-            for i, score in enumerate(rounds[position])
+            (seed, i): score for seed, rounds in by_seed for i, score in enumerate(rounds[position])
         }
 
     def epsilon_at(self, round: int) -> float | None:
@@ -95,9 +87,7 @@ class Record:
         two underscores."""
         wanted = {key.replace("__", "."): value for key, value in settings.items()}
         found = [
-            g
-            for g in self.groups
-            if (g.method, g.role, dict(g.settings)) == (method, role, wanted)
+            g for g in self.groups if (g.method, g.role, dict(g.settings)) == (method, role, wanted)
         ]
         if len(found) != 1:
             raise RunError(
@@ -110,8 +100,7 @@ class Record:
         """Whether there is such a group."""
         wanted = {key.replace("__", "."): value for key, value in settings.items()}
         return any(
-            (g.method, g.role, dict(g.settings)) == (method, role, wanted)
-            for g in self.groups
+            (g.method, g.role, dict(g.settings)) == (method, role, wanted) for g in self.groups
         )
 
     @property
@@ -124,9 +113,7 @@ class Record:
         return done < ENOUGH * self.rounds
 
 
-def condense(
-    experiment: str, runs: Iterable[sweep.Point], *, yardstick: float
-) -> Record:
+def condense(experiment: str, runs: Iterable[sweep.Point], *, yardstick: float) -> Record:
     """The record of the runs, as far as they have come. A run not yet scored is left out."""
     runs = list(runs)
     parts: dict[tuple[str, str, str], list[tuple[int, list[dict[str, Any]]]]] = {}
@@ -142,60 +129,37 @@ def condense(
             own = [row for row in rows if row["method"] == method]
             training.setdefault(method, []).extend(_seconds_per_round(own))
             for role in ROLES:
-                if scored := [
-                    row for row in own if row.get(f"{role}_accuracy") is not None
-                ]:
-                    parts.setdefault((settings, method, role), []).append(
-                        (run.config.seed, scored)
-                    )
+                if scored := [row for row in own if row.get(f"{role}_accuracy") is not None]:
+                    parts.setdefault((settings, method, role), []).append((run.config.seed, scored))
     if not parts:
-        raise RunError(
-            f"Nothing of {experiment} has been scored yet. Run it first."
-        )
+        raise RunError(f"Nothing of {experiment} has been scored yet. Run it first.")
     return Record(
         experiment,
         rounds=max(run.config.rounds for run in runs),
         seeds=sorted({run.config.seed for run in runs}),
         base=_as_read(
-            {
-                key: value
-                for key, value in flat(runs[0].config).items()
-                if key not in _LOCAL
-            }
+            {key: value for key, value in flat(runs[0].config).items() if key not in _LOCAL}
         ),
-        seconds_per_round={
-            m: round(sum(s) / len(s), 4) for m, s in training.items() if s
-        },
+        seconds_per_round={m: round(sum(s) / len(s), 4) for m, s in training.items() if s},
         yardstick=yardstick,
-        groups=[
-            _group(json.loads(key[0]), *key[1:], found)
-            for key, found in parts.items()
-        ],
+        groups=[_group(json.loads(key[0]), *key[1:], found) for key, found in parts.items()],
     )
 
 
 def write(record: Record, path: Path) -> None:
     """Write the record to ``path``."""
-    heading = {
-        key: value for key, value in asdict(record).items() if key != "groups"
-    }
-    lines = [
-        {"format": FORMAT, **heading},
-        *(asdict(group) for group in record.groups),
-    ]
+    heading = {key: value for key, value in asdict(record).items() if key != "groups"}
+    lines = [{"format": FORMAT, **heading}, *(asdict(group) for group in record.groups)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(
-        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines),
-        encoding="utf-8",
+        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines), encoding="utf-8"
     )
 
 
 def read(path: Path) -> Record:
     """The record at ``path``."""
     try:
-        heading, *groups = map(
-            json.loads, path.read_text(encoding="utf-8").splitlines()
-        )
+        heading, *groups = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     except FileNotFoundError as error:
         raise RunError(
             f"There is no record {path}. Make it: make reproduce EXPERIMENT={path.stem}."
@@ -214,18 +178,11 @@ def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group(
-    settings: dict[str, Any],
-    method: str,
-    role: str,
-    found: list[tuple[int, list[dict[str, Any]]]],
+    settings: dict[str, Any], method: str, role: str, found: list[tuple[int, list[dict[str, Any]]]]
 ) -> Group:
     found = sorted(found, key=lambda part: part[0])
-    common = sorted(
-        set.intersection(*({row["round"] + 1 for row in rows} for _, rows in found))
-    )
-    scores: dict[str, list[list[list[float]]]] = {
-        measure: [] for measure in MEASURES
-    }
+    common = sorted(set.intersection(*({row["round"] + 1 for row in rows} for _, rows in found)))
+    scores: dict[str, list[list[list[float]]]] = {measure: [] for measure in MEASURES}
     cost: dict[int, float] = {}
     for _, rows in found:
         by_round: dict[int, list[dict[str, Any]]] = {done: [] for done in common}
@@ -235,12 +192,7 @@ def _group(
                 if row.get("epsilon_pld") is not None:
                     cost[done] = max(cost.get(done, 0.0), row["epsilon_pld"])
         for measure, into in scores.items():
-            into.append(
-                [
-                    [_score(row, role, measure) for row in by_round[done]]
-                    for done in common
-                ]
-            )
+            into.append([[_score(row, role, measure) for row in by_round[done]] for done in common])
     return Group(
         settings,
         method,
@@ -249,9 +201,7 @@ def _group(
         common,
         scores["accuracy"],
         scores["macro_accuracy"],
-        epsilon=[
-            None if done not in cost else round(cost[done], 4) for done in common
-        ],
+        epsilon=[None if done not in cost else round(cost[done], 4) for done in common],
         kind=found[0][1][0]["epsilon_kind"],
         auroc=scores["auroc"],
         keeps=[_keeps(rows) for _, rows in found] if role == "private" else [],
@@ -283,9 +233,6 @@ def _seconds_per_round(rows: Iterable[Mapping[str, Any]]) -> list[float]:
     """One core's time for each round, all clients together."""
     rounds: dict[int, float] = {}
     for row in rows:
-        spent = sum(
-            row[f"seconds_{part}"]
-            for part in ("training", "evaluation", "exchange")
-        )
+        spent = sum(row[f"seconds_{part}"] for part in ("training", "evaluation", "exchange"))
         rounds[row["round"]] = rounds.get(row["round"], 0.0) + spent
     return list(rounds.values())

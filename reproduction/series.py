@@ -32,31 +32,14 @@ PROXYFL, PROXYFL_PROXY = (
     Model("ProxyFL private", "proxyfl", "private"),
     Model("ProxyFL proxy", "proxyfl", "proxy"),
 )
-FML, FML_PROXY = (
-    Model("FML private", "fml", "private"),
-    Model("FML proxy", "fml", "received"),
-)
-AVGPUSH, FEDAVG = (
-    Model("AvgPush", "avgpush", "proxy"),
-    Model("FedAvg", "fedavg", "received"),
-)
+FML, FML_PROXY = (Model("FML private", "fml", "private"), Model("FML proxy", "fml", "received"))
+AVGPUSH, FEDAVG = (Model("AvgPush", "avgpush", "proxy"), Model("FedAvg", "fedavg", "received"))
 FEDAVG_TRAINED = Model("FedAvg before the exchange", "fedavg", "proxy")
 """As the released code scores it: every client's model after local training."""
 CWT, REGULAR = Model("CWT", "cwt", "proxy"), Model("Regular", "regular", "proxy")
 JOINT, ALONE = Model("Joint", "joint", "proxy"), Model("alone", "alone", "private")
 
-MODELS = (
-    PROXYFL,
-    PROXYFL_PROXY,
-    FML,
-    FML_PROXY,
-    AVGPUSH,
-    FEDAVG,
-    CWT,
-    REGULAR,
-    JOINT,
-    ALONE,
-)
+MODELS = (PROXYFL, PROXYFL_PROXY, FML, FML_PROXY, AVGPUSH, FEDAVG, CWT, REGULAR, JOINT, ALONE)
 """A hub's model is scored as it leaves the hub, all others after local training."""
 
 OF_THE_PAPER = (FML, FML_PROXY, AVGPUSH, FEDAVG, CWT, REGULAR)
@@ -77,11 +60,7 @@ class Results:
 
 
 def scores(
-    record: Record,
-    model: Model,
-    round: int,
-    measure: str = "accuracy",
-    **settings: Any,
+    record: Record, model: Model, round: int, measure: str = "accuracy", **settings: Any
 ) -> Scores:
     """The model's score for each seed and client after ``round`` rounds."""
     return record.group(model.method, model.role, **settings).at(round, measure)
@@ -89,9 +68,7 @@ def scores(
 
 def common_round(*found: Record) -> int:
     """The last number of rounds after which all models of all the records were scored."""
-    shared = set.intersection(
-        *(set(group.rounds) for record in found for group in record.groups)
-    )
+    shared = set.intersection(*(set(group.rounds) for record in found for group in record.groups))
     if not shared:
         raise RunError(
             f"{', '.join(record.experiment for record in found)}: no round at which all were "
@@ -101,17 +78,11 @@ def common_round(*found: Record) -> int:
 
 
 def compare(
-    ours: Scores,
-    theirs: Scores,
-    *,
-    ours_pooled: bool = False,
-    theirs_pooled: bool = False,
+    ours: Scores, theirs: Scores, *, ours_pooled: bool = False, theirs_pooled: bool = False
 ) -> Comparison:
     """Ours minus theirs, paired by seed and client."""
     return statistics.compare(
-        differences(
-            ours, theirs, ours_pooled=ours_pooled, theirs_pooled=theirs_pooled
-        )
+        differences(ours, theirs, ours_pooled=ours_pooled, theirs_pooled=theirs_pooled)
     )
 
 

@@ -68,13 +68,16 @@ class Statement:
         met = [row.met for row in self.rows if row.counts]
         if not met:
             return "not tested"
-        return (
-            "holds"
-            if all(met)
-            else "holds partly"
-            if any(met)
-            else "does not hold here"
-        )
+        return "holds" if all(met) else "holds partly" if any(met) else "does not hold here"
+
+    @property
+    def cautious_verdict(self) -> str:
+        """The verdict, which does not say "holds" where chance may have given every comparison that
+        meets the rule. For rules that a difference has to meet."""
+        if any(row.counts and row.met and beyond_chance(row.comparison) for row in self.rows):
+            return self.verdict
+        doubted = {"holds": "met, not significant", "holds partly": "met partly, not significant"}
+        return doubted.get(self.verdict, self.verdict)
 
     @property
     def count(self) -> str:
@@ -84,9 +87,7 @@ class Statement:
 
 def all_of(results: Results) -> list[Statement]:
     """Every statement whose records are there."""
-    return [
-        make(results) for needs, make in _STATEMENTS if all(map(results.has, needs))
-    ]
+    return [make(results) for needs, make in _STATEMENTS if all(map(results.has, needs))]
 
 
 def _best(results: Results) -> Statement:
@@ -95,14 +96,7 @@ def _best(results: Results) -> Statement:
             for model in (*OF_THE_PAPER, ALONE):
                 if not record.has(model.method, model.role):
                     continue
-                yield _row(
-                    name,
-                    record,
-                    PROXYFL,
-                    model,
-                    _significant,
-                    counts=model is not ALONE,
-                )
+                yield _row(name, record, PROXYFL, model, _significant, counts=model is not ALONE)
 
     return Statement(
         "best",
@@ -120,18 +114,10 @@ def _above_fml(results: Results) -> Statement:
     ]
     if results.has("weight") and results.has("both-mlp"):
         rows += [
-            difference(
-                f"alpha = beta = {weight}",
-                FML.name,
-                found[PROXYFL],
-                found[FML],
-                higher,
-            )
+            difference(f"alpha = beta = {weight}", FML.name, found[PROXYFL], found[FML], higher)
             for weight, found in views.weight(results).scores.items()
         ]
-    return Statement(
-        "fml", "ProxyFL is better than FML, with every weight", "higher mean", rows
-    )
+    return Statement("fml", "ProxyFL is better than FML, with every weight", "higher mean", rows)
 
 
 def _avgpush(results: Results) -> Statement:
@@ -141,9 +127,7 @@ def _avgpush(results: Results) -> Statement:
             yield _row(name, record, AVGPUSH, FEDAVG, higher, counts=False)
 
     rule = "higher mean, both scored before the exchange, as the released code scores them"
-    return Statement(
-        "avgpush", "Under DP, AvgPush is better than FedAvg", rule, list(rows())
-    )
+    return Statement("avgpush", "Under DP, AvgPush is better than FedAvg", rule, list(rows()))
 
 
 def _skew(results: Results) -> Statement:
@@ -165,10 +149,7 @@ def _skew(results: Results) -> Statement:
         for model in (*OF_THE_PAPER, PROXYFL_PROXY, ALONE)
     ]
     return Statement(
-        "skew",
-        "ProxyFL's private models are the most robust to skew",
-        "loses less accuracy",
-        rows,
+        "skew", "ProxyFL's private models are the most robust to skew", "loses less accuracy", rows
     )
 
 
@@ -190,13 +171,8 @@ def _architectures(results: Results) -> Statement:
         # clients of two architectures are paired in their order
         first = min(client for _, client in scored[REGULAR])
         gain = _minus(scored[PROXYFL], scored[REGULAR])
-        gains[name] = {
-            (seed, client - first): points
-            for (seed, client), points in gain.items()
-        }
-    by_strength = sorted(
-        found, key=lambda name: spread(found[name][REGULAR].values()).mean
-    )
+        gains[name] = {(seed, client - first): points for (seed, client), points in gain.items()}
+    by_strength = sorted(found, key=lambda name: spread(found[name][REGULAR].values()).mean)
     weak, strong = by_strength[0], by_strength[-1]
     rows.append(
         difference(
@@ -209,8 +185,7 @@ def _architectures(results: Results) -> Statement:
     )
     claim = "Every architecture gains over Regular training, the weak ones most"
     rule = (
-        "higher mean; in the last row, which compares two gains, "
-        f"also p < {P_CLEAR} over clients"
+        f"higher mean; in the last row, which compares two gains, also p < {P_CLEAR} over clients"
     )
     return Statement("architectures", claim, rule, rows)
 
@@ -226,20 +201,14 @@ def _dp(results: Results) -> Statement:
         for model in (*OF_THE_PAPER, PROXYFL_PROXY)
     ]
     return Statement(
-        "dp",
-        "ProxyFL's private models lose least from DP",
-        "loses less accuracy",
-        rows,
+        "dp", "ProxyFL's private models lose least from DP", "loses less accuracy", rows
     )
 
 
 def _batches(results: Results) -> Statement:
     view = views.batch_size(results)
     base = results.record("both-mlp")
-    usual, kind = (
-        base.base["learning.batch_size"],
-        base.group("proxyfl", "private").kind,
-    )
+    usual, kind = (base.base["learning.batch_size"], base.group("proxyfl", "private").kind)
     rows = [
         difference(
             f"batches of {size}",
@@ -313,9 +282,7 @@ def _row(
     last = record.last_round
     a, b = _of_same_seeds(scores(record, ours, last), scores(record, theirs, last))
     seen = compare(a, b, ours_pooled=ours.pooled, theirs_pooled=theirs.pooled)
-    against = (
-        theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
-    )
+    against = theirs.name if ours is PROXYFL else f"{ours.name} against {theirs.name}"
     return Row(
         where,
         against,

@@ -48,10 +48,7 @@ def _view(
     cost: Mapping[float | str, float | None] | None = None,
 ) -> View:
     """A view of the seeds that all scores have: a mean over other seeds would compare luck."""
-    every = [
-        alone,
-        *(scored for by_model in found.values() for scored in by_model.values()),
-    ]
+    every = [alone, *(scored for by_model in found.values() for scored in by_model.values())]
     seeds = set.intersection(*({seed for seed, _ in scored} for scored in every))
 
     def kept(scored: Scores) -> Scores:
@@ -70,15 +67,10 @@ def skew(results: Results) -> View:
     round = common_round(base, record)
     levels = sorted({g.settings["partition.p_major"] for g in record.groups})
     found: dict[float | str, Mapping[Model, Scores]] = {
-        p: {
-            model: scores(record, model, round, partition__p_major=p)
-            for model in MODELS
-        }
+        p: {model: scores(record, model, round, partition__p_major=p) for model in MODELS}
         for p in levels
     }
-    found[base.base["partition.p_major"]] = {
-        model: scores(base, model, round) for model in MODELS
-    }
+    found[base.base["partition.p_major"]] = {model: scores(base, model, round) for model in MODELS}
     return _view(round, found, scores(base, ALONE, round))
 
 
@@ -86,14 +78,9 @@ def heterogeneous(results: Results) -> View:
     """By private architecture."""
     record = results.record("heterogeneous")
     round = common_round(record)
-    found = {
-        model: scores(record, model, round) for model in (REGULAR, PROXYFL, ALONE)
-    }
+    found = {model: scores(record, model, round) for model in (REGULAR, PROXYFL, ALONE)}
     by_name: dict[float | str, Mapping[Model, Scores]] = {
-        name: {
-            m: {key: s for key, s in f.items() if key[1] in clients}
-            for m, f in found.items()
-        }
+        name: {m: {key: s for key, s in f.items() if key[1] in clients} for m, f in found.items()}
         for name, clients in ARCHITECTURES.items()
     }
     return _view(round, by_name, found[ALONE])
@@ -122,16 +109,11 @@ def batch_size(results: Results) -> View:
         sources[size] = (record, {"learning__batch_size": size})
     found: dict[float | str, Mapping[Model, Scores]] = {}
     cost: dict[float | str, float | None] = {}
-    for size, (source, settings) in sorted(
-        sources.items(), key=lambda item: float(item[0])
-    ):
+    for size, (source, settings) in sorted(sources.items(), key=lambda item: float(item[0])):
         found[size] = {
-            model: scores(source, model, round, **settings)
-            for model in (PROXYFL, PROXYFL_PROXY)
+            model: scores(source, model, round, **settings) for model in (PROXYFL, PROXYFL_PROXY)
         }
-        cost[size] = source.group("proxyfl", "private", **settings).epsilon_at(
-            round
-        )
+        cost[size] = source.group("proxyfl", "private", **settings).epsilon_at(round)
     return _view(round, found, scores(base, ALONE, round), cost)
 
 
@@ -139,14 +121,9 @@ def weight(results: Results) -> View:
     """By alpha = beta."""
     base, record = results.record("both-mlp"), results.record("weight")
     round = common_round(base, record)
-    sources: dict[float, tuple[Record, dict[str, str]]] = {
-        base.base["learning.alpha"]: (base, {})
-    }
+    sources: dict[float, tuple[Record, dict[str, str]]] = {base.base["learning.alpha"]: (base, {})}
     for variant in {g.settings["variant"] for g in record.groups}:
-        sources[float(variant.removeprefix("weight-"))] = (
-            record,
-            {"variant": variant},
-        )
+        sources[float(variant.removeprefix("weight-"))] = (record, {"variant": variant})
     models = (PROXYFL, FML, PROXYFL_PROXY, FML_PROXY)
     found: dict[float | str, Mapping[Model, Scores]] = {
         value: {model: scores(source, model, round, **settings) for model in models}
@@ -162,15 +139,12 @@ def honest(results: Results) -> View:
     alphas = sorted({g.settings["learning.alpha"] for g in record.groups})
     found: dict[float | str, Mapping[Model, Scores]] = {
         alpha: {
-            model: scores(record, model, round, learning__alpha=alpha)
-            for model in (PROXYFL, FML)
+            model: scores(record, model, round, learning__alpha=alpha) for model in (PROXYFL, FML)
         }
         for alpha in alphas
     }
     cost: dict[float | str, float | None] = {
-        alpha: record.group("proxyfl", "private", learning__alpha=alpha).epsilon_at(
-            round
-        )
+        alpha: record.group("proxyfl", "private", learning__alpha=alpha).epsilon_at(round)
         for alpha in alphas
     }
     return _view(round, found, scores(base, ALONE, round), cost)
@@ -212,11 +186,7 @@ def epsilon(results: Results) -> View:
     kinds = {LINEAR: "linear", LINEAR_PROXY: "linear", MLP: "mlp", MLP_PROXY: "mlp"}
     kinds |= {POOLED: "joint", POOLED_LINEAR: "pooled"}
     targets = sorted(
-        {
-            int(g.settings["variant"].split("-")[1])
-            for g in record.groups
-            if g.method == "joint"
-        }
+        {int(g.settings["variant"].split("-")[1]) for g in record.groups if g.method == "joint"}
     )
     found: dict[float | str, Mapping[Model, Scores]] = {
         target: {
@@ -226,9 +196,7 @@ def epsilon(results: Results) -> View:
         for target in targets
     }
     cost: dict[float | str, float | None] = {
-        target: record.group(
-            "proxyfl", "private", variant=f"linear-{target}"
-        ).epsilon_at(round)
+        target: record.group("proxyfl", "private", variant=f"linear-{target}").epsilon_at(round)
         for target in targets
     }
     return _view(round, found, scores(record, ALONE, round, variant="alone"), cost)

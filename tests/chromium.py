@@ -22,24 +22,21 @@ FLAGS = [
     "--disable-sync",
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHECKS = (Path(__file__).parent / "browser" / "checks.js").read_text(
-    encoding="utf-8"
-)
+CHECKS = (Path(__file__).parent / "browser" / "checks.js").read_text(encoding="utf-8")
 DESKTOP = (1280, 900)
 ANSWERED = """
 new MutationObserver(() => {
-  if (document.querySelector("#answer .cards li")) window.answered ??= typeof Plotly;
+  const drawn = document.querySelectorAll(".chart svg").length;
+  if (document.querySelector("#headline")) window.answered ??= drawn;
 }).observe(document, { childList: true, subtree: true });
 """
-"""Notes whether the charts' library had run when the answer came onto the page."""
+"""Notes how many charts had been drawn when the answer came onto the page."""
 
 
 def missing(what: str) -> None:
     """Skip for want of a browser on somebody's own machine; fail where the tests decide what is
     merged."""
-    told = (
-        f"{what} is missing: `make browser` installs what the browser tests need."
-    )
+    told = f"{what} is missing: `make browser` installs what the browser tests need."
     if os.environ.get("CI") == "true":
         pytest.fail(told)
     pytest.skip(told)
@@ -75,17 +72,18 @@ class Tab:
         """Go to ``url`` and wait for the first chart."""
         self.page.goto(url)
         self.page.evaluate(CHECKS)
-        self.page.wait_for_selector(
-            "#gains .js-plotly-plot, #gains .empty", state="attached"
-        )
+        self.page.wait_for_selector("#gains .chart svg, #gains .empty", state="attached")
         return self.page
 
     def chart(self, figure: str) -> Any:
-        """The traces of a figure's first chart, once it is drawn."""
+        """The traces of a figure's first chart, once it is drawn.
+
+        The page knows by then that the figure is in view, so from here on a change of a control
+        changes the chart before the control's event is over."""
         self.page.locator(f"#{figure}").scroll_into_view_if_needed()
+        self.page.evaluate("id => checks.inView(id)", figure)
         self.page.wait_for_function(
-            "id => document.querySelector(`#${id} .chart`)?.data !== undefined",
-            arg=figure,
+            "id => document.querySelector(`#${id} .chart`)?.data !== undefined", arg=figure
         )
         return self.page.evaluate(
             "id => document.querySelector(`#${id} .chart`).data.map(t => ({name: t.name, type: "
@@ -103,8 +101,7 @@ def new_tab(browser: Any, width: int, height: int) -> Iterator[Tab]:
     opened = Tab(context.new_page())
     opened.page.add_init_script(ANSWERED)
     opened.page.on(
-        "console",
-        lambda message: opened.complaints.append(f"{message.type}: {message.text}"),
+        "console", lambda message: opened.complaints.append(f"{message.type}: {message.text}")
     )
     opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.page.on("request", lambda asked: opened.requests.append(asked.url))

@@ -13,10 +13,7 @@ import proxyfl.transport.grpc  # noqa: F401
 from tests.chromium import browser as browser
 
 settings.register_profile(
-    "suite",
-    derandomize=True,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
 

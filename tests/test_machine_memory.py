@@ -6,7 +6,7 @@ import sys
 import pytest
 
 PROGRAM = """
-from proxyfl._machine import keep_freed_memory, return_freed_memory
+from proxyfl.machine import keep_freed_memory, return_freed_memory
 
 def resident():
     line = next(line for line in open("/proc/self/status") if line.startswith("VmRSS"))
@@ -24,9 +24,7 @@ print(held, kept, resident())
 """
 
 
-@pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="glibc's allocator"
-)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_freed_memory_is_kept_and_given_back() -> None:
     """200 MB that were freed stay with the process until it gives them back."""
     found = subprocess.run(

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 from proxyfl import measures
-from proxyfl.curves import Curve
-from proxyfl.measures import MEASURES, Predictions
+from proxyfl.measures import MEASURES, Curve, Predictions
 
 
 def predictions(classes, count=400, seed=0):
@@ -40,32 +39,22 @@ def test_many_classes_as_scikit_learn_has_them():
     """With more classes, AUROC and average precision are means over classes against the rest."""
     found = predictions(4)
     hot = np.eye(4)[found.labels]
-    auroc = metrics.roc_auc_score(
-        found.labels, found.probabilities, multi_class="ovr"
-    )
+    auroc = metrics.roc_auc_score(found.labels, found.probabilities, multi_class="ovr")
     assert MEASURES["auroc"].compute(found) == pytest.approx(auroc)
-    precision = metrics.average_precision_score(
-        hot, found.probabilities, average="macro"
-    )
+    precision = metrics.average_precision_score(hot, found.probabilities, average="macro")
     assert MEASURES["average_precision"].compute(found) == pytest.approx(precision)
     assert measures.log_loss(found) == pytest.approx(
         metrics.log_loss(found.labels, found.probabilities)
     )
-    assert measures.brier(found) == pytest.approx(
-        ((found.probabilities - hot) ** 2).sum(1).mean()
-    )
+    assert measures.brier(found) == pytest.approx(((found.probabilities - hot) ** 2).sum(1).mean())
     assert MEASURES["sensitivity_at_90_specificity"].compute(found) is None
 
 
 def test_sensitivity_and_specificity_by_hand():
     """With ten negatives, 90 % specificity lets one of them score above the threshold."""
-    scores = np.array(
-        [0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.9, 0.95, 0.8, 0.75, 0.05]
-    )
+    scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.9, 0.95, 0.8, 0.75, 0.05])
     labels = np.array([0] * 10 + [1] * 4)
-    found = Predictions(
-        np.stack([np.zeros(14), np.log(scores / (1 - scores))], axis=1), labels
-    )
+    found = Predictions(np.stack([np.zeros(14), np.log(scores / (1 - scores))], axis=1), labels)
     assert found.curve(1).sensitivity_at(0.9) == 0.75
     assert found.curve(1).sensitivity_at(1.0) == 0.25
     assert found.curve(1).specificity_at(0.75) == 0.9
@@ -75,18 +64,14 @@ def test_sensitivity_and_specificity_by_hand():
 @pytest.mark.parametrize("labels", [[], [1, 1, 1], [0]])
 def test_what_is_not_defined_is_none(labels):
     """Without both classes there is no AUROC, no average precision and no trade-off."""
-    found = Predictions(
-        np.zeros((len(labels), 2)), np.array(labels, dtype=np.int64)
-    )
+    found = Predictions(np.zeros((len(labels), 2)), np.array(labels, dtype=np.int64))
     for name in ("auroc", "average_precision", "sensitivity_at_90_specificity"):
         assert MEASURES[name].compute(found) is None
     if not labels:
         assert all(measure.compute(found) is None for measure in MEASURES.values())
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40)
-)
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40))
 def test_ties_as_scikit_learn_has_them(examples):
     """Whatever scores are equal, areas and trade-offs are those of scikit-learn's curves."""
     scores = np.array([score for score, _ in examples], dtype=float)
@@ -118,9 +103,7 @@ def test_a_model_that_diverged_is_scored(classes, value):
 def test_a_class_that_the_test_set_lacks_is_left_out():
     """The mean over classes is over those that can be judged."""
     found = predictions(2)
-    wider = Predictions(
-        np.concatenate([found.logits, np.full((400, 1), -9.0)], 1), found.labels
-    )
+    wider = Predictions(np.concatenate([found.logits, np.full((400, 1), -9.0)], 1), found.labels)
     assert MEASURES["auroc"].compute(wider) == pytest.approx(
         MEASURES["auroc"].compute(found), abs=0.01
     )
@@ -128,9 +111,7 @@ def test_a_class_that_the_test_set_lacks_is_left_out():
 
 def test_extreme_logits_have_finite_scores():
     """A model that is sure and wrong has a large log-loss, not an infinite or undefined one."""
-    found = Predictions(
-        np.array([[500.0, -500.0], [-500.0, 500.0]]), np.array([1, 1])
-    )
+    found = Predictions(np.array([[500.0, -500.0], [-500.0, 500.0]]), np.array([1, 1]))
     assert measures.log_loss(found) == pytest.approx(500)
     assert measures.brier(found) == pytest.approx(0.5)
 
@@ -139,9 +120,7 @@ def test_the_calibration_curve():
     """Each tenth that has examples gives its mean probability, the share that came true, and n."""
     score = np.array([0.05, 0.07, 0.95, 0.95, 1.0])
     with np.errstate(divide="ignore"):
-        logits = np.stack(
-            [np.zeros(5), np.minimum(np.log(score / (1 - score)), 50)], axis=1
-        )
+        logits = np.stack([np.zeros(5), np.minimum(np.log(score / (1 - score)), 50)], axis=1)
     curve = measures.calibration(Predictions(logits, np.array([0, 1, 1, 1, 0])))
     assert [count for _, _, count in curve] == [2, 3]
     assert curve[0][:2] == pytest.approx((0.06, 0.5))
@@ -178,7 +157,5 @@ def test_reading_the_list_needs_no_numpy():
     import sys
 
     code = "import sys, proxyfl.measures; print({'numpy', 'torch', 'sklearn'} & set(sys.modules))"
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

@@ -19,9 +19,7 @@ from tests.chromium import DESKTOP, new_tab
 
 def error_rate(predictions: Predictions) -> float | None:
     """The share of examples that were taken for another class: lower is better."""
-    return 1.0 - float(predictions.confusion.trace()) / int(
-        predictions.confusion.sum()
-    )
+    return 1.0 - float(predictions.confusion.trace()) / int(predictions.confusion.sum())
 
 
 class Tracked(proxyfl.Callback):
@@ -30,17 +28,15 @@ class Tracked(proxyfl.Callback):
     def __init__(self) -> None:
         self.told: dict[str, float] = {}
 
-    def round_ended(self, name: str, round: int, records: Any) -> None:
+    def round_ended(self, name: str, round: int, rows: Any) -> None:
         """Take the round's scalars."""
-        self.told |= dict(scalars(name, records))
+        self.told |= dict(scalars(name, rows))
 
 
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more measure in the list, and nothing else."""
-    measure = Measure(
-        "error_rate", "error rate", error_rate, higher_is_better=False
-    )
+    measure = Measure("error_rate", "error rate", error_rate, higher_is_better=False)
     monkeypatch.setitem(MEASURES, "error_rate", measure)
     undefined = Measure("undefined", "undefined", lambda predictions: None)
     monkeypatch.setitem(MEASURES, "undefined", undefined)
@@ -62,17 +58,13 @@ def test_everything_follows_the_list(
     tracked = Tracked()
     run = proxyfl.run(from_tree(tree), out=tmp_path / "run", callbacks=[tracked])
     last = run.finals("fedavg")[0]
-    assert last["received_error_rate"] == pytest.approx(
-        1 - last["received_accuracy"]
-    )
+    assert last["received_error_rate"] == pytest.approx(1 - last["received_accuracy"])
     assert last["received_undefined"] is None
     assert "fedavg/received_error_rate" in tracked.told
     assert "fedavg/received_undefined" not in tracked.told
 
     gains = [run.gain("fedavg", client) for client in range(2)]
-    by_accuracy = [
-        run.gain("fedavg", client, measure="accuracy") for client in range(2)
-    ]
+    by_accuracy = [run.gain("fedavg", client, measure="accuracy") for client in range(2)]
     assert gains == pytest.approx(by_accuracy)
     assert run.gain("fedavg", 0, measure="undefined") is None
 
@@ -85,9 +77,7 @@ def test_everything_follows_the_list(
     table = json.loads(capsys.readouterr().out)
     assert table["metric"] == "error_rate"
     mean = sum(gains) / 2
-    assert table["rows"][1]["comparison"]["over_clients"][
-        "difference"
-    ] == pytest.approx(mean)
+    assert table["rows"][1]["comparison"]["over_clients"]["difference"] == pytest.approx(mean)
 
     text = io.StringIO()
     show_result(run, Console(file=text, width=120))
@@ -97,9 +87,7 @@ def test_everything_follows_the_list(
     assert main(["report", str(tmp_path / "run"), "--out", str(page)]) == 0
     with new_tab(browser, *DESKTOP) as tab:
         tab.open(page.as_uri())
-        options = (
-            tab.page.get_by_label("Measure").locator("option").all_inner_texts()
-        )
+        options = tab.page.get_by_label("Measure").locator("option").all_inner_texts()
         assert options[0] == "error rate"
         assert {"accuracy", "macro-accuracy", "undefined"} <= set(options)
         card = tab.page.locator("#answer li[data-method=fedavg]")
@@ -113,23 +101,13 @@ def test_everything_follows_the_list(
 def test_measures_of_another_release(tmp_path: Path) -> None:
     """A folder that lacks a measure of this release, or has one that it does not know, is read all
     the same."""
-    (tmp_path / "config.toml").write_text(
-        'rounds = 1\nmethods = ["alone", "fml"]\n'
-    )
-    base = {
-        "round": 0,
-        "client": 0,
-        "name": "a",
-        "epsilon_kind": "none",
-        "left": None,
-    }
+    (tmp_path / "config.toml").write_text('rounds = 1\nmethods = ["alone", "fml"]\n')
+    base = {"round": 0, "client": 0, "name": "a", "epsilon_kind": "none", "left": None}
     lines = [
         base | {"method": "alone", "private_accuracy": 0.5, "private_kappa": 0.1},
         base | {"method": "fml", "private_accuracy": 0.75, "private_kappa": 0.3},
     ]
-    (tmp_path / "metrics.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines)
-    )
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (run,) = proxyfl.load(tmp_path)
     assert run.gain("fml", 0) == 0.25
     assert run.gain("fml", 0, measure="macro_accuracy") is None

@@ -51,7 +51,7 @@ class Said:
 class Stop(proxyfl.Callback):
     """Cuts a run off."""
 
-    def round_ended(self, name: str, round: int, records: Any) -> None:
+    def round_ended(self, name: str, round: int, rows: Any) -> None:
         """Stop in the middle of fedavg, between two evaluations."""
         if (name, round) == ("fedavg", 4):
             raise KeyboardInterrupt
@@ -91,13 +91,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture(
-    params=[
-        "leaves",
-        "joins",
-        "seeds",
-        "cut",
-        pytest.param("demo", marks=pytest.mark.slow),
-    ]
+    params=["leaves", "joins", "seeds", "cut", pytest.param("demo", marks=pytest.mark.slow)]
 )
 def case(request: pytest.FixtureRequest) -> Case:
     """One of them."""
@@ -123,14 +117,7 @@ def test_the_cases_are_what_they_say(cases: dict[str, Case]) -> None:
     assert "budget" in leaves.departures("fedavg")[0]
     assert leaves.last("fedavg", 0)["round"] < 8
     (joins,) = proxyfl.load(*cases["joins"].paths)
-    assert (
-        min(
-            r["round"]
-            for r in joins.rows
-            if (r["method"], r["client"]) == ("fedavg", 1)
-        )
-        == 4
-    )
+    assert min(r["round"] for r in joins.rows if (r["method"], r["client"]) == ("fedavg", 1)) == 4
     (cut,) = proxyfl.load(*cases["cut"].paths)
     assert not cut.finished
 
@@ -140,23 +127,16 @@ def test_table(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     the rounds that it can be compared at."""
     options = [] if case.after is None else ["--round", str(case.after)]
     assert main(["table", *map(str, case.paths), "--json", *options]) == 0
-    rows = {
-        row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]
-    }
+    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     for method in case.methods:
         over = rows[method]["comparison"]["over_clients"]
-        same(
-            Said(over["difference"], over["n"], rows[method]["epsilon"]),
-            oracle(case, method),
-        )
+        same(Said(over["difference"], over["n"], rows[method]["epsilon"]), oracle(case, method))
 
 
 def test_a_run_that_is_not_finished_is_no_row(cases: dict[str, Case]) -> None:
     """Without a number of rounds, `table` says that the run is not finished and where it can be
     compared."""
-    with pytest.raises(
-        proxyfl.ProxyFLError, match=r"not finished.*`--round 3` compares"
-    ):
+    with pytest.raises(proxyfl.ProxyFLError, match=r"not finished.*`--round 3` compares"):
         overview(cases["cut"].paths)
 
 
@@ -182,17 +162,14 @@ def test_the_terminal(case: Case) -> None:
         for method in case.methods:
             expected = oracle(Case([path], after=case.after), method)
             words = re.search(
-                rf"{method}: \d+ of (\d+) .*they (gain|lose) ([\d.]+) points",
-                out.getvalue(),
+                rf"{method}: \d+ of (\d+) .*they (gain|lose) ([\d.]+) points", out.getvalue()
             )
             assert words is not None
             assert int(words[1]) == expected.clients
             assert f"{words[2]} {words[3]}" == said(expected.gain)
 
 
-def test_report_json(
-    case: Case, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_report_json(case: Case, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """So does `proxyfl report --json`."""
     out = ["--out", str(tmp_path / "report.html")]
     assert main(["report", *map(str, case.paths), "--json", *out]) == 0
@@ -214,18 +191,12 @@ def test_the_page(browser: Any, case: Case, tmp_path: Path) -> None:
             card = tab.page.locator(f"#answer li[data-method={method}]")
             words = card.inner_text()
             gain, epsilon = (
-                float(card.get_attribute(f"data-{key}"))
-                for key in ("gain", "epsilon")
+                float(card.get_attribute(f"data-{key}")) for key in ("gain", "epsilon")
             )
             clients = re.search(r"of (\d+) clients", words)
             assert clients is not None
             same(Said(gain, int(clients[1]), epsilon), expected)
-            assert (
-                said(expected.gain)
-                .replace("gain", "gains")
-                .replace("lose", "loses")
-                in words
-            )
+            assert said(expected.gain).replace("gain", "gains").replace("lose", "loses") in words
         assert tab.complaints == []
 
 
@@ -255,14 +226,10 @@ def oracle(case: Case, method: str) -> Said:
         for row in rows:
             wanted = f"{KEEPS[row['method']]}_accuracy"
             if "proxy_accuracy" in row or "private_accuracy" in row:
-                kept[row["method"], row["client"]] = row.get(
-                    wanted, row.get("proxy_accuracy")
-                )
+                kept[row["method"], row["client"]] = row.get(wanted, row.get("proxy_accuracy"))
             if row["method"] == method:
                 last[row["client"]] = min(row["epsilon_rdp"], row["epsilon_pld"])
         clients = sorted({client for name, client in kept if name == method})
-        gains += [
-            kept[method, client] - kept["alone", client] for client in clients
-        ]
+        gains += [kept[method, client] - kept["alone", client] for client in clients]
         spent += last.values()
     return Said(sum(gains) / len(gains), len(gains), max(spent))

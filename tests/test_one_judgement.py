@@ -89,9 +89,7 @@ def alike(said: list[dict[str, Any]], folder: Path) -> None:
         assert one["confusion"] == true["confusion"]
         for measure, values in one["scores"].items():
             assert values == pytest.approx(true["scores"][measure], abs=1e-4)
-        for point, other in zip(
-            one["calibration"], true["calibration"], strict=True
-        ):
+        for point, other in zip(one["calibration"], true["calibration"], strict=True):
             assert point == pytest.approx(other, abs=1e-4)
 
 
@@ -124,9 +122,7 @@ def test_table_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("what", ["measures", "sites", "confusion", "calibration"])
-def test_table_as_text(
-    folder: Path, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_as_text(folder: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`table --show` prints each part, to the digits that it shows."""
     assert main(["table", str(folder), "--show", what]) == 0
     text = capsys.readouterr().out
@@ -147,19 +143,12 @@ def test_table_as_text(
             assert f"{first[0]} ({share:.0%})" in line
         if what == "calibration":
             said, true, n = found["calibration"][0]
-            assert [
-                method,
-                client,
-                where,
-                f"{said:.3f}",
-                f"{true:.3f}",
-                str(n),
-            ] in [line.split() for line in text.splitlines()]
+            assert [method, client, where, f"{said:.3f}", f"{true:.3f}", str(n)] in [
+                line.split() for line in text.splitlines()
+            ]
 
 
-def test_table_compares_on_own_test_parts(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_table_compares_on_own_test_parts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`table --metric own_auroc` compares methods on each site's own patients, with an interval,
     and says that a model for everybody has none."""
     assert main(["table", str(folder), "--metric", "own_auroc", "--json"]) == 0
@@ -170,12 +159,8 @@ def test_table_compares_on_own_test_parts(
         for key, one in recorded(folder).items()
         if key[2] == "own"
     }
-    gains = [
-        own["proxyfl", name] - own["alone", name] for name in ("north", "south")
-    ]
-    assert row["comparison"]["over_clients"]["difference"] == pytest.approx(
-        sum(gains) / 2
-    )
+    gains = [own["proxyfl", name] - own["alone", name] for name in ("north", "south")]
+    assert row["comparison"]["over_clients"]["difference"] == pytest.approx(sum(gains) / 2)
     low, high = row["interval"]
     assert low <= high
     assert any("joint has no own_auroc" in remark for remark in found["remarks"])
@@ -206,9 +191,7 @@ def test_the_terminal(folder: Path) -> None:
         assert measure.title in out.getvalue()
 
 
-def test_report_json(
-    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_report_json(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """`report --json` has all of it."""
     page = tmp_path / "report.html"
     assert main(["report", str(folder), "--json", "--out", str(page)]) == 0
@@ -240,30 +223,25 @@ def test_the_page(browser: Any, folder: Path, tmp_path: Path) -> None:
         mine = [line for line in points if line["method"] == "proxyfl"]
         curve = expected["proxyfl", "north", "common"]["calibration"]
         shown = [
-            [float(line[column]) for column in ("said", "came true", "examples")]
-            for line in mine
+            [float(line[column]) for column in ("said", "came true", "examples")] for line in mine
         ]
         assert shown == [pytest.approx(point, abs=1e-4) for point in curve]
+        tab.page.locator("#settings summary").first.click()  # folded
         for note in NOTES:
             assert note in tab.page.locator("#settings").inner_text()
         tab.chart("confusion")
-        shares = [
-            float(line["share of the true class"])
-            for line in csv_of(tab, "confusion")
-        ]
+        shares = [float(line["share of the true class"]) for line in csv_of(tab, "confusion")]
         counts = expected["proxyfl", "north", "common"]["confusion"]
         by_hand = [count / sum(row) for row in counts for count in row]
         assert shares == pytest.approx(by_hand)
-        tab.page.select_option("#toolbar select >> nth=0", "own_auroc")
+        tab.page.get_by_label("Measure").select_option("own_auroc")
         card = tab.page.locator("#answer li[data-method=proxyfl]")
         gains = [
             expected["proxyfl", name, "own"]["scores"]["auroc"][0]
             - expected["alone", name, "own"]["scores"]["auroc"][0]
             for name in ("north", "south")
         ]
-        assert float(card.get_attribute("data-gain")) == pytest.approx(
-            sum(gains) / 2
-        )
+        assert float(card.get_attribute("data-gain")) == pytest.approx(sum(gains) / 2)
         assert tab.complaints == []
 
 

@@ -9,9 +9,7 @@ from proxyfl.errors import ModelError
 
 
 def small() -> nn.Sequential:
-    model = nn.Sequential(
-        nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2, bias=False)
-    )
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2, bias=False))
     model[0].bias.requires_grad_(False)
     return model
 
@@ -67,9 +65,7 @@ def test_another_length_is_refused(length: int) -> None:
     """A vector of another length is refused, and the model stays as it was."""
     model = nn.Linear(2, 2)
     before = params.flatten(model)
-    with pytest.raises(
-        ModelError, match=f"Expected 6 parameters for Linear, got {length}"
-    ):
+    with pytest.raises(ModelError, match=f"Expected 6 parameters for Linear, got {length}"):
         params.load_flat(model, torch.ones(length))
     assert torch.equal(params.flatten(model), before)
 
@@ -79,10 +75,6 @@ def test_fingerprint_tells_layouts_apart() -> None:
     model, frozen = nn.Linear(2, 2), nn.Linear(2, 2)
     assert params.fingerprint(model) == params.fingerprint(frozen)
     frozen.bias.requires_grad_(False)
-    different = [
-        nn.Linear(2, 3),
-        nn.Linear(2, 2).double(),
-        nn.Sequential(nn.Linear(2, 2)),
-    ]
+    different = [nn.Linear(2, 3), nn.Linear(2, 2).double(), nn.Sequential(nn.Linear(2, 2))]
     prints = [params.fingerprint(m) for m in (model, frozen, *different)]
     assert len(set(prints)) == len(prints)

@@ -3,7 +3,9 @@ costs nothing."""
 
 import ast
 import importlib
+import importlib.util
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import proxyfl
 
 NAMES = [
+    "DP",
     "DPSGD",
     "METHODS",
     "Budget",
@@ -37,6 +40,118 @@ NAMES = [
 CHANGELOG."""
 
 
+MODULES = {
+    "proxyfl.errors": [
+        "BudgetExhausted",
+        "ConfigError",
+        "DataError",
+        "InputError",
+        "ModelError",
+        "PeerRefused",
+        "PeerTimeout",
+        "PrivacyError",
+        "ProxyFLError",
+        "RunError",
+        "TopologyError",
+        "TransportError",
+        "WorkerDied",
+    ],
+    "proxyfl.losses": ["binary_cross_entropy", "cross_entropy", "huber", "squared_error"],
+    "proxyfl.parts": [
+        "Batch",
+        "Client",
+        "Input",
+        "Learner",
+        "Learning",
+        "Local",
+        "Losses",
+        "MakeLearner",
+        "Mass",
+        "MassChannel",
+        "Mixing",
+        "Model",
+        "Mutual",
+        "Optimizer",
+        "Privacy",
+        "Private",
+        "Proxy",
+        "Randomness",
+        "Routes",
+        "Seeded",
+        "Single",
+        "Streams",
+        "Study",
+        "System",
+        "Topology",
+        "add",
+        "assemble",
+        "complete",
+        "exponential",
+        "flatten",
+        "load_flat",
+        "mean",
+        "random_out",
+        "real",
+        "ring",
+        "routes",
+        "seeded",
+        "size",
+    ],
+}
+"""The public modules, and what is public in each."""
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_public_modules_have_these_names(module: str) -> None:
+    """What a loop of one's own needs is public, and each of it can be imported."""
+    found = importlib.import_module(module)
+    assert sorted(found.__all__) == MODULES[module]
+    for name in found.__all__:
+        value = getattr(found, name)
+        if inspect.isclass(value) or inspect.isroutine(value):
+            assert inspect.getdoc(value), f"{module}.{name} has no docstring"
+
+
+def pages() -> dict[str, str]:
+    """The Python of docs/api.md and of each example, by name."""
+    found = {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
+    text = (ROOT / "docs" / "api.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return found | {"api.md": "\n".join(blocks)}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_examples_use_public_names_alone(page: str) -> None:
+    """No example imports an internal module or name, nor an attribute that begins with _."""
+    public = {"proxyfl": NAMES, **MODULES}
+    for node in ast.walk(ast.parse(pages()[page])):
+        if isinstance(node, ast.Import):
+            assert not [each.name for each in node.names if each.name.startswith("proxyfl.")]
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("proxyfl"):
+            names = [each.name for each in node.names]
+            assert str(node.module) in public, f"{page}: {node.module} is internal"
+            assert set(names) <= set(public[str(node.module)]), f"{page}: {names}"
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+            assert node.attr.startswith("__"), f"{page}: {node.attr} is internal"
+
+
+def test_the_reference_has_every_name() -> None:
+    """`make reference` writes a page about each public name from its docstring."""
+    source = ROOT / "docs" / "reference.py"
+    spec = importlib.util.spec_from_file_location("reference", source)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert set(module.MODULES) == {"proxyfl", *MODULES}
+    page = module.text()
+    for name in [*NAMES, *(each for names in MODULES.values() for each in names)]:
+        about = page.split(f"### {name}\n")[1].split("\n### ")[0]
+        assert len(about.split()) > 5, f"{name} has no description"
+
+
 def test_the_names_are_these() -> None:
     """The public interface changes only where this list is changed with it."""
     assert proxyfl.__all__ == NAMES
@@ -49,11 +164,7 @@ def test_every_name_is_documented(name: str) -> None:
     value = getattr(proxyfl, name)
     assert _docstring(name, value), f"proxyfl.{name} has no docstring"
     if inspect.isclass(value):
-        own = [
-            m
-            for m in vars(value).items()
-            if not m[0].startswith("_") and _is_member(m[1])
-        ]
+        own = [m for m in vars(value).items() if not m[0].startswith("_") and _is_member(m[1])]
         assert not [member for member, code in own if not inspect.getdoc(code)]
 
 
@@ -73,9 +184,7 @@ def test_homes_types_and_all_agree() -> None:
 
 def test_an_unknown_name_lists_the_known() -> None:
     """A name that is not there raises AttributeError, which lists those that are."""
-    with pytest.raises(
-        AttributeError, match="'Client'; it has DPSGD, METHODS, Budget"
-    ):
+    with pytest.raises(AttributeError, match="'Client'; it has DP, DPSGD, METHODS, Budget"):
         proxyfl.Client  # noqa: B018  # looking it up is the test
 
 
@@ -85,25 +194,19 @@ def test_importing_is_cheap() -> None:
         "import sys, proxyfl; print([m for m in sys.modules "
         "if m in ('torch', 'numpy') or m.startswith('proxyfl.')])"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
 
 def test_the_errors_need_nothing_heavy() -> None:
     """Catching our exceptions does not import torch either."""
     code = "import sys; from proxyfl import ProxyFLError; print('torch' in sys.modules)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 
 
 def _is_member(value: object) -> bool:
-    return inspect.isfunction(value) or isinstance(
-        value, property | classmethod | staticmethod
-    )
+    return inspect.isfunction(value) or isinstance(value, property | classmethod | staticmethod)
 
 
 def _docstring(name: str, value: object) -> str | None:
@@ -111,14 +214,10 @@ def _docstring(name: str, value: object) -> str | None:
         return vars(value)["__doc__"] if inspect.isclass(value) else value.__doc__
     # A table has no __doc__ of its own: the string below its assignment is what editors show.
     body = ast.parse(
-        Path(
-            inspect.getfile(importlib.import_module(proxyfl._HOMES[name]))
-        ).read_text()
+        Path(inspect.getfile(importlib.import_module(proxyfl._HOMES[name]))).read_text()
     ).body
     at = next(
-        i
-        for i, node in enumerate(body)
-        if isinstance(node, ast.AnnAssign) and _name(node) == name
+        i for i, node in enumerate(body) if isinstance(node, ast.AnnAssign) and _name(node) == name
     )
     below = body[at + 1]
     return (

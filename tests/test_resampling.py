@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from proxyfl.measures import MEASURES, Measure, Predictions
-from proxyfl.resampling import interval, resampled
+from proxyfl.measures import MEASURES, Measure, Predictions, interval, resampled
 from tests.test_measures import predictions
 
 
@@ -45,9 +44,7 @@ def test_samples_that_lack_a_class():
     plain = by_rows(found, np.arange(12), 60, 0)
     assert None in plain["auroc"]
     for name, values in plain.items():
-        assert [value is None for value in fast[name]] == [
-            value is None for value in values
-        ]
+        assert [value is None for value in fast[name]] == [value is None for value in values]
         known = [pair for pair in zip(fast[name], values, strict=True) if pair[1]]
         assert [one for one, _ in known] == pytest.approx([two for _, two in known])
 
@@ -74,7 +71,7 @@ def test_blocks_change_nothing(monkeypatch):
     """However many samples fit into memory, the values are the same."""
     found = predictions(2)
     whole = resampled(found, None, times=20, seed=3)
-    monkeypatch.setattr("proxyfl.resampling._CELLS", 1000)
+    monkeypatch.setattr("proxyfl.measures._CELLS", 1000)
     for name, values in resampled(found, None, times=20, seed=3).items():
         assert values == pytest.approx(whole[name], rel=1e-12)
 
@@ -112,10 +109,7 @@ def test_nothing_to_draw_from():
 def test_the_interval_is_numpys_quantile(number: int) -> None:
     """To the last bit, whatever the number of values and whether some are equal."""
     generator = np.random.default_rng(number)
-    for values in (
-        generator.normal(size=number),
-        generator.integers(3, size=number) / 7,
-    ):
+    for values in (generator.normal(size=number), generator.integers(3, size=number) / 7):
         tail = (1 - 0.95) / 2
         expected = tuple(np.quantile(values, [tail, 1 - tail]).tolist())
         assert interval(values.tolist()) == expected
@@ -124,7 +118,7 @@ def test_the_interval_is_numpys_quantile(number: int) -> None:
 def test_an_interval_needs_no_numpy() -> None:
     """Whoever reads a run with intervals does not wait for NumPy."""
     code = (
-        "import sys; from proxyfl.resampling import interval; interval([0.1, 0.2, None]); "
+        "import sys; from proxyfl.measures import interval; interval([0.1, 0.2, None]); "
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,6 +2,9 @@
 repeatable."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -67,9 +70,7 @@ def test_drawing_leaves_global_state_alone() -> None:
 @pytest.mark.parametrize("clients", [(0, 1), (3, 4)])
 def test_clients_streams_are_uncorrelated(clients: tuple[int, int]) -> None:
     """Two clients' noise has a correlation within four standard errors of zero."""
-    a, b = (
-        Seeded(0, "noise", client).normal(20_000).double() for client in clients
-    )
+    a, b = (Seeded(0, "noise", client).normal(20_000).double() for client in clients)
     assert abs(float((a * b).mean())) < 4 / math.sqrt(20_000)
 
 
@@ -85,9 +86,7 @@ def test_state_and_restore() -> None:
     System().restore(None)
 
 
-@pytest.mark.parametrize(
-    "source", [Seeded(2, "noise"), System()], ids=["seeded", "system"]
-)
+@pytest.mark.parametrize("source", [Seeded(2, "noise"), System()], ids=["seeded", "system"])
 def test_distributions(source) -> None:
     """Uniform on [0, 1) in float64."""
     uniform = source.uniform(20_000)
@@ -117,3 +116,26 @@ def test_nothing_drawn() -> None:
     """Zero values are an empty vector from either source."""
     for source in (Seeded(0, "a"), System()):
         assert len(source.uniform(0)) == len(source.bits(0)) == 0
+
+
+FORKING = """
+import os
+from proxyfl.seeds import System
+
+source = System()
+source.bits(1000)
+for child in range(8):
+    if os.fork() == 0:
+        print(*source.bits(4), flush=True)
+        os._exit(0)
+    os.wait()
+print(*source.bits(4))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_processes_share_no_bits() -> None:
+    """Children that are forked from a source in use draw other bits than it and each other."""
+    command = [sys.executable, "-c", FORKING]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert len(printed) == len(set(printed)) == 9 * 4

@@ -10,6 +10,7 @@ import pytest
 from proxyfl import _settings
 from proxyfl._validate import number
 from proxyfl.errors import ConfigError
+from proxyfl.simulation import config
 
 
 @dataclass(frozen=True)
@@ -99,19 +100,10 @@ def test_defaults_belong_to_their_place() -> None:
     ("tree", "message"),
     [
         ({}, "Expected a text for 'name', got none. The site's own name."),
-        (
-            {"name": "a", "peers": [{}]},
-            r"Expected a text for 'name' in \[peers\], got none",
-        ),
-        (
-            {"name": "a", "nme": 1},
-            "Unknown key 'nme'. Did you mean 'name'. Known: name, peers",
-        ),
+        ({"name": "a", "peers": [{}]}, r"Expected a text for 'name' in \[peers\], got none"),
+        ({"name": "a", "nme": 1}, "Unknown key 'nme'. Did you mean 'name'. Known: name, peers"),
         ({"name": "a", "peers": 3}, "Expected a table for 'peers', got 3"),
-        (
-            {"name": "a", "ports": {"x": "y"}},
-            "Expected a whole number for ports.x, got 'y'",
-        ),
+        ({"name": "a", "ports": {"x": "y"}}, "Expected a whole number for ports.x, got 'y'"),
         ({"name": "a", "ports": 1}, "Expected a table for ports, got 1"),
         (
             {"name": "a", "sizes": "x"},
@@ -141,9 +133,7 @@ def test_overrides_reach_into_tables() -> None:
         _settings.override(tree, text)
     site = _settings.build(Site, tree)
     assert site == Site("a", outer=Outer(Limits(3.0), on=True), ports={"tls": 4})
-    with pytest.raises(
-        ConfigError, match="Expected no key below 'name', which is a value"
-    ):
+    with pytest.raises(ConfigError, match="Expected no key below 'name', which is a value"):
         _settings.override(tree, "name.first=b")
 
 
@@ -164,10 +154,7 @@ def test_a_page_has_a_line_for_each() -> None:
     assert len(lines) == 2 + len(_settings.keys(Site))
     assert "| `name` | must be given | a text | The site's own name. |" in lines
     assert "| `outer.limits.note` | absent | a text | Anything. |" in lines
-    assert (
-        "| `outer.limits.epsilon` | `8.0` | a number | The largest epsilon. |"
-        in lines
-    )
+    assert "| `outer.limits.epsilon` | `8.0` | a number | The largest epsilon. |" in lines
 
 
 def test_values_are_plain() -> None:
@@ -176,3 +163,19 @@ def test_values_are_plain() -> None:
     assert site == Site("a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         site.name = "b"  # type: ignore[misc]
+
+
+def test_loading_a_config_parses_no_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts of settings are read from the sources when they are shown. That takes half a second
+    for a config, which a sweep would pay for each of its runs."""
+
+    def refuse(kind: type) -> str:
+        raise AssertionError(f"parses the source of {kind.__name__}")
+
+    monkeypatch.setattr("inspect.getsource", refuse)
+    _settings.documentation.cache_clear()
+    tree = {"privacy": {"noise_multiplier": [1.0, 2.0]}, "partition": {"clients": 2}}
+    loaded = config.from_tree(tree)
+    assert config.to_toml(loaded)
+    with pytest.raises(AssertionError, match="parses the source"):
+        _settings.markdown(config.Config)

@@ -28,9 +28,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = top.add_subparsers(
-        title="commands", metavar="COMMAND", required=True
-    )
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (measure, model, mix):
         command.add(commands)
     return top

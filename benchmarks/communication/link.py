@@ -5,12 +5,13 @@ that is emulated by waiting: it carries one message at a time in each direction.
 core, so many ranks on few cores show what as many machines would, as long as the link is the slower
 part."""
 
+import math
 import struct
 import threading
 import time
 from dataclasses import dataclass
 
-from proxyfl._validate import number
+from benchmarks.checks import within
 from proxyfl.transport.base import Transport
 
 _STAMP = struct.Struct("<d")
@@ -24,8 +25,8 @@ class Link:
     bandwidth: float
 
     def __post_init__(self) -> None:
-        number("latency", self.latency, at_least=0)
-        number("bandwidth", self.bandwidth, above=0)
+        within("latency", self.latency, 0, math.inf, closed="low")
+        within("bandwidth", self.bandwidth, 0, math.inf)
 
 
 class Paced:
@@ -46,9 +47,7 @@ class Paced:
         stamped = _STAMP.pack(leaves + self._link.latency) + frame
         self._transport.send(stamped, sender=sender, receiver=receiver, round=round)
 
-    def receive(
-        self, *, sender: int, receiver: int, round: int, timeout: float
-    ) -> bytes:
+    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         """The frame, once the card has received it whole and what came before it."""
         stamped = self._transport.receive(
             sender=sender, receiver=receiver, round=round, timeout=timeout

@@ -21,21 +21,18 @@ from typing import Any
 
 import torch
 
+from benchmarks.checks import choice, whole
 from benchmarks.communication.link import Link, Paced
-from proxyfl import models, seeds
-from proxyfl._machine import keep_freed_memory
-from proxyfl._validate import choice, whole
+from proxyfl import Mass, models, seeds
 from proxyfl.errors import ConfigError, TransportError
 from proxyfl.federation import exchange
 from proxyfl.federation.methods import METHODS
-from proxyfl.gossip.pushsum import Mass
-from proxyfl.gossip.topology import exponential
+from proxyfl.machine import keep_freed_memory
+from proxyfl.parts import exponential
 from proxyfl.transport.base import Transport
 from proxyfl.transport.mpi import MpiEndpoint, MpiTransport
 
-SHARING = tuple(
-    name for name, method in METHODS.items() if method.exchange != "none"
-)
+SHARING = tuple(name for name, method in METHODS.items() if method.exchange != "none")
 """The methods that exchange anything."""
 
 SHAPES = {"mlp": (1, 28, 28), "cnn1": (3, 32, 32), "resnet18": (3, 32, 32)}
@@ -107,9 +104,7 @@ def cases(
 def parameters(model: str) -> int:
     """How many parameters the proxy ``model`` has, at the input that the paper gives it."""
     choice("model", model, SHAPES)
-    return models.parameter_count(
-        models.build(model, shape=SHAPES[model], classes=10, seed=0)
-    )
+    return models.parameter_count(models.build(model, shape=SHAPES[model], classes=10, seed=0))
 
 
 def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
@@ -118,13 +113,7 @@ def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
         return []
     ranks = max(case.clients for case in todo)
     content = json.dumps([asdict(case) for case in todo])
-    command = [
-        *_launcher(ranks),
-        sys.executable,
-        "-m",
-        "benchmarks.communication.measure",
-        content,
-    ]
+    command = [*_launcher(ranks), sys.executable, "-m", "benchmarks.communication.measure", content]
     try:
         done = subprocess.run(
             command,
@@ -139,9 +128,7 @@ def measure(todo: Sequence[Case], *, timeout: float = 3600.0) -> list[Point]:
             f"The measurement on {ranks} ranks took longer than {timeout:g} s."
         ) from error
     if done.returncode:
-        raise TransportError(
-            f"The measurement on {ranks} ranks failed:\n{done.stderr.strip()}"
-        )
+        raise TransportError(f"The measurement on {ranks} ranks failed:\n{done.stderr.strip()}")
     return [Point(**point) for point in json.loads(done.stdout)]
 
 
@@ -152,18 +139,14 @@ def measure_here(endpoint: MpiEndpoint, todo: Sequence[Case]) -> list[Point]:
     if most > endpoint.size:
         if endpoint.rank > 0:
             return []  # rank 0 says it
-        raise ConfigError(
-            f"{most} clients need as many ranks; this job has {endpoint.size}."
-        )
+        raise ConfigError(f"{most} clients need as many ranks; this job has {endpoint.size}.")
     points = []
     for case in todo:
         own: list[Round] = []
         if endpoint.rank < case.clients:
             own = _rounds(endpoint, case)
         if endpoint.rank == 0:
-            others = [
-                json.loads(_from(endpoint, rank)) for rank in range(1, case.clients)
-            ]
+            others = [json.loads(_from(endpoint, rank)) for rank in range(1, case.clients)]
             points.append(_point(case, [own, *others]))
         elif own:
             endpoint.send(json.dumps(own).encode(), to=0)
@@ -174,10 +157,7 @@ def measure_here(endpoint: MpiEndpoint, todo: Sequence[Case]) -> list[Point]:
 def read(path: Path) -> list[Point]:
     """The points in a file that ``measure --out`` wrote."""
     try:
-        return [
-            Point(**point)
-            for point in json.loads(path.read_text(encoding="utf-8"))["points"]
-        ]
+        return [Point(**point) for point in json.loads(path.read_text(encoding="utf-8"))["points"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"Cannot read measured points from {path}: {error}. `measure --out` writes them."
@@ -191,10 +171,8 @@ def _rounds(endpoint: MpiEndpoint, case: Case) -> list[Round]:
     transport: Transport = MpiTransport(endpoint, case.clients)
     if case.link is not None:
         transport = Paced(transport, case.link)
-    mix = exchange.make(METHODS[case.method].exchange, exponential())
-    start = torch.rand(
-        case.parameters, generator=seeds.stream(0, "measure", client)
-    )
+    mix = exchange.mixing(METHODS[case.method].exchange, exponential())
+    start = torch.rand(case.parameters, generator=seeds.stream(0, "measure", client))
     masses = {client: Mass(start)}
     measured: list[Round] = []
     for round in range(_WARM_UP + case.rounds):
@@ -210,11 +188,7 @@ def _rounds(endpoint: MpiEndpoint, case: Case) -> list[Round]:
         traffic = channel.of(client)
         if round >= _WARM_UP:
             measured.append(
-                {
-                    "seconds": seconds,
-                    "sent": traffic.bytes_sent,
-                    "received": traffic.bytes_received,
-                }
+                {"seconds": seconds, "sent": traffic.bytes_sent, "received": traffic.bytes_received}
             )
     return measured
 
@@ -249,9 +223,7 @@ def _point(case: Case, clients: Sequence[Sequence[Round]]) -> Point:
         for one in together:
             sent.append(one["sent"])
             busiest = max(busiest, one["sent"], one["received"])
-    low, middle, high = (
-        statistics.quantiles(means, n=4) if len(means) > 1 else means * 3
-    )
+    low, middle, high = statistics.quantiles(means, n=4) if len(means) > 1 else means * 3
     return Point(
         case.method,
         case.model,
@@ -274,15 +246,9 @@ def _launcher(ranks: int) -> list[str]:
     beside = Path(sys.executable).with_name("mpiexec")
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        raise TransportError(
-            "There is no mpiexec. Install one with `pip install 'proxyfl[mpi]'`."
-        )
+        raise TransportError("There is no mpiexec. Install one with `pip install 'proxyfl[mpi]'`.")
     said = subprocess.run(
-        [found, "--version"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
+        [found, "--version"], capture_output=True, text=True, check=False, timeout=30
     )
     command = [found]
     if "open mpi" in said.stdout.lower() or "open-mpi" in said.stdout.lower():
@@ -301,9 +267,7 @@ def main(content: str) -> int:
     torch.set_num_threads(1)
     endpoint = MpiEndpoint()
     try:
-        points = measure_here(
-            endpoint, [_case(about) for about in json.loads(content)]
-        )
+        points = measure_here(endpoint, [_case(about) for about in json.loads(content)])
     except BaseException:
         traceback.print_exc()  # and not let the others wait for this rank
         endpoint.abort(1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from proxyfl._validate import choice, number, whole
+from benchmarks.checks import choice, whole, within
 from proxyfl.errors import TopologyError
 
 GRAPHS = ("exponential", "ring", "random", "complete")
@@ -49,15 +49,9 @@ class Setting:
     def __post_init__(self) -> None:
         choice("graph", self.graph, GRAPHS, error=TopologyError)
         whole("clients", self.clients, at_least=2, error=TopologyError)
-        number(
-            "self_weight",
-            self.self_weight,
-            at_least=0,
-            below=1,
-            error=TopologyError,
-        )
-        number("loss", self.loss, at_least=0, at_most=1, error=TopologyError)
-        number("absence", self.absence, at_least=0, below=1, error=TopologyError)
+        within("self_weight", self.self_weight, 0, 1, closed="low", error=TopologyError)
+        within("loss", self.loss, 0, 1, closed="low high", error=TopologyError)
+        within("absence", self.absence, 0, 1, closed="low", error=TopologyError)
         if self.graph == "complete" and self.loss and self.clients > _DENSE_LIMIT:
             raise TopologyError(
                 f"Lost messages on a complete graph of {self.clients} clients: "
@@ -145,9 +139,7 @@ def _mixed(
     return kept, float(n)
 
 
-def _complete(
-    setting: Setting, mass: Values, generator: np.random.Generator
-) -> Values:
+def _complete(setting: Setting, mass: Values, generator: np.random.Generator) -> Values:
     n = len(mass)
     if not setting.loss:
         return np.broadcast_to(mass.mean(axis=0), mass.shape).copy()
@@ -177,9 +169,7 @@ def rounds_to(
     return None
 
 
-def exact_error(
-    graph: str, clients: int, rounds: int, self_weight: float = 0.5
-) -> float:
+def exact_error(graph: str, clients: int, rounds: int, self_weight: float = 0.5) -> float:
     r"""The expected error after ``rounds`` rounds of the exponential graph or the ring, without
     simulation.
 
@@ -204,12 +194,10 @@ def exact_error(
     return float(np.sqrt(product.mean()))
 
 
-def exact_rounds(
-    graph: str, clients: int, target: float, self_weight: float = 0.5
-) -> int | None:
+def exact_rounds(graph: str, clients: int, target: float, self_weight: float = 0.5) -> int | None:
     """How many rounds until ``exact_error`` is at most ``target``; None if never, as when all is
     passed on whole."""
-    number("target", target, above=0, below=1)
+    within("target", target, 0, 1)
     if self_weight == 0:
         return None
     high = 1

@@ -26,21 +26,13 @@ Row = Mapping[str, Any]
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that all three commands take."""
     parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="write the result as JSON, and CSV beside it",
+        "--out", type=Path, metavar="FILE", help="write the result as JSON, and CSV beside it"
     )
     parser.add_argument(
-        "--figure",
-        type=Path,
-        metavar="NAME",
-        help="draw it, as NAME.png (some draw NAME-....png)",
+        "--figure", type=Path, metavar="NAME", help="draw it, as NAME.png (some draw NAME-....png)"
     )
     parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON document and nothing else",
+        "--json", action="store_true", help="print one JSON document and nothing else"
     )
 
 
@@ -50,9 +42,7 @@ def save(args: argparse.Namespace, document: Row, rows: Sequence[Row]) -> None:
         try:
             _write(args.out, document, rows)
         except OSError as error:
-            raise RunError(
-                f"Cannot write {args.out}: {error.strerror or error}."
-            ) from error
+            raise RunError(f"Cannot write {args.out}: {error.strerror or error}.") from error
     if args.json:
         json.dump(document, sys.stdout)
         print()

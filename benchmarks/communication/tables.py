@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from benchmarks.communication.mixing import (
-    Reading,
-    Setting,
-    exact_rounds,
-    rounds_to,
-    simulate,
-)
+from benchmarks.communication.mixing import Reading, Setting, exact_rounds, rounds_to, simulate
 from proxyfl.seeds import numpy_stream
 
 Row = dict[str, Any]
@@ -20,9 +14,7 @@ Row = dict[str, Any]
 _TRIALS = 5
 
 
-def consensus(
-    clients: Sequence[int], target: float, size: float, *, seed: int = 0
-) -> list[Row]:
+def consensus(clients: Sequence[int], target: float, size: float, *, seed: int = 0) -> list[Row]:
     """Rounds until the error is at most ``target``, and megabytes that a client of messages of
     ``size`` bytes has sent.
 
@@ -39,29 +31,17 @@ def consensus(
             ("complete", 1 / n): 1,
         }
         for (graph, self_weight), rounds in found.items():
-            row: Row = {
-                "graph": graph,
-                "self_weight": self_weight,
-                "clients": n,
-                "rounds": rounds,
-            }
+            row: Row = {"graph": graph, "self_weight": self_weight, "clients": n, "rounds": rounds}
             row |= {"messages": None, "megabytes": None}
             if rounds is not None:
-                row["messages"] = (
-                    rounds * (n - 1) if graph == "complete" else rounds
-                )
+                row["messages"] = rounds * (n - 1) if graph == "complete" else rounds
                 row["megabytes"] = row["messages"] * size / 1e6
             rows.append(row)
     return rows
 
 
 def losses(
-    clients: int,
-    probabilities: Sequence[float],
-    target: float,
-    rounds: int,
-    *,
-    seed: int = 0,
+    clients: int, probabilities: Sequence[float], target: float, rounds: int, *, seed: int = 0
 ) -> list[Row]:
     """What lost messages do to the exponential graph within ``rounds`` rounds: as they are, kept by
     the sender, or with proxies that are passed on whole (self weight 0), where every loss leaves a
@@ -112,9 +92,7 @@ def _random_rounds(clients: int, target: float, seed: int) -> int | None:
     trials: list[float] = []
     for trial in range(_TRIALS):
         generator = numpy_stream(seed, "mixing", clients, trial)
-        found = rounds_to(
-            Setting("random", clients), target, limit=10_000, generator=generator
-        )
+        found = rounds_to(Setting("random", clients), target, limit=10_000, generator=generator)
         trials.append(math.inf if found is None else found[0])
     middle = statistics.median(trials)
     return int(middle) if math.isfinite(middle) else None

@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.checks import whole
 from benchmarks.communication.link import Link
 from benchmarks.communication.measure import Point
-from proxyfl._validate import whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.methods import METHODS
 
@@ -64,9 +64,7 @@ def pattern(method: str) -> Pattern:
 def seconds(wire: Wire, kind: Pattern, clients: int, size: float) -> float:
     """The mean over clients of the time that one exchange of messages of ``size`` bytes takes."""
     whole("clients", clients)
-    latency, on_link = (
-        (wire.link.latency, size / wire.link.bandwidth) if wire.link else (0.0, 0.0)
-    )
+    latency, on_link = (wire.link.latency, size / wire.link.bandwidth) if wire.link else (0.0, 0.0)
     if clients == 1:
         return 0.0
     shared = 1.0 if wire.cores is None else max(1.0, clients / wire.cores)
@@ -105,17 +103,10 @@ def _fitted(points: Sequence[Point], kind: Pattern, cores: int) -> Processor:
     times = np.array([point.seconds for point in chosen])
     factors = np.array([_factor(kind, point.clients, cores) for point in chosen])
     sizes = np.array([size_of(point) for point in chosen])
-    rows: NDArray[np.float64] = np.stack(
-        [factors / times, factors * sizes / times], axis=1
-    )
+    rows: NDArray[np.float64] = np.stack([factors / times, factors * sizes / times], axis=1)
     a, b = np.linalg.lstsq(rows, np.ones(len(chosen)), rcond=None)[0]
     if a < 0:  # no message is a gift: what is left then is the cost of a byte
-        a, b = (
-            0.0,
-            float(
-                np.linalg.lstsq(rows[:, 1:], np.ones(len(chosen)), rcond=None)[0][0]
-            ),
-        )
+        a, b = (0.0, float(np.linalg.lstsq(rows[:, 1:], np.ones(len(chosen)), rcond=None)[0][0]))
     return Processor(float(a), float(b))
 
 
@@ -125,27 +116,14 @@ def _factor(kind: Pattern, clients: int, cores: int) -> float:
 
 def size_of(point: Point) -> float:
     """Bytes of one message, header included."""
-    messages = (
-        1.0
-        if pattern(point.method) == "gossip"
-        else 2 * (point.clients - 1) / point.clients
-    )
+    messages = 1.0 if pattern(point.method) == "gossip" else 2 * (point.clients - 1) / point.clients
     return point.bytes_sent / messages
 
 
 def predicted(wire: Wire, point: Point) -> float:
     """What the model says for a measured point, with the link that was emulated for it."""
-    link = (
-        None
-        if point.bandwidth is None
-        else Link(point.latency or 0.0, point.bandwidth)
-    )
-    return seconds(
-        replace(wire, link=link),
-        pattern(point.method),
-        point.clients,
-        size_of(point),
-    )
+    link = None if point.bandwidth is None else Link(point.latency or 0.0, point.bandwidth)
+    return seconds(replace(wire, link=link), pattern(point.method), point.clients, size_of(point))
 
 
 def errors(wire: Wire, points: Sequence[Point]) -> list[float]:

@@ -24,17 +24,13 @@ def lesion(draw: np.random.Generator) -> npt.NDArray[np.uint8]:
     angle = np.arctan2(down, right)
     edge = 1.0
     for waves in range(2, 6):
-        edge = edge + draw.normal(0, 0.08) * np.cos(
-            waves * angle + draw.uniform(0, 6.3)
-        )
+        edge = edge + draw.normal(0, 0.08) * np.cos(waves * angle + draw.uniform(0, 6.3))
     inside = 1 / (1 + np.exp((np.hypot(down, right) - edge) * draw.uniform(4, 20)))
     mottled = _smooth(draw) * draw.uniform(0, 0.5)
     share = np.clip(inside * (1 + mottled), 0, 1)[..., None]
     skin = _between(*SKIN, draw) * (1 + 0.06 * _smooth(draw)[..., None])
     spot = _between(*SPOT, draw) * (1 + 0.15 * _smooth(draw)[..., None])
-    picture = (
-        (1 - share) * skin + share * spot + draw.normal(0, 4, (HEIGHT, WIDTH, 3))
-    )
+    picture = (1 - share) * skin + share * spot + draw.normal(0, 4, (HEIGHT, WIDTH, 3))
     return np.clip(picture, 0, 255).astype(np.uint8)
 
 

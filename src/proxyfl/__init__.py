@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from proxyfl.privacy.ledger import Ledger as Ledger
     from proxyfl.records.frames import load as load
     from proxyfl.records.run import Run as Run
+    from proxyfl.settings import DP as DP
     from proxyfl.simulation.config import Config as Config
     from proxyfl.simulation.run import Callback as Callback
     from proxyfl.simulation.run import run as run
 
 _HOMES = {
+    "DP": "proxyfl.settings",
     "DPSGD": "proxyfl.privacy.dpsgd",
     "METHODS": "proxyfl.federation.methods",
     "Budget": "proxyfl.privacy.ledger",

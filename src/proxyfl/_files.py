@@ -7,7 +7,6 @@ Guarantees:
     * what the operating system refuses is raised as a ProxyFLError that names the file.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -18,9 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from proxyfl.errors import InputError, RunError
-
-LOCK = ".lock"
-"""The file in a folder by whose lock a process has the folder to itself."""
 
 Document = dict[str, Any]
 """Plain data, as JSON has them."""
@@ -63,20 +59,6 @@ def whole(path: Path, *, lasting: bool = True) -> Iterator[Path]:
         scratch.unlink(missing_ok=True)
 
 
-@contextmanager
-def alone_in(folder: Path, refusal: str) -> Iterator[int]:
-    """Hold the folder's lock, whose descriptor is given; RunError(``refusal``) if another process
-    does. The operating system lifts it when the last process that has it ends, however it ends."""
-    with writing(folder):
-        file = (folder / LOCK).open("w")
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(refusal) from None
-        yield file.fileno()
-
-
 def sync_folder(folder: Path) -> None:
     """Make the folder's list of files last: a new name is durable only once its folder is."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -105,12 +87,7 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, f"{text}\n")
 
 
-def read_text(
-    path: Path,
-    what: str = "file",
-    *,
-    error: type[InputError] = RunError,
-) -> str:
+def read_text(path: Path, what: str = "file", *, error: type[InputError] = RunError) -> str:
     """The UTF-8 text of the ``what`` at ``path``; ``error`` says why if there is none."""
     try:
         return path.read_text(encoding="utf-8")
@@ -121,21 +98,14 @@ def read_text(
         raise error(f"The {what} {path} is not UTF-8 text: {problem}.") from problem
 
 
-def read_json(
-    path: Path,
-    what: str = "file",
-    *,
-    error: type[InputError] = RunError,
-) -> Any:
+def read_json(path: Path, what: str = "file", *, error: type[InputError] = RunError) -> Any:
     """The JSON document of the ``what`` at ``path``; ``error`` says why if there is none."""
     text = read_text(path, what, error=error)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
         advice = "Restore it, or remove it if it is not needed."
-        raise error(
-            f"The {what} {path} is not valid JSON: {problem}. {advice}"
-        ) from problem
+        raise error(f"The {what} {path} is not valid JSON: {problem}. {advice}") from problem
 
 
 def finite(value: Any) -> Any:

@@ -9,7 +9,9 @@ its documentation:
         timeout: float = 600.0
         \"""Seconds to wait for a peer.\"""
 
-``__post_init__`` checks values; what it raises names the setting.
+``__post_init__`` checks values; what it raises names the setting. Fields are inherited with their
+texts. A field with the metadata ``PER_CLIENT`` has one value, but a run's file may list one for
+each client (``split_lists``, ``replaced``). A field with the metadata ``INTERNAL`` is no setting.
 
 Guarantees:
     * ``build(kind, tomllib.loads(to_toml(settings))) == settings``;
@@ -18,14 +20,17 @@ Guarantees:
 """
 
 import ast
+import copy
 import dataclasses
+import functools
 import inspect
 import json
 import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +47,12 @@ Tree = dict[str, Any]
 MISSING = dataclasses.MISSING
 """The default of a setting that must be given."""
 
+PER_CLIENT = {"per client": True}
+"""The metadata of a setting for which a run may list one value for each client."""
+
+INTERNAL = {"internal": True}
+"""The metadata of a field that no file holds."""
+
 _NOTHING = "none"
 """The word for a setting that has a default and is to have no value: TOML has no null."""
 
@@ -52,26 +63,28 @@ _TYPES = {
     str: "a text",
     type(None): "nothing",
 }
-_LISTS = {
-    int: "a list of whole numbers",
-    float: "a list of numbers",
-    str: "a list of texts",
-}
+_LISTS = {int: "a list of whole numbers", float: "a list of numbers", str: "a list of texts"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a tree: its dotted key, its type, its default and its documentation."""
+    """One setting of a tree: its dotted key, its type, its default and the class that has it."""
 
     key: str
     hint: Any
     default: Any
-    text: str
+    home: type
+    per_client: bool = False
 
     @property
     def type(self) -> str:
         """The type in words."""
         return described(self.hint)
+
+    @property
+    def text(self) -> str:
+        """The documentation. Reading it means parsing sources, which loading a config need not."""
+        return documentation(self.home).get(self.key.rpartition(".")[2], "")
 
 
 def read_toml(path: Path, what: str) -> Tree:
@@ -80,22 +93,25 @@ def read_toml(path: Path, what: str) -> Tree:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"The {what} file {path} is not valid TOML: {error}."
-        ) from error
+        raise ConfigError(f"The {what} file {path} is not valid TOML: {error}.") from error
 
 
-def build(
-    kind: type[T], tree: Mapping[str, Any], *, source: Path | str | None = None
-) -> T:
+def build(kind: type[T], tree: Mapping[str, Any], *, source: Path | str | None = None) -> T:
     """The ``kind`` that a nested mapping describes. Errors name the ``source``, a file."""
-    try:
+    with naming(source):
         built: T = _table(kind, MISSING, tree, "")
+    return built
+
+
+@contextmanager
+def naming(source: Path | str | None) -> Iterator[None]:
+    """Lets every ConfigError name the file that it is about, if there is one."""
+    try:
+        yield
     except ConfigError as error:
         if source is None:
             raise
         raise ConfigError(f"{source}: {error}") from error
-    return built
 
 
 def override(tree: Tree, text: str) -> None:
@@ -103,9 +119,7 @@ def override(tree: Tree, text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals:
         example = "--set privacy.noise_multiplier=1.1"
-        raise ConfigError(
-            f"Expected --set key=value, got {text!r}. For example {example}."
-        )
+        raise ConfigError(f"Expected --set key=value, got {text!r}. For example {example}.")
     put(tree, key.strip(), _parsed(value.strip()))
 
 
@@ -115,22 +129,50 @@ def put(tree: Tree, key: str, value: Any) -> None:
     for parent in parents:
         tree = tree.setdefault(parent, {})
         if not isinstance(tree, dict):
-            raise ConfigError(
-                f"Expected no key below {parent!r}, which is a value, got {key!r}."
-            )
+            raise ConfigError(f"Expected no key below {parent!r}, which is a value, got {key!r}.")
     tree[last] = value
 
 
-def to_toml(settings: Any, *, complete: bool = False) -> str:
+def to_toml(
+    settings: Any,
+    *,
+    complete: bool = False,
+    explained: bool = False,
+    lists: Mapping[str, tuple[Any, ...]] | None = None,
+) -> str:
     """``settings``, defaults included, as TOML that ``build`` reads back to an equal one.
 
-    With ``complete``, settings that have no value stand in comments that say what they take."""
+    With ``complete``, settings that have no value stand in comments that say what they take.
+    With ``explained``, each setting has its documentation above it, as a comment. ``lists`` has the
+    settings that stand there as lists (``split_lists``)."""
     blocks = []
     for path, table in _tables(settings, ""):
         lines = [f"[{path}]"] if path else []
-        lines += _lines(table, complete=complete)
+        kind: type = type(table)
+        texts = documentation(kind) if explained else {}
+        lines += _lines(table, path, complete=complete, lists=lists, texts=texts)
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def tree_to_toml(tree: Tree) -> str:
+    """A nested mapping as TOML; what has no value is left out."""
+    blocks = [_table_text("", tree)]
+    for name, table in tree.items():
+        if isinstance(table, Mapping):
+            blocks.append(f"[{name}]\n{_table_text(name, table)}")
+    return "\n".join(blocks)
+
+
+def _table_text(name: str, table: Mapping[str, Any]) -> str:
+    lines = ""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and not name:
+            continue
+        if value is not None:
+            value = tuple(value) if isinstance(value, list) else value
+            lines += f"{toml_key(key)} = {toml_value(value)}\n"
+    return lines
 
 
 def flat(tree: Any, prefix: str = "") -> Tree:
@@ -146,6 +188,46 @@ def flat(tree: Any, prefix: str = "") -> Tree:
     return found
 
 
+def split_lists(kind: type, tree: Tree) -> tuple[Tree, dict[str, tuple[Any, ...]]]:
+    """Separates the lists that ``tree`` has for per-client settings of ``kind``.
+
+    Returns a tree in which each of them has its first value, and key -> all of its values."""
+    plain = copy.deepcopy(tree)
+    lists: dict[str, tuple[Any, ...]] = {}
+    for setting in describe(kind):
+        *parents, last = setting.key.split(".")
+        table: Any = plain
+        for parent in parents:
+            table = table.get(parent, {}) if isinstance(table, Mapping) else {}
+        value = table.get(last) if isinstance(table, Mapping) else None
+        if not setting.per_client or not isinstance(value, list | tuple):
+            continue
+        if not value:
+            raise ConfigError(f"Expected one value for each client in {setting.key}, got none.")
+        lists[setting.key] = tuple(
+            _value(setting.hint, MISSING, each, setting.key) for each in value
+        )
+        table[last] = lists[setting.key][0]
+    return plain, lists
+
+
+def replaced(settings: T, values: Mapping[str, Any]) -> T:
+    """``settings`` with other values for some dotted keys, checked as any others are."""
+    changes: dict[str, Any] = {}
+    below: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        table, dot, rest = key.partition(".")
+        if dot:
+            below.setdefault(table, {})[rest] = value
+        else:
+            changes[key] = value
+    current = _values(settings)
+    for table, inner in below.items():
+        changes[table] = replaced(current[table], inner)
+    new: T = dataclasses.replace(settings, **changes)  # type: ignore[type-var]
+    return new
+
+
 def keys(kind: type) -> list[str]:
     """The dotted key of every setting of ``kind``."""
     return [setting.key for setting in describe(kind)]
@@ -153,22 +235,30 @@ def keys(kind: type) -> list[str]:
 
 def describe(kind: type, default: Any = MISSING, prefix: str = "") -> list[Setting]:
     """Every setting of ``kind``, with the default that it has where it stands."""
-    hints = typing.get_type_hints(kind)
-    texts = documentation(kind)
-    found = []
-    for field in dataclasses.fields(kind):
+    hints = _type_hints(kind)
+    settings = []
+    for field in _fields(kind):
         key = prefix + field.name
         hint = hints[field.name]
         value = _default(field, default)
         if dataclasses.is_dataclass(hint):
-            found += describe(typing.cast(type, hint), value, f"{key}.")
+            settings += describe(typing.cast(type, hint), value, f"{key}.")
         else:
-            found.append(Setting(key, hint, value, texts.get(field.name, "")))
-    return found
+            settings.append(Setting(key, hint, value, kind, "per client" in field.metadata))
+    return settings
 
 
-def documentation(kind: type) -> dict[str, str]:
-    """Field -> the text that stands below it in the source of ``kind``."""
+@functools.cache
+def documentation(kind: type) -> Mapping[str, str]:
+    """Field -> the text that stands below it in the source of ``kind``, or of a class before it."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(base):
+            texts |= _own_texts(base)
+    return texts
+
+
+def _own_texts(kind: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     definition = tree.body[0]
     assert isinstance(definition, ast.ClassDef)
@@ -184,14 +274,18 @@ def documentation(kind: type) -> dict[str, str]:
     return texts
 
 
-def markdown(kind: type) -> str:
-    """The settings of ``kind`` as one Markdown table."""
+def markdown(kind: type, *, without: Sequence[str] = (), per_client: bool = False) -> str:
+    """The settings of ``kind`` as one Markdown table, except those ``without`` a line. With
+    ``per_client`` it says which of them may be lists."""
     lines = ["| setting | default | takes | meaning |", "|---|---|---|---|"]
     for setting in describe(kind):
+        if setting.key in without:
+            continue
         default = shown_default(setting.default)
-        lines.append(
-            f"| `{setting.key}` | {default} | {setting.type} | {setting.text} |"
-        )
+        takes = setting.type
+        if setting.per_client and per_client:
+            takes += " (per client)"
+        lines.append(f"| `{setting.key}` | {default} | {takes} | {setting.text} |")
     return "\n".join(lines) + "\n"
 
 
@@ -217,7 +311,7 @@ def toml_value(value: Any) -> str:
     if isinstance(value, str):
         # JSON's escapes are TOML's, but for DEL, which TOML wants escaped and JSON does not.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return f"[{', '.join(map(toml_value, value))}]"
     if dataclasses.is_dataclass(value):
         value = _values(value)
@@ -225,15 +319,30 @@ def toml_value(value: Any) -> str:
         pairs = []
         for name, inner in value.items():
             if inner is not None:
-                pairs.append(f"{_key(name)} = {toml_value(inner)}")
+                pairs.append(f"{toml_key(name)} = {toml_value(inner)}")
         return "{" + ", ".join(pairs) + "}"
     return repr(value)
 
 
+@functools.cache
+def _type_hints(kind: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _fields(kind: Any) -> list["dataclasses.Field[Any]"]:
+    """The settings among the fields of a class or an object: its own, then those that it inherits,
+    and all tables in the order of the fields."""
+    settings = [field for field in dataclasses.fields(kind) if "internal" not in field.metadata]
+    home = kind if isinstance(kind, type) else type(kind)
+    own = inspect.get_annotations(home)
+    hints = _type_hints(home)
+    first = {name for name in own if not dataclasses.is_dataclass(hints[name])}
+    return sorted(settings, key=lambda field: field.name not in first)
+
+
 def _values(settings: Any) -> Tree:
     """Field -> its value."""
-    fields = dataclasses.fields(settings)
-    return {field.name: getattr(settings, field.name) for field in fields}
+    return {field.name: getattr(settings, field.name) for field in _fields(settings)}
 
 
 def _default(field: "dataclasses.Field[Any]", around: Any) -> Any:
@@ -249,14 +358,12 @@ def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
     """A ``kind`` with the values of ``tree``, and those of ``default`` for what is not there."""
     if not isinstance(tree, Mapping):
         raise ConfigError(f"Expected a table for {path!r}, got {tree!r}.")
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    fields = {field.name: field for field in _fields(kind)}
     where = f" in [{path}]" if path else ""
     for key in tree:
         if key not in fields:
-            raise ConfigError(
-                f"Unknown key {key!r}{where}.{suggestion(key, fields)}"
-            )
-    hints = typing.get_type_hints(kind)
+            raise ConfigError(f"Unknown key {key!r}{where}.{suggestion(key, fields)}")
+    hints = _type_hints(kind)
     given = {}
     for name, field in fields.items():
         value = _default(field, default)
@@ -276,7 +383,7 @@ def _table(kind: Any, default: Any, tree: Any, path: str) -> Any:
 
 
 def _missing(kind: type, name: str, where: str) -> str:
-    expected = described(typing.get_type_hints(kind)[name])
+    expected = described(_type_hints(kind)[name])
     meaning = documentation(kind).get(name, "")
     return f"Expected {expected} for {name!r}{where}, got none. {meaning}".strip()
 
@@ -295,9 +402,7 @@ def _value(hint: Any, default: Any, value: Any, key: str) -> Any:
     raise ConfigError(f"Expected {expected} for {key}, got {value!r}.")
 
 
-def _converted(
-    option: Any, default: Any, value: Any, key: str, *, alone: bool
-) -> Any:
+def _converted(option: Any, default: Any, value: Any, key: str, *, alone: bool) -> Any:
     """``value`` as an ``option``; MISSING if it is none. An option that is ``alone`` says itself
     what is wrong with a value."""
     origin = typing.get_origin(option)
@@ -357,21 +462,39 @@ def _tables(settings: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _tables(value, f"{path}.{name}".lstrip("."))
 
 
-def _lines(table: Any, *, complete: bool) -> Iterator[str]:
-    """One line per setting of a table, but for the tables within it."""
-    hints = typing.get_type_hints(type(table))
-    for field in dataclasses.fields(table):
-        value = getattr(table, field.name)
+def _lines(
+    table: Any,
+    path: str,
+    *,
+    complete: bool,
+    lists: Mapping[str, tuple[Any, ...]] | None,
+    texts: Mapping[str, str],
+) -> Iterator[str]:
+    """The settings of a table, but for the tables within it: a line for each, below its text."""
+    kind: type = type(table)
+    hints = _type_hints(kind)
+    for field in _fields(table):
+        key = f"{path}.{field.name}".lstrip(".")
+        value = (lists or {}).get(key, getattr(table, field.name))
         if dataclasses.is_dataclass(value):
             continue
+        is_shown = value is not None or field.default is not None or complete
+        if is_shown and field.name in texts:
+            yield from textwrap.wrap(
+                texts[field.name], 98, initial_indent="# ", subsequent_indent="# "
+            )
         # What has no value by default is left out; what has none although it could is _NOTHING.
         if value is not None or field.default is not None:
             yield f"{field.name} = {toml_value(value)}"
         elif complete:
-            yield f"# {field.name} =    # absent; takes {described(hints[field.name])}"
+            takes = described(hints[field.name])
+            if lists is not None and "per client" in field.metadata:
+                takes += ", or a list with one for each client"
+            yield f"# {field.name} =    # absent; takes {takes}"
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
+    """A key as TOML writes it."""
     letters = name.replace("-", "").replace("_", "")
     is_bare = name.isascii() and letters.isalnum()
     return name if is_bare else toml_value(name)

@@ -35,26 +35,16 @@ def number(
 
 
 def whole(
-    name: str,
-    value: int,
-    *,
-    at_least: int = 1,
-    error: type[InputError] = ConfigError,
+    name: str, value: int, *, at_least: int = 1, error: type[InputError] = ConfigError
 ) -> int:
     """Return ``value`` if it is an integer of at least ``at_least``; raise ``error`` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise error(
-            f"Expected a whole number {name} >= {at_least}, got {name}={value!r}."
-        )
+        raise error(f"Expected a whole number {name} >= {at_least}, got {name}={value!r}.")
     return value
 
 
 def choice(
-    name: str,
-    value: str,
-    known: Iterable[str],
-    *,
-    error: type[InputError] = ConfigError,
+    name: str, value: str, known: Iterable[str], *, error: type[InputError] = ConfigError
 ) -> str:
     """Return ``value`` if it is one of ``known``; raise ``error``, which lists them, otherwise."""
     known = tuple(known)

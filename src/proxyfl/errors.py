@@ -11,10 +11,27 @@
     │   └── BudgetExhausted   the next step would exceed a client's privacy budget
     ├── WorkerDied            a process of a run ended; names it, its clients and the round
     └── TransportError        a message could not be moved
-        └── PeerTimeout       a peer stayed silent; names it
+        ├── PeerTimeout       a peer stayed silent; names it
+        └── PeerRefused       a peer answered that it does not take the message; says why
 
 Messages say what was found, what was expected, and what to do next.
 """
+
+__all__ = [
+    "BudgetExhausted",
+    "ConfigError",
+    "DataError",
+    "InputError",
+    "ModelError",
+    "PeerRefused",
+    "PeerTimeout",
+    "PrivacyError",
+    "ProxyFLError",
+    "RunError",
+    "TopologyError",
+    "TransportError",
+    "WorkerDied",
+]
 
 
 class ProxyFLError(Exception):
@@ -63,3 +80,7 @@ class TransportError(ProxyFLError):
 
 class PeerTimeout(TransportError):
     """A peer stayed silent past the time limit."""
+
+
+class PeerRefused(TransportError):
+    """A peer was reached and does not take what it was sent."""

@@ -13,16 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from proxyfl.errors import ConfigError
 
+__all__ = ["binary_cross_entropy", "cross_entropy", "huber", "squared_error"]
+"""The losses that are public; the others serve the federation."""
+
 
 def blended_targets(
-    y: Tensor,
-    classes: int,
-    teacher_logits: Tensor | None = None,
-    weight: float = 0.0,
+    y: Tensor, classes: int, teacher_logits: Tensor | None = None, weight: float = 0.0
 ) -> Tensor:
     """(1 - weight) onehot(y) + weight softmax(teacher): one probability row per example."""
     hard = torch.zeros(len(y), classes, device=y.device)
@@ -38,9 +39,29 @@ def blended_targets(
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """-sum_c targets_c log softmax(logits)_c, one value per example; row i depends on row i
-    alone."""
+    """-sum_c targets_c log softmax(logits)_c, one value per example; row i depends on row i alone.
+
+    Targets are probabilities (n, classes), or class numbers (n,)."""
+    if targets.dim() == 1:
+        return F.cross_entropy(logits, targets, reduction="none")
     return -(targets * logits.log_softmax(1)).sum(1)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(output - target)^2 for a model with one output, one value per example."""
+    return (outputs.squeeze(1) - targets) ** 2
+
+
+def huber(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared error up to a distance of 1, the distance less a half beyond: one value per
+    example."""
+    return F.huber_loss(outputs.squeeze(1), targets, reduction="none")
+
+
+def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The cross-entropy of several yes/no findings, summed: targets (n, findings) of 0 and 1, one
+    value per example."""
+    return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(1)
 
 
 @dataclass(frozen=True)
@@ -61,11 +82,7 @@ class Balance:
     public: bool = True
 
     def targets(
-        self,
-        y: Tensor,
-        classes: int,
-        teacher_logits: Tensor | None = None,
-        weight: float = 0.0,
+        self, y: Tensor, classes: int, teacher_logits: Tensor | None = None, weight: float = 0.0
     ) -> Tensor:
         """``blended_targets``, each row times the weight of its example's class. (The cross-entropy
         is linear in its targets, so that weights the loss.) A teacher is shifted like its pupil."""
@@ -88,16 +105,10 @@ class Balance:
 
 NO_BALANCE = Balance()
 
-BALANCES = ("none", "weights", "prior")
 """The ways to make up for uneven classes."""
 
 
-def balance_for(
-    way: str,
-    shares: Sequence[float],
-    *,
-    public: bool,
-) -> Balance:
+def balance_for(way: str, shares: Sequence[float], *, public: bool) -> Balance:
     """The balance for classes with these shares; ``public`` if the shares are publicly known.
 
     ``weights`` are inverse shares with mean 1 over examples; ``prior`` offsets are log shares."""

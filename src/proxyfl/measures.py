@@ -8,18 +8,128 @@ accuracy and nothing else.
 
 With two classes, class 1 is the positive one. With more, AUROC and average precision are means over
 classes, each against the rest; classes that the test set lacks are left out.
+
+``Curve`` has the scores against the truth at every threshold; one sort gives the areas and
+trade-offs. scikit-learn computes the same and checks its input again for every curve, which takes
+most of its time with many classes; the tests hold each value to scikit-learn's.
+
+``resampled`` has every measure on bootstrap samples of persons, and ``interval`` what follows. A
+sample is a list of multiplicities: how often each example was drawn. A measure of the sample is the
+measure of the examples with these weights, so all samples share one sort of the scores and one pass
+over the multiplicities. The tests hold each value to the measure of the rows drawn.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from proxyfl.curves import Curve
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+    Counts = NDArray[np.float32]
+
+_ROUNDING = 1e-12
+"""A rate that equals the one asked for but for rounding counts."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The positives and the negatives that score at least as high as each threshold, from the
+    highest score to the lowest, along the last axis. Where there are not some of both, values mean
+    nothing."""
+
+    positives: "Array"
+    negatives: "Array"
+
+    @classmethod
+    def of(
+        cls,
+        scores: "NDArray[Any]",
+        positive: "NDArray[np.bool_]",
+        weights: "NDArray[Any] | None" = None,
+    ) -> "Curve":
+        """Returns the curve of some scores, of which ``positive`` belong to positives; equal scores
+        share a threshold.
+
+        With ``weights`` (scores, samples) it has a curve for each sample, in which a score counts
+        as often as its weight says. These leave out thresholds that no area or trade-off depends
+        on: those that add negatives only and are followed by one that does the same."""
+        import numpy as np
+
+        order = np.argsort(-scores, kind="stable")
+        changes = np.flatnonzero(np.diff(scores[order]))
+        ends = np.append(changes, len(order) - 1)
+        if weights is None:
+            positives = np.cumsum(positive[order], dtype=float)[ends]
+            return cls(positives, ends + 1 - positives)
+        places = np.flatnonzero(positive[order])
+        of_places = np.searchsorted(places, ends, side="right")  # positives up to each threshold
+        adds = np.diff(of_places, prepend=0) > 0
+        kept = adds | np.append(adds[1:], True)
+        everyone = _sums(weights, order, ends[kept] + 1)
+        positives = _sums(weights, order[places], of_places[kept])
+        return cls(positives, everyone - positives)
+
+    def auroc(self) -> "Array":
+        """The area under true against false positives, by trapezoids."""
+        import numpy as np
+
+        steps = np.diff(self.negatives, prepend=0)
+        heights = self.positives - np.diff(self.positives, prepend=0) / 2
+        pairs = self.positives[..., -1] * self.negatives[..., -1]
+        found: Array = (steps * heights).sum(-1) / pairs
+        return found
+
+    def average_precision(self) -> "Array":
+        """The precision at each threshold, weighted by the positives that the threshold adds."""
+        import numpy as np
+
+        said = self.positives + self.negatives
+        precision = np.divide(self.positives, said, out=np.zeros_like(said), where=said > 0)
+        steps = np.diff(self.positives, prepend=0)
+        area = (steps * precision).sum(-1)
+        found: Array = area / self.positives[..., -1]
+        return found
+
+    def sensitivity_at(self, specificity: float) -> "Array":
+        """The largest share of positives found while at least ``specificity`` of the negatives are
+        told right."""
+        import numpy as np
+
+        allowed = _rates(self.negatives) <= 1 - specificity + _ROUNDING
+        rates = np.where(allowed, _rates(self.positives), 0.0)
+        found: Array = rates.max(-1)
+        return found
+
+    def specificity_at(self, sensitivity: float) -> "Array":
+        """The largest share of negatives told right while at least ``sensitivity`` (above 0) of the
+        positives are found."""
+        import numpy as np
+
+        enough = _rates(self.positives) >= sensitivity - _ROUNDING
+        rates = np.where(enough, _rates(self.negatives), 1.0)
+        found: Array = 1 - rates.min(-1)
+        return found
+
+
+def _sums(weights: "NDArray[Any]", rows: "NDArray[np.int64]", ends: "NDArray[np.int64]") -> "Array":
+    """Returns the sums of the weights of the first ``ends`` rows (samples, ends)."""
+    import numpy as np
+    from scipy.sparse import csr_array
+
+    # a product with a sparse matrix: the rows are added where they lie, without a sorted copy
+    ones = np.ones(len(rows), dtype=weights.dtype)
+    parts = csr_array((ones, rows, np.append(0, ends)), (len(ends), len(weights))) @ weights
+    sums: Array = np.cumsum(parts.T, axis=1, dtype=float)
+    return sums
+
+
+def _rates(counts: "Array") -> "Array":
+    found: Array = counts / counts[..., -1:]
+    return found
 
 
 @dataclass(frozen=True)
@@ -97,8 +207,7 @@ class Predictions:
 
         predicted = self.logits.argmax(1)
         counts = np.bincount(
-            self.labels * self.classes + predicted,
-            minlength=self.classes * self.classes,
+            self.labels * self.classes + predicted, minlength=self.classes * self.classes
         )
         return counts.reshape(self.classes, self.classes)
 
@@ -211,6 +320,23 @@ def calibration(predictions: Predictions) -> list[tuple[float, float, int]]:
     return curve
 
 
+def roc(predictions: Predictions, points: int = 100) -> list[tuple[float, float]]:
+    """The ROC curve of class 1 of two: (false-positive rate, true-positive rate), from (0, 0) to
+    (1, 1), thinned out to about ``points``. Nothing where there is no such curve."""
+    import numpy as np
+
+    curve = predictions.curve(1) if predictions.classes == 2 else None
+    if curve is None:
+        return []
+    false = curve.negatives / curve.negatives[-1]
+    true = curve.positives / curve.positives[-1]
+    kept = np.unique(np.linspace(0, len(false) - 1, points).round().astype(int))
+    found = [(0.0, 0.0)]
+    for place in kept:
+        found.append((round(float(false[place]), 4), round(float(true[place]), 4)))
+    return found
+
+
 def majority_rate(labels: "NDArray[np.int64]") -> float:
     """The accuracy of always saying the commonest class."""
     import numpy as np
@@ -235,12 +361,8 @@ MEASURES = {
         Measure("macro_accuracy", "macro-accuracy", macro_accuracy),
         _measure_of_curve("auroc", "AUROC"),
         _measure_of_curve("average_precision", "average precision"),
-        _measure_of_curve(
-            "sensitivity_at_90_specificity", "sensitivity at 90 % specificity"
-        ),
-        _measure_of_curve(
-            "specificity_at_90_sensitivity", "specificity at 90 % sensitivity"
-        ),
+        _measure_of_curve("sensitivity_at_90_specificity", "sensitivity at 90 % specificity"),
+        _measure_of_curve("specificity_at_90_sensitivity", "specificity at 90 % sensitivity"),
         Measure("brier", "Brier score", brier, higher_is_better=False),
         Measure("log_loss", "log-loss", log_loss, higher_is_better=False),
     )
@@ -264,11 +386,7 @@ def named(name: str) -> Measure | None:
     return replace(found, name=name, title=f"{found.title}, own test part")
 
 
-def better_by(
-    name: str,
-    joined: float | None,
-    alone: float | None,
-) -> float | None:
+def better_by(name: str, joined: float | None, alone: float | None) -> float | None:
     """The advantage of the first score; None without two. In a measure of another release, more
     is better."""
     if joined is None or alone is None:
@@ -277,7 +395,158 @@ def better_by(
     return joined - alone if known is None else known.gain(joined, alone)
 
 
+def is_lower_better(name: str) -> bool:
+    """True for a measure of which less is better."""
+    known = named(name)
+    return known is not None and not known.higher_is_better
+
+
 def title_of(name: str) -> str:
     """A measure as readers see it; the name of one that this release does not know."""
     found = named(name)
     return name if found is None else found.title
+
+
+Interval = tuple[float, float]
+
+_TAIL = (1 - 0.95) / 2
+"""The share of values on either side of the middle 95 %."""
+
+_CELLS = 2**21
+"""Multiplicities that are held at a time: 16 MB."""
+
+
+def resampled(
+    predictions: Predictions, persons: "NDArray[np.int64] | None", *, times: int, seed: int
+) -> dict[str, list[float | None]]:
+    """Every measure on ``times`` bootstrap samples of persons (of examples, where nobody knows who
+    is who); None where it is not defined.
+
+    Equal persons, ``times`` and ``seed`` give the same samples for every model. So the difference
+    of two models' lists, place by place, is a sample of their difference."""
+    import numpy as np
+
+    if not len(predictions.labels):
+        return {}
+    if persons is None:
+        persons = np.arange(len(predictions.labels))
+    found: dict[str, list[float | None]] = {}
+    for weights in _samples(persons, times, seed):
+        by_weights = weighted(predictions, weights)
+        for name in MEASURES:
+            if name in by_weights:
+                values = _known(by_weights[name])
+            else:
+                values = _one_by_one(name, predictions, weights)
+            found.setdefault(name, []).extend(values)
+    return found
+
+
+def _known(values: "Array") -> list[float | None]:
+    import numpy as np
+
+    return [None if np.isnan(value) else float(value) for value in values]
+
+
+def _one_by_one(name: str, predictions: Predictions, weights: "Counts") -> list[float | None]:
+    """A measure that somebody added to the list, on the rows of each sample."""
+    import numpy as np
+
+    rows = np.arange(len(predictions.labels))
+    found = []
+    for drawn in weights.T:
+        sample = predictions.taken(np.repeat(rows, drawn.astype(int)))
+        found.append(MEASURES[name].compute(sample))
+    return found
+
+
+def interval(values: Iterable[float | None]) -> Interval | None:
+    """The middle 95 % of bootstrap values; None where there are none."""
+    defined = sorted(value for value in values if value is not None)
+    if not defined:
+        return None
+    return _quantile(defined, _TAIL), _quantile(defined, 1 - _TAIL)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """NumPy's quantile, to the last bit. Whoever reads runs does not wait for NumPy."""
+    place = share * (len(ordered) - 1)
+    before = int(place)
+    part = place - before
+    low = ordered[before]
+    high = ordered[min(before + 1, len(ordered) - 1)]
+    if part >= 0.5:
+        return high - (high - low) * (1 - part)
+    return low + (high - low) * part
+
+
+def weighted(predictions: Predictions, weights: "Counts") -> dict[str, "Array"]:
+    """Returns every measure, for each column of ``weights``: the examples' multiplicities in one
+    sample. NaN where a measure is not defined."""
+    import numpy as np
+
+    labels = predictions.labels
+    right = predictions.logits.argmax(1) == labels
+    here = labels == np.arange(predictions.classes)[:, None]
+    rows = [np.ones(len(labels)), right, *here, *(here & right)]
+    if predictions.finite:
+        rows += [predictions.squares, predictions.losses]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sums: Array = np.stack(rows) @ weights.astype(float)
+        count = sums[0]
+        classes = slice(2, 2 + predictions.classes)
+        of_class = sums[classes.stop : classes.stop + predictions.classes] / sums[classes]
+        found = {"accuracy": sums[1] / count, "macro_accuracy": _over_classes(of_class)}
+        if not predictions.finite:  # a model that diverged
+            nothing = np.full(weights.shape[1], np.nan)
+            of_probabilities = (*CURVES, "brier", "log_loss")
+            return found | dict.fromkeys(of_probabilities, nothing)
+        found |= _of_curves(predictions, weights)
+        found["brier"], found["log_loss"] = sums[-2] / count, sums[-1] / count
+    return found
+
+
+def _samples(persons: "NDArray[np.int64]", times: int, seed: int) -> Iterator["Counts"]:
+    """Blocks of multiplicities (examples, samples): a person's examples are drawn together."""
+    import numpy as np
+
+    names, number_of = np.unique(persons, return_inverse=True)
+    generator = np.random.default_rng(seed)
+    at_once = max(1, _CELLS // len(persons))
+    for start in range(0, times, at_once):
+        samples = min(at_once, times - start)
+        counts = np.empty((len(names), samples), dtype=np.float32)  # whole numbers, small: exact
+        for sample in range(samples):
+            drawn = generator.integers(len(names), size=len(names))
+            counts[:, sample] = np.bincount(drawn, minlength=len(names))
+        yield counts[number_of]
+
+
+def _of_curves(predictions: Predictions, weights: "Counts") -> dict[str, "Array"]:
+    """The measures of curves: of class 1 with two classes, else the mean of each against the
+    rest; the two trade-offs with two classes only."""
+    import numpy as np
+
+    two = predictions.classes == 2
+    labels = [1] if two else range(predictions.classes)
+    found: dict[str, list[Array]] = {name: [] for name in CURVES}
+    for label in labels:
+        scores = predictions.probabilities[:, label]
+        curve = Curve.of(scores, predictions.labels == label, weights)
+        defined = (curve.positives[:, -1] > 0) & (curve.negatives[:, -1] > 0)
+        for name, compute in CURVES.items():
+            values = np.full(len(defined), np.nan)
+            if two or name in AREAS:
+                values = np.where(defined, compute(curve), np.nan)
+            found[name].append(values)
+    return {name: _over_classes(np.stack(values)) for name, values in found.items()}
+
+
+def _over_classes(values: "Array") -> "Array":
+    """The mean over the classes (rows) that a sample has; NaN where it has none."""
+    import numpy as np
+
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0.0).sum(0)
+    found: Array = total / known.sum(0)
+    return found

@@ -16,6 +16,8 @@ import hashlib
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
+from proxyfl._setonce import SetOnce
+
 # deriving a seed needs neither, and whoever only reads runs does not wait
 if TYPE_CHECKING:
     import numpy as np
@@ -24,22 +26,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def derive(
-    seed: int,
-    name: str,
-    *index: int,
-) -> int:
+def derive(seed: int, name: str, *index: int) -> int:
     """A 63-bit seed for the stream ``name`` (and client, round ...) below ``seed``."""
     text = repr((int(seed), name, *map(int, index)))
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def stream(
-    seed: int,
-    name: str,
-    *index: int,
-) -> "torch.Generator":
+def stream(seed: int, name: str, *index: int) -> "torch.Generator":
     """A torch generator for the stream ``name``."""
     import torch
 
@@ -47,11 +41,7 @@ def stream(
     return torch.Generator().manual_seed(own)
 
 
-def numpy_stream(
-    seed: int,
-    name: str,
-    *index: int,
-) -> "np.random.Generator":
+def numpy_stream(seed: int, name: str, *index: int) -> "np.random.Generator":
     """A NumPy generator for the stream ``name``."""
     import numpy as np
 
@@ -95,26 +85,21 @@ class Randomness(Protocol):
         ...
 
 
-class Seeded:
+class Seeded(SetOnce):
     """Reproducible randomness, for simulations and tests only."""
 
-    simulated = True
-
-    def __init__(
-        self,
-        seed: int,
-        name: str,
-        *index: int,
-    ) -> None:
+    def __init__(self, seed: int, name: str, *index: int) -> None:
         self._generator = stream(seed, name, *index)
+
+    @property
+    def simulated(self) -> bool:
+        return True
 
     def bits(self, n: int) -> "NDArray[np.uint64]":
         import numpy as np
         import torch
 
-        halves = torch.randint(
-            0, 2**32, (2 * n,), generator=self._generator, dtype=torch.int64
-        )
+        halves = torch.randint(0, 2**32, (2 * n,), generator=self._generator, dtype=torch.int64)
         return halves.to(torch.uint32).numpy().view(np.uint64)
 
     def uniform(self, n: int) -> "Tensor":
@@ -136,11 +121,13 @@ class Seeded:
             self._generator.set_state(state)
 
 
-class System:
+class System(SetOnce):
     """A cryptographic generator (OpenSSL's, seeded by the operating system). No seed, no state, no
     repetition, also not in forked processes."""
 
-    simulated = False
+    @property
+    def simulated(self) -> bool:
+        return False
 
     def bits(self, n: int) -> "NDArray[np.uint64]":
         import numpy as np

@@ -15,6 +15,4 @@ SMALL = (
 
 def small(*overrides: str, rounds: int = 30, seed: int = 0) -> Config:
     """The setting, changed by ``overrides``."""
-    return configs.load(
-        None, [*SMALL, f"rounds={rounds}", f"seed={seed}", *overrides]
-    )
+    return configs.load(None, [*SMALL, f"rounds={rounds}", f"seed={seed}", *overrides])

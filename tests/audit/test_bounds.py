@@ -5,15 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from proxyfl.audit.bounds import (
-    Guesses,
-    best,
-    ceiling,
-    f_dp,
-    gaussian_mu,
-    ideal,
-    steinke,
-)
+from proxyfl.audit.bounds import Guesses, best, ceiling, f_dp, gaussian_mu, ideal, steinke
 from proxyfl.errors import ConfigError
 
 GOLDEN = [
@@ -37,12 +29,8 @@ def test_both_bounds_equal_jax_privacys(
     guesses: Guesses, delta: float, by_point: float, by_curve: float
 ) -> None:
     """Both bounds agree with jax-privacy's implementation of the two papers."""
-    assert steinke(guesses, delta=delta, confidence=0.95) == pytest.approx(
-        by_point, abs=1e-4
-    )
-    assert f_dp(guesses, delta=delta, confidence=0.95) == pytest.approx(
-        by_curve, abs=1e-4
-    )
+    assert steinke(guesses, delta=delta, confidence=0.95) == pytest.approx(by_point, abs=1e-4)
+    assert f_dp(guesses, delta=delta, confidence=0.95) == pytest.approx(by_curve, abs=1e-4)
 
 
 def test_a_perfect_record_reaches_the_ceiling_and_no_more() -> None:
@@ -86,9 +74,7 @@ def test_an_honest_mechanism_is_not_accused() -> None:
 def test_the_ideal_attacker_shows_a_part_of_epsilon() -> None:
     """At 600 canaries an ideal attacker shows about 1.2 of epsilon 3 by f-DP, less by Steinke."""
     by_curve = ideal(3.0, 600, delta=1e-5, confidence=0.95, trials=10)
-    by_point = ideal(
-        3.0, 600, delta=1e-5, confidence=0.95, trials=10, bound=steinke
-    )
+    by_point = ideal(3.0, 600, delta=1e-5, confidence=0.95, trials=10, bound=steinke)
     assert 0.9 < by_curve < 1.6
     assert by_point < by_curve
 

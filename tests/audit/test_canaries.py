@@ -7,7 +7,7 @@ from torch import nn
 from proxyfl import models, params
 from proxyfl.audit.canaries import ANCHOR_COPIES, clipped_gradients, fitted, make
 from proxyfl.losses import cross_entropy
-from proxyfl.privacy.clipping.clipper import Clipper
+from proxyfl.privacy.perexample.clipper import Clipper
 
 
 def generator() -> torch.Generator:
@@ -15,9 +15,7 @@ def generator() -> torch.Generator:
 
 
 @pytest.mark.parametrize("architecture", ["linear", "mlp"])
-def test_clipped_gradients_are_nearly_orthogonal_and_of_norm_one(
-    architecture: str,
-) -> None:
+def test_clipped_gradients_are_nearly_orthogonal_and_of_norm_one(architecture: str) -> None:
     """Nine of ten have the full norm, and two of them are nearly orthogonal on average."""
     model = models.build(architecture, shape=(1, 8, 8), classes=10, seed=0)
     canaries = fitted(make(100, (1, 8, 8), 10, generator()), model, 1.0)
@@ -30,7 +28,7 @@ def test_clipped_gradients_are_nearly_orthogonal_and_of_norm_one(
 
 
 def test_the_gradients_are_those_that_dp_sgd_clips() -> None:
-    """Their sum is the sum that ``privacy.clipping`` computes another way, in units of C."""
+    """Their sum is the sum that ``privacy.perexample`` computes another way, in units of C."""
     model = models.build("mlp", shape=(1, 8, 8), classes=10, seed=0)
     canaries = make(20, (1, 8, 8), 10, generator()).larger(2.0)
     rows = clipped_gradients(model, params.flatten(model), canaries, 0.5)

@@ -8,9 +8,9 @@ from torch import nn
 
 from proxyfl.audit.membership import as_dict, attack, likelihood_ratios
 from proxyfl.audit.shadows import TARGETS, Shadow, confidences
-from proxyfl.curves import Curve
 from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
+from proxyfl.measures import Curve
 
 
 def made(shift: float, federations: int = 24, records: int = 200) -> list[Shadow]:
@@ -22,9 +22,7 @@ def made(shift: float, federations: int = 24, records: int = 200) -> list[Shadow
         members = generator.random(records) < 0.5
         answers = difficulty + shift * members + generator.standard_normal(records)
         row = tuple(answers.tolist())
-        found.append(
-            Shadow(number, tuple(members.tolist()), dict.fromkeys(TARGETS, row))
-        )
+        found.append(Shadow(number, tuple(members.tolist()), dict.fromkeys(TARGETS, row)))
     return found
 
 
@@ -57,9 +55,7 @@ def test_a_target_is_not_compared_with_itself() -> None:
 
 def test_rates_on_a_curve_by_hand() -> None:
     """True positives are counted above the threshold that the allowed others may pass."""
-    curve = Curve.of(
-        np.array([9.0, 5.0, 3.0, 1.0, 6.0, 4.0, 2.0, 0.0]), np.arange(8) < 4
-    )
+    curve = Curve.of(np.array([9.0, 5.0, 3.0, 1.0, 6.0, 4.0, 2.0, 0.0]), np.arange(8) < 4)
     assert curve.sensitivity_at(1 - 0.0) == 0.25
     assert curve.sensitivity_at(1 - 0.25) == 0.5
     assert curve.sensitivity_at(1 - 0.5) == 0.75

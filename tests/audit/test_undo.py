@@ -68,9 +68,7 @@ def test_adam_hides_almost_nothing(steps: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [Optimizer("sgd", 0.5, momentum=0.9), Optimizer("adam", 0.1)],
-    ids=["sgd", "adam"],
+    "settings", [Optimizer("sgd", 0.5, momentum=0.9), Optimizer("adam", 0.1)], ids=["sgd", "adam"]
 )
 def test_the_noise_is_white_and_of_one_step(settings: Optimizer) -> None:
     """Rounds that overlap through momentum are independent once undone."""
@@ -81,6 +79,4 @@ def test_the_noise_is_white_and_of_one_step(settings: Optimizer) -> None:
 
 def correlation(one: Tensor, other: Tensor) -> float:
     """Pearson's, over all entries."""
-    return float(
-        torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1]
-    )
+    return float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1])

@@ -31,9 +31,7 @@ def test_the_study_is_shown() -> None:
 
 
 @pytest.mark.parametrize("line", shown())
-def test_commands_shown_parse(
-    line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_shown_parse(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command line that is shown is one that the real parser takes."""
     words = shlex.split(line)
     if "--help" in words:
@@ -47,7 +45,4 @@ def test_commands_shown_parse(
 def test_what_cannot_be_used_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong number ends with exit code 2 and one line that says what was expected."""
     assert command.main(["mix", "--clients", "many"]) == 2
-    assert (
-        "Expected whole numbers such as 2,4,8 for --clients"
-        in capsys.readouterr().err
-    )
+    assert "Expected whole numbers such as 2,4,8 for --clients" in capsys.readouterr().err

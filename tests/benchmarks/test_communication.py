@@ -16,13 +16,7 @@ from benchmarks.communication import link, measure, mixing, wiremodel
 from benchmarks.communication.command import parser
 from benchmarks.communication.link import Link, Paced
 from benchmarks.communication.measure import Case, Point
-from benchmarks.communication.mixing import (
-    Setting,
-    exact_error,
-    exact_rounds,
-    rounds_to,
-    simulate,
-)
+from benchmarks.communication.mixing import Setting, exact_error, exact_rounds, rounds_to, simulate
 from benchmarks.communication.wiremodel import Processor, Wire
 from proxyfl.errors import ConfigError, TopologyError
 from proxyfl.gossip import reach, topology
@@ -31,19 +25,15 @@ from tests.waiting import PATIENCE
 
 from .. import ranks
 
+pytestmark = pytest.mark.slow  # a study of its own: `make test-all` runs it
+
 
 def point(
     method: str, clients: int, size: float, seconds: float, link: Link | None = None
 ) -> Point:
     """A measured point of messages of ``size`` bytes."""
-    sent = (
-        size
-        if wiremodel.pattern(method) == "gossip"
-        else size * 2 * (clients - 1) / clients
-    )
-    latency, bandwidth = (
-        (None, None) if link is None else (link.latency, link.bandwidth)
-    )
+    sent = size if wiremodel.pattern(method) == "gossip" else size * 2 * (clients - 1) / clients
+    latency, bandwidth = (None, None) if link is None else (link.latency, link.bandwidth)
     return Point(
         method,
         "m",
@@ -61,9 +51,7 @@ def point(
     )
 
 
-def test_the_exchange_is_measured_between_real_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_exchange_is_measured_between_real_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gossip sends one message per client, the hub carries one per other client; emulated links
     take their time."""
     ranks.needs_mpi()
@@ -71,10 +59,7 @@ def test_the_exchange_is_measured_between_real_ranks(
         monkeypatch.setenv(name, value)
     todo = [
         *(Case(method, "small", 1000, 3, 4) for method in ("proxyfl", "fml")),
-        *(
-            Case(method, "small", 1000, 3, 4, Link(0.05, 1e6))
-            for method in ("proxyfl", "fml")
-        ),
+        *(Case(method, "small", 1000, 3, 4, Link(0.05, 1e6)) for method in ("proxyfl", "fml")),
     ]
     gossip, hub, slow_gossip, slow_hub = measure.measure(todo, timeout=PATIENCE)
     size = gossip.bytes_sent
@@ -120,9 +105,7 @@ def test_an_emulated_link_carries_one_frame_at_a_time(clock: Clock) -> None:
         sender.send(bytes(2000), sender=0, receiver=1, round=round)
     assert clock.now == 0
     for round in range(3):
-        assert receiver.receive(
-            sender=0, receiver=1, round=round, timeout=1
-        ) == bytes(2000)
+        assert receiver.receive(sender=0, receiver=1, round=round, timeout=1) == bytes(2000)
         assert clock.now == pytest.approx(0.05 + 0.1 * (round + 1))
 
 
@@ -142,12 +125,7 @@ def test_the_fit_finds_the_constants() -> None:
     wire = Wire(Processor(2e-4, 1e-9), Processor(5e-4, 3e-9), cores=2)
     sizes = {size: [2, 4, 8] for size in (1e4, 1e6)}
     points = [
-        point(
-            method,
-            n,
-            size,
-            wiremodel.seconds(wire, wiremodel.pattern(method), n, size),
-        )
+        point(method, n, size, wiremodel.seconds(wire, wiremodel.pattern(method), n, size))
         for method in ("cwt", "fedavg")
         for size, counts in sizes.items()
         for n in counts
@@ -163,9 +141,7 @@ def test_the_fit_finds_the_constants() -> None:
 def test_gossip_is_flat_and_the_hub_linear() -> None:
     """With a machine each, gossip takes as long for 10,000 clients as for two; the hub's time grows
     with n."""
-    wire = Wire(
-        Processor(1e-4, 1e-9), Processor(1e-4, 1e-9), link=Link(0.01, 12.5e6)
-    )
+    wire = Wire(Processor(1e-4, 1e-9), Processor(1e-4, 1e-9), link=Link(0.01, 12.5e6))
     size = 8e5
     assert wiremodel.seconds(wire, "gossip", 10_000, size) == wiremodel.seconds(
         wire, "gossip", 2, size
@@ -187,23 +163,17 @@ def test_gossip_is_flat_and_the_hub_linear() -> None:
 
 @pytest.mark.parametrize("graph", ["exponential", "ring"])
 @pytest.mark.parametrize("clients", [2, 5, 8, 13])
-def test_the_exact_error_is_the_dense_matrix_products(
-    graph: str, clients: int
-) -> None:
+def test_the_exact_error_is_the_dense_matrix_products(graph: str, clients: int) -> None:
     """What the Fourier basis gives is what multiplying the mixing matrices gives."""
     made = topology.TOPOLOGIES[graph](0.5)
     dense = reach.consensus_error(made, clients, 7)
-    assert [exact_error(graph, clients, t + 1) for t in range(7)] == pytest.approx(
-        dense, abs=1e-9
-    )
+    assert [exact_error(graph, clients, t + 1) for t in range(7)] == pytest.approx(dense, abs=1e-9)
 
 
 def test_the_simulation_agrees_with_the_exact_error() -> None:
     """Simulated errors of the exponential graph are the exact ones, up to the chance of the
     starting values."""
-    readings = list(
-        islice(simulate(Setting("exponential", 200), np.random.default_rng(0)), 12)
-    )
+    readings = list(islice(simulate(Setting("exponential", 200), np.random.default_rng(0)), 12))
     exact = [exact_error("exponential", 200, t + 1) for t in range(12)]
     assert [reading.error for reading in readings] == pytest.approx(exact, rel=0.25)
 
@@ -236,9 +206,7 @@ def test_lost_messages_take_weight_and_leave_a_bias() -> None:
     assert last.weight == pytest.approx(mixing.weight_left(60, 0.1, 0.5), rel=0.1)
     assert last.spread < 1e-5
     assert last.error > 1e-3
-    kept = list(
-        islice(simulate(replace(setting, keep=True), np.random.default_rng(0)), 60)
-    )[-1]
+    kept = list(islice(simulate(replace(setting, keep=True), np.random.default_rng(0)), 60))[-1]
     assert kept.error < 1e-5
 
 
@@ -259,9 +227,7 @@ def test_powers_of_two_are_averaged_exactly() -> None:
     assert exact_error("exponential", 1024, 10) < 1e-12
     ring = [exact_rounds("ring", n, 1e-3) or 0 for n in (50, 100)]
     assert ring[1] / ring[0] == pytest.approx(4, rel=0.1)
-    found = rounds_to(
-        Setting("complete", 30), 1e-3, limit=5, generator=np.random.default_rng(0)
-    )
+    found = rounds_to(Setting("complete", 30), 1e-3, limit=5, generator=np.random.default_rng(0))
     assert found is not None
     assert (found[0], found[1].messages) == (1, 29)
 
@@ -292,18 +258,13 @@ def test_the_model_command_reads_points_and_draws(
     """From a file of points come the fit, its errors on points it has not seen, predictions, and a
     figure."""
     pytest.importorskip("matplotlib")
-    wire, link = (
-        Wire(Processor(1e-4, 1e-9), Processor(1e-4, 1e-9), cores=2),
-        Link(0.01, 12.5e6),
-    )
+    wire, link = (Wire(Processor(1e-4, 1e-9), Processor(1e-4, 1e-9), cores=2), Link(0.01, 12.5e6))
     points = [
         point(
             method,
             n,
             size,
-            wiremodel.seconds(
-                replace(wire, link=given), wiremodel.pattern(method), n, size
-            ),
+            wiremodel.seconds(replace(wire, link=given), wiremodel.pattern(method), n, size),
             given,
         )
         for method in ("proxyfl", "fml")
@@ -311,9 +272,7 @@ def test_the_model_command_reads_points_and_draws(
         for size in (1e4, 1e6)
         for given in (None, link)
     ]
-    (tmp_path / "points.json").write_text(
-        json.dumps({"points": [vars(p) for p in points]})
-    )
+    (tmp_path / "points.json").write_text(json.dumps({"points": [vars(p) for p in points]}))
     figure = tmp_path / "figures" / "model"
     assert (
         command_line(
@@ -351,15 +310,7 @@ def test_the_mix_command_writes_its_tables(
     out = tmp_path / "mixing.json"
     assert (
         command_line(
-            "mix",
-            "--clients",
-            "8,64",
-            "--failures",
-            "50",
-            "--rounds",
-            "20",
-            "--out",
-            str(out),
+            "mix", "--clients", "8,64", "--failures", "50", "--rounds", "20", "--out", str(out)
         )
         == 0
     )
@@ -369,9 +320,7 @@ def test_the_mix_command_writes_its_tables(
     assert by["exponential", 0.5, 64]["rounds"] == 6
     assert by["exponential", 0.0, 64]["rounds"] is None
     assert by["complete", 1 / 64, 64]["messages"] == 63
-    assert by["exponential", 0.5, 64]["megabytes"] == pytest.approx(
-        6 * 4 * 199_210 / 1e6
-    )
+    assert by["exponential", 0.5, 64]["megabytes"] == pytest.approx(6 * 4 * 199_210 / 1e6)
     assert len(out.with_suffix(".csv").read_text().splitlines()) == 1 + len(rows)
     with pytest.raises(ConfigError, match="2,4,8"):
         command_line("mix", "--clients", "many")

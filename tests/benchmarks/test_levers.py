@@ -13,9 +13,7 @@ from proxyfl.data.features.backbones import build
 
 def test_pictures_of_the_random_process_need_no_data() -> None:
     """A seed draws the same dead leaves again; they are grey values, and not blank."""
-    one, again = (
-        leaves.pictures(3, torch.Generator().manual_seed(0)) for _ in range(2)
-    )
+    one, again = (leaves.pictures(3, torch.Generator().manual_seed(0)) for _ in range(2))
     assert torch.equal(one, again)
     assert one.shape == (3, 1, leaves.SIDE, leaves.SIDE)
     assert 0 <= one.min() < one.max() <= 1

@@ -25,9 +25,7 @@ def test_the_bound_is_that_of_clopper_and_pearson(mirrored: bool) -> None:
     trials = Trials(30, 0, 30) if mirrored else Trials(30, 30, 0)
     limit = 0.0125 ** (1 / 30)
     expected = math.log((limit - 1e-5) / (1 - limit))
-    assert lower_bound(trials, delta=1e-5, confidence=0.95) == pytest.approx(
-        expected
-    )
+    assert lower_bound(trials, delta=1e-5, confidence=0.95) == pytest.approx(expected)
 
 
 def test_equal_counts_show_nothing() -> None:

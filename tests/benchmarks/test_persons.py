@@ -15,9 +15,7 @@ def lesions() -> InMemory:
 def test_no_lesion_is_in_two_parts() -> None:
     """Training, validation and test part share no lesion, and have all of them together."""
     examples = lesions()
-    found = [
-        set(examples.groups[rows].tolist()) for rows in persons.parts(examples, 3)
-    ]
+    found = [set(examples.groups[rows].tolist()) for rows in persons.parts(examples, 3)]
     assert [len(part) for part in found] == [24, 8, 8]
     assert len(set.union(*found)) == 40
 

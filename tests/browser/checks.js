@@ -18,6 +18,21 @@ window.checks = {
     window.scrollTo({ top: 0, behavior: "instant" });
   },
 
+  // Comes once the page knows that a figure is in view. Observers are told in the order in which they were made, so
+  // the page's own, which draws what is stale, was told before this one.
+  inView: (id) =>
+    new Promise((resolve) => {
+      const watcher = new IntersectionObserver(
+        (entries) => {
+          if (!entries.at(-1).isIntersecting) return;
+          watcher.disconnect();
+          resolve(true);
+        },
+        { rootMargin: "300px" },
+      );
+      watcher.observe(document.getElementById(id));
+    }),
+
   chart: (figure) => document.querySelector(`#${figure} .chart`),
 
   // What a reader with a screen reader would stumble over.
@@ -30,7 +45,7 @@ window.checks = {
     for (const one of document.querySelectorAll(".chart")) {
       if (!one.getAttribute("aria-label")) found.push(`no description: ${one.closest("figure").id}`);
     }
-    // The ids inside a chart are the library's.
+    // The ids inside a chart are its own.
     const ids = [...document.querySelectorAll("[id]")].filter((one) => !one.closest("svg")).map((one) => one.id);
     found.push(...ids.filter((id, i) => id && ids.indexOf(id) !== i).map((id) => `id twice: ${id}`));
     let level = 0;

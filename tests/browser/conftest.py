@@ -66,16 +66,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Three small real runs: two seeds of one setting, with somebody missing now and then, and
     another setting."""
     parent = tmp_path_factory.mktemp("runs")
-    common = {
-        "rounds": 4,
-        "evaluate_every": 2,
-        "methods": METHODS,
-        "partition": {"clients": 4},
-    }
-    away = {
-        "membership": {"schedule": [{"client": 1, "away": [1, 1]}]},
-        "privacy": {"budget": 3.0},
-    }
+    common = {"rounds": 4, "evaluate_every": 2, "methods": METHODS, "partition": {"clients": 4}}
+    away = {"membership": {"schedule": [{"client": 1, "away": [1, 1]}]}, "privacy": {"budget": 3.0}}
     settings = {
         "seed-0": {"seed": 0, **away},
         "seed-1": {"seed": 1, **away},

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxyfl.federation.rounds import ClientRound
 from proxyfl.records import reading as loading
+from proxyfl.records.row import Row
 from proxyfl.report import callback
 from proxyfl.report.callback import LivePage
 from proxyfl.report.live import LiveServer
@@ -19,8 +19,12 @@ from proxyfl.simulation.run import Callback
 from proxyfl.simulation.run import run as run_config
 from tests.waiting import PATIENCE
 
-ROUNDS = "[...checks.chart('curves').data.find(t => t.name === 'proxyfl, private')?.x ?? []]"
-"""The rounds of the curve on the page."""
+ROUNDS = (
+    "(document.getElementById('curves').scrollIntoView({ behavior: 'instant' }), "
+    "[...checks.chart('curves').data.find(t => t.name === 'proxyfl, private')?.x ?? []])"
+)
+"""The rounds of the curve on the page. It is drawn when it is in view, and the answer that comes
+above it may push it out."""
 
 
 class Announced(LivePage):
@@ -43,19 +47,14 @@ class Gate(Callback):
     def __init__(self) -> None:
         self.opened = threading.Event()
 
-    def round_ended(
-        self, name: str, round: int, records: Sequence[ClientRound]
-    ) -> None:
+    def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
         """Wait, once."""
         if (name, round) == ("proxyfl", 5):
             assert self.opened.wait(PATIENCE)
 
 
 def test_the_page_follows_a_run_to_its_end(
-    tab: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tab: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opened during the run, the page grows with it, shows its end, and has then what a report of
     it has."""
@@ -69,8 +68,7 @@ def test_the_page_follows_a_run_to_its_end(
     monkeypatch.setattr(callback, "HOLD_SECONDS", PATIENCE)
     out, live, gate = tmp_path / "run", Announced(), Gate()
     going = threading.Thread(
-        target=lambda: run_config(config, out=out, callbacks=[live, gate]),
-        daemon=True,
+        target=lambda: run_config(config, out=out, callbacks=[live, gate]), daemon=True
     )
     going.start()
     url = live.urls.get(timeout=PATIENCE)
@@ -81,19 +79,19 @@ def test_the_page_follows_a_run_to_its_end(
     # a function: the page forbids the evaluation of bare text
     page.wait_for_function(f"() => {half}")
     page.wait_for_function(f"() => {ROUNDS}.length === 6")
+    assert page.locator("#done").evaluate("bar => bar.value") == pytest.approx(18 / 24)
+    pace = page.locator("#pace").inner_text()
+    assert pace.startswith("75 % \u00b7 method 2 of 2 \u00b7 about ")
+    assert pace.endswith(" left")
     gate.opened.set()
     page.wait_for_function("() => document.body.dataset.live === 'over'")
     going.join(PATIENCE)
     assert not going.is_alive(), "the end was told, so the run need not wait"
-    assert (
-        page.locator("#status").inner_text() == "Finished: proxyfl, round 12 of 12."
-    )
+    assert page.locator("#status").inner_text() == "Finished: proxyfl, round 12 of 12."
     assert page.evaluate(ROUNDS) == list(range(1, 13))
     run = loading.read(out)
     gains = [run.gain("proxyfl", client) for client in range(3)]
-    shown = float(
-        page.locator("#answer li[data-method=proxyfl]").get_attribute("data-gain")
-    )
+    shown = float(page.locator("#answer li[data-method=proxyfl]").get_attribute("data-gain"))
     assert shown == pytest.approx(sum(gains) / 3, abs=2e-4)
     assert tab.chart("confusion")
     assert {urlhost(asked) for asked in tab.requests} <= {urlhost(url), "data"}
@@ -140,14 +138,10 @@ def test_a_page_that_lost_its_server_goes_on_by_itself(
         page.wait_for_function("() => document.body.dataset.live === 'over'")
     tab.chart("curves")
     assert page.evaluate(ROUNDS) == [2, 4]
-    assert (
-        page.locator("#status").inner_text() == "Finished: proxyfl, round 4 of 4."
-    )
+    assert page.locator("#status").inner_text() == "Finished: proxyfl, round 4 of 4."
 
 
-def test_a_paused_page_stands_still(
-    tab: Any, going: tuple[Path, Callable[[], None]]
-) -> None:
+def test_a_paused_page_stands_still(tab: Any, going: tuple[Path, Callable[[], None]]) -> None:
     """Paused, the page asks for nothing and shows nothing new; resumed, it shows the end."""
     path, finish = going
     with LiveServer(path) as server:

@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 from proxyfl.records import reading as loading
+from proxyfl.records.answers import Question, answer
+from proxyfl.records.groups import groups
+from proxyfl.records.verdict import points, verdict
+from tests.browser.conftest import PHONE
+from tests.chromium import new_tab
 
 FIGURES = (
     "gains",
@@ -40,16 +45,11 @@ def test_every_chart_has_data_and_nothing_is_asked_for(
         traces = tab.chart(figure)
         assert any(trace["n"] > 0 for trace in traces), f"{figure} has no data"
     assert tab.complaints == []
-    assert [
-        url for url in tab.requests if not url.startswith(("data:", "blob:"))
-    ] == [several.as_uri()]
-    assert page.evaluate(
-        "document.documentElement.scrollWidth <= window.innerWidth"
-    )
-    dark = (
-        page.evaluate("getComputedStyle(document.documentElement).colorScheme")
-        == "dark"
-    )
+    assert [url for url in tab.requests if not url.startswith(("data:", "blob:"))] == [
+        several.as_uri()
+    ]
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    dark = page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
     assert dark is (scheme == "dark")
     page.emulate_media(color_scheme="light")
 
@@ -59,11 +59,7 @@ def test_the_answer_is_that_of_the_records(shown: Any, runs: list[Path]) -> None
     epsilon and its kind."""
     page = shown.page
     run = loading.read(runs[0])
-    gains = [
-        gain
-        for client in run.clients
-        if (gain := run.gain("proxyfl", client)) is not None
-    ]
+    gains = [gain for client in run.clients if (gain := run.gain("proxyfl", client)) is not None]
     card = page.locator("#answer li[data-method=proxyfl]")
     assert float(card.get_attribute("data-gain")) == pytest.approx(
         sum(gains) / len(gains), abs=2e-4
@@ -77,9 +73,7 @@ def test_every_epsilon_stands_beside_its_kind(compared: Any) -> None:
     page = compared.page
     texts = page.locator("#answer .cards li").all_inner_texts()
     assert all(
-        "(end-to-end)" in text or "(conditional)" in text
-        for text in texts
-        if "epsilon" in text
+        "(end-to-end)" in text or "(conditional)" in text for text in texts if "epsilon" in text
     )
     assert any("(conditional)" in text for text in texts)
 
@@ -88,6 +82,7 @@ def test_switching_a_method_off_changes_the_plots(shown: Any) -> None:
     """Without ProxyFL's switch its curve and its card are gone; with it they are back."""
     page = shown.page
     before = {trace["name"] for trace in shown.chart("curves")}
+    page.locator("#compare summary").click()
     box = page.get_by_role("checkbox", name="proxyfl")
     box.uncheck()
     after = {trace["name"] for trace in shown.chart("curves")}
@@ -141,9 +136,7 @@ def test_the_slider_moves_the_graph(shown: Any) -> None:
 
 def test_the_budget_is_drawn(shown: Any) -> None:
     """A budget in the settings is a line in the chart of epsilon, named with whose it is."""
-    assert any(
-        trace["name"] == "budget 3 (4 clients)" for trace in shown.chart("epsilon")
-    )
+    assert any(trace["name"] == "budget 3 (4 clients)" for trace in shown.chart("epsilon"))
 
 
 def test_what_was_spent_stays_spent(shown: Any) -> None:
@@ -151,9 +144,7 @@ def test_what_was_spent_stays_spent(shown: Any) -> None:
     page = shown.page
     shown.chart("epsilon")
     page.locator("#epsilon").get_by_label("Client").select_option("1")
-    curve = page.evaluate(
-        "() => [...document.querySelector('#epsilon .chart').data[0].y]"
-    )
+    curve = page.evaluate("() => [...document.querySelector('#epsilon .chart').data[0].y]")
     assert len(curve) == 4
     assert curve == sorted(curve)
 
@@ -180,20 +171,12 @@ def test_numbers_can_be_downloaded(shown: Any, runs: list[Path]) -> None:
     shown.chart("gains")
     with page.expect_download() as waiting:
         page.get_by_role(
-            "button",
-            name="Download What each client gains over training alone as CSV",
+            "button", name="Download What each client gains over training alone as CSV"
         ).click()
-    lines = list(
-        csv.DictReader(io.StringIO(Path(waiting.value.path()).read_text()))
-    )
+    lines = list(csv.DictReader(io.StringIO(Path(waiting.value.path()).read_text())))
     run = loading.read(runs[0])
-    found = {
-        (line["method"], line["client"]): float(line["gain over alone"])
-        for line in lines
-    }
-    assert found["proxyfl", "client-2"] == pytest.approx(
-        run.gain("proxyfl", 2), abs=2e-4
-    )
+    found = {(line["method"], line["client"]): float(line["gain over alone"]) for line in lines}
+    assert found["proxyfl", "client-2"] == pytest.approx(run.gain("proxyfl", 2), abs=2e-4)
     assert {line["kind"] for line in lines} == {"end-to-end"}
     assert len(lines) == 8
 
@@ -274,35 +257,60 @@ def test_printing_draws_what_was_not_looked_at(tab: Any, one: Path) -> None:
     assert tab.complaints == []
 
 
-def test_the_answer_comes_before_the_library(shown: Any) -> None:
-    """The answer was on the page when the script that draws charts, five megabytes of it, had not
-    run yet."""
-    assert shown.page.evaluate("answered") == "undefined"
-    assert shown.page.evaluate("typeof Plotly") == "object"
+def test_the_answer_comes_before_the_charts(shown: Any) -> None:
+    """The headline was on the page when no chart had been drawn yet."""
+    assert shown.page.evaluate("answered") == 0
+    assert shown.page.evaluate("document.querySelectorAll('.chart svg').length") > 0
+
+
+def test_the_page_is_small(several: Path) -> None:
+    """Three runs fit into a page of less than 2 MB, with all that it needs."""
+    assert several.stat().st_size < 2_000_000
+
+
+def test_the_headline_is_the_verdict(shown: Any, runs: list[Path]) -> None:
+    """The first screen opens with the verdict of the records, word for word, at 40 px."""
+    (group,) = groups([loading.read(runs[0])])
+    found = answer(group, "proxyfl", Question(group.runs[0].measure))
+    assert found is not None
+    headline = shown.page.locator("#headline")
+    assert headline.inner_text() == verdict(found).headline
+    assert headline.evaluate("one => getComputedStyle(one).fontSize") == "40px"
+    assert headline.bounding_box()["y"] < 300
+
+
+def test_every_client_has_its_arrow(shown: Any, runs: list[Path]) -> None:
+    """The dots and arrows are the records' scores, largest gain first, and the mean last."""
+    run = loading.read(runs[0])
+    gains = sorted((run.gain("proxyfl", client) or 0.0 for client in run.clients), reverse=True)
+    said = shown.page.locator("#hero .again b").all_inner_texts()
+    assert said == [points(gain) for gain in [*gains, sum(gains) / len(gains)]]
+
+
+def test_on_a_phone_the_answer_is_in_the_upper_third(browser: Any, several: Path) -> None:
+    """At 390 by 844 the headline begins above 281 px, below a bar of one line."""
+    with new_tab(browser, *PHONE) as opened:
+        page = opened.open(several.as_uri())
+        assert page.locator("#headline").bounding_box()["y"] < 844 / 3
+        assert page.locator(".bar").bounding_box()["height"] < 60
 
 
 def test_settings_that_differ_come_first(compared: Any, shown: Any) -> None:
     """Of several runs, what differs has a column each; what does not is said once. One run has one
     table."""
     several = compared.page.locator("#settings")
-    captions = several.locator("caption").all_inner_texts()
-    assert captions[:3] == [
-        "Methods",
-        "Settings: what differs",
-        "Settings: the same in all runs",
-    ]
-    assert several.locator(".differs").first.locator(
-        "thead th"
-    ).all_inner_texts() == [
+    captions = several.locator("caption").all_text_contents()
+    assert captions[:3] == ["Methods", "Settings: what differs", "Settings: the same in all runs"]
+    assert several.locator(".differs").first.locator("thead th").all_text_contents() == [
         "setting",
         "seed-0",
         "seed-1",
         "other",
     ]
     assert {"seed", "learning.beta"} <= set(
-        several.locator(".differs tbody th").all_inner_texts()
+        several.locator(".differs tbody th").all_text_contents()
     )
-    assert shown.page.locator("#settings caption").all_inner_texts() == [
+    assert shown.page.locator("#settings caption").all_text_contents() == [
         "Methods",
         "Settings",
         "Environment",

@@ -22,9 +22,7 @@ def arguments(*more: str) -> list[str]:
     return words
 
 
-def test_a_sound_config_is_not_contradicted(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_sound_config_is_not_contradicted(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0, and the document holds claim, bound, ceiling, confidence and verdict."""
     assert main(arguments()) == 0
     found = json.loads(capsys.readouterr().out)
@@ -54,13 +52,8 @@ def test_a_runs_folder_gives_its_settings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The folder of a run stands for the config in it."""
-    settings = [
-        word for word in arguments() if word not in ("audit", "--canaries", "40")
-    ]
-    assert (
-        main(["run", "--out", str(tmp_path / "a"), "--workers", "1", *settings])
-        == 0
-    )
+    settings = [word for word in arguments() if word not in ("audit", "--canaries", "40")]
+    assert main(["run", "--out", str(tmp_path / "a"), "--workers", "1", *settings]) == 0
     capsys.readouterr()
     path = tmp_path / "a"
     assert main(["audit", str(path), "--canaries", "40"]) == 0
@@ -88,9 +81,7 @@ def test_a_bound_above_what_the_run_recorded_gives_exit_code_1(
     assert found.verdict == "exceeded"
 
 
-def test_membership_is_resumed_and_kept(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_membership_is_resumed_and_kept(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A second call trains only what is missing; other settings are refused."""
     words = ["audit", "--membership", "--json", "--out", str(tmp_path)]
     for setting in (*SMALL, "rounds=1", "privacy.noise_multiplier=1"):
@@ -110,9 +101,7 @@ def test_membership_is_resumed_and_kept(
     assert "other settings" in capsys.readouterr().err
 
 
-def test_what_shares_nothing_with_dp_cannot_be_audited(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_shares_nothing_with_dp_cannot_be_audited(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, and the message says which method to name."""
     assert main(["audit", "--set", "methods=alone"]) == 2
     assert "nothing to audit" in capsys.readouterr().err

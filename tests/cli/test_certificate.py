@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,7 @@ def documents(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)["certificates"]
 
 
-def test_what_a_certificate_says(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_certificate_says(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has the ledger's numbers, their kind and relation, and says that this is a simulation."""
     first, second = documents(capsys, str(made))
     ledger = Ledger.read(made / "ledger" / "proxyfl" / "000.jsonl")
@@ -49,17 +48,13 @@ def test_what_a_certificate_says(
     assert first["epsilon_pld"] >= spent.pld
     assert (first["kind"], first["relation"]) == ("end-to-end", "zero-out")
     assert (first["steps"], first["rounds"]) == (6, 2)
-    assert first["settings"] == [
-        {"sampling_rate": 1 / 3, "noise_multiplier": 4.0, "steps": 6}
-    ]
+    assert first["settings"] == [{"sampling_rate": 1 / 3, "noise_multiplier": 4.0, "steps": 6}]
     assert first["simulation"] is True
     assert "SIMULATION, protects nobody" in first["sentence"]
     assert first["version"]
 
 
-def test_every_entry_is_on_the_page(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_entry_is_on_the_page(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The Markdown page of a client has every number of its JSON."""
     (document,) = documents(capsys, str(made), "--client", "1")
     assert main(["certificate", str(made), "--client", "client-1"]) == 0
@@ -104,6 +99,41 @@ def test_a_changed_digit_is_found(
     out = capsys.readouterr().out
     assert "Does not hold" in out
     assert "client-1, proxyfl" in out
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "said"),
+    [
+        ("md", lambda text: "Epsilon is 0.001.\n\n" + text, "What stands before a certificate"),
+        ("md", lambda text: text + "\nEpsilon is 0.001.\n", "line"),
+        ("md", lambda text: text.replace("\n\n# Priv", "\n\nAll safe.\n\n# Priv"), "All safe."),
+        ("md", lambda text: text + "\n" + text, "two certificates"),
+        ("json", lambda text: text.replace("client-1", "client-0"), "two certificates"),
+        ("json", lambda text: text.replace("client-1", "client-7"), "no ledger of this client"),
+        ("json", lambda text: text.replace('"delta"', '"delta": 1e-9,\n"delta"', 1), "twice"),
+        ("json", lambda text: text.replace('"delta"', '"note": "",\n"delta"', 1), "unknown: note"),
+    ],
+)
+def test_the_whole_file_is_compared(
+    made: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    change: Callable[[str], str],
+    said: str,
+) -> None:
+    """What stands before, between, after or twice in a file does not hold; line endings may
+    differ."""
+    main(["certificate", str(made), *(["--json"] if form == "json" else [])])
+    text = capsys.readouterr().out
+    file = tmp_path / f"certificates.{form}"
+    file.write_bytes(text.replace("\n", "\r\n").encode())
+    assert main(["certificate", str(made), "--check", str(file)]) == 0
+    capsys.readouterr()
+    file.write_text(change(text))
+    assert file.read_text() != text
+    assert main(["certificate", str(made), "--check", str(file)]) == 1
+    assert said in capsys.readouterr().out
 
 
 def test_a_changed_ledger_is_found(
@@ -158,25 +188,14 @@ def test_a_sites_certificate(
     assert ("conditional" in document["sentence"]) is (kind is Kind.CONDITIONAL)
 
 
-def test_an_audit_and_the_report(
-    made: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_audit_and_the_report(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A certificate has what the audit in the run's folder found; --save puts it where the report
     looks, and what was saved holds."""
-    audit = {
-        "epsilon": 0.5,
-        "lower_bound": 0.4,
-        "confidence": 0.95,
-        "verdict": "holds",
-        "more": 1,
-    }
+    audit = {"epsilon": 0.5, "lower_bound": 0.4, "confidence": 0.95, "verdict": "holds", "more": 1}
     (made / "audit.json").write_text(json.dumps(audit))
     try:
         assert main(["certificate", str(made), "--save"]) == 0
-        assert (
-            "lower_bound 0.4; confidence 0.95; verdict holds"
-            in capsys.readouterr().out
-        )
+        assert "lower_bound 0.4; confidence 0.95; verdict holds" in capsys.readouterr().out
         saved = made / "privacy_certificate.json"
         assert main(["certificate", str(made), "--check", str(saved)]) == 0
         assert len(reading.read(made).additions["certificate"]["certificates"]) == 2
@@ -185,18 +204,12 @@ def test_an_audit_and_the_report(
         (made / "privacy_certificate.json").unlink(missing_ok=True)
 
 
-def test_a_ledger_without_a_guarantee(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_ledger_without_a_guarantee(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A ledger of kind none gives no number, and says that no guarantee holds."""
     path = tmp_path / "ledger.jsonl"
     Ledger("north", delta=1e-5, kind=Kind.NONE, simulated=False, path=path)
     (document,) = documents(capsys, str(tmp_path))
-    assert (document["epsilon"], document["kind"], document["mechanism"]) == (
-        None,
-        "none",
-        "none",
-    )
+    assert (document["epsilon"], document["kind"], document["mechanism"]) == (None, "none", "none")
     assert "no guarantee holds" in document["sentence"]
     assert main(["certificate", str(tmp_path)]) == 0
     assert "| epsilon, PLD accountant | infinite |" in capsys.readouterr().out
@@ -212,5 +225,11 @@ def test_what_cannot_be_used(
     assert "no ledger of 'fml'" in capsys.readouterr().err
     file = tmp_path / "other.json"
     file.write_text("[1, 2]")
-    assert main(["certificate", str(made), "--check", str(file)]) == 2
-    assert "no certificate" in capsys.readouterr().err
+    assert main(["certificate", str(made), "--check", str(file)]) == 1
+    assert "holds no certificates" in capsys.readouterr().out
+    assert main(["certificate", str(made), "--check", str(tmp_path / "none.md")]) == 2
+    assert "Cannot read the certificate" in capsys.readouterr().err
+    assert main(["certificate", "--check", str(file)]) == 2
+    assert "Name what to check against" in capsys.readouterr().err
+    assert main(["certificate"]) == 2
+    assert "Name a run's or a site's folder" in capsys.readouterr().err

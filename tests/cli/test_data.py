@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proxyfl.cli.main import parser
-from proxyfl.data import SOURCES
+from proxyfl.data.sources import SOURCES
 from proxyfl.data.tables.schema import to_toml
 from proxyfl.errors import DataError
 from tests.data.tables import making
@@ -50,8 +50,7 @@ def test_contents(capsys):
 def test_a_table_with_sites(tmp_path, capsys):
     """Label and site columns are chosen on the command line, and sites are counted."""
     rows = [
-        f"{i},{'ill' if i % 2 else 'well'},{'[north]' if i < 6 else 'south'}"
-        for i in range(10)
+        f"{i},{'ill' if i % 2 else 'well'},{'[north]' if i < 6 else 'south'}" for i in range(10)
     ]
     (tmp_path / "t.csv").write_text("\n".join(["age,diagnosis,ward", *rows]))
     arguments = [str(tmp_path / "t.csv"), "--label", "diagnosis", "--site", "ward"]
@@ -66,9 +65,7 @@ def test_a_table_with_sites(tmp_path, capsys):
 
 def test_offline(tmp_path):
     """Offline, what is missing is listed instead of fetched."""
-    with pytest.raises(
-        DataError, match=r"downloading is off(.|\n)*train-images-idx3-ubyte.gz"
-    ):
+    with pytest.raises(DataError, match=r"downloading is off(.|\n)*train-images-idx3-ubyte.gz"):
         run("mnist", "--offline", "--data-dir", str(tmp_path))
 
 
@@ -77,10 +74,7 @@ def test_help_teaches(capsys):
     with pytest.raises(SystemExit) as ended:
         run("--help")
     assert ended.value.code == 0
-    assert (
-        "proxyfl data patients.csv --label diagnosis --site hospital"
-        in capsys.readouterr().out
-    )
+    assert "proxyfl data patients.csv --label diagnosis --site hospital" in capsys.readouterr().out
 
 
 def test_a_table_says_what_was_left_out(tmp_path, capsys):
@@ -98,6 +92,4 @@ def test_a_table_says_what_was_left_out(tmp_path, capsys):
     assert "note: north.csv: age: 1 of 60 values clipped to its range" in text
     assert run(*words, "--faults", "skip", "--json") == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
-    assert notes[1] == (
-        "north.csv: 1 of 60 rows left out; faults: 1 x category in 'stage'"
-    )
+    assert notes[1] == ("north.csv: 1 of 60 rows left out; faults: 1 x category in 'stage'")

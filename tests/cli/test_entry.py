@@ -70,10 +70,6 @@ def test_the_first_module_imports_next_to_nothing() -> None:
         "import proxyfl.cli.entry; print(*sorted(set(sys.modules) - needed))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert done.stdout.split() == ["proxyfl", "proxyfl.cli", "proxyfl.cli.entry"]

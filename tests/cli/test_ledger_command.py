@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from proxyfl.cli.main import main
+from proxyfl.privacy.account import Account
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.spending.account import Account, Ids
 
 
 @pytest.fixture
@@ -18,17 +18,13 @@ def sites(tmp_path: Path) -> list[str]:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
         path = tmp_path / name / "ledger.jsonl"
-        ledger = Ledger(
-            "north", delta=1e-4, kind=Kind.END_TO_END, simulated=False, path=path
-        )
+        ledger = Ledger("north", delta=1e-4, kind=Kind.END_TO_END, simulated=False, path=path)
         ledger.charge(0, 30, 0.1, 2.0)
         found.append(str(tmp_path / name))
     return found
 
 
-def test_the_total_and_what_is_left(
-    sites: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_total_and_what_is_left(sites: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Each study and the total are stated; within the budget the exit code is 0, beyond it 1."""
     assert main(["ledger", "sum", *sites, "--budget-epsilon", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -52,6 +48,30 @@ def test_what_cannot_be_used(
     assert "folder without ledger.jsonl" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore::proxyfl.privacy.accounting.AccountingWarning")
+@pytest.mark.parametrize(("steps", "shown"), [(10**30, "3.528e+26"), (10**400, "inf")])
+def test_numbers_of_steps_that_nobody_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], steps: int, shown: str
+) -> None:
+    """The commands state the cost of such a ledger, and that it is above every budget."""
+    (tmp_path / "site").mkdir()
+    path = tmp_path / "site" / "ledger.jsonl"
+    ledger = Ledger("north", delta=1e-5, kind=Kind.END_TO_END, simulated=False, path=path)
+    ledger.charge(0, steps, 0.1, 4.0)
+    folder = str(tmp_path / "accounts")
+    assert main(["ledger", "open", folder, "--delta", "1e-5", "--budget-epsilon", "5"]) == 0
+    assert main(["ledger", "enter", folder, str(path)]) == 0
+    capsys.readouterr()
+    for command in (
+        ["ledger", "sum", str(path), "--budget-epsilon", "5"],
+        ["ledger", "show", folder],
+        ["ledger", "list", folder],
+    ):
+        assert main(command) == 1
+        assert shown in capsys.readouterr().out
+    assert main(["certificate", str(tmp_path / "site")]) == 0
+
+
 def test_an_account_from_opening_to_the_last_step(
     sites: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,23 +87,17 @@ def test_an_account_from_opening_to_the_last_step(
     assert "1 charges entered" in capsys.readouterr().out
     account = Account(folder)
     rehearsal = Ledger(
-        "north",
-        delta=1e-4,
-        kind=Kind.END_TO_END,
-        simulated=True,
-        path=tmp_path / "rehearsal.jsonl",
+        "north", delta=1e-4, kind=Kind.END_TO_END, simulated=True, path=tmp_path / "rehearsal.jsonl"
     )
-    ids = Ids("rows", ("visits:1", "visits:2"))
-    rehearsal.page = account.page(ids, rehearsal, study="run rehearsal")
+    rehearsal.page = account.page(("cardiology",), rehearsal, study="run rehearsal")
     rehearsal.charge(0, 5, 0.1, 2.0)
     assert main(["ledger", "list", str(folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["ids"] for one in found["datasets"]] == ["unknown", "rows"]
-    assert found["datasets"][1]["size"] == 2
-    spent = found["datasets"][1]["spent"]["pld"]
-    assert spent == found["datasets"][0]["spent"]["pld"] > 0
-    dataset = found["datasets"][1]["dataset"]
-    assert main(["ledger", "show", str(folder), dataset[:5], "--json"]) == 0
+    names = [one["population"] for one in found["populations"]]
+    assert names == ["every", "cardiology"]
+    spent = found["populations"][1]["spent"]["pld"]
+    assert spent == found["populations"][0]["spent"]["pld"] > 0
+    assert main(["ledger", "show", str(folder), "card", "--json"]) == 0
     one = json.loads(capsys.readouterr().out)
     assert one["releases"][0]["study"].startswith("earlier study")
     assert one["releases"][0]["mechanism"] == "DP-SGD"
@@ -91,11 +105,19 @@ def test_an_account_from_opening_to_the_last_step(
     assert one["simulations"][0]["study"] == "run rehearsal"
     assert one["steps_left"] > 0
     assert one["unit"] == "record"
-    assert main(["ledger", "show", str(folder), dataset]) == 0
+    assert main(["ledger", "show", str(folder), "cardiology"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Not counted, a simulation: run rehearsal (north), 5 steps." in out
-    assert "a file of another name counts as other people" in out
-    assert main(["ledger", "enter", str(folder), sites[1]]) == 0
+    assert "Population cardiology." in out
+    assert main(["ledger", "show", str(folder), "every"]) == 0
+    assert "It stands for all" in " ".join(capsys.readouterr().out.split())
+    assert main(["ledger", "enter", str(folder), sites[1], "--population", "stroke + hernia"]) == 0
+    capsys.readouterr()
+    assert main(["ledger", "list", str(folder), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    exceeded = {one["population"]: one["exceeded"] for one in found["populations"]}
+    assert exceeded == {"every": True, "cardiology": False, "stroke": True, "hernia": True}
+    assert main(["ledger", "enter", str(folder), sites[1], "--population", "every + a"]) == 2
     assert main(["ledger", "list", str(folder)]) == 1
     assert "EXCEEDED" in capsys.readouterr().out
 
@@ -105,5 +127,5 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["ledger", "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    for said in ("privacy.account", "ledger open", "cannot be seen"):
+    for said in ("privacy.account", "privacy.population", "ledger open", "cannot be seen"):
         assert said in out

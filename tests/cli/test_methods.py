@@ -17,9 +17,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["proxyfl"] == {**vars(METHODS["proxyfl"])}
 
 
-def test_table(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """People get a table with every method, what is exchanged, and whether there is DP."""
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["methods"]) == 0

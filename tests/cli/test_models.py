@@ -52,9 +52,7 @@ def test_own_model(tmp_path, monkeypatch, capsys):
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert (
-        run("own_cli_models:net", "--shape", "4", "--classes", "2", "--json") == 0
-    )
+    assert run("own_cli_models:net", "--shape", "4", "--classes", "2", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)["models"]
     assert (row["parameters"], row["proxy"]) == (14, False)
     assert "BatchNorm1d" in row["problem"]
@@ -63,10 +61,7 @@ def test_own_model(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--shape", "1x28xq"],
-            "--shape as whole numbers joined by x.* got '1x28xq'",
-        ),
+        (["--shape", "1x28xq"], "--shape as whole numbers joined by x.* got '1x28xq'"),
         (["--shape", "1x0x3"], "got '1x0x3'"),
         (["--shape", ""], "got ''"),
         (["--classes", "0"], "--classes >= 1, got 0"),

@@ -4,20 +4,10 @@ import json
 
 import pytest
 
-from proxyfl.cli.commands.budget.plan import bar
+from proxyfl.cli.commands.plan import bar
 from proxyfl.cli.main import main
 
-LINE = [
-    "plan",
-    "--examples",
-    "300",
-    "--budget-epsilon",
-    "0.5",
-    "--delta",
-    "1e-4",
-    "--rounds",
-    "2",
-]
+LINE = ["plan", "--examples", "300", "--budget-epsilon", "0.5", "--delta", "1e-4", "--rounds", "2"]
 
 
 def test_json_has_every_option(capsys: pytest.CaptureFixture[str]) -> None:

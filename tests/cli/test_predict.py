@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from proxyfl.cli.main import main
-from proxyfl.data import load
+from proxyfl.data.sources import load
 from proxyfl.federation.modelfile import load_model
 
 DIGITS = load("digits")
@@ -23,10 +23,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("predict")
     site = np.array(["7", "[north]", "south"])[np.arange(150) % 3]
     np.savez(
-        here / "d.npz",
-        x=DIGITS.train_x[:150].numpy(),
-        y=DIGITS.train_y[:150].numpy(),
-        site=site,
+        here / "d.npz", x=DIGITS.train_x[:150].numpy(), y=DIGITS.train_y[:150].numpy(), site=site
     )
     sets = [
         "methods=alone,proxyfl",
@@ -38,26 +35,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "learning.batch_size=10",
     ]
     arguments = [part for one in sets for part in ("--set", one)]
-    assert (
-        main(
-            [
-                "run",
-                *arguments,
-                "--out",
-                str(here / "run"),
-                "--json",
-                "--workers",
-                "1",
-            ]
-        )
-        == 0
-    )
+    assert main(["run", *arguments, "--out", str(here / "run"), "--json", "--workers", "1"]) == 0
     return here / "run"
 
 
-def predict(
-    capsys: pytest.CaptureFixture[str], run: Path, source: Path, *arguments: str
-) -> dict:
+def predict(capsys: pytest.CaptureFixture[str], run: Path, source: Path, *arguments: str) -> dict:
     capsys.readouterr()
     assert main(["predict", str(run), str(source), "--json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
@@ -67,9 +49,7 @@ def expected(path: Path, x: torch.Tensor = X) -> list[list[float]]:
     return load_model(path)[0](x).softmax(1).tolist()
 
 
-def test_arrays(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arrays(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From .npz and .npy: the private model's probabilities, its class by name, and what the model
     is."""
     np.savez(tmp_path / "new.npz", x=X.numpy())
@@ -77,11 +57,7 @@ def test_arrays(
     wanted = expected(finished / "models" / "proxyfl" / "002-private.safetensors")
     for name in ("new.npz", "new.npy"):
         found = predict(capsys, finished, tmp_path / name, "--client", "south")
-        assert (
-            found["model"]["client"],
-            found["model"]["method"],
-            found["model"]["role"],
-        ) == (
+        assert (found["model"]["client"], found["model"]["method"], found["model"]["role"]) == (
             "south",
             "proxyfl",
             "private",
@@ -94,34 +70,19 @@ def test_arrays(
         ]
 
 
-def test_one_example(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_example(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An array of one example's shape is one example."""
     np.save(tmp_path / "one.npy", X[0].numpy())
-    assert (
-        len(
-            predict(capsys, finished, tmp_path / "one.npy", "--client", "0")[
-                "predictions"
-            ]
-        )
-        == 1
-    )
+    assert len(predict(capsys, finished, tmp_path / "one.npy", "--client", "0")["predictions"]) == 1
 
 
-def test_an_image(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_image(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A grey picture of the right size is scaled to [0, 1] and predicted."""
     pixels = (X[0, 0] * 255).round().byte().numpy()
     Image.fromarray(pixels).save(tmp_path / "scan.png")
-    (found,) = predict(capsys, finished, tmp_path / "scan.png", "--client", "2")[
-        "predictions"
-    ]
+    (found,) = predict(capsys, finished, tmp_path / "scan.png", "--client", "2")["predictions"]
     x = torch.from_numpy(pixels / np.float32(255))[None, None].float()
-    (wanted,) = expected(
-        finished / "models" / "proxyfl" / "002-private.safetensors", x
-    )
+    (wanted,) = expected(finished / "models" / "proxyfl" / "002-private.safetensors", x)
     np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-6)
 
 
@@ -144,18 +105,7 @@ def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
     arguments = [part for one in sets for part in ("--set", one)]
     assert (
-        main(
-            [
-                "run",
-                *arguments,
-                "--out",
-                str(tmp_path / "run"),
-                "--json",
-                "--workers",
-                "1",
-            ]
-        )
-        == 0
+        main(["run", *arguments, "--out", str(tmp_path / "run"), "--json", "--workers", "1"]) == 0
     )
     (tmp_path / "new.csv").write_text("age,dose\n1,2\n6,0\n")
     found = predict(capsys, tmp_path / "run", tmp_path / "new.csv", "--client", "1")
@@ -163,9 +113,7 @@ def test_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found["predictions"]) == 2
 
 
-def test_which_model(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_which_model(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By number or name, a name before a number; the last method unless one is given; the proxy if
     asked for."""
     np.save(tmp_path / "new.npy", X.numpy())
@@ -176,32 +124,15 @@ def test_which_model(
 
     assert about("--client", "1") == ("[north]", "proxyfl", "private")
     assert about("--client", "7") == ("7", "proxyfl", "private")
-    assert about("--client", "[north]", "--method", "alone") == (
-        "[north]",
-        "alone",
-        "private",
-    )
+    assert about("--client", "[north]", "--method", "alone") == ("[north]", "alone", "private")
     assert about("--client", "0", "--model", "proxy") == ("7", "proxyfl", "proxy")
 
 
-def test_for_people(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_for_people(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without --json: a table, with the client's name as it is."""
     np.save(tmp_path / "new.npy", X.numpy())
     capsys.readouterr()
-    assert (
-        main(
-            [
-                "predict",
-                str(finished),
-                str(tmp_path / "new.npy"),
-                "--client",
-                "[north]",
-            ]
-        )
-        == 0
-    )
+    assert main(["predict", str(finished), str(tmp_path / "new.npy"), "--client", "[north]"]) == 0
     out = capsys.readouterr().out
     assert "[north], private model" in out
     assert out.count("│") == 4 * len(X)
@@ -224,32 +155,17 @@ def write(path: Path, values) -> Path:
             lambda d: write(d / "a.npy", np.zeros((2, 1, 1, 8, 8))),
             r"got an array of shape \(2, 1, 1, 8, 8\)",
         ),
-        (
-            lambda d: write(d / "a.npy", np.zeros((0, 1, 8, 8))),
-            "one or more examples",
-        ),
-        (
-            lambda d: write(d / "a.npy", np.float32(3)),
-            r"got an array of shape \(\)",
-        ),
-        (
-            lambda d: write(d / "a.npy", np.full((1, 1, 8, 8), np.nan)),
-            "expected finite numbers",
-        ),
+        (lambda d: write(d / "a.npy", np.zeros((0, 1, 8, 8))), "one or more examples"),
+        (lambda d: write(d / "a.npy", np.float32(3)), r"got an array of shape \(\)"),
+        (lambda d: write(d / "a.npy", np.full((1, 1, 8, 8), np.nan)), "expected finite numbers"),
     ],
 )
 def test_wrong_input(
-    make,
-    message: str,
-    finished: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    make, message: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A missing file, another shape, no example or NaN: exit code 2 and a message that says what
     was expected."""
-    assert (
-        main(["predict", str(finished), str(make(tmp_path)), "--client", "0"]) == 2
-    )
+    assert main(["predict", str(finished), str(make(tmp_path)), "--client", "0"]) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
@@ -259,18 +175,7 @@ def test_damaged_input(
 ) -> None:
     """A file that is not what its name says is named: exit code 2."""
     (tmp_path / f"bad.{kind}").write_bytes(b"\x00\xff nothing of the kind")
-    assert (
-        main(
-            [
-                "predict",
-                str(finished),
-                str(tmp_path / f"bad.{kind}"),
-                "--client",
-                "0",
-            ]
-        )
-        == 2
-    )
+    assert main(["predict", str(finished), str(tmp_path / f"bad.{kind}"), "--client", "0"]) == 2
     assert f"bad.{kind}" in capsys.readouterr().err
 
 
@@ -279,18 +184,7 @@ def test_an_image_of_the_wrong_size(
 ) -> None:
     """An image of another size or in colour is refused with both shapes."""
     Image.new("RGB", (8, 8)).save(tmp_path / "colour.png")
-    assert (
-        main(
-            [
-                "predict",
-                str(finished),
-                str(tmp_path / "colour.png"),
-                "--client",
-                "0",
-            ]
-        )
-        == 2
-    )
+    assert main(["predict", str(finished), str(tmp_path / "colour.png"), "--client", "0"]) == 2
     err = capsys.readouterr().err
     assert "(1, 8, 8)" in err
     assert "(1, 3, 8, 8)" in err
@@ -312,3 +206,14 @@ def test_what_is_not_there(
         assert "proxyfl private: 7, [north], south" in capsys.readouterr().err
     assert main(["predict", str(tmp_path), x, "--client", "0"]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_without_a_client_the_run_must_have_only_one(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody is chosen in silence: the message lists the clients."""
+    np.save(tmp_path / "new.npy", X.numpy())
+    assert main(["predict", str(finished), str(tmp_path / "new.npy")]) == 2
+    message = capsys.readouterr().err
+    assert "models of 3 clients: name one with --client" in message
+    assert "7, [north], south" in message

@@ -29,20 +29,7 @@ def run(tmp_path_factory):
     arguments = []
     for one in sets:
         arguments += ["--set", one]
-    assert (
-        main(
-            [
-                "run",
-                *arguments,
-                "--out",
-                str(here / "run"),
-                "--json",
-                "--workers",
-                "1",
-            ]
-        )
-        == 0
-    )
+    assert main(["run", *arguments, "--out", str(here / "run"), "--json", "--workers", "1"]) == 0
     return here / "run"
 
 
@@ -113,14 +100,10 @@ def test_an_id_column_may_be_named(run, tmp_path, capsys):
     """A column that the schema does not know may serve as id."""
     path = new_rows(tmp_path)
     lines = path.read_text().splitlines()
-    text = [f"visit,{lines[0]}"] + [
-        f"v{i},{line}" for i, line in enumerate(lines[1:])
-    ]
+    text = [f"visit,{lines[0]}"] + [f"v{i},{line}" for i, line in enumerate(lines[1:])]
     path.write_text("\n".join(text) + "\n")
     _, out, _ = predict(run, path, capsys, "--json", "--id", "visit")
-    assert [row["id"] for row in json.loads(out)["predictions"]] == [
-        f"v{i}" for i in range(8)
-    ]
+    assert [row["id"] for row in json.loads(out)["predictions"]] == [f"v{i}" for i in range(8)]
     code, _, err = predict(run, path, capsys, "--id", "visits")
     assert code == 2
     assert "no column 'visits' for the ids" in err
@@ -132,42 +115,20 @@ def test_numeric_tables_go_by_name_too(tmp_path, capsys):
     rows = [f"{i % 5},{i % 7},{i % 2}" for i in range(60)]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["a,b,label", *rows]) + "\n")
-    sets = [
-        f"data.source={path}",
-        "rounds=1",
-        "methods=alone",
-        "partition.kind=iid",
-    ]
+    sets = [f"data.source={path}", "rounds=1", "methods=alone", "partition.kind=iid"]
     arguments = []
     for one in [*sets, "partition.clients=2", "learning.batch_size=5"]:
         arguments += ["--set", one]
     out = tmp_path / "run"
-    assert (
-        main(["run", *arguments, "--out", str(out), "--json", "--workers", "1"])
-        == 0
-    )
+    assert main(["run", *arguments, "--out", str(out), "--json", "--workers", "1"]) == 0
     (tmp_path / "ab.csv").write_text("a,b\n1,2\n3,4\n")
     (tmp_path / "ba.csv").write_text("b,a,label\n2,1,0\n4,3,1\n")
     (tmp_path / "ac.csv").write_text("a,c\n1,2\n")
     found = []
     for name in ("ab.csv", "ba.csv"):
         capsys.readouterr()
-        assert (
-            main(
-                [
-                    "predict",
-                    str(out),
-                    str(tmp_path / name),
-                    "--client",
-                    "0",
-                    "--json",
-                ]
-            )
-            == 0
-        )
+        assert main(["predict", str(out), str(tmp_path / name), "--client", "0", "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out)["predictions"])
     assert found[0] == found[1]
-    assert (
-        main(["predict", str(out), str(tmp_path / "ac.csv"), "--client", "0"]) == 2
-    )
+    assert main(["predict", str(out), str(tmp_path / "ac.csv"), "--client", "0"]) == 2
     assert "no column b; unknown column c" in capsys.readouterr().err

@@ -19,9 +19,7 @@ from proxyfl.records.run import Run
 from tests.scores import score_of
 
 
-def record(
-    client: int, scores: dict, kind: Kind, epsilon: float = 1.5
-) -> ClientRound:
+def record(client: int, scores: dict, kind: Kind, epsilon: float = 1.5) -> ClientRound:
     cost = epsilon if kind is not Kind.NONE else float("inf")
     return ClientRound(
         round=9,
@@ -31,9 +29,7 @@ def record(
         expected=3,
         steps=2,
         losses=Losses(),
-        scores={
-            role: score_of([[n, 100 - n], [0, 0]]) for role, n in scores.items()
-        },
+        scores={role: score_of([[n, 100 - n], [0, 0]]) for role, n in scores.items()},
         epsilon=Epsilon(cost + 1, cost, 1e-3, kind),
         traffic=Traffic(),
         weight=1.0,
@@ -53,9 +49,7 @@ def result(
 ) -> Run:
     """A run in which clients reach so many percent alone and with proxyfl."""
     final = {
-        "alone": [
-            record(i, {"private": n}, Kind.NONE) for i, n in enumerate(alone)
-        ],
+        "alone": [record(i, {"private": n}, Kind.NONE) for i, n in enumerate(alone)],
         "proxyfl": [
             record(i, {"private": n, "proxy": 20, "received": 30}, kind, epsilon)
             for i, n in enumerate(joined)
@@ -85,9 +79,7 @@ def shown(found: Run, width: int = 80, **options) -> str:
 def test_gains() -> None:
     """A gain is the kept model's accuracy less that of ``alone``; None without it."""
     found = result([50, 60, 70], [60, 55, 70])
-    assert [found.gain("proxyfl", i) for i in range(3)] == pytest.approx(
-        [0.1, -0.05, 0.0]
-    )
+    assert [found.gain("proxyfl", i) for i in range(3)] == pytest.approx([0.1, -0.05, 0.0])
     assert found.accuracy("proxyfl", 1) == 0.55
     assert without_alone(found).gain("proxyfl", 0) is None
 
@@ -107,9 +99,7 @@ def test_what_is_not_there_is_named(method: str, client: int, said: str) -> None
 
 def test_a_pooled_method_is_everybodys() -> None:
     """Under ``joint`` every client has the one model's accuracy."""
-    found = result(
-        [50] * 3, [50] * 3, joint=[record(0, {"proxy": 80}, Kind.END_TO_END)]
-    )
+    found = result([50] * 3, [50] * 3, joint=[record(0, {"proxy": 80}, Kind.END_TO_END)])
     assert [found.gain("joint", i) for i in range(3)] == pytest.approx([0.3] * 3)
 
 
@@ -178,9 +168,7 @@ def test_no_dp_is_said() -> None:
     assert "not shared" in alone
 
 
-@pytest.mark.parametrize(
-    ("exchange", "label"), [("mean", "no DP"), ("none", "not shared")]
-)
+@pytest.mark.parametrize(("exchange", "label"), [("mean", "no DP"), ("none", "not shared")])
 def test_what_an_exchange_moves_is_shared(exchange: str, label: str) -> None:
     """A custom method's only model that is kept as "private" is shared if an exchange moves it."""
     mine = [record(i, {"private": 60}, Kind.NONE) for i in range(3)]
@@ -188,18 +176,14 @@ def test_what_an_exchange_moves_is_shared(exchange: str, label: str) -> None:
     method = asdict(Method("mine", "single", exchange, dp=False, keeps="private"))
     summary = {**(found.summary or {}), "methods": {"mine": {"method": method}}}
     lines = shown(Run(None, found.settings, found.rows, summary)).splitlines()
-    (line,) = [
-        line for line in lines if line.startswith("│ mine") and "private" in line
-    ]
+    (line,) = [line for line in lines if line.startswith("│ mine") and "private" in line]
     assert label in line
 
 
 @pytest.mark.parametrize(("epsilon", "said"), [(86.8, True), (4.4, False)])
 def test_a_weak_guarantee_is_called_weak(epsilon: float, said: bool) -> None:
     """An epsilon above ten is said to rule out very little."""
-    assert (
-        "weak guarantee" in shown(result([50] * 3, [60] * 3, epsilon=epsilon))
-    ) is said
+    assert ("weak guarantee" in shown(result([50] * 3, [60] * 3, epsilon=epsilon))) is said
 
 
 def test_a_simulation_is_called_one() -> None:
@@ -227,6 +211,4 @@ def test_no_colour_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None
     found = result([50] * 3, [60] * 3)
     assert "\x1b[32m" in shown(found, force_terminal=True, color_system="standard")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b[32m" not in shown(
-        found, force_terminal=True, color_system="standard"
-    )
+    assert "\x1b[32m" not in shown(found, force_terminal=True, color_system="standard")

@@ -31,12 +31,7 @@ def agreed(tmp_path):
 
 def test_draft_asks_for_ranges(site, capsys):
     """A draft has types from the file and no range, list or value from its records."""
-    assert (
-        main(
-            ["schema", "draft", str(site), "--label", "died", "--person", "patient"]
-        )
-        == 0
-    )
+    assert main(["schema", "draft", str(site), "--label", "died", "--person", "patient"]) == 0
     text = capsys.readouterr().out
     tree = tomllib.loads(text)
     assert tree["columns"]["age"] == {"type": "number", "unit": "", "range": []}
@@ -45,21 +40,15 @@ def test_draft_asks_for_ranges(site, capsys):
     assert tree["columns"]["born"]["formats"] == ["%Y-%m-%d"]
     assert tree["person"] == "patient"
     assert "II" not in text
+    assert tree["label"]["prevalence"] == []
+    assert "as published, never counted here" in text
     with pytest.raises(ConfigError, match="plausible range"):
         schema.parse(tree)
 
 
 def test_draft_from_data_says_that_it_looked(site, capsys):
     """With --from-data the draft is a schema, and both the draft and stderr say what that means."""
-    arguments = [
-        "schema",
-        "draft",
-        str(site),
-        "--label",
-        "died",
-        "--person",
-        "patient",
-    ]
+    arguments = ["schema", "draft", str(site), "--label", "died", "--person", "patient"]
     assert main([*arguments, "--from-data"]) == 0
     out, err = capsys.readouterr()
     assert "no epsilon covers" in out
@@ -70,13 +59,21 @@ def test_draft_from_data_says_that_it_looked(site, capsys):
     assert 18 <= low < high <= 100
 
 
+def test_draft_takes_the_published_shares(site, capsys):
+    """With --prevalence for every class, classes and shares stand in that order."""
+    shares = ["--prevalence", "no=0.93", "--prevalence", "yes=0.07"]
+    assert main(["schema", "draft", str(site), "--label", "died", *shares]) == 0
+    label = tomllib.loads(capsys.readouterr().out)["label"]
+    assert label["classes"] == ["no", "yes"]
+    assert label["prevalence"] == [0.93, 0.07]
+    assert main(["schema", "draft", str(site), "--label", "died", "--prevalence", "no=0.9"]) == 2
+    assert "add up to 1" in capsys.readouterr().err
+
+
 def test_draft_names_what_is_not_there(site, capsys):
     """A label that is no column is refused with the columns that are."""
     assert main(["schema", "draft", str(site), "--label", "dead"]) == 2
-    assert (
-        "no column 'dead' for the label. Its columns: patient, age"
-        in capsys.readouterr().err
-    )
+    assert "no column 'dead' for the label. Its columns: patient, age" in capsys.readouterr().err
 
 
 def test_check_is_silent_about_good_files(site, agreed, capsys):
@@ -95,16 +92,10 @@ def test_check_names_every_violation(tmp_path, agreed, capsys):
     table[29][6] = "2"
     north = making.write(tmp_path / "north.csv", table)
     south = making.write(tmp_path / "south.csv", making.rows(5, first=28))
-    assert (
-        main(["schema", "check", str(north), str(south), "--schema", str(agreed)])
-        == 1
-    )
+    assert main(["schema", "check", str(north), str(south), "--schema", str(agreed)]) == 1
     out = capsys.readouterr().out
     assert re.search(r"north.csv: unit: row 2, column 'height'", out)
-    assert re.search(
-        r"north.csv: category: row 6, column 'stage': expected one of I, II, III",
-        out,
-    )
+    assert re.search(r"north.csv: category: row 6, column 'stage': expected one of I, II, III", out)
     assert re.search(r"north.csv: label: row 31, column 'died'", out)
     assert re.search(r"south.csv: two sites: row 2, column 'patient'", out)
     assert "30 rows, 3 faults" in out
@@ -179,15 +170,11 @@ def test_check_as_json(tmp_path, agreed, capsys):
     table[4][1] = ""
     table[5][4] = "maybe"
     path = making.write(tmp_path / "north.csv", table)
-    assert (
-        main(["schema", "check", str(path), "--schema", str(agreed), "--json"]) == 1
-    )
+    assert main(["schema", "check", str(path), "--schema", str(agreed), "--json"]) == 1
     (file,) = json.loads(capsys.readouterr().out)["files"]
     assert file["clipped"] == {"age": 1}
     assert file["missing"]["age"] == 1
-    assert [(f["row"], f["column"], f["kind"]) for f in file["faults"]] == [
-        (7, "smoker", "yes/no")
-    ]
+    assert [(f["row"], f["column"], f["kind"]) for f in file["faults"]] == [(7, "smoker", "yes/no")]
 
 
 def test_ranges_are_estimated_and_charged(tmp_path, capsys):
@@ -195,15 +182,7 @@ def test_ranges_are_estimated_and_charged(tmp_path, capsys):
     where persons are named, and then it takes no questions per record."""
     path = making.write(tmp_path / "north.csv", making.rows(3000))
     ledger = tmp_path / "north.jsonl"
-    arguments = [
-        "schema",
-        "ranges",
-        str(path),
-        "--within",
-        "age=0:128",
-        "--person",
-        "patient",
-    ]
+    arguments = ["schema", "ranges", str(path), "--within", "age=0:128", "--person", "patient"]
     arguments += ["--epsilon", "1", "--ledger", str(ledger)]
     assert main(arguments) == 0
     out = capsys.readouterr().out

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from proxyfl.cli import main
-from proxyfl.cli.commands.runs import sweep
+from proxyfl.cli.commands import sweep
 from proxyfl.cli.main import parser
 from proxyfl.errors import ConfigError
 from proxyfl.sweeps import pool as processes
@@ -20,14 +20,9 @@ from proxyfl.sweeps.file import plan
 from proxyfl.sweeps.pool import Outcome, Status
 from tests.waiting import PATIENCE, wait_until
 
-STANDIN = (
-    sys.executable,
-    "-S",
-    str(Path(__file__).parents[1] / "sweeps" / "standin.py"),
-)
+STANDIN = (sys.executable, "-S", str(Path(__file__).parents[1] / "sweeps" / "standin.py"))
 SWEEP = (
-    '[set]\nrounds = 2\nmethods = ["alone"]\n'
-    "[grid]\nseed = [0, 1]\nlearning.beta = [0.0, 0.5]\n"
+    '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1]\nlearning.beta = [0.0, 0.5]\n'
 )
 
 
@@ -45,14 +40,9 @@ def call(*line: str | Path) -> int:
     return sweep.execute(arguments, command=STANDIN)
 
 
-def test_dry_run_lists_and_starts_nothing(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_lists_and_starts_nothing(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A dry run names every run and what there is of it, and leaves no trace."""
-    assert (
-        call(file, "--out", file.parent / "out", "--dry-run", "--parallel", "3")
-        == 0
-    )
+    assert call(file, "--out", file.parent / "out", "--dry-run", "--parallel", "3") == 0
     shown = capsys.readouterr().out
     assert "seed=1,beta=0.5" in shown
     assert "4 runs, 4 to do, 3 at a time" in shown
@@ -65,9 +55,7 @@ def test_runs_then_skips(file: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert call(*line) == 0
     shown = capsys.readouterr()
     assert "4 of 4 runs are finished (0 were before), 0 failed." in shown.out
-    assert shown.err.startswith(
-        "4 runs, 0 of them finished before\nstarted: seed=0,beta=0.0\n"
-    )
+    assert shown.err.startswith("4 runs, 0 of them finished before\nstarted: seed=0,beta=0.0\n")
     assert shown.err.count("finished after") == 4
     assert "(4 of 4 done)" in shown.err
     assert call(*line) == 0
@@ -86,9 +74,7 @@ def test_the_folder_is_named_after_the_sweep(
     assert json.loads(capsys.readouterr().out)["out"] == "runs/study"
 
 
-def test_json_says_how_each_run_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_says_how_each_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One JSON document on standard output and nothing else; exit code 1 because a run failed."""
     (tmp_path / "s.toml").write_text("[set]\nrounds = 1\n[grid]\nseed = [0, 13]\n")
     assert call(tmp_path / "s.toml", "--out", tmp_path / "out", "--json") == 1
@@ -97,12 +83,8 @@ def test_json_says_how_each_run_ended(
     assert shown.err == ""
     assert found["failed"] == 1
     assert [
-        (run["name"], run["settings"], run["before"], run["state"])
-        for run in found["runs"]
-    ] == [
-        ("seed=0", {"seed": 0}, "new", "finished"),
-        ("seed=13", {"seed": 13}, "new", "resumable"),
-    ]
+        (run["name"], run["settings"], run["before"], run["state"]) for run in found["runs"]
+    ] == [("seed=0", {"seed": 0}, "new", "finished"), ("seed=13", {"seed": 13}, "new", "resumable")]
     errors = {outcome["name"]: outcome["error"] for outcome in found["outcomes"]}
     assert errors["seed=0"] is None
     assert "no luck with seed 13" in errors["seed=13"]
@@ -114,17 +96,12 @@ def test_failures_are_told_at_once_and_at_the_end(
     """A failed run's last words are shown when it fails; at the end it is named, with its log and
     how to try again."""
     (tmp_path / "s.toml").write_text("[set]\nrounds = 1\n[grid]\nseed = [13, 0]\n")
-    assert (
-        call(tmp_path / "s.toml", "--out", tmp_path / "out", "--parallel", "1") == 1
-    )
+    assert call(tmp_path / "s.toml", "--out", tmp_path / "out", "--parallel", "1") == 1
     shown = capsys.readouterr()
     assert "FAILED after" in shown.err
     assert "    no luck with seed 13" in shown.err
     assert "1 of 2 runs are finished (0 were before), 1 failed." in shown.out
-    assert (
-        f"failed: seed=13 (what it said: {tmp_path / 'out' / 'seed=13.log'})"
-        in shown.out
-    )
+    assert f"failed: seed=13 (what it said: {tmp_path / 'out' / 'seed=13.log'})" in shown.out
     assert (
         f"To try them again: proxyfl sweep {tmp_path / 's.toml'} --out {tmp_path / 'out'}"
         in shown.out
@@ -185,11 +162,7 @@ def test_the_program_understands_what_its_runs_are_told(file: Path) -> None:
     for begun ones."""
     run = plan(file, file.parent / "out")[0]
     begun = main.parser().parse_args(processes.arguments(run))
-    assert (begun.config, begun.out, begun.workers) == (
-        run.beside(".toml"),
-        run.folder,
-        1,
-    )
+    assert (begun.config, begun.out, begun.workers) == (run.beside(".toml"), run.folder, 1)
     run.folder.mkdir(parents=True)
     (run.folder / "config.toml").touch()
     resumed = main.parser().parse_args(processes.arguments(run))

@@ -20,12 +20,7 @@ Scores = Mapping[str, Sequence[float]]
 
 
 def record(
-    client: int,
-    round: int,
-    method: str,
-    value: float,
-    epsilon: float | None,
-    kind: str,
+    client: int, round: int, method: str, value: float, epsilon: float | None, kind: str
 ) -> dict[str, Any]:
     roles = {
         "alone": ["private"],
@@ -62,35 +57,24 @@ def make(
     (path / "config.toml").write_text(to_toml(config))
     methods, lines = {}, []
     for method, values in scores.items():
-        cost: tuple[float | None, str] = (
-            (None, "none") if method == "alone" else (epsilon, kind)
-        )
+        cost: tuple[float | None, str] = (None, "none") if method == "alone" else (epsilon, kind)
         first, last = (
             [record(c, r, method, v - shift, *cost) for c, v in enumerate(values)]
             for r, shift in ((0, 0.2), (1, 0.0))
         )
         methods[method] = {"keeps": METHODS[method].keeps, "clients": last}
-        lines += [
-            json.dumps({"method": method, **row}) + "\n" for row in first + last
-        ]
+        lines += [json.dumps({"method": method, **row}) + "\n" for row in first + last]
     (path / "metrics.jsonl").write_text("".join(lines))
-    (path / "summary.json").write_text(
-        json.dumps({"finished": finished, "methods": methods})
-    )
+    (path / "summary.json").write_text(json.dumps({"finished": finished, "methods": methods}))
     return path
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     """Three seeds of two clients under three methods, one run per method as a sweep makes them."""
-    alone, ours = (
-        [[0.5, 0.6], [0.4, 0.7], [0.5, 0.5]],
-        [[0.6, 0.8], [0.6, 0.6], [0.9, 0.6]],
-    )
+    alone, ours = ([[0.5, 0.6], [0.4, 0.7], [0.5, 0.5]], [[0.6, 0.8], [0.6, 0.6], [0.9, 0.6]])
     for seed in range(3):
-        make(
-            tmp_path / "study" / f"alone,{seed}", {"alone": alone[seed]}, seed=seed
-        )
+        make(tmp_path / "study" / f"alone,{seed}", {"alone": alone[seed]}, seed=seed)
         make(
             tmp_path / "study" / f"proxyfl,{seed}",
             {"proxyfl": ours[seed]},
@@ -131,21 +115,13 @@ def test_means_over_clients_and_seeds(document: Any, study: Path) -> None:
         "low": 0.4,
         "high": 0.7,
     }
-    assert (
-        rows["alone"]["clients"],
-        rows["alone"]["seeds"],
-        rows["alone"]["epsilon"],
-    ) == (
+    assert (rows["alone"]["clients"], rows["alone"]["seeds"], rows["alone"]["epsilon"]) == (
         2,
         3,
         None,
     )
     assert rows["proxyfl"]["score"]["mean"] == pytest.approx(4.1 / 6)
-    assert (
-        rows["proxyfl"]["epsilon"],
-        rows["proxyfl"]["kind"],
-        rows["proxyfl"]["delta"],
-    ) == (
+    assert (rows["proxyfl"]["epsilon"], rows["proxyfl"]["kind"], rows["proxyfl"]["delta"]) == (
         4.5,
         "end-to-end",
         1e-3,
@@ -173,9 +149,7 @@ def test_joint_is_paired_with_every_client(document: Any, study: Path) -> None:
     comparison = rows_of(document(study))["joint"]["comparison"]["over_clients"]
     assert comparison["n"] == 6
     assert comparison["difference"] == pytest.approx(0.9 - 3.2 / 6)
-    turned = rows_of(document(study, "--against", "joint"))["alone"]["comparison"][
-        "over_clients"
-    ]
+    turned = rows_of(document(study, "--against", "joint"))["alone"]["comparison"]["over_clients"]
     assert turned["difference"] == pytest.approx(3.2 / 6 - 0.9)
 
 
@@ -186,10 +160,7 @@ def test_the_remarks_are_honest(document: Any, study: Path) -> None:
     assert "clients of one seed are not independent" in said
     assert "With 3 seeds the signed-rank test cannot give less than 0.25" in said
     few = " ".join(document(study / "alone,0", study / "proxyfl,0")["remarks"])
-    assert (
-        "There is no test over seeds: that takes 3 or more, and some row has 1."
-        in few
-    )
+    assert "There is no test over seeds: that takes 3 or more, and some row has 1." in few
 
 
 def test_settings_that_differ_make_groups(document: Any, tmp_path: Path) -> None:
@@ -213,9 +184,9 @@ def test_settings_that_differ_make_groups(document: Any, tmp_path: Path) -> None
         {"privacy.noise_multiplier": 1.0},
         {"privacy.noise_multiplier": 2.0},
     ]
-    assert [
-        row["comparison"]["over_clients"]["difference"] for row in ours
-    ] == pytest.approx([0.1, 0.3])
+    assert [row["comparison"]["over_clients"]["difference"] for row in ours] == pytest.approx(
+        [0.1, 0.3]
+    )
 
 
 def test_grouping_by_less(document: Any, tmp_path: Path) -> None:
@@ -233,14 +204,9 @@ def test_grouping_by_less(document: Any, tmp_path: Path) -> None:
     found = document(tmp_path / "s", "--by", "alpha")
     row = rows_of(found)["proxyfl"]
     assert (row["clients"], row["seeds"], row["score"]["n"]) == (2, 3, 12)
-    assert row["comparison"]["over_clients"]["std"] == pytest.approx(
-        0.0522, abs=1e-4
-    )
+    assert row["comparison"]["over_clients"]["std"] == pytest.approx(0.0522, abs=1e-4)
     assert row["comparison"]["over_seeds"]["n"] == 3
-    assert (
-        "proxyfl: taken together although privacy.noise_multiplier differ."
-        in found["remarks"]
-    )
+    assert "proxyfl: taken together although privacy.noise_multiplier differ." in found["remarks"]
 
 
 def test_the_only_alone_serves_all_groups(document: Any, tmp_path: Path) -> None:
@@ -257,21 +223,14 @@ def test_the_only_alone_serves_all_groups(document: Any, tmp_path: Path) -> None
         r["comparison"]["over_clients"]["difference"] for r in found["rows"][1:]
     ] == pytest.approx([0.1, 0.3])
     assert any(
-        "compared with the only alone there is, at privacy.noise_multiplier=1.0"
-        in r
+        "compared with the only alone there is, at privacy.noise_multiplier=1.0" in r
         for r in found["remarks"]
     )
     make(tmp_path / "c", {"alone": [0.5, 0.5]}, privacy={"noise_multiplier": 3.0})
     found = document(tmp_path)
-    assert [row["comparison"] is None for row in found["rows"]] == [
-        True,
-        False,
-        True,
-        True,
-    ]
+    assert [row["comparison"] is None for row in found["rows"]] == [True, False, True, True]
     assert any(
-        "(privacy.noise_multiplier=2.0) is not compared" in remark
-        for remark in found["remarks"]
+        "(privacy.noise_multiplier=2.0) is not compared" in remark for remark in found["remarks"]
     )
 
 
@@ -281,9 +240,7 @@ def test_missing_counterparts_are_told(document: Any, tmp_path: Path) -> None:
     make(tmp_path / "q", {"proxyfl": [0.6, 0.7]}, seed=1)
     found = document(tmp_path)
     assert rows_of(found)["proxyfl"]["comparison"]["over_clients"]["n"] == 2
-    assert any(
-        "2 of 4 scores have a counterpart" in remark for remark in found["remarks"]
-    )
+    assert any("2 of 4 scores have a counterpart" in remark for remark in found["remarks"])
 
 
 def test_roles_and_metrics(document: Any, study: Path) -> None:
@@ -299,30 +256,22 @@ def test_roles_and_metrics(document: Any, study: Path) -> None:
 def test_a_client_that_left_keeps_its_proxy(document: Any, tmp_path: Path) -> None:
     """A client that left before the last exchange is scored by the proxy it kept."""
     run = make(tmp_path / "r", {"fedavg": [0.8, 0.6]})
-    rows = [
-        json.loads(line)
-        for line in (run / "metrics.jsonl").read_text().splitlines()
-    ]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for key in ("received_accuracy", "received_macro_accuracy"):
         del rows[-1][key]
-    (run / "metrics.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows)
-    )
-    assert document(run)["rows"][0]["score"]["mean"] == pytest.approx(
-        (0.8 + 0.3) / 2
-    )
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert document(run)["rows"][0]["score"]["mean"] == pytest.approx((0.8 + 0.3) / 2)
 
 
 def test_after_some_rounds(document: Any, study: Path) -> None:
     """Rounds are counted as done: after 1 of 2 rounds the scores are the first record's."""
-    assert rows_of(document(study, "--round", "1"))["alone"]["score"][
-        "mean"
-    ] == pytest.approx(3.2 / 6 - 0.2)
+    assert rows_of(document(study, "--round", "1"))["alone"]["score"]["mean"] == pytest.approx(
+        3.2 / 6 - 0.2
+    )
     last, second = document(study), document(study, "--round", "2")
     assert last == second
     with pytest.raises(
-        RunError,
-        match=r"alone was not evaluated after round 7 in .*Evaluated: after 1, 2\.",
+        RunError, match=r"alone was not evaluated after round 7 in .*Evaluated: after 1, 2\."
     ):
         call(study, "--round", "7")
 
@@ -330,9 +279,7 @@ def test_after_some_rounds(document: Any, study: Path) -> None:
 def test_unfinished_runs_are_left_out(document: Any, study: Path) -> None:
     """A run that is not finished counts only where its rounds suffice; a remark names it and how to
     continue."""
-    path = make(
-        study / "proxyfl,3", {"proxyfl": [0.0, 0.0]}, seed=3, finished=False
-    )
+    path = make(study / "proxyfl,3", {"proxyfl": [0.0, 0.0]}, seed=3, finished=False)
     found = document(study)
     assert rows_of(found)["proxyfl"]["seeds"] == 3
     assert (
@@ -347,9 +294,7 @@ def test_unfinished_runs_are_left_out(document: Any, study: Path) -> None:
 def test_the_weakest_guarantee_is_shown(document: Any, tmp_path: Path) -> None:
     """A row over runs with different kinds of guarantee shows the weaker kind."""
     make(tmp_path / "a", {"proxyfl": [0.5]}, seed=0, epsilon=9.0, kind="end-to-end")
-    make(
-        tmp_path / "b", {"proxyfl": [0.5]}, seed=1, epsilon=2.0, kind="conditional"
-    )
+    make(tmp_path / "b", {"proxyfl": [0.5]}, seed=1, epsilon=2.0, kind="conditional")
     row = document(tmp_path)["rows"][0]
     assert (row["epsilon"], row["kind"]) == (8.5, "conditional")
 
@@ -359,8 +304,7 @@ def test_the_same_run_twice(document: Any, study: Path) -> None:
     assert document(study, study / "alone,0") == document(study)
     make(study / "copy", {"alone": [0.1, 0.1]}, seed=0)
     with pytest.raises(
-        RunError,
-        match=r"alone,0 and .*copy hold the same method \(alone\), settings and seed",
+        RunError, match=r"alone,0 and .*copy hold the same method \(alone\), settings and seed"
     ):
         call(study)
 
@@ -371,11 +315,7 @@ BAD = [
         ConfigError,
         r"There is no method 'fedavg' in these runs. There are: alone, joint, proxyfl",
     ),
-    (
-        ["--by", "noise"],
-        ConfigError,
-        r"Unknown setting 'noise' to group by. Known: seed, ",
-    ),
+    (["--by", "noise"], ConfigError, r"Unknown setting 'noise' to group by. Known: seed, "),
     (
         ["--by", "learning_rate"],
         ConfigError,
@@ -391,13 +331,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
-    BAD,
-    ids=[" ".join(options) for options, _, _ in BAD],
+    ("options", "error", "message"), BAD, ids=[" ".join(options) for options, _, _ in BAD]
 )
-def test_bad_options(
-    study: Path, options: list[str], error: type[Exception], message: str
-) -> None:
+def test_bad_options(study: Path, options: list[str], error: type[Exception], message: str) -> None:
     """What cannot be answered is refused, with what there is."""
     with pytest.raises(error, match=message):
         call(study, *options)
@@ -426,10 +362,7 @@ def test_csv_is_flat(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(rows) == ["alone", "joint", "proxyfl"]
     assert float(rows["proxyfl"]["difference"]) == pytest.approx(0.15)
     assert rows["alone"]["p_t_test_over_clients"] == rows["alone"]["epsilon"] == ""
-    assert (rows["proxyfl"]["epsilon_kind"], rows["proxyfl"]["against"]) == (
-        "end-to-end",
-        "alone",
-    )
+    assert (rows["proxyfl"]["epsilon_kind"], rows["proxyfl"]["against"]) == ("end-to-end", "alone")
     assert "not independent" in shown.err
 
 
@@ -441,9 +374,7 @@ def test_markdown(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(grid) == 5
     assert len({line.count("|") for line in grid}) == 1
     assert any(
-        line.startswith(
-            "| proxyfl | 0.683 ± 0.133 | 2 x 3 | 4.50 end-to-end | +15.0 ± 16.4 |"
-        )
+        line.startswith("| proxyfl | 0.683 ± 0.133 | 2 x 3 | 4.50 end-to-end | +15.0 ± 16.4 |")
         for line in grid
     )
     assert any("not independent" in line for line in lines)

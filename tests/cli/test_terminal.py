@@ -11,12 +11,7 @@ import torch
 from rich.console import Console
 
 from proxyfl.cli.terminal import spinner as waits
-from proxyfl.cli.terminal.layouts import (
-    airy,
-    first_that_fits,
-    framed,
-    natural_width,
-)
+from proxyfl.cli.terminal.layouts import airy, first_that_fits, framed, natural_width
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_result
 from proxyfl.cli.terminal.spinner import duration, spinner, stderr_console
@@ -26,7 +21,7 @@ from proxyfl.federation.learners import Losses
 from proxyfl.federation.methods import METHODS
 from proxyfl.federation.rounds import ClientRound
 from proxyfl.privacy.guarantee import Epsilon, Kind
-from proxyfl.records.row import row_of
+from proxyfl.records.row import Row, row_of
 from proxyfl.records.run import Run
 from proxyfl.simulation.config import Config, from_tree
 from proxyfl.simulation.division import ClientData
@@ -59,9 +54,7 @@ def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRou
             expected=CLIENTS,
             steps=2,
             losses=Losses(),
-            scores={
-                role: score_of([[60 + client, 40], [30, 70]]) for role in roles
-            },
+            scores={role: score_of([[60 + client, 40], [30, 70]]) for role in roles},
             epsilon=Epsilon(cost + 1, cost, 5.6e-4, kind),
             traffic=Traffic(bytes_sent=123_456),
             weight=1.0,
@@ -69,6 +62,11 @@ def records(name: str, round: int = 9, present: int = CLIENTS) -> list[ClientRou
         )
         for client in range(1 if method.pooled else present)
     ]
+
+
+def rows(name: str, round: int = 9, present: int = CLIENTS) -> list[Row]:
+    """The same as rows."""
+    return [row_of(name, record) for record in records(name, round, present)]
 
 
 def settled(tree: dict[str, object]) -> Config:
@@ -82,23 +80,16 @@ def sites(last: str = "client-7") -> list[ClientData]:
 
 
 def table(
-    width: int,
-    *,
-    rounds: int = 100,
-    present: int = CLIENTS,
-    methods: int = len(METHODS),
-    **options,
+    width: int, *, rounds: int = 100, present: int = CLIENTS, methods: int = len(METHODS), **options
 ) -> str:
     """The live table of a run with all methods, of which so many have begun."""
     out = io.StringIO()
     console = Console(width=width, force_terminal=True, file=out, **options)
     progress = Progress(console=console, quiet=True)
-    progress.started(
-        settled({"rounds": rounds, "methods": list(METHODS)}), None, sites()
-    )
+    progress.started(settled({"rounds": rounds, "methods": list(METHODS)}), None, sites())
     for name in list(METHODS)[:methods]:
         progress.method_started(name, METHODS[name], CLIENTS, 0)
-        progress.round_ended(name, 9, records(name, present=present))
+        progress.round_ended(name, 9, rows(name, present=present))
     console.print(progress.view())
     return out.getvalue()
 
@@ -107,24 +98,20 @@ def summary(width: int, last: str = "client-7", **options) -> str:
     """The end of a run with all methods."""
     out = io.StringIO()
     names = [site.name for site in sites(last)]
-    rows = []
+    final = []
     for name in METHODS:
-        for record in records(name):
-            rows.append(row_of(name, record) | {"name": names[record.client]})
+        for row in rows(name):
+            final.append(row | {"name": names[row["client"]]})
     clients = [{"name": name, "examples": 5} for name in names]
     settings = {"rounds": 10, "methods": list(METHODS)}
-    found = Run(None, settings, rows, {"finished": True, "clients": clients})
+    found = Run(None, settings, final, {"finished": True, "clients": clients})
     show_result(found, Console(width=width, file=out, **options))
     return out.getvalue()
 
 
 def row(text: str, name: str) -> list[str]:
     """The words of the table's only line about a method."""
-    (line,) = [
-        line
-        for line in plain(text).splitlines()
-        if re.match(rf"[│ ]*{name}\b", line)
-    ]
+    (line,) = [line for line in plain(text).splitlines() if re.match(rf"[│ ]*{name}\b", line)]
     return line.replace("│", " ").split()
 
 
@@ -134,31 +121,27 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("present", [CLIENTS, 5])
 @pytest.mark.parametrize("rounds", [30, 1000])
-@pytest.mark.parametrize("width", range(60, 201, 4))
-def test_the_live_table_keeps_its_form(
-    width: int, rounds: int, present: int
-) -> None:
+def test_the_live_table_keeps_its_form(rounds: int, present: int) -> None:
     """At any width no line is too long and nothing is cut: each method's whole name, accuracy,
     epsilon and kind."""
-    text = table(width, rounds=rounds, present=present)
-    assert max(map(len, plain(text).splitlines())) <= width
-    assert "…" not in text
-    for name in METHODS:
-        words = row(text, name)
-        assert any(re.fullmatch(r"10(/\d+)?", word) for word in words), "the round"
-        assert any(re.fullmatch(r"0\.\d{3}", word) for word in words), "an accuracy"
-        guarantee = "86.84 conditional" if METHODS[name].dp else "no DP"
-        assert guarantee in " ".join(words)
-    assert "left" not in text, "one round says nothing of the time remaining"
+    for width in range(60, 201, 4):
+        text = table(width, rounds=rounds, present=present)
+        assert max(map(len, plain(text).splitlines())) <= width
+        assert "…" not in text, f"cut at width {width}"
+        for name in METHODS:
+            words = row(text, name)
+            assert any(re.fullmatch(r"10(/\d+)?", word) for word in words), "the round"
+            assert any(re.fullmatch(r"0\.\d{3}", word) for word in words), "an accuracy"
+            guarantee = "86.84 conditional" if METHODS[name].dp else "no DP"
+            assert guarantee in " ".join(words), f"{name} at width {width}"
+        assert "left" not in text, "one round says nothing of the time remaining"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_live_table_does_not_jump(width: int) -> None:
     """From the first round to the last the table has the same columns at the same places, and a row
     for each method."""
-    before, after = (
-        plain(table(width, methods=n)).splitlines() for n in (1, len(METHODS))
-    )
+    before, after = (plain(table(width, methods=n)).splitlines() for n in (1, len(METHODS)))
     assert len(before) == len(after)
     heading = next(i for i, line in enumerate(after) if "method" in line)
     assert before[heading] == after[heading]
@@ -182,18 +165,9 @@ def test_the_end_of_a_run_keeps_its_form(width: int) -> None:
     assert "…" not in text
     for name in METHODS:
         assert re.search(rf"(?<![\w-]){name}(?![\w-])", text), name
-    gains = [
-        line for line in text.splitlines() if re.match(r"[│ ]*client-3\b", line)
-    ]
-    numbers = [
-        word
-        for line in gains
-        for word in line.replace("│", " ").split()[1:]
-        if "." in word
-    ]
-    assert len(numbers) == len(METHODS), (
-        "alone's accuracy, and a gain for each of the others"
-    )
+    gains = [line for line in text.splitlines() if re.match(r"[│ ]*client-3\b", line)]
+    numbers = [word for line in gains for word in line.replace("│", " ").split()[1:] if "." in word]
+    assert len(numbers) == len(METHODS), "alone's accuracy, and a gain for each of the others"
     priced = [line for line in text.splitlines() if "86.84" in line]
     assert priced
     assert all("conditional" in line for line in priced)
@@ -207,9 +181,7 @@ def test_a_long_name_goes_on_in_the_next_line(width: int) -> None:
     lines = summary(width, last=name).splitlines()
     assert max(map(len, lines)) <= width
     assert not any("…" in line for line in lines)
-    start = next(
-        i for i, line in enumerate(lines) if line.lstrip("│ ").startswith(name[:8])
-    )
+    start = next(i for i, line in enumerate(lines) if line.lstrip("│ ").startswith(name[:8]))
     words = [line.replace("│", " ").split() for line in lines[start : start + 6]]
     assert "".join(some[0] for some in words if some).startswith(name)
     assert len(words[0]) > 2, "the numbers stand in the name's first line"
@@ -235,17 +207,13 @@ class Clock:
         return self.now
 
 
-def test_the_time_remaining_is_the_methods_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_time_remaining_is_the_methods_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start-up does not count, a cheap method does not speak for a dear one, and a guess is not
     made."""
     clock = Clock()
     monkeypatch.setattr("proxyfl.cli.terminal.progress.time.monotonic", clock)
     progress = Progress(quiet=True)
-    progress.started(
-        settled({"rounds": 100, "methods": ["alone", "proxyfl"]}), None, sites()
-    )
+    progress.started(settled({"rounds": 100, "methods": ["alone", "proxyfl"]}), None, sites())
     said = []
     for name, pace in (("alone", 0.5), ("proxyfl", 2.0)):
         progress.method_started(name, METHODS[name], CLIENTS, 0)
@@ -267,12 +235,10 @@ def test_a_pipe_gets_plain_lines(
     clock = Clock()
     monkeypatch.setattr("proxyfl.cli.terminal.progress.time.monotonic", clock)
     with Progress() as progress:
-        progress.started(
-            settled({"rounds": 20, "methods": ["alone", "proxyfl"]}), None, sites()
-        )
+        progress.started(settled({"rounds": 20, "methods": ["alone", "proxyfl"]}), None, sites())
         progress.method_started("proxyfl", METHODS["proxyfl"], CLIENTS, 0)
         for round in range(6, 10):
-            progress.round_ended("proxyfl", round, records("proxyfl", round))
+            progress.round_ended("proxyfl", round, rows("proxyfl", round))
             clock.now += 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "8 clients, digits, 20 rounds, methods alone, proxyfl"
@@ -282,9 +248,7 @@ def test_a_pipe_gets_plain_lines(
         r"sent 123\.5 kB, 20 s left",
         lines[-1],
     )
-    assert "left" not in lines[1], (
-        "the first round says nothing of the time remaining"
-    )
+    assert "left" not in lines[1], "the first round says nothing of the time remaining"
 
 
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,9 +257,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("TERM", "dumb")
     out = io.StringIO()
     with Progress(console=Console(force_terminal=True, file=out)) as progress:
-        progress.started(
-            settled({"rounds": 10, "methods": ["alone"]}), None, sites()
-        )
+        progress.started(settled({"rounds": 10, "methods": ["alone"]}), None, sites())
     assert out.getvalue() == "8 clients, digits, 10 rounds, methods alone\n"
 
 
@@ -303,10 +265,7 @@ def test_the_fullest_that_fits_is_taken() -> None:
     """Of tables from wide to narrow the first that fits uncut is taken, and the last if none
     does."""
     wide, narrow = framed(), airy()
-    for one, words in (
-        (wide, ["method", "a long heading"]),
-        (narrow, ["m.", "h."]),
-    ):
+    for one, words in ((wide, ["method", "a long heading"]), (narrow, ["m.", "h."])):
         for word in words:
             one.add_column(word)
     console = Console(width=natural_width(Console(), wide))
@@ -331,9 +290,7 @@ def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert out.getvalue() == ""
 
 
-def test_what_takes_long_has_a_bar_and_the_time_remaining(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_takes_long_has_a_bar_and_the_time_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later there is a bar with the time remaining, which is gone when the work is done."""
     monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.05)
     console, out = terminal()
@@ -371,9 +328,7 @@ def test_what_takes_long_in_a_pipe_says_so_once(
     assert spoken() == "Solving ...\n"
 
 
-def test_a_failure_passes_through_and_ends_the_bar(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failure_passes_through_and_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error within is the caller's, and the bar is gone by then."""
     monkeypatch.setattr(waits, "PATIENCE_SECONDS", 0.01)
     console, out = terminal()
@@ -390,9 +345,7 @@ def test_a_failure_passes_through_and_ends_the_bar(
     assert len(out.getvalue()) == length
 
 
-def test_standard_error_in_a_file_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_standard_error_in_a_file_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """FORCE_COLOR does not make a terminal of a file."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -400,8 +353,7 @@ def test_standard_error_in_a_file_is_no_terminal(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.2, "0 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")],
+    ("seconds", "said"), [(0.2, "0 s"), (89, "89 s"), (600, "10 min"), (7200, "2.0 h")]
 )
 def test_durations(seconds: float, said: str) -> None:
     """Seconds, minutes or hours, whichever is easiest to grasp."""

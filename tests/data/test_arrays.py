@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from proxyfl.data import load
 from proxyfl.data.examples import InMemory, MemoryMapped, Subset
+from proxyfl.data.sources import load
 from proxyfl.errors import DataError
 
 Write = Callable[..., str]
@@ -34,59 +34,35 @@ class TestArrays:
     def test_persons_are_not_torn_apart(self, write: Write, tmp_path: Path) -> None:
         """With an array ``group`` the test part is drawn by person."""
         x = np.arange(40, dtype=np.float32)[:, None]
-        found = load(
-            write(tmp_path, x=x, y=np.arange(40) % 2, group=np.arange(40) // 4)
-        )
+        found = load(write(tmp_path, x=x, y=np.arange(40) % 2, group=np.arange(40) // 4))
         assert found.train.groups is not None
         assert found.test.groups is not None
-        assert not set(found.train.groups.tolist()) & set(
-            found.test.groups.tolist()
-        )
+        assert not set(found.train.groups.tolist()) & set(found.test.groups.tolist())
         assert torch.equal(found.test.groups, found.test_x[:, 0].long() // 4)
         assert len(found.test) == 8
 
     def test_a_person_on_both_sides(self, write: Write, tmp_path: Path) -> None:
         """Parts that the user gives may share no person."""
-        parts = {
-            "x_train": np.zeros((2, 1)),
-            "y_train": np.zeros(2),
-            "group_train": np.arange(2),
-        }
-        parts |= {
-            "x_test": np.zeros((1, 1)),
-            "y_test": np.zeros(1),
-            "group_test": np.ones(1, int),
-        }
+        parts = {"x_train": np.zeros((2, 1)), "y_train": np.zeros(2), "group_train": np.arange(2)}
+        parts |= {"x_test": np.zeros((1, 1)), "y_test": np.zeros(1), "group_test": np.ones(1, int)}
         with pytest.raises(DataError, match="the first is group 1"):
             load(write(tmp_path, **parts))
 
     @pytest.mark.parametrize(
         ("more", "message"),
         [
-            (
-                {"group": np.arange(3)},
-                "a value of group for each of the 4 examples in x, got 3",
-            ),
-            (
-                {"group": np.array(["a"] * 4)},
-                "group: expected one whole number for each person",
-            ),
+            ({"group": np.arange(3)}, "a value of group for each of the 4 examples in x, got 3"),
+            ({"group": np.array(["a"] * 4)}, "group: expected one whole number for each person"),
             (
                 {"group": np.array([0.0, 1.0, np.nan, 2.0])},
                 "group: expected one whole number for each person",
             ),
-            (
-                {"group": np.array([0, 1, -1, -1])},
-                "numbered from 0 to .*, got -1 for example 2",
-            ),
+            ({"group": np.array([0, 1, -1, -1])}, "numbered from 0 to .*, got -1 for example 2"),
             (
                 {"group": np.array([0, 1, 2, 2**63], dtype=np.uint64)},
                 "got 9223372036854775808 for example 3",
             ),
-            (
-                {"ward": np.arange(3)},
-                "a value of ward for each of the 4 examples in x, got 3",
-            ),
+            ({"ward": np.arange(3)}, "a value of ward for each of the 4 examples in x, got 3"),
         ],
     )
     def test_what_is_short_is_named(

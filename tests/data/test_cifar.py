@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from proxyfl.data import load
-from proxyfl.data.cifar import BATCHES
+from proxyfl.data.sources import load
+from proxyfl.data.sources.cifar import BATCHES
 from proxyfl.errors import DataError
 
 N = 3
@@ -18,9 +18,7 @@ N = 3
 
 def made(seed):
     generator = np.random.default_rng(seed)
-    return generator.integers(
-        0, 256, (N, 3072), dtype=np.uint8
-    ), generator.integers(0, 10, N)
+    return generator.integers(0, 256, (N, 3072), dtype=np.uint8), generator.integers(0, 10, N)
 
 
 def binary(x, y):
@@ -61,11 +59,7 @@ def python2(x, y, *, dtype="u1"):
     labels = b"](" + b"".join(b"K" + bytes([label]) for label in y.tolist()) + b"e"
     batch = short_string("data") + array + short_string("labels") + labels
     return (
-        b"\x80\x02}("
-        + short_string("batch_label")
-        + short_string("training batch")
-        + batch
-        + b"u."
+        b"\x80\x02}(" + short_string("batch_label") + short_string("training batch") + batch + b"u."
     )
 
 
@@ -87,13 +81,9 @@ def pack(path, encode, suffix):
 def expect(found):
     x = np.concatenate([made(i)[0] for i in range(5)]).reshape(-1, 3, 32, 32)
     assert torch.equal(found.train_x, torch.from_numpy(x).float() / 255)
-    assert (
-        found.train_y.tolist()
-        == np.concatenate([made(i)[1] for i in range(5)]).tolist()
-    )
+    assert found.train_y.tolist() == np.concatenate([made(i)[1] for i in range(5)]).tolist()
     assert torch.equal(
-        found.test_x,
-        torch.from_numpy(made(5)[0].reshape(-1, 3, 32, 32)).float() / 255,
+        found.test_x, torch.from_numpy(made(5)[0].reshape(-1, 3, 32, 32)).float() / 255
     )
     assert found.test_y.tolist() == made(5)[1].tolist()
 
@@ -116,10 +106,7 @@ def test_batches_in_a_folder(tmp_path, place, encode, suffix):
 
 @pytest.mark.parametrize(
     ("name", "encode", "suffix"),
-    [
-        ("cifar-10-binary.tar.gz", binary, ".bin"),
-        ("cifar-10-python.tar.gz", python2, ""),
-    ],
+    [("cifar-10-binary.tar.gz", binary, ".bin"), ("cifar-10-python.tar.gz", python2, "")],
 )
 def test_published_archives(tmp_path, name, encode, suffix):
     """An archive is read as it is, whatever the order inside, and nothing is unpacked beside it."""
@@ -150,9 +137,7 @@ def test_a_pickle_cannot_run_anything(tmp_path):
     (tmp_path / "data_batch_2").write_bytes(
         pickle.dumps({b"data": Evil(victim), b"labels": []}, protocol=4)
     )
-    with pytest.raises(
-        DataError, match=r"data_batch_2: not a python batch .* asks for \w+.mkdir"
-    ):
+    with pytest.raises(DataError, match=r"data_batch_2: not a python batch .* asks for \w+.mkdir"):
         load("cifar10", directory=tmp_path, download=False)
     assert not victim.exists()
 
@@ -214,9 +199,7 @@ def test_what_damaged_archives_get(tmp_path, content):
         message = "expected the six batches of CIFAR-10, found none"
     else:
         pack(path, binary, ".bin")
-        path.write_bytes(
-            content if isinstance(content, bytes) else path.read_bytes()[:-2000]
-        )
+        path.write_bytes(content if isinstance(content, bytes) else path.read_bytes()[:-2000])
         message = r"not a complete .tar.gz"
     with pytest.raises(DataError, match=message):
         load("cifar10", directory=tmp_path, download=False)
@@ -225,7 +208,6 @@ def test_what_damaged_archives_get(tmp_path, content):
 def test_missing_archive_is_named(tmp_path):
     """With downloads off, the error names the archive and where to put it."""
     with pytest.raises(
-        DataError,
-        match=r"cifar10 is not on this machine(.|\n)*cifar-10-binary.tar.gz",
+        DataError, match=r"cifar10 is not on this machine(.|\n)*cifar-10-binary.tar.gz"
     ):
         load("cifar10", directory=tmp_path, download=False)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from proxyfl.data import load
 from proxyfl.data.examples import (
     Examples,
     InMemory,
@@ -22,6 +21,7 @@ from proxyfl.data.examples import (
     gathered,
     is_in_memory,
 )
+from proxyfl.data.sources import load
 from proxyfl.data.stores import writing
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Content, Entry
@@ -52,9 +52,7 @@ def part_of_more(folder: Path, values: npt.NDArray[np.generic]) -> Examples:
     twice = np.concatenate([values[::-1], values])
     np.save(folder / "x.npy", twice)
     everything = MemoryMapped(
-        folder / "x.npy",
-        torch.cat([LABELS.flip(0), LABELS]),
-        torch.cat([PERSONS, PERSONS]),
+        folder / "x.npy", torch.cat([LABELS.flip(0), LABELS]), torch.cat([PERSONS, PERSONS])
     )
     return Subset(everything, torch.arange(50, 100))
 
@@ -70,9 +68,7 @@ def stored(folder: Path, values: npt.NDArray[np.generic]) -> Examples:
         for label, person in zip(LABELS, PERSONS, strict=True)
     ]
 
-    def read(
-        start: int, some: Sequence[Entry]
-    ) -> Iterator[npt.NDArray[np.generic]]:
+    def read(start: int, some: Sequence[Entry]) -> Iterator[npt.NDArray[np.generic]]:
         return iter(values[start : start + len(some)])
 
     with mock.patch.object(writing, "SHARD_BYTES", 6 * content.row_bytes):
@@ -93,9 +89,7 @@ class TestExamplesContract:
     def test_rows(self, make: Make, tmp_path: Path) -> None:
         """The rows asked for come in the order asked, as float32, with repetitions."""
         examples = make(tmp_path, VALUES)
-        expected = (
-            torch.from_numpy(VALUES.copy()).permute(0, 3, 1, 2)[ROWS].float() / 255
-        )
+        expected = torch.from_numpy(VALUES.copy()).permute(0, 3, 1, 2)[ROWS].float() / 255
         assert len(examples) == 50
         assert examples.shape == (3, 9, 8)
         assert torch.equal(examples.take(ROWS), expected)
@@ -112,9 +106,7 @@ class TestExamplesContract:
         """Anything but unsigned bytes is taken as it is."""
         numbers = np.random.default_rng(1).normal(size=(50, 6))
         examples = make(tmp_path, numbers)
-        assert torch.equal(
-            examples.take(ROWS), torch.from_numpy(numbers).float()[ROWS]
-        )
+        assert torch.equal(examples.take(ROWS), torch.from_numpy(numbers).float()[ROWS])
 
     def test_checksum(self, make: Make, tmp_path: Path) -> None:
         """Equal examples of any kind have equal checksums; one other label or pixel tells."""
@@ -150,9 +142,7 @@ def test_a_file_is_pickled_as_its_path(tmp_path: Path) -> None:
     """What another process is sent of a mapped file is its path, whatever was read before."""
     values = np.zeros((1000, 100), dtype=np.float32)
     np.save(tmp_path / "x.npy", values)
-    examples = MemoryMapped(
-        tmp_path / "x.npy", torch.zeros(1000, dtype=torch.int64)
-    )
+    examples = MemoryMapped(tmp_path / "x.npy", torch.zeros(1000, dtype=torch.int64))
     examples.take(torch.arange(1000))
     assert len(pickle.dumps(examples)) < 20_000
 

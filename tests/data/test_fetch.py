@@ -31,9 +31,7 @@ def test_a_download_arrives_whole(tmp_path, remote, capsys):
 def test_a_damaged_download_is_discarded(tmp_path, remote):
     """A wrong checksum is an error that states both sums, and leaves no file behind, not even a
     partial one."""
-    with pytest.raises(
-        DataError, match=f"expected MD5 {'0' * 32}, got {remote.md5}"
-    ):
+    with pytest.raises(DataError, match=f"expected MD5 {'0' * 32}, got {remote.md5}"):
         fetch(Remote(remote.url, "0" * 32), tmp_path / "here")
     assert list((tmp_path / "here").iterdir()) == []
 

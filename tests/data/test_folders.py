@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from proxyfl.data import load
+from proxyfl.data.sources import load
 from proxyfl.errors import DataError
 
 
@@ -33,10 +33,7 @@ def test_classes_are_folders(tmp_path, mode):
     found = load(str(tmp_path), test_fraction=0.2)
     assert found.class_names == ("normal", "polyp", "ulcer")
     assert found.shape == (3 if mode == "RGB" else 1, 4, 5)
-    x, y = (
-        torch.cat([found.train_x, found.test_x]),
-        torch.cat([found.train_y, found.test_y]),
-    )
+    x, y = (torch.cat([found.train_x, found.test_x]), torch.cat([found.train_y, found.test_y]))
     assert {
         a.numpy().tobytes(): found.class_names[b] for a, b in zip(x, y, strict=True)
     } == expected
@@ -61,8 +58,7 @@ def test_an_image_of_another_size(tmp_path):
     image(tmp_path / "a" / "1.png")
     image(tmp_path / "a" / "2.png", size=(6, 4))
     with pytest.raises(
-        DataError,
-        match=r"2.png: expected 5x4 pixels of 3 channels like .*1.png, got 6x4 pixels",
+        DataError, match=r"2.png: expected 5x4 pixels of 3 channels like .*1.png, got 6x4 pixels"
     ):
         load(str(tmp_path))
 
@@ -78,16 +74,10 @@ def test_grey_among_colour(tmp_path):
 def test_modes_that_would_lose_something(tmp_path):
     """An alpha channel, or more than eight bits, is refused rather than cut off."""
     image(tmp_path / "a" / "1.png", mode="RGBA")
-    with pytest.raises(
-        DataError, match=r"1.png: expected 8 bits .* got Pillow's mode 'RGBA'"
-    ):
+    with pytest.raises(DataError, match=r"1.png: expected 8 bits .* got Pillow's mode 'RGBA'"):
         load(str(tmp_path))
-    Image.fromarray(np.full((4, 5), 60000, dtype=np.uint16)).save(
-        tmp_path / "a" / "1.png"
-    )
-    with pytest.raises(
-        DataError, match=r"1.png: expected 8 bits .* got Pillow's mode 'I"
-    ):
+    Image.fromarray(np.full((4, 5), 60000, dtype=np.uint16)).save(tmp_path / "a" / "1.png")
+    with pytest.raises(DataError, match=r"1.png: expected 8 bits .* got Pillow's mode 'I"):
         load(str(tmp_path))
 
 
@@ -99,23 +89,17 @@ def test_a_file_that_is_no_image(tmp_path):
     with pytest.raises(DataError, match=r"notes.txt: not a readable image"):
         load(str(tmp_path))
     (tmp_path / "a" / "notes.txt").unlink()
-    (tmp_path / "a" / "2.png").write_bytes(
-        (tmp_path / "a" / "1.png").read_bytes()[:60]
-    )
+    (tmp_path / "a" / "2.png").write_bytes((tmp_path / "a" / "1.png").read_bytes()[:60])
     with pytest.raises(DataError, match=r"2.png: not a readable image"):
         load(str(tmp_path))
 
 
 def test_empty_folders(tmp_path):
     """A folder without classes, and classes without images, say what was expected."""
-    with pytest.raises(
-        DataError, match="one folder of images for each class, found no folder"
-    ):
+    with pytest.raises(DataError, match="one folder of images for each class, found no folder"):
         load(str(tmp_path))
     (tmp_path / "a").mkdir()
-    with pytest.raises(
-        DataError, match="expected images in the folders a, found none"
-    ):
+    with pytest.raises(DataError, match="expected images in the folders a, found none"):
         load(str(tmp_path))
 
 
@@ -127,7 +111,5 @@ def test_the_classes_are_those_named(tmp_path):
     found = load(str(tmp_path), classes=("polyp", "ulcer", "normal"))
     assert found.class_names == ("polyp", "ulcer", "normal")
     assert sorted(torch.cat([found.train_y, found.test_y]).tolist()) == [0, 0, 2]
-    with pytest.raises(
-        DataError, match=r"the folder 'polyp' is not among data\.classes"
-    ):
+    with pytest.raises(DataError, match=r"the folder 'polyp' is not among data\.classes"):
         load(str(tmp_path), classes=("normal", "ulcer"))

@@ -11,47 +11,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from proxyfl.data import idx, load
-from proxyfl.data.idx import FASHION_MNIST, FILES, MNIST, find, read_idx
+from proxyfl.data.sources import idx, load
+from proxyfl.data.sources.idx import FASHION_MNIST, FILES, MNIST, find, read_idx
 from proxyfl.errors import DataError
 
 
 def idx_bytes(array):
     """The idx encoding, written from its description alone."""
-    return (
-        struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
-        + array.tobytes()
-    )
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
 def write_dataset(folder, *, seed=0, suffix=".gz"):
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(seed)
     sizes = ((256, (30, 28, 28)), (10, (30,)), (256, (10, 28, 28)), (10, (10,)))
-    arrays = [
-        generator.integers(0, high, size, dtype=np.uint8) for high, size in sizes
-    ]
+    arrays = [generator.integers(0, high, size, dtype=np.uint8) for high, size in sizes]
     for file, array in zip(FILES, arrays, strict=True):
         raw = idx_bytes(array)
-        (folder / f"{file}{suffix}").write_bytes(
-            gzip.compress(raw) if suffix else raw
-        )
+        (folder / f"{file}{suffix}").write_bytes(gzip.compress(raw) if suffix else raw)
     return arrays
 
 
 @settings(max_examples=40)
 @given(
-    array=hnp.arrays(
-        np.uint8, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)
-    ),
+    array=hnp.arrays(np.uint8, hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)),
     packed=st.booleans(),
 )
 def test_round_trip(tmp_path_factory, array, packed):
     """What was encoded is read back exactly, plain or compressed."""
     path = tmp_path_factory.mktemp("idx") / ("a.gz" if packed else "a")
-    path.write_bytes(
-        gzip.compress(idx_bytes(array)) if packed else idx_bytes(array)
-    )
+    path.write_bytes(gzip.compress(idx_bytes(array)) if packed else idx_bytes(array))
     found = read_idx(path, array.ndim)
     assert found.shape == array.shape
     assert (found == array).all()
@@ -98,9 +87,7 @@ def test_every_truncation_is_found(tmp_path_factory, data):
         ("a.gz", b"not gzip", "not a complete gzip file"),
         (
             "a.gz",
-            gzip.compress(idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)), mtime=0)[
-                :-9
-            ],
+            gzip.compress(idx_bytes(np.zeros((2, 3, 4), dtype=np.uint8)), mtime=0)[:-9],
             "not a complete gzip file",
         ),
     ],
@@ -125,9 +112,7 @@ def test_what_damaged_files_get(tmp_path, name, content, message):
 )
 def test_places(tmp_path, source, place, suffix):
     """Files are found in the usual places, and read as one grey channel in [0, 1]."""
-    train_x, train_y, test_x, test_y = write_dataset(
-        tmp_path / place, suffix=suffix
-    )
+    train_x, train_y, test_x, test_y = write_dataset(tmp_path / place, suffix=suffix)
     found = load(source, directory=tmp_path, download=False)
     assert found.shape == (1, 28, 28)
     assert torch.equal(found.train_x[:, 0], torch.from_numpy(train_x).float() / 255)
@@ -186,11 +171,7 @@ def test_one_dataset_does_not_pass_for_the_other(tmp_path, monkeypatch):
     *_, test_y = write_dataset(tmp_path)
     digest = hashlib.md5(idx_bytes(test_y)).hexdigest()
     monkeypatch.setattr(
-        idx,
-        "FASHION_MNIST",
-        idx.Published(**(vars(FASHION_MNIST) | {"labels_md5": digest})),
+        idx, "FASHION_MNIST", idx.Published(**(vars(FASHION_MNIST) | {"labels_md5": digest}))
     )
-    with pytest.raises(
-        DataError, match="expected mnist, but this is fashion-mnist"
-    ):
+    with pytest.raises(DataError, match="expected mnist, but this is fashion-mnist"):
         load("mnist", directory=tmp_path, download=False)

@@ -5,14 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from proxyfl.data import (
-    by_class,
-    by_site,
-    class_counts,
-    dirichlet,
-    iid,
-    majority,
-)
+from proxyfl.data import by_class, by_site, class_counts, dirichlet, iid, majority
 from proxyfl.data.partition import _majority_classes
 from proxyfl.errors import DataError
 
@@ -42,9 +35,7 @@ def test_iid(labels, clients, seed, data):
     examples = data.draw(st.none() | st.integers(1, len(labels) // clients))
     parts = iid(labels, clients=clients, examples=examples, generator=rng(seed))
     check_disjoint(parts, len(labels))
-    assert [len(part) for part in parts] == [
-        examples or len(labels) // clients
-    ] * clients
+    assert [len(part) for part in parts] == [examples or len(labels) // clients] * clients
 
 
 def feasible(counts, clients, size, p_major):
@@ -56,11 +47,7 @@ def feasible(counts, clients, size, p_major):
 
 @PROPERTY
 @given(
-    labels=LABELS,
-    clients=st.integers(1, 8),
-    p_major=st.floats(0, 1),
-    seed=SEEDS,
-    data=st.data(),
+    labels=LABELS, clients=st.integers(1, 8), p_major=st.floats(0, 1), seed=SEEDS, data=st.data()
 )
 def test_majority(labels, clients, p_major, seed, data):
     """Each client has exactly round(p_major * examples) of one class and no other example of it;
@@ -68,22 +55,16 @@ def test_majority(labels, clients, p_major, seed, data):
     examples = data.draw(st.integers(1, len(labels) // clients))
     try:
         parts = majority(
-            labels,
-            clients=clients,
-            examples=examples,
-            p_major=p_major,
-            generator=rng(seed),
+            labels, clients=clients, examples=examples, p_major=p_major, generator=rng(seed)
         )
     except DataError:
         counts = np.bincount(labels)
         # It may only give up where the majority parts cannot fit, or where one class is nearly all
         # there is.
         rest = examples - round(p_major * examples)
-        assert not feasible(
-            counts, clients, examples, p_major
-        ) or rest * clients > len(labels) - counts.max() - (
-            clients * round(p_major * examples)
-        )
+        assert not feasible(counts, clients, examples, p_major) or rest * clients > len(
+            labels
+        ) - counts.max() - (clients * round(p_major * examples))
         return
     check_disjoint(parts, len(labels))
     assert [len(part) for part in parts] == [examples] * clients
@@ -93,9 +74,7 @@ def test_majority(labels, clients, p_major, seed, data):
 
 
 @PROPERTY
-@given(
-    labels=LABELS, clients=st.integers(1, 8), p_major=st.floats(0, 1), seed=SEEDS
-)
+@given(labels=LABELS, clients=st.integers(1, 8), p_major=st.floats(0, 1), seed=SEEDS)
 def test_majority_takes_what_fits(labels, clients, p_major, seed):
     """Without a number of examples, all clients get equally many, with the right majority share,
     and it never fails."""
@@ -115,22 +94,14 @@ def test_majority_takes_as_many_as_fit(labels, clients, seed):
     """Without a number of examples and with pure classes, clients get the most that any choice of
     classes allows."""
     counts = np.bincount(labels)
-    best = max(
-        size
-        for size in range(1, len(labels) + 1)
-        if (counts // size).sum() >= clients
-    )
+    best = max(size for size in range(1, len(labels) + 1) if (counts // size).sum() >= clients)
     parts = majority(labels, clients=clients, p_major=1, generator=rng(seed))
     assert [len(part) for part in parts] == [best] * clients
 
 
 @PROPERTY
 @given(
-    labels=LABELS,
-    clients=st.integers(1, 8),
-    classes=st.integers(1, 5),
-    seed=SEEDS,
-    data=st.data(),
+    labels=LABELS, clients=st.integers(1, 8), classes=st.integers(1, 5), seed=SEEDS, data=st.data()
 )
 def test_by_class(labels, clients, classes, seed, data):
     """Each client has equally many examples of exactly so many classes, disjoint from others'; the
@@ -139,15 +110,9 @@ def test_by_class(labels, clients, classes, seed, data):
     assume(classes <= len(known))
     most = int(np.bincount(labels)[known].min()) // clients
     assume(most >= 1)
-    examples = data.draw(
-        st.none() | st.integers(1, most).map(lambda n: n * classes)
-    )
+    examples = data.draw(st.none() | st.integers(1, most).map(lambda n: n * classes))
     parts = by_class(
-        labels,
-        clients=clients,
-        classes=classes,
-        examples=examples,
-        generator=rng(seed),
+        labels, clients=clients, classes=classes, examples=examples, generator=rng(seed)
     )
     check_disjoint(parts, len(labels))
     counts = class_counts(labels, parts, 5)
@@ -171,13 +136,7 @@ def test_by_class_says_what_is_short(classes, examples, said):
     """A division by class that cannot be made says why."""
     labels = np.repeat(np.arange(3), 6)
     with pytest.raises(DataError, match=said):
-        by_class(
-            labels,
-            clients=1,
-            classes=classes,
-            examples=examples,
-            generator=rng(),
-        )
+        by_class(labels, clients=1, classes=classes, examples=examples, generator=rng())
 
 
 def test_majority_as_in_the_paper():
@@ -185,9 +144,7 @@ def test_majority_as_in_the_paper():
     nine others."""
     labels = rng(1).permutation(np.repeat(np.arange(10), 6000))
     counts = class_counts(
-        labels,
-        majority(labels, clients=8, examples=1000, p_major=0.8, generator=rng()),
-        10,
+        labels, majority(labels, clients=8, examples=1000, p_major=0.8, generator=rng()), 10
     )
     assert (counts.max(axis=1) == 800).all()
     others = np.sort(counts, axis=1)[:, :-1]
@@ -210,9 +167,7 @@ def test_majority_uses_the_last_example():
     majority."""
     labels = np.array([0] * 10 + [1] * 10)
     for seed in range(20):
-        parts = majority(
-            labels, clients=2, examples=10, p_major=1, generator=rng(seed)
-        )
+        parts = majority(labels, clients=2, examples=10, p_major=1, generator=rng(seed))
         assert sorted(class_counts(labels, parts, 2).tolist()) == [[0, 10], [10, 0]]
 
 
@@ -221,9 +176,7 @@ def test_majority_rest_can_use_everything():
     away."""
     labels = np.repeat(np.arange(10), 100)
     for seed in range(20):
-        parts = majority(
-            labels, clients=8, examples=125, p_major=0.1, generator=rng(seed)
-        )
+        parts = majority(labels, clients=8, examples=125, p_major=0.1, generator=rng(seed))
         check_disjoint(parts, 1000)
         assert sum(map(len, parts)) == 1000
         assert all(12 in row for row in class_counts(labels, parts, 10))
@@ -240,10 +193,7 @@ def test_majority_rest_can_use_everything():
             {"examples": 50, "p_major": 0.9},
             "Client 3 of 4 asks for 45 examples .* class 2, .* has 44 of its 44",
         ),
-        (
-            {"examples": 50, "p_major": 1.5},
-            "Expected 0 <= p_major <= 1, got p_major=1.5",
-        ),
+        ({"examples": 50, "p_major": 1.5}, "Expected 0 <= p_major <= 1, got p_major=1.5"),
         ({"examples": 0}, "examples >= 1"),
         ({"clients": 0}, "clients >= 1"),
         ({"clients": 201}, "201 clients need at least 201 examples, there are 200"),
@@ -254,10 +204,7 @@ def test_what_majority_refuses(arguments, message):
     and what is left."""
     labels = np.array([0] * 101 + [1] * 55 + [2] * 44)
     with pytest.raises(DataError, match=message):
-        majority(
-            labels,
-            **({"clients": 4, "p_major": 0.5, "generator": rng()} | arguments),
-        )
+        majority(labels, **({"clients": 4, "p_major": 0.5, "generator": rng()} | arguments))
 
 
 def test_majority_needs_other_classes():
@@ -265,8 +212,7 @@ def test_majority_needs_other_classes():
     and it says so."""
     labels = np.array([0] * 95 + [1] * 5)
     with pytest.raises(
-        DataError,
-        match=r"majority class 0 ask for 40 examples of other classes, there are 5 left",
+        DataError, match=r"majority class 0 ask for 40 examples of other classes, there are 5 left"
     ):
         majority(labels, clients=2, examples=40, p_major=0.5, generator=rng())
 
@@ -283,11 +229,7 @@ def test_dirichlet(labels, clients, concentration, seed):
     # a twentieth of an equal share: some draws reach it, not all do
     minimum = len(labels) // (20 * clients)
     parts = dirichlet(
-        labels,
-        clients=clients,
-        concentration=concentration,
-        generator=rng(seed),
-        minimum=minimum,
+        labels, clients=clients, concentration=concentration, generator=rng(seed), minimum=minimum
     )
     check_disjoint(parts, len(labels))
     assert len(parts) == clients
@@ -300,9 +242,7 @@ def test_dirichlet_concentration():
     even."""
     labels = np.repeat(np.arange(200), 500)
     for concentration in (0.5, 5.0):
-        parts = dirichlet(
-            labels, clients=4, concentration=concentration, generator=rng()
-        )
+        parts = dirichlet(labels, clients=4, concentration=concentration, generator=rng())
         shares = class_counts(labels, parts, 200) / 500
         # Var of one share: (1/K)(1 - 1/K) / (K a + 1). 800 shares; a tenth is about two standard
         # errors, take three.
@@ -315,15 +255,11 @@ def test_dirichlet_gives_up():
     """A minimum that no draw reaches ends in an error that says what to change."""
     labels = np.zeros(100, dtype=np.int64)
     with pytest.raises(
-        DataError,
-        match=r"No division in 1000 draws .* 20 clients at least 4 .*concentration=0.01",
+        DataError, match=r"No division in 1000 draws .* 20 clients at least 4 .*concentration=0.01"
     ):
-        dirichlet(
-            labels, clients=20, concentration=0.01, minimum=4, generator=rng()
-        )
+        dirichlet(labels, clients=20, concentration=0.01, minimum=4, generator=rng())
     with pytest.raises(
-        DataError,
-        match="20 clients with at least 6 examples need 120, there are 100",
+        DataError, match="20 clients with at least 6 examples need 120, there are 100"
     ):
         dirichlet(labels, clients=20, concentration=1, minimum=6, generator=rng())
     with pytest.raises(DataError, match="0 < concentration"):
@@ -337,9 +273,7 @@ def test_by_site(site):
     site = np.array(site)
     missing = sorted(set(range(site.max() + 1)) - set(site.tolist()))
     if missing:
-        with pytest.raises(
-            DataError, match=f"Site {missing[0]} has no training example"
-        ):
+        with pytest.raises(DataError, match=f"Site {missing[0]} has no training example"):
             by_site(site)
         return
     parts = by_site(site)
@@ -352,9 +286,7 @@ def test_by_site(site):
     "division",
     [
         lambda labels, generator: iid(labels, clients=4, generator=generator),
-        lambda labels, generator: majority(
-            labels, clients=4, p_major=0.6, generator=generator
-        ),
+        lambda labels, generator: majority(labels, clients=4, p_major=0.6, generator=generator),
         lambda labels, generator: dirichlet(
             labels, clients=4, concentration=0.5, generator=generator
         ),
@@ -369,12 +301,9 @@ def test_divisions_follow_their_generator(division):
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [np.array([]), np.array([0.5, 1]), np.array([[0, 1]]), np.array([0, -1])],
+    "labels", [np.array([]), np.array([0.5, 1]), np.array([[0, 1]]), np.array([0, -1])]
 )
 def test_labels_must_be_class_numbers(labels):
     """What cannot be a list of class numbers is refused."""
-    with pytest.raises(
-        DataError, match="Expected each label as a whole number from 0"
-    ):
+    with pytest.raises(DataError, match="Expected each label as a whole number from 0"):
         iid(labels, clients=1, generator=rng())

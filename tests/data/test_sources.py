@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-from proxyfl.data import SOURCES, Dataset, load
+from proxyfl.data import Dataset
+from proxyfl.data.sources import SOURCES, load
 from proxyfl.errors import DataError
 
 OWN = """
@@ -34,9 +35,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_data.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        sys,
-        "path",
-        [entry for entry in sys.path if entry not in ("", str(tmp_path))],
+        sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))]
     )
     yield
     sys.modules.pop("own_data", None)
@@ -49,9 +48,7 @@ def test_digits():
     assert found.shape == (1, 8, 8)
     assert (len(found.train_y), len(found.test_y)) == (1438, 359)
     assert (found.train_x.min(), found.train_x.max()) == (0, 1)
-    assert (
-        set(found.train_y.tolist()) == set(found.test_y.tolist()) == set(range(10))
-    )
+    assert set(found.train_y.tolist()) == set(found.test_y.tolist()) == set(range(10))
 
 
 def test_digits_follow_the_seed():
@@ -71,18 +68,10 @@ def test_own_dataset(own):
 @pytest.mark.parametrize(
     ("source", "arguments", "message"),
     [
-        (
-            "cifar",
-            {},
-            "Unknown source 'cifar'.*digits, mnist, fashion-mnist, cifar10.*FILE.npz",
-        ),
+        ("cifar", {}, "Unknown source 'cifar'.*digits, mnist, fashion-mnist, cifar10.*FILE.npz"),
         ("missing.csv", {}, "missing.csv: no such file"),
         ("missing.npz", {}, "missing.npz: no such file"),
-        (
-            "digits",
-            {"site": "ward"},
-            "Only tables and arrays .* have sites, got site='ward'",
-        ),
+        ("digits", {"site": "ward"}, "Only tables and arrays .* have sites, got site='ward'"),
         ("digits", {"test_fraction": 1.0}, "test_fraction"),
         ("no_such_module:f", {}, "no module 'no_such_module'"),
         ("own_data:missing", {}, "own_data has no 'missing'"),
@@ -105,7 +94,7 @@ def test_sources_say_where_they_are(tmp_path):
     """In an empty data folder only what needs no file is found (Fashion-MNIST may be installed with
     the system)."""
     found = {name for name, source in SOURCES.items() if source.find(tmp_path)}
-    assert found - {"fashion-mnist"} == {"digits"}
+    assert found - {"fashion-mnist"} == {"digits", "heart_disease", "synthetic"}
 
 
 def test_sources_with_their_own_classes(own):

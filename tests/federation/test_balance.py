@@ -10,10 +10,11 @@ from proxyfl.data.examples import InMemory
 from proxyfl.errors import PrivacyError
 from proxyfl.losses import Balance, balance_for, class_shares, cross_entropy
 from proxyfl.models import build, set_prior
-from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.perexample.clipper import Clipper
+from proxyfl.settings import DP
 
 
 def batch(count=40, classes=3):
@@ -35,11 +36,7 @@ def test_weights_multiply_the_loss_and_its_gradient():
     (one,) = torch.autograd.grad(found.sum(), logits)
     logits.grad = None
     (two,) = torch.autograd.grad(
-        (
-            factor
-            * cross_entropy(logits, losses.blended_targets(y, 3, teacher, 0.4))
-        ).sum(),
-        logits,
+        (factor * cross_entropy(logits, losses.blended_targets(y, 3, teacher, 0.4))).sum(), logits
     )
     torch.testing.assert_close(one, two)
 
@@ -59,19 +56,14 @@ def test_weights_have_mean_one():
     """Over examples with the shares that they are made for, weights average to 1."""
     shares = (0.7, 0.2, 0.1)
     weights = balance_for("weights", shares, public=True).weights
-    assert sum(
-        w * s for w, s in zip(weights, shares, strict=True)
-    ) == pytest.approx(1)
+    assert sum(w * s for w, s in zip(weights, shares, strict=True)) == pytest.approx(1)
 
 
 def test_a_class_that_a_client_lacks_has_a_share():
     """Shares are smoothed, so that a missing class has a finite weight."""
     shares = class_shares(torch.tensor([0, 0, 0]), 2)
     assert shares == [pytest.approx(0.8), pytest.approx(0.2)]
-    assert all(
-        math.isfinite(w)
-        for w in balance_for("weights", shares, public=False).weights
-    )
+    assert all(math.isfinite(w) for w in balance_for("weights", shares, public=False).weights)
 
 
 def trainer(balance):
@@ -83,11 +75,9 @@ def trainer(balance):
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
         examples,
+        dp=DP(clip_norm=1.0, noise_multiplier=1.0),
         classes=2,
         batch_size=10,
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        teacher_weight=0.0,
         balance=balance,
         ledger=ledger,
         batches=seeds.Seeded(0, "batches"),

@@ -38,10 +38,8 @@ def masses(clients, seed: int = 0) -> dict[int, Mass]:
 
 
 def mix(name, held, *, round=0, leaving=frozenset(), graph=HALF, transport=None):
-    channel = MassChannel(
-        transport or MemoryTransport(), round, "f" * 16, SIZE, timeout=1.0
-    )
-    return exchange.make(name, graph)(held, sorted(held), leaving, channel), channel
+    channel = MassChannel(transport or MemoryTransport(), round, "f" * 16, SIZE, timeout=1.0)
+    return exchange.mixing(name, graph)(held, sorted(held), leaving, channel), channel
 
 
 def matrix(name: str, clients: int, round: int, graph=HALF) -> np.ndarray:
@@ -55,9 +53,7 @@ def matrix(name: str, clients: int, round: int, graph=HALF) -> np.ndarray:
 
 
 def rows(held: dict[int, Mass]) -> np.ndarray:
-    return np.array(
-        [[*mass.m.double().tolist(), mass.w] for _, mass in sorted(held.items())]
-    )
+    return np.array([[*mass.m.double().tolist(), mass.w] for _, mass in sorted(held.items())])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,33 +71,22 @@ def test_equals_the_matrix_product(name: str, clients: int) -> None:
 def test_exponential_with_half_by_hand() -> None:
     """K = 4, round 1: everyone keeps half and gets half of what the client two places behind
     had."""
-    held, _ = mix(
-        "pushsum",
-        {i: Mass(torch.full((SIZE,), float(i))) for i in range(4)},
-        round=1,
-    )
+    held, _ = mix("pushsum", {i: Mass(torch.full((SIZE,), float(i))) for i in range(4)}, round=1)
     assert [float(held[i].m[0]) for i in range(4)] == [1.0, 2.0, 1.0, 2.0]
 
 
 @settings(max_examples=30)
 @given(
-    name=st.sampled_from(NAMES),
-    clients=st.integers(1, 9),
-    round=st.integers(0, 6),
-    data=st.data(),
+    name=st.sampled_from(NAMES), clients=st.integers(1, 9), round=st.integers(0, 6), data=st.data()
 )
-def test_mass_is_conserved_when_clients_leave(
-    name: str, clients: int, round: int, data
-) -> None:
+def test_mass_is_conserved_when_clients_leave(name: str, clients: int, round: int, data) -> None:
     """Whoever leaves hands on: total mass and weight stay, and those who stay are exactly those who
     hold them."""
     leaving = data.draw(st.sets(st.integers(0, clients - 1), max_size=clients - 1))
     before = masses(range(clients), seed=clients)
     after, _ = mix(name, before, round=round, leaving=leaving)
     assert set(after) == set(range(clients)) - leaving
-    np.testing.assert_allclose(
-        rows(after).sum(0), rows(before).sum(0), rtol=1e-5, atol=1e-5
-    )
+    np.testing.assert_allclose(rows(after).sum(0), rows(before).sum(0), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mean", "cycle", "pushsum"])
@@ -109,9 +94,7 @@ def test_ids_with_gaps(name: str) -> None:
     """Clients are ids, not positions: 2, 5 and 11 mix as 0, 1 and 2 would."""
     plain = masses(range(3))
     gaps = dict(zip((2, 5, 11), plain.values(), strict=True))
-    np.testing.assert_array_equal(
-        rows(mix(name, gaps)[0]), rows(mix(name, plain)[0])
-    )
+    np.testing.assert_array_equal(rows(mix(name, gaps)[0]), rows(mix(name, plain)[0]))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,11 +154,7 @@ def test_the_hub_carries_the_traffic() -> None:
 
 def test_what_is_kept_is_not_sent() -> None:
     """A share for oneself goes over no wire, and one of zero is no message."""
-    _, channel = mix(
-        "pushsum",
-        masses(range(4)),
-        graph=topology.from_matrices(np.diag([1.0] * 4)),
-    )
+    _, channel = mix("pushsum", masses(range(4)), graph=topology.from_matrices(np.diag([1.0] * 4)))
     assert not channel.traffic
 
 
@@ -199,15 +178,10 @@ def test_the_result_does_not_depend_on_who_hosts_whom(name: str) -> None:
     def host(mine: list[int]) -> None:
         channel = MassChannel(transport, 0, "f" * 16, SIZE, timeout=PATIENCE)
         apart.update(
-            exchange.make(name, HALF)(
-                {i: held[i] for i in mine}, range(6), frozenset(), channel
-            )
+            exchange.mixing(name, HALF)({i: held[i] for i in mine}, range(6), frozenset(), channel)
         )
 
-    threads = [
-        threading.Thread(target=host, args=(mine,))
-        for mine in ([5, 0], [1, 4], [3, 2])
-    ]
+    threads = [threading.Thread(target=host, args=(mine,)) for mine in ([5, 0], [1, 4], [3, 2])]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -221,20 +195,14 @@ def test_a_silent_peer_is_named() -> None:
     """A client whose sender never sends ends with PeerTimeout that names it."""
     channel = MassChannel(MemoryTransport(), 0, "f" * 16, SIZE, timeout=0.05)
     with pytest.raises(PeerTimeout, match="Client 1 sent nothing to client 0"):
-        exchange.make("cycle", HALF)(
-            {0: Mass(torch.zeros(SIZE))}, (0, 1), frozenset(), channel
-        )
+        exchange.mixing("cycle", HALF)({0: Mass(torch.zeros(SIZE))}, (0, 1), frozenset(), channel)
 
 
-@pytest.mark.parametrize(
-    ("model", "size"), [("g" * 16, SIZE), ("f" * 16, SIZE + 1)]
-)
+@pytest.mark.parametrize(("model", "size"), [("g" * 16, SIZE), ("f" * 16, SIZE + 1)])
 def test_another_architecture_is_refused(model: str, size: int) -> None:
     """A mass of another proxy architecture is not added: the frame is refused when it is read."""
     transport = MemoryTransport()
-    MassChannel(transport, 0, model, size).send(
-        Mass(torch.zeros(size)), sender=1, receiver=0
-    )
+    MassChannel(transport, 0, model, size).send(Mass(torch.zeros(size)), sender=1, receiver=0)
     with pytest.raises(ProxyFLError):
         MassChannel(transport, 0, "f" * 16, SIZE).receive(
             sender=1, receiver=0, like=torch.zeros(SIZE)
@@ -252,7 +220,5 @@ def test_gossip_finds_the_average() -> None:
     for round in range(60):
         held, _ = mix("pushsum", held, round=round, graph=topology.from_matrices(P))
     for mass in held.values():
-        np.testing.assert_allclose(
-            mass.theta.numpy(), total[:-1] / total[-1], rtol=1e-4, atol=1e-5
-        )
+        np.testing.assert_allclose(mass.theta.numpy(), total[:-1] / total[-1], rtol=1e-4, atol=1e-5)
     assert not math.isclose(held[0].w, held[1].w)

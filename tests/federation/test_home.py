@@ -11,12 +11,13 @@ from torch import nn
 from proxyfl import run
 from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
-from proxyfl.federation.home import choosing
-from proxyfl.federation.home.choosing import choose
-from proxyfl.federation.home.model import Home, combined
+from proxyfl.federation import fitted as choosing
+from proxyfl.federation.fitted import choose
+from proxyfl.federation.home import Home, combined
 from proxyfl.federation.modelfile import load_model, save_model
 from proxyfl.models.estimators import UNSEEN
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.settings import DP
 from proxyfl.simulation.config import Config, Exchange, from_tree
 
 DIRECTION = torch.tensor([1.0, -2.0, 0.5])
@@ -54,9 +55,7 @@ def test_few_examples_take_no_bare_proxy() -> None:
     kept: dict[int, set[bool]] = {39: set(), 40: set()}
     for n, found in kept.items():
         for seed in range(8):
-            model = choose(
-                "logistic", site(n, seed=seed), 2, received=proxy(DIRECTION)
-            )
+            model = choose("logistic", site(n, seed=seed), 2, received=proxy(DIRECTION))
             found.add(model.name == "proxy")
     assert kept[39] == {False}
     assert True in kept[40]
@@ -72,6 +71,55 @@ def test_a_harmful_proxy_is_left_out() -> None:
     expected = (alone(inputs.x).argmax(1) == inputs.labels).float().mean()
     # a residual may have unlearned the proxy: nearly as good is good enough
     assert right >= expected - 0.03
+
+
+def test_a_proxy_that_is_expected_to_be_noise_is_left_out() -> None:
+    """A small site's folds cannot show that a proxy is noise. Public facts can: with an expected
+    error above 1.5 times its own the site keeps its own model, above half of it at most a sum, and
+    a regression on top of the proxy or the bare proxy only below that."""
+    examples = site(60)
+    received = proxy(DIRECTION)
+    assert choose("logistic", examples, 2, received=received).weights[1] > 0
+    assert choose("logistic", examples, 2, received=received, noise=1.6).name.startswith("alone")
+    assert choose("logistic", examples, 2, received=received, noise=1.4).name.startswith("sum, 0.5")
+    assert choose("logistic", examples, 2, received=received, noise=0.6).name.startswith("sum")
+    quiet = choose("logistic", examples, 2, received=received, noise=0.01)
+    assert quiet.name == choose("logistic", examples, 2, received=received).name
+
+
+def test_a_client_knows_how_noisy_its_proxy_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a run, what ``choose`` is told grows with the noise and shrinks with the members; of a
+    proxy that the rule was not calibrated for it is told nothing."""
+    told: list[float | None] = []
+
+    def remember(*args, noise: float | None = None, **rest) -> Home:
+        told.append(noise)
+        return choose(*args, **rest)
+
+    monkeypatch.setattr("proxyfl.federation.fitted.choose", remember)
+
+    def noise_of(sites: int, multiplier: float, **models: str) -> float | None:
+        told.clear()
+        tree = {
+            "methods": ["proxyfl"],
+            "rounds": 3,
+            "evaluate_every": 3,
+            "data": {"source": "synthetic", "synthetic": {"sites": sites, "examples": 40}},
+            "partition": {"kind": "site"},
+            "models": {"private": "logistic", "proxy": "linear"} | models,
+            "learning": {"batch_size": 40, "steps_per_round": 1},
+            "privacy": {"sampling_rate": 1.0, "noise_multiplier": multiplier, "delta": 1e-3},
+        }
+        run(from_tree(tree))
+        return told[-1]
+
+    few = noise_of(3, 10.0)
+    assert few is not None
+    louder, more = noise_of(3, 20.0), noise_of(6, 10.0)
+    assert louder is not None
+    assert more is not None
+    assert more < few < louder
+    assert noise_of(3, 10.0, proxy="mlp") is None
 
 
 def test_the_best_of_the_stated_estimators_is_alone() -> None:
@@ -192,9 +240,7 @@ def test_what_is_kept_is_on_record(finished) -> None:
 def test_what_is_chosen_at_home_changes_no_proxy(finished) -> None:
     """Another private model leaves every proxy and every charge as they were."""
     other = dataclasses.replace(
-        CONFIG,
-        methods=("proxyfl",),
-        models=dataclasses.replace(CONFIG.models, private="trees"),
+        CONFIG, methods=("proxyfl",), models=dataclasses.replace(CONFIG.models, private="trees")
     )
     again = run(other)
     for client in range(4):
@@ -215,18 +261,13 @@ def test_a_run_that_only_settles_is_refused() -> None:
     """Settings that leave no round to train in, or nothing to settle, are errors."""
     with pytest.raises(ConfigError, match="leaves none of 6 rounds"):
         dataclasses.replace(CONFIG, exchange=Exchange(settle=6))
-    with pytest.raises(ConfigError, match=r"exchange\.average"):
-        Exchange(average=0.5)
+    with pytest.raises(ConfigError, match=r"average=0\.5 needs last rounds .* Set settle"):
+        dataclasses.replace(CONFIG, exchange=Exchange(settle=0, average=0.5))
 
 
 def test_a_torch_private_model_learns_while_proxies_settle() -> None:
     """In a round of no steps the private model trains on, and the ledger gets a charge of none."""
-    config = Config(
-        rounds=3,
-        evaluate_every=1,
-        methods=("proxyfl",),
-        exchange=Exchange(settle=1),
-    )
+    config = Config(rounds=3, evaluate_every=1, methods=("proxyfl",), exchange=Exchange(settle=1))
     result = run(config)
     rows = [row for row in result.rows if row["client"] == 0]
     assert rows[2]["steps"] == 0
@@ -239,10 +280,11 @@ def test_a_torch_private_model_learns_while_proxies_settle() -> None:
 def test_equal_divisors_weigh_sites_by_their_examples() -> None:
     """With a given rate and one batch size for all, a site's step is in proportion to its sum: the
     accounting knows nothing of it, and two sites of one record more or less differ by C."""
-    from proxyfl.federation.trainers import Optimizer
+    from proxyfl.federation.trainers import optimizer_over
     from proxyfl.privacy.dpsgd import DPSGD
     from proxyfl.privacy.guarantee import Kind, Relation
     from proxyfl.seeds import Seeded
+    from proxyfl.settings import Optimizer
 
     moved = []
     for n in (10, 11):
@@ -250,25 +292,18 @@ def test_equal_divisors_weigh_sites_by_their_examples() -> None:
         examples = InMemory(x, torch.ones(n, dtype=torch.int64))
         model = proxy(torch.zeros(3))
         ledger = Ledger(
-            "a",
-            delta=1e-3,
-            kind=Kind.END_TO_END,
-            simulated=True,
-            relation=Relation.ADD_OR_REMOVE,
+            "a", delta=1e-3, kind=Kind.END_TO_END, simulated=True, relation=Relation.ADD_OR_REMOVE
         )
         trainer = DPSGD(
             model,
-            Optimizer("sgd", learning_rate=1.0).over(model),
+            optimizer_over(Optimizer("sgd", learning_rate=1.0), model),
             examples,
+            dp=DP(clip_norm=0.5, noise_multiplier=1.0, sampling_rate=1.0, delta=1e-3),
             classes=2,
             batch_size=5,
-            clip_norm=0.5,
-            noise_multiplier=1.0,
-            teacher_weight=0.0,
             ledger=ledger,
             batches=Seeded(0, "batches", 0),
             noise=Seeded(0, "noise", 0),
-            sampling_rate=1.0,
         )
         trainer.begin_round(0, 1)
         trainer.step(trainer.draw())
@@ -281,21 +316,20 @@ def test_equal_divisors_weigh_sites_by_their_examples() -> None:
 def test_a_sample_that_pays_nothing_is_no_step() -> None:
     """DP-SGD refuses a batch that ``sample`` drew for a private model."""
     from proxyfl.errors import PrivacyError
-    from proxyfl.federation.trainers import Optimizer
+    from proxyfl.federation.trainers import optimizer_over
     from proxyfl.privacy.dpsgd import DPSGD
     from proxyfl.privacy.guarantee import Kind
     from proxyfl.seeds import Seeded
+    from proxyfl.settings import Optimizer
 
     model = proxy(DIRECTION)
     trainer = DPSGD(
         model,
-        Optimizer("sgd").over(model),
+        optimizer_over(Optimizer("sgd"), model),
         site(20),
+        dp=DP(clip_norm=1.0, noise_multiplier=1.0),
         classes=2,
         batch_size=10,
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        teacher_weight=0.0,
         ledger=Ledger("a", delta=1e-3, kind=Kind.END_TO_END, simulated=True),
         batches=Seeded(0, "batches", 0),
         noise=Seeded(0, "noise", 0),
@@ -312,9 +346,7 @@ def test_a_class_with_one_example_is_judged_as_it_would_be_kept() -> None:
     y = (x[:, 0] > 0).long()
     y[-1] = 2
     received = nn.Linear(3, 3)
-    at_hand = choosing._Local.of(
-        InMemory(x, y), 3, received, choosing.NO_BALANCE, 0
-    )
+    at_hand = choosing._Local.of(InMemory(x, y), 3, received, choosing.NO_BALANCE, 0)
     (candidate, *_) = choosing.candidates("logistic")
     own = at_hand.out_of_fold(candidate)
     summed = torch.from_numpy(at_hand.combined(own, (0.5, 0.5)))

@@ -8,18 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.data import load
 from proxyfl.data.examples import InMemory
+from proxyfl.data.sources import load
 from proxyfl.errors import ConfigError, PrivacyError
 from proxyfl.federation.learners import Mutual, Residual, Single
 from proxyfl.federation.metrics import evaluate
-from proxyfl.federation.trainers import Optimizer, PlainSGD
+from proxyfl.federation.trainers import PlainSGD, optimizer_over
 from proxyfl.models import build
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Seeded
+from proxyfl.settings import DP, Optimizer
 from tests.federation.test_losses import kl_divergence
 
 DIGITS = load("digits")
@@ -38,9 +39,7 @@ class Counts:
         self.sizes = itertools.cycle(sizes)
 
     def uniform(self, n: int) -> Tensor:
-        return torch.where(
-            torch.arange(n) < next(self.sizes), 0.0, 0.999999
-        ).double()
+        return torch.where(torch.arange(n) < next(self.sizes), 0.0, 0.999999).double()
 
 
 def ledger(kind: Kind = Kind.NONE) -> Ledger:
@@ -74,28 +73,20 @@ def private_proxy(proxy: nn.Module, beta: float, batches=None) -> DPSGD:
         proxy,
         sgd(proxy),
         EXAMPLES,
+        dp=DP(clip_norm=1.0, noise_multiplier=1.0),
         classes=10,
         batch_size=N // 2,
         teacher_weight=beta,
-        clip_norm=1.0,
-        noise_multiplier=1.0,
         ledger=ledger(Kind.CONDITIONAL if beta else Kind.END_TO_END),
         batches=batches or Seeded(0, "batches", 0),
         noise=Seeded(0, "noise", 0),
     )
 
 
-def mutual(
-    trainer=plain, *, private=None, alpha=0.3, beta=0.4, batches=None, **options
-) -> Mutual:
+def mutual(trainer=plain, *, private=None, alpha=0.3, beta=0.4, batches=None, **options) -> Mutual:
     private, proxy = private or model("mlp", 1), model("linear", 2)
     return Mutual(
-        private,
-        sgd(private),
-        trainer(proxy, beta, batches),
-        classes=10,
-        alpha=alpha,
-        **options,
+        private, sgd(private), trainer(proxy, beta, batches), classes=10, alpha=alpha, **options
     )
 
 
@@ -107,13 +98,7 @@ def descend(of: nn.Module, loss: Tensor) -> None:
 
 
 def by_hand(
-    private: nn.Module,
-    proxy: nn.Module,
-    *,
-    alpha: float,
-    beta: float,
-    received: bool,
-    steps: int,
+    private: nn.Module, proxy: nn.Module, *, alpha: float, beta: float, received: bool, steps: int
 ) -> None:
     """The paper's alternation, written out: first the proxy learns from the private model, then the
     other way."""
@@ -124,36 +109,24 @@ def by_hand(
         x, y = X[chosen], Y[chosen]
         teacher = private(x).detach()
         descend(
-            proxy,
-            (1 - beta) * ce(proxy(x), y)
-            + beta * kl_divergence(teacher, proxy(x)).mean(),
+            proxy, (1 - beta) * ce(proxy(x), y) + beta * kl_divergence(teacher, proxy(x)).mean()
         )
         teacher = (frozen if received else proxy)(x).detach()
         descend(
             private,
-            (1 - alpha) * ce(private(x), y)
-            + alpha * kl_divergence(teacher, private(x)).mean(),
+            (1 - alpha) * ce(private(x), y) + alpha * kl_divergence(teacher, private(x)).mean(),
         )
 
 
 @pytest.mark.parametrize("teacher", ["current", "received"])
-@pytest.mark.parametrize(
-    ("alpha", "beta"), [(0.3, 0.4), (0.5, 0.0), (0.0, 1.0), (1.0, 0.5)]
-)
+@pytest.mark.parametrize(("alpha", "beta"), [(0.3, 0.4), (0.5, 0.0), (0.0, 1.0), (1.0, 0.5)])
 def test_mutual_steps(alpha: float, beta: float, teacher: str) -> None:
     """Three steps equal the alternation by hand, for both teachers and at the ends of alpha and
     beta."""
     learner = mutual(alpha=alpha, beta=beta, teacher=teacher)
     private, proxy = copy.deepcopy(learner.own), copy.deepcopy(learner.proxy)
     learner.train(0, 3)
-    by_hand(
-        private,
-        proxy,
-        alpha=alpha,
-        beta=beta,
-        received=teacher == "received",
-        steps=3,
-    )
+    by_hand(private, proxy, alpha=alpha, beta=beta, received=teacher == "received", steps=3)
     torch.testing.assert_close(
         params.flatten(learner.proxy), params.flatten(proxy), rtol=1e-4, atol=1e-6
     )
@@ -186,16 +159,12 @@ def test_the_received_teacher_is_renewed_by_the_exchange() -> None:
 
 
 @pytest.mark.parametrize("residual", [True, False])
-def test_at_beta_zero_the_proxy_never_sees_the_private_model(
-    residual: bool,
-) -> None:
+def test_at_beta_zero_the_proxy_never_sees_the_private_model(residual: bool) -> None:
     """Another private model, of another architecture even, changes no bit of the DP-trained
     proxy."""
     ends = []
     for private in (model("mlp", 1), model("mlp", 99), model("lenet5", 1)):
-        learner = mutual(
-            private_proxy, private=private, beta=0.0, residual=residual
-        )
+        learner = mutual(private_proxy, private=private, beta=0.0, residual=residual)
         learner.train(0, 3)
         learner.adopt(params.flatten(learner.proxy) / 2)
         learner.train(1, 3)
@@ -233,9 +202,7 @@ def test_residual_follows_the_exchange() -> None:
     learner.adopt(torch.linspace(-1, 1, params.size(learner.proxy)))
     assert torch.equal(learner.private(X), before)
     learner.train(0, 0)
-    torch.testing.assert_close(
-        learner.private(X), learner.own(X) + learner.proxy(X)
-    )
+    torch.testing.assert_close(learner.private(X), learner.own(X) + learner.proxy(X))
     assert torch.equal(params.flatten(learner.own), own)
 
 
@@ -246,10 +213,7 @@ def test_residual_learns_what_is_left_open() -> None:
     learner.train(0, 1)
     chosen = Seeded(0, "batches", 0).uniform(N) < 0.5
     descend(
-        own,
-        nn.functional.cross_entropy(
-            own(X[chosen]) + received(X[chosen]).detach(), Y[chosen]
-        ),
+        own, nn.functional.cross_entropy(own(X[chosen]) + received(X[chosen]).detach(), Y[chosen])
     )
     torch.testing.assert_close(
         params.flatten(learner.own), params.flatten(own), rtol=1e-4, atol=1e-6
@@ -270,11 +234,7 @@ def test_the_received_proxy_stays_in_evaluation_mode() -> None:
 def with_batch_norm() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(64, 16),
-        nn.BatchNorm1d(16),
-        nn.ReLU(),
-        nn.Linear(16, 10),
+        nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10)
     )
 
 
@@ -282,9 +242,7 @@ def with_batch_norm() -> nn.Module:
 def test_batches_too_small_for_batch_norm(beta: float) -> None:
     """With BatchNorm a private model sits out batches of 0 and 1; the proxy steps on every batch;
     statistics stay."""
-    learner = mutual(
-        private_proxy, private=with_batch_norm(), beta=beta, batches=Counts(0, 1)
-    )
+    learner = mutual(private_proxy, private=with_batch_norm(), beta=beta, batches=Counts(0, 1, 5))
     own, mean, proxy = (
         params.flatten(learner.own),
         learner.own[2].running_mean.clone(),
@@ -297,7 +255,6 @@ def test_batches_too_small_for_batch_norm(beta: float) -> None:
     assert losses.private is None
     assert losses.proxy is not None
     assert learner.trainer.ledger.steps == 2
-    learner.trainer._batches = Counts(5)
     assert learner.train(1, 1).private is not None
     assert not torch.equal(params.flatten(learner.own), own)
 
@@ -344,9 +301,7 @@ def test_dropout_is_reproducible() -> None:
     ends = []
     for seed in (4, 4, 5):
         torch.manual_seed(0)
-        private = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10)
-        )
+        private = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10))
         learner = mutual(private_proxy, private=private, beta=0.0)
         torch.manual_seed(seed)
         learner.train(0, 3)
@@ -375,12 +330,7 @@ def test_stop_and_go_on(kind: str) -> None:
 
     def fresh():
         if kind != "single":
-            return mutual(
-                private_proxy,
-                beta=0.0,
-                residual=kind == "residual",
-                teacher="received",
-            )
+            return mutual(private_proxy, beta=0.0, residual=kind == "residual", teacher="received")
         proxy = model("linear")
         return Single(private_proxy(proxy, 0.0))
 
@@ -395,20 +345,13 @@ def test_stop_and_go_on(kind: str) -> None:
     second.train(2, 2)
     for role, saved in whole.models().items():
         for name, tensor in saved.state_dict().items():
-            assert torch.equal(second.models()[role].state_dict()[name], tensor), (
-                role,
-                name,
-            )
+            assert torch.equal(second.models()[role].state_dict()[name], tensor), (role, name)
 
 
 def test_plain_training_claims_nothing() -> None:
     """Training without DP refuses a ledger that claims a guarantee, and a bad beta."""
     proxy = model("linear")
-    common = {
-        "classes": 10,
-        "sampling_rate": 0.5,
-        "batches": Seeded(0, "batches"),
-    }
+    common = {"classes": 10, "sampling_rate": 0.5, "batches": Seeded(0, "batches")}
     with pytest.raises(PrivacyError, match=r"Kind\.NONE, not end-to-end"):
         PlainSGD(
             proxy,
@@ -419,22 +362,15 @@ def test_plain_training_claims_nothing() -> None:
             **common,
         )
     with pytest.raises(ConfigError, match="0 <= beta <= 1, got beta=-1"):
-        PlainSGD(
-            proxy,
-            sgd(proxy),
-            Units(EXAMPLES),
-            teacher_weight=-1,
-            ledger=ledger(),
-            **common,
-        )
+        PlainSGD(proxy, sgd(proxy), Units(EXAMPLES), teacher_weight=-1, ledger=ledger(), **common)
 
 
 def test_optimizers() -> None:
     """Both optimizers take their settings, and frozen parameters are left out."""
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     net[0].requires_grad_(False)
-    adam = Optimizer("adam", learning_rate=0.1, weight_decay=0.2).over(net)
-    momentum = Optimizer("sgd", learning_rate=0.1, momentum=0.9).over(net)
+    adam = optimizer_over(Optimizer("adam", learning_rate=0.1, weight_decay=0.2), net)
+    momentum = optimizer_over(Optimizer("sgd", learning_rate=0.1, momentum=0.9), net)
     assert isinstance(adam, torch.optim.Adam)
     assert (adam.defaults["lr"], adam.defaults["weight_decay"]) == (0.1, 0.2)
     assert momentum.defaults["momentum"] == 0.9

@@ -13,12 +13,7 @@ from proxyfl.losses import blended_targets, cross_entropy
 
 def logits(seed: int, n: int = 5, classes: int = 4, scale: float = 3.0) -> Tensor:
     return (
-        torch.randn(
-            n,
-            classes,
-            generator=torch.Generator().manual_seed(seed),
-            dtype=torch.float64,
-        )
+        torch.randn(n, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         * scale
     )
 
@@ -30,16 +25,13 @@ def test_cross_entropy_of_labels() -> None:
     """Against one-hot targets the loss is the ordinary cross-entropy, one value per example."""
     z = logits(0)
     torch.testing.assert_close(
-        cross_entropy(z, blended_targets(Y, 4).double()),
-        F.cross_entropy(z, Y, reduction="none"),
+        cross_entropy(z, blended_targets(Y, 4).double()), F.cross_entropy(z, Y, reduction="none")
     )
 
 
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
     """KL(teacher || student), one value per example, by torch."""
-    return F.kl_div(
-        student.log_softmax(1), teacher.softmax(1), reduction="none"
-    ).sum(1)
+    return F.kl_div(student.log_softmax(1), teacher.softmax(1), reduction="none").sum(1)
 
 
 @settings(max_examples=25)
@@ -75,13 +67,9 @@ def test_targets_are_distributions() -> None:
     for weight in (0.0, 0.4, 1.0):
         q = blended_targets(Y, 4, teacher, weight)
         assert bool((q >= 0).all())
-        torch.testing.assert_close(
-            q.sum(1).double(), torch.ones(5, dtype=torch.float64)
-        )
+        torch.testing.assert_close(q.sum(1).double(), torch.ones(5, dtype=torch.float64))
     assert torch.equal(blended_targets(Y, 4, teacher, 0.0), F.one_hot(Y, 4).float())
-    torch.testing.assert_close(
-        blended_targets(Y, 4, teacher, 1.0), teacher.softmax(1)
-    )
+    torch.testing.assert_close(blended_targets(Y, 4, teacher, 1.0), teacher.softmax(1))
 
 
 def test_no_gradient_reaches_the_teacher() -> None:
@@ -103,10 +91,7 @@ def test_extreme_logits_stay_finite() -> None:
     """Logits of a thousand give a finite loss and a finite gradient."""
     z = torch.tensor([[1000.0, -1000.0]], requires_grad=True)
     loss = cross_entropy(
-        z,
-        blended_targets(
-            torch.tensor([1]), 2, torch.tensor([[-1000.0, 1000.0]]), 0.5
-        ),
+        z, blended_targets(torch.tensor([1]), 2, torch.tensor([[-1000.0, 1000.0]]), 0.5)
     ).sum()
     loss.backward()
     assert float(loss.detach()) == pytest.approx(2000)

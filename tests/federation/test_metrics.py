@@ -53,9 +53,7 @@ def test_the_mode_is_put_back(training: bool) -> None:
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluated in pieces or at once: the same counts, and every example once."""
     model = nn.Linear(4, 3)
-    examples = InMemory(
-        torch.sin(torch.arange(80.0)).view(20, 4), torch.arange(20) % 3
-    )
+    examples = InMemory(torch.sin(torch.arange(80.0)).view(20, 4), torch.arange(20) % 3)
     whole = evaluate(model, examples)
     monkeypatch.setattr(evaluation, "CHUNK", 7)
     assert torch.equal(evaluate(model, examples).confusion, whole.confusion)

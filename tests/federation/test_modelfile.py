@@ -33,11 +33,7 @@ def test_a_full_disk_while_a_model_is_saved(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(RunError, match=r"Cannot write .*m.safetensors.*intact"):
-            save_model(
-                tmp_path / "m.safetensors",
-                build("mlp", shape=(4,), classes=2, seed=0),
-                {},
-            )
+            save_model(tmp_path / "m.safetensors", build("mlp", shape=(4,), classes=2, seed=0), {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert leftovers(tmp_path) == []
@@ -49,9 +45,7 @@ def test_a_model_comes_back(residual: bool, tmp_path: Path) -> None:
     model: nn.Module = build("mlp", shape=(1, 8, 8), classes=10, seed=1)
     about = dict(ABOUT)
     if residual:
-        model = Residual(
-            model, build("linear", shape=(1, 8, 8), classes=10, seed=2)
-        )
+        model = Residual(model, build("linear", shape=(1, 8, 8), classes=10, seed=2))
         about["residual_on"] = "linear"
     save_model(tmp_path / "m.safetensors", model, about)
     loaded, said = load_model(tmp_path / "m.safetensors")
@@ -76,14 +70,27 @@ def test_shared_weights_and_buffers_come_back(
     monkeypatch.chdir(tmp_path)
     model = build("own_folder_model:net", shape=(1, 8, 8), classes=10, seed=0)
     model(X)  # moves the running statistics
-    save_model(
-        tmp_path / "m.safetensors",
-        model,
-        ABOUT | {"architecture": "own_folder_model:net"},
-    )
-    assert torch.equal(
-        load_model(tmp_path / "m.safetensors")[0](X), model.eval()(X)
-    )
+    save_model(tmp_path / "m.safetensors", model, ABOUT | {"architecture": "own_folder_model:net"})
+    again, _ = load_model(tmp_path / "m.safetensors", trust=["own_folder_model"])
+    assert torch.equal(again(X), model.eval()(X))
+
+
+@pytest.mark.parametrize("key", ["architecture", "residual_on"])
+def test_a_model_file_that_names_code_runs_nothing_untrusted(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may be anybody's, and what its header names may lie in the current directory."""
+    mark = tmp_path / "mark"
+    (tmp_path / f"header_{key}.py").write_text(f"open({str(mark)!r}, 'w')\ndef net(*_): 0\n")
+    monkeypatch.chdir(tmp_path)
+    model = build("linear", shape=(1, 8, 8), classes=10, seed=1)
+    save_model(tmp_path / "m.safetensors", model, ABOUT | {key: f"header_{key}:net"})
+    with pytest.raises(ModelError, match=f"--trust header_{key}"):
+        load_model(tmp_path / "m.safetensors")
+    assert not mark.exists()
+    with pytest.raises(ModelError, match=r"Expected a torch\.nn\.Module"):
+        load_model(tmp_path / "m.safetensors", trust=[f"header_{key}"])
+    assert mark.exists()
 
 
 def test_files_that_are_no_models(tmp_path: Path) -> None:
@@ -104,7 +111,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         load_model(path)
     save_model(path, model, ABOUT | {"architecture": "gone.module:net"})
     with pytest.raises(ModelError, match="no module 'gone'"):
-        load_model(path)
+        load_model(path, trust=["gone"])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ModelError, match="damaged or no model file"):

@@ -9,13 +9,12 @@ from torch import nn
 
 from proxyfl.errors import ConfigError, ModelError
 from proxyfl.federation.learners import Mutual
-from proxyfl.federation.methods import METHODS
 from proxyfl.federation.precision import computing_in
 from proxyfl.models import build as build_model
 from proxyfl.privacy.dpsgd import DPSGD
-from proxyfl.simulation import clients as build
 from proxyfl.simulation import division
 from proxyfl.simulation.config import Config, from_tree
+from proxyfl.simulation.prepare import prepare
 
 
 def cnn() -> nn.Module:
@@ -38,10 +37,7 @@ def test_weights_and_gradients_stay_float32() -> None:
     model(torch.randn(4, 1, 28, 28)).sum().backward()
     assert model.state_dict().keys() == cnn().state_dict().keys()
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert all(
-        p.grad is not None and p.grad.dtype == torch.float32
-        for p in model.parameters()
-    )
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
 
 
 def test_a_deep_copy_runs_its_own_weights() -> None:
@@ -71,10 +67,7 @@ def test_the_received_proxy_is_frozen_without_dp(name: str) -> None:
         }
     )
     dataset = division.load_data(config)
-    clients = division.split(config, dataset)
-    learner = (
-        build.Assembly(config, METHODS[name], dataset, clients).client(0).learner
-    )
+    learner = prepare(config).assembly(name).client(0).learner
     assert isinstance(learner, Mutual)
     x = dataset.test_x[:16]
     before = learner.received(x)
@@ -105,14 +98,11 @@ def test_dp_training_stays_in_float32(tmp_path: Path) -> None:
     """The setting reaches the private model and not the proxy, on whose gradients the guarantee
     rests."""
     config = from_tree(
-        {
-            "precision": "bfloat16",
-            "models": {"private": "cnn1", "proxy": "cnn1", "residual": False},
-        }
+        {"precision": "bfloat16", "models": {"private": "cnn1", "proxy": "cnn1", "residual": False}}
     )
     dataset = division.load_data(config)
     clients = division.split(config, dataset)
-    client = build.Assembly(config, METHODS["proxyfl"], dataset, clients).client(0)
+    client = prepare(config).assembly("proxyfl").client(0)
     learner = client.learner
     assert isinstance(learner, Mutual)
     assert isinstance(learner.trainer, DPSGD)

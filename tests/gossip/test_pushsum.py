@@ -18,49 +18,33 @@ from proxyfl.gossip.pushsum import Mass, add
 def exchange(masses: dict[int, Mass], plan: routing.Routes) -> dict[int, Mass]:
     """One round, as the clients do it: split by the own column, then add own and received parts by
     sender."""
-    parts = {
-        client: masses[client].split(plan.shares(client)) for client in plan.present
-    }
-    arriving = {
-        k: sorted({*plan.senders(k)} | ({k} & plan.shares(k).keys()))
-        for k in plan.present
-    }
-    return {
-        k: add([parts[j][k] for j in senders])
-        for k, senders in arriving.items()
-        if senders
-    }
+    parts = {client: masses[client].split(plan.shares(client)) for client in plan.present}
+    arriving = {k: sorted({*plan.senders(k)} | ({k} & plan.shares(k).keys())) for k in plan.present}
+    return {k: add([parts[j][k] for j in senders]) for k, senders in arriving.items() if senders}
 
 
-def random_schedule(
-    generator: np.random.Generator, n: int, rounds: int
-) -> gossip.Topology:
+def random_schedule(generator: np.random.Generator, n: int, rounds: int) -> gossip.Topology:
     """Column-stochastic matrices, neither doubly stochastic nor full, with a positive diagonal."""
-    P = generator.random((rounds, n, n)) * (
-        generator.random((rounds, n, n)) < 0.4
-    ) + 0.1 * np.eye(n)
+    P = generator.random((rounds, n, n)) * (generator.random((rounds, n, n)) < 0.4) + 0.1 * np.eye(
+        n
+    )
     return gossip.from_matrices(P / P.sum(axis=1, keepdims=True))
 
 
 def starts(n: int, size: int, dtype: torch.dtype, seed: int = 0) -> dict[int, Mass]:
     generator = torch.Generator().manual_seed(seed)
-    return {
-        k: Mass.of(torch.randn(size, generator=generator, dtype=dtype))
-        for k in range(n)
-    }
+    return {k: Mass.of(torch.randn(size, generator=generator, dtype=dtype)) for k in range(n)}
 
 
 def total(masses: dict[int, Mass]) -> tuple[Tensor, float]:
-    return torch.stack([mass.m.double() for mass in masses.values()]).sum(
-        0
-    ), math.fsum(m.w for m in masses.values())
+    return torch.stack([mass.m.double() for mass in masses.values()]).sum(0), math.fsum(
+        m.w for m in masses.values()
+    )
 
 
 @settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 12))
-def test_gossip_equals_the_dense_matrix_product(
-    seed: int, n: int, rounds: int
-) -> None:
+def test_gossip_equals_the_dense_matrix_product(seed: int, n: int, rounds: int) -> None:
     """Splitting and adding between clients is m <- P m and w <- P w, for any column-stochastic
     time-varying P."""
     schedule = random_schedule(np.random.default_rng(seed), n, rounds)
@@ -71,13 +55,9 @@ def test_gossip_equals_the_dense_matrix_product(
         masses = exchange(masses, plan)
         M, w = plan.matrix() @ M, plan.matrix() @ w
         for k in range(n):
-            np.testing.assert_allclose(
-                masses[k].m.numpy(), M[k], rtol=1e-11, atol=1e-12
-            )
+            np.testing.assert_allclose(masses[k].m.numpy(), M[k], rtol=1e-11, atol=1e-12)
             assert masses[k].w == pytest.approx(w[k], rel=1e-12)
-            np.testing.assert_allclose(
-                masses[k].theta.numpy(), M[k] / w[k], rtol=1e-11, atol=1e-12
-            )
+            np.testing.assert_allclose(masses[k].theta.numpy(), M[k] / w[k], rtol=1e-11, atol=1e-12)
 
 
 @settings(max_examples=40)
@@ -109,16 +89,12 @@ def test_consensus_is_a_fixed_point(seed: int, n: int) -> None:
         assert torch.equal(mass.theta, theta)
 
 
-def test_consensus_does_not_drift_under_shares_that_are_no_binary_fraction() -> (
-    None
-):
+def test_consensus_does_not_drift_under_shares_that_are_no_binary_fraction() -> None:
     """A thousand rounds with share 1/3 do not move a consensus."""
     theta = torch.randn(500, generator=torch.Generator().manual_seed(1))
     masses = {k: Mass.of(theta) for k in range(3)}
     for round in range(1000):
-        masses = exchange(
-            masses, routing.routes(gossip.ring(1 / 3), round, range(3))
-        )
+        masses = exchange(masses, routing.routes(gossip.ring(1 / 3), round, range(3)))
     assert torch.equal(masses[0].theta, theta)
 
 
@@ -138,12 +114,8 @@ def test_algorithm_1_as_printed_moves_a_consensus() -> None:
 
     masses = {k: Mass.of(torch.ones(1, dtype=torch.float64)) for k in range(2)}
     for round in range(3):
-        masses = exchange(
-            masses, routing.routes(gossip.from_matrices(P), round, range(2))
-        )
-    assert all(
-        mass.theta.item() == pytest.approx(1, abs=1e-15) for mass in masses.values()
-    )
+        masses = exchange(masses, routing.routes(gossip.from_matrices(P), round, range(2)))
+    assert all(mass.theta.item() == pytest.approx(1, abs=1e-15) for mass in masses.values())
     assert [masses[k].w for k in range(2)] == pytest.approx(w)
 
 
@@ -154,16 +126,13 @@ def test_exponential_graph_with_half_kept_finds_the_mean() -> None:
     mean = torch.stack([mass.theta for mass in masses.values()]).mean(0)
     for round in range(3):
         assert (masses[0].theta - mean).abs().max() > 0.1
-        masses = exchange(
-            masses, routing.routes(gossip.exponential(0.5), round, range(8))
-        )
+        masses = exchange(masses, routing.routes(gossip.exponential(0.5), round, range(8)))
     for mass in masses.values():
         torch.testing.assert_close(mass.theta, mean, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize(
-    "topology",
-    [gossip.exponential(0.5), gossip.random_out(2, seed=1), gossip.ring(0.3)],
+    "topology", [gossip.exponential(0.5), gossip.random_out(2, seed=1), gossip.ring(0.3)]
 )
 def test_gossip_converges_to_the_mean(topology: gossip.Topology) -> None:
     """Any mixing topology takes every client to the mean of the starting parameters, doubly
@@ -177,9 +146,7 @@ def test_gossip_converges_to_the_mean(topology: gossip.Topology) -> None:
 
 
 @pytest.mark.parametrize("topology", [gossip.exponential(), gossip.cycle()])
-def test_a_permutation_moves_parameters_bit_for_bit(
-    topology: gossip.Topology,
-) -> None:
+def test_a_permutation_moves_parameters_bit_for_bit(topology: gossip.Topology) -> None:
     """With self weight 0 parameters change hands and not a bit, subnormal numbers and negative zero
     included."""
     masses = starts(7, 20, torch.float32)
@@ -200,9 +167,7 @@ def test_a_permutation_moves_parameters_bit_for_bit(
 def test_joining_and_leaving_account_for_all_mass(data: st.DataObject) -> None:
     """A joiner adds exactly its own mass with weight 1, and a leaver takes nothing with it."""
     topology = data.draw(
-        st.sampled_from(
-            [gossip.exponential(), gossip.exponential(0.5), gossip.random_out(2)]
-        )
+        st.sampled_from([gossip.exponential(), gossip.exponential(0.5), gossip.random_out(2)])
     )
     masses = starts(4, 10, torch.float64)
     joiners = starts(10, 10, torch.float64, seed=1)
@@ -212,12 +177,8 @@ def test_joining_and_leaving_account_for_all_mass(data: st.DataObject) -> None:
             newcomer = 10 + round
             masses[newcomer] = joiners[round]
             expected, weight = expected + joiners[round].m, weight + 1.0
-        leaving = data.draw(
-            st.sets(st.sampled_from(sorted(masses)), max_size=len(masses) - 1)
-        )
-        masses = exchange(
-            masses, routing.routes(topology, round, list(masses), leaving=leaving)
-        )
+        leaving = data.draw(st.sets(st.sampled_from(sorted(masses)), max_size=len(masses) - 1))
+        masses = exchange(masses, routing.routes(topology, round, list(masses), leaving=leaving))
         assert leaving.isdisjoint(masses)
         after, weight_after = total(masses)
         torch.testing.assert_close(after, expected, rtol=0, atol=1e-12)
@@ -229,20 +190,14 @@ def test_a_leaver_parts_in_the_mean() -> None:
     included."""
     masses = starts(4, 30, torch.float64)
     mean = torch.stack([mass.theta for mass in masses.values()]).mean(0)
-    masses = exchange(
-        masses, routing.routes(gossip.exponential(0.5), 0, range(4), leaving={2})
-    )
+    masses = exchange(masses, routing.routes(gossip.exponential(0.5), 0, range(4), leaving={2}))
     for round in range(1, 120):
-        masses = exchange(
-            masses, routing.routes(gossip.exponential(0.5), round, [0, 1, 3])
-        )
+        masses = exchange(masses, routing.routes(gossip.exponential(0.5), round, [0, 1, 3]))
     for mass in masses.values():
         torch.testing.assert_close(mass.theta, mean, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "weights", [(1, 1), (1, 3), (0.5, 0.25), (1, 1, 1), (0.25,) * 20]
-)
+@pytest.mark.parametrize("weights", [(1, 1), (1, 3), (0.5, 0.25), (1, 1, 1), (0.25,) * 20])
 def test_means_are_rounded_once(weights: tuple[float, ...]) -> None:
     """The weighted mean of float32 parameters is the float64 mean, rounded to float32."""
     held = starts(len(weights), 1000, torch.float32)
@@ -274,10 +229,7 @@ def test_who_is_never_sent_to_keeps_its_parameters(kept: float) -> None:
 def test_decaying_weights_are_added_in_proportion() -> None:
     """Two clients whose weights have decayed below what float32 can hold still mix by their
     weights."""
-    masses = [
-        Mass(torch.full((2,), 1.0), 1e-60),
-        Mass(torch.full((2,), 5.0), 3e-60),
-    ]
+    masses = [Mass(torch.full((2,), 1.0), 1e-60), Mass(torch.full((2,), 5.0), 3e-60)]
     assert torch.equal(add(masses).theta, torch.full((2,), 4.0))
 
 
@@ -309,9 +261,7 @@ def test_no_weight_no_parameters() -> None:
         add([])
 
 
-@pytest.mark.parametrize(
-    "shares", [{0: 0.5}, {0: 0.7, 1: 0.4}, {0: 1.5, 1: -0.5}, {}]
-)
+@pytest.mark.parametrize("shares", [{0: 0.5}, {0: 0.7, 1: 0.4}, {0: 1.5, 1: -0.5}, {}])
 def test_shares_must_add_up(shares: dict[int, float]) -> None:
     """Splitting by shares that lose, make or owe mass is refused."""
     with pytest.raises(TopologyError, match="add up to 1"):

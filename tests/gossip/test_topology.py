@@ -52,20 +52,12 @@ def test_one_client_keeps_everything(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("n", "hops"),
-    [
-        (2, [1, 1]),
-        (3, [1, 2, 1]),
-        (5, [1, 2, 4, 1]),
-        (8, [1, 2, 4, 1]),
-        (9, [1, 2, 4, 8, 1]),
-    ],
+    [(2, [1, 1]), (3, [1, 2, 1]), (5, [1, 2, 4, 1]), (8, [1, 2, 4, 1]), (9, [1, 2, 4, 8, 1])],
 )
 def test_exponential_hops_are_the_papers(n: int, hops: list[int]) -> None:
     """Client j sends to j + 2^0, 2^1, ..., 2^floor(log2(n-1)) in turn and starts over."""
     for round, hop in enumerate(hops):
-        assert gossip.exponential()(round, n) == tuple(
-            {(j + hop) % n: 1.0} for j in range(n)
-        )
+        assert gossip.exponential()(round, n) == tuple({(j + hop) % n: 1.0} for j in range(n))
 
 
 def test_self_weight_is_kept() -> None:
@@ -96,18 +88,12 @@ def test_random_receivers_are_distinct_agreed_and_uniform() -> None:
 
 def test_random_degree_beyond_the_others_means_all_others() -> None:
     """When fewer others are present than the degree asks for, a client sends to all of them."""
-    assert gossip.random_out(5)(0, 3)[0] == pytest.approx(
-        {0: 1 / 3, 1: 1 / 3, 2: 1 / 3}
-    )
+    assert gossip.random_out(5)(0, 3)[0] == pytest.approx({0: 1 / 3, 1: 1 / 3, 2: 1 / 3})
 
 
 @pytest.mark.parametrize("weight", [-0.1, 1.0, 1.5, math.nan])
-@pytest.mark.parametrize(
-    "factory", [gossip.exponential, gossip.ring, gossip.complete]
-)
-def test_self_weight_outside_its_range_is_refused(
-    factory: object, weight: float
-) -> None:
+@pytest.mark.parametrize("factory", [gossip.exponential, gossip.ring, gossip.complete])
+def test_self_weight_outside_its_range_is_refused(factory: object, weight: float) -> None:
     """A self weight below 0, of 1 or more, or NaN is refused with its value."""
     with pytest.raises(TopologyError, match=f"self_weight={weight}"):
         factory(weight)  # type: ignore[operator]
@@ -155,9 +141,7 @@ def test_matrices_repeat_in_order() -> None:
     topology = gossip.from_matrices([first, second])
     for round, P in enumerate([first, second, first]):
         assert (dense(topology, round, 2) == np.array(P)).all()
-    assert (
-        dense(gossip.from_matrices(np.array(first)), 9, 2) == np.array(first)
-    ).all()
+    assert (dense(gossip.from_matrices(np.array(first)), 9, 2) == np.array(first)).all()
 
 
 @pytest.mark.parametrize(
@@ -181,9 +165,7 @@ def test_bad_matrices_are_refused(matrices: object, reason: str) -> None:
 
 def test_matrices_for_another_number_of_clients_are_refused() -> None:
     """A 3 x 3 schedule for 2 present clients is an error that names both."""
-    with pytest.raises(
-        TopologyError, match="for 3 clients, but 2 are present in round 4"
-    ):
+    with pytest.raises(TopologyError, match="for 3 clients, but 2 are present in round 4"):
         gossip.from_matrices(np.eye(3))(4, 2)
 
 
@@ -191,22 +173,15 @@ def test_make_finds_names_files_and_functions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topology can be a registered name, a .json or .npy file, or the user's own function."""
-    assert gossip.make("exponential", self_weight=0.5)(1, 4) == gossip.exponential(
-        0.5
-    )(1, 4)
-    assert gossip.make("random", degree=2, seed=5)(1, 6) == gossip.random_out(2, 5)(
-        1, 6
-    )
+    assert gossip.make("exponential", self_weight=0.5)(1, 4) == gossip.exponential(0.5)(1, 4)
+    assert gossip.make("random", degree=2, seed=5)(1, 6) == gossip.random_out(2, 5)(1, 6)
     P = np.array([[0.5, 1.0], [0.5, 0.0]])
     np.save(tmp_path / "p.npy", P)
     (tmp_path / "p.json").write_text(json.dumps([P.tolist()]))
     for name in ("p.npy", "p.json"):
         assert (dense(gossip.make(str(tmp_path / name)), 0, 2) == P).all()
     module = types.ModuleType("someones_graph")
-    module.star = lambda _round, n: [
-        {0: 1.0},
-        *({0: 0.5, j: 0.5} for j in range(1, n)),
-    ]  # type: ignore[attr-defined]
+    module.star = lambda _round, n: [{0: 1.0}, *({0: 0.5, j: 0.5} for j in range(1, n))]  # type: ignore[attr-defined]
     module.leaky = lambda _round, n: [{0: 0.5}] * n  # type: ignore[attr-defined]
     module.odd = lambda _round, _n: 3  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "someones_graph", module)
@@ -218,8 +193,7 @@ def test_make_finds_names_files_and_functions(
     with pytest.raises(TopologyError, match=r"Column 0 .* sums to 0\.5"):
         gossip.make("someones_graph:leaky")(0, 3)
     with pytest.raises(
-        TopologyError,
-        match="returned 3 for round 0 and 4 clients; expected 4 dicts",
+        TopologyError, match="returned 3 for round 0 and 4 clients; expected 4 dicts"
     ):
         gossip.make("someones_graph:odd")(0, 4)
 
@@ -227,22 +201,14 @@ def test_make_finds_names_files_and_functions(
 @pytest.mark.parametrize(
     ("name", "settings_", "reason"),
     [
-        (
-            "exponentail",
-            {},
-            "Unknown topology 'exponentail'. Known: exponential, ring",
-        ),
+        ("exponentail", {}, "Unknown topology 'exponentail'. Known: exponential, ring"),
         ("no_such_module:f", {}, "no module 'no_such_module'"),
         ("math:nothing", {}, "has no 'nothing'"),
         ("math:pi", {}, "expected a function"),
         (":f", {}, "Expected package.module"),
         ("absent.npy", {}, "Cannot read the topology file absent.npy"),
         ("ring", {"degree": 2}, "'ring' takes no degree. .* random"),
-        (
-            "cycle",
-            {"self_weight": 0.5},
-            "'cycle' takes no self_weight. .* exponential, ring",
-        ),
+        ("cycle", {"self_weight": 0.5}, "'cycle' takes no self_weight. .* exponential, ring"),
         ("random", {"degree": 0}, "degree >= 1"),
     ],
 )
@@ -256,21 +222,10 @@ def test_make_refuses_what_it_cannot_use(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"[[1, 0]",
-        b"[" * 5000,
-        b"\x93NUMPY\x01\x00",
-        b"\xff\xfe",
-        b"{}",
-        b"null",
-    ],
+    "content", [b"", b"[[1, 0]", b"[" * 5000, b"\x93NUMPY\x01\x00", b"\xff\xfe", b"{}", b"null"]
 )
 @pytest.mark.parametrize("suffix", ["json", "npy"])
-def test_corrupt_files_are_refused(
-    tmp_path: Path, content: bytes, suffix: str
-) -> None:
+def test_corrupt_files_are_refused(tmp_path: Path, content: bytes, suffix: str) -> None:
     """A file that holds no matrices is a TopologyError that names it, whatever its bytes."""
     path = tmp_path / f"p.{suffix}"
     path.write_bytes(content)
@@ -312,9 +267,7 @@ def test_routes_list_senders_sorted() -> None:
         ([1, 2], {1, 2}, "All clients"),
     ],
 )
-def test_impossible_rounds_are_refused(
-    present: list[int], leaving: set[int], reason: str
-) -> None:
+def test_impossible_rounds_are_refused(present: list[int], leaving: set[int], reason: str) -> None:
     """Nobody present, one client twice, an absent client leaving and everybody leaving are
     errors."""
     with pytest.raises(TopologyError, match=reason):
@@ -324,9 +277,7 @@ def test_impossible_rounds_are_refused(
 def test_a_client_left_with_nothing_is_refused() -> None:
     """A matrix under which a client keeps nothing and is sent nothing is refused with the client
     and the round."""
-    with pytest.raises(
-        TopologyError, match=r"In round 3 nobody sends to clients \[6\]"
-    ):
+    with pytest.raises(TopologyError, match=r"In round 3 nobody sends to clients \[6\]"):
         routing.routes(gossip.from_matrices([[1.0, 1.0], [0.0, 0.0]]), 3, [5, 6])
 
 
@@ -352,9 +303,9 @@ def test_a_leaving_client_whose_receiver_leaves_too_hands_on_to_the_next() -> No
     plan = routing.routes(gossip.ring(0.5), 0, [0, 1, 2, 3], leaving={2, 3})
     assert plan.shares(2) == {0: 1.0}
     assert plan.shares(3) == {0: 1.0}
-    assert routing.routes(
-        gossip.from_matrices(np.eye(3)), 0, [4, 5, 6], leaving={4}
-    ).shares(4) == {5: 1.0}
+    assert routing.routes(gossip.from_matrices(np.eye(3)), 0, [4, 5, 6], leaving={4}).shares(4) == {
+        5: 1.0
+    }
 
 
 @settings(max_examples=60)
@@ -363,21 +314,13 @@ def test_leaving_keeps_columns_whole(data: st.DataObject) -> None:
     """Whoever leaves, every column still sums to 1, no leaver is a receiver, and nobody who stays
     is left bare."""
     topology = EVERY[data.draw(st.sampled_from(sorted(EVERY)))]
-    present = data.draw(
-        st.lists(st.integers(0, 99), min_size=2, max_size=12, unique=True)
-    )
-    leaving = data.draw(
-        st.sets(st.sampled_from(present), max_size=len(present) - 1)
-    )
-    plan = routing.routes(
-        topology, data.draw(st.integers(0, 20)), present, leaving=leaving
-    )
+    present = data.draw(st.lists(st.integers(0, 99), min_size=2, max_size=12, unique=True))
+    leaving = data.draw(st.sets(st.sampled_from(present), max_size=len(present) - 1))
+    plan = routing.routes(topology, data.draw(st.integers(0, 20)), present, leaving=leaving)
     assert np.allclose(plan.matrix().sum(axis=0), 1.0, atol=1e-12)
     for client in present:
         assert leaving.isdisjoint(plan.shares(client))
-        assert (
-            client in leaving or plan.matrix()[plan.present.index(client)].sum() > 0
-        )
+        assert client in leaving or plan.matrix()[plan.present.index(client)].sum() > 0
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -395,21 +338,16 @@ def test_exponential_reaches_all_in_log2_rounds(weight: float) -> None:
     """With a self weight above 0 all have heard from all after ceil(log2 K) rounds and not before,
     K = 2 to 64."""
     for clients in range(2, 65):
-        assert spreading.rounds_to_all_heard(
-            gossip.exponential(weight), clients, 20
-        ) == math.ceil(math.log2(clients))
+        assert spreading.rounds_to_all_heard(gossip.exponential(weight), clients, 20) == math.ceil(
+            math.log2(clients)
+        )
 
 
 def test_the_permutation_never_reaches_all() -> None:
     """Passed on whole, a client's mass is with one client only, for ever: the figure's claim needs
     a self weight."""
     for clients in (2, 3, 8, 13, 64):
-        assert (
-            spreading.rounds_to_all_heard(
-                gossip.exponential(), clients, 4 * clients
-            )
-            is None
-        )
+        assert spreading.rounds_to_all_heard(gossip.exponential(), clients, 4 * clients) is None
         assert (spreading.reach(gossip.exponential(), clients, 10) == 1).all()
 
 
@@ -453,20 +391,16 @@ def test_consensus_error_measures_the_distance_from_the_mean() -> None:
     for round, error in enumerate(spreading.consensus_error(topology, n, 4)):
         P = dense(topology, round, n)
         x, w = P @ x, P @ w
-        assert np.sqrt(((x / w - mean) ** 2).mean()) / start == pytest.approx(
-            error, rel=0.02
-        )
+        assert np.sqrt(((x / w - mean) ** 2).mean()) / start == pytest.approx(error, rel=0.02)
 
 
 def test_consensus_error_of_the_exponential_graph() -> None:
     """For K = 8, self weight 1/2 gives the exact mean after three rounds; the permutation never
     comes nearer."""
-    assert spreading.consensus_error(gossip.exponential(0.5), 8, 3)[
-        -1
-    ] == pytest.approx(0, abs=1e-15)
-    assert spreading.consensus_error(
-        gossip.exponential(0.0), 8, 3
-    ) == pytest.approx([1, 1, 1])
+    assert spreading.consensus_error(gossip.exponential(0.5), 8, 3)[-1] == pytest.approx(
+        0, abs=1e-15
+    )
+    assert spreading.consensus_error(gossip.exponential(0.0), 8, 3) == pytest.approx([1, 1, 1])
     assert spreading.consensus_error(gossip.exponential(0.5), 1, 2) == [0, 0]
 
 
@@ -474,6 +408,4 @@ def test_thousands_of_clients_are_no_trouble() -> None:
     """For 4096 clients the exponential graph is built, routed and followed to the end within
     seconds."""
     assert spreading.rounds_to_all_heard(gossip.exponential(0.5), 4096, 20) == 12
-    assert (
-        len(routing.routes(gossip.exponential(0.5), 3, range(4096)).senders(7)) == 1
-    )
+    assert len(routing.routes(gossip.exponential(0.5), 3, range(4096)).senders(7)) == 1

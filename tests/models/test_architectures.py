@@ -6,7 +6,7 @@ from torch import nn
 
 from proxyfl.errors import ModelError
 from proxyfl.models import MODELS, build, parameter_count
-from proxyfl.models.resnet import resnet18
+from proxyfl.models.architectures import resnet18
 
 SMALL = [name for name in MODELS if name not in ("vgg", "resnet18")]
 
@@ -17,18 +17,8 @@ SMALL = [name for name in MODELS if name not in ("vgg", "resnet18")]
         # By hand, from the layers in the paper's appendix: weights and biases layer by layer.
         ("linear", (1, 8, 8), 10, 650),
         ("mlp", (1, 28, 28), 10, 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10),
-        (
-            "lenet5",
-            (1, 28, 28),
-            10,
-            156 + 2416 + 256 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10,
-        ),
-        (
-            "lenet5",
-            (3, 32, 32),
-            10,
-            456 + 2416 + 400 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10,
-        ),
+        ("lenet5", (1, 28, 28), 10, 156 + 2416 + 256 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10),
+        ("lenet5", (3, 32, 32), 10, 456 + 2416 + 400 * 120 + 120 + 120 * 84 + 84 + 84 * 10 + 10),
         ("cnn1", (1, 28, 28), 10, 60 + 880 + 16 * 5 * 5 * 64 + 64 + 64 * 10 + 10),
         ("cnn1", (3, 32, 32), 10, 168 + 880 + 16 * 6 * 6 * 64 + 64 + 64 * 10 + 10),
         ("cnn2", (3, 32, 32), 10, 3584 + 147584 + 128 * 6 * 6 * 10 + 10),
@@ -41,10 +31,7 @@ SMALL = [name for name in MODELS if name not in ("vgg", "resnet18")]
 )
 def test_parameter_counts(name, shape, classes, expected):
     """Each model has exactly the parameters that its published layers have."""
-    assert (
-        parameter_count(build(name, shape=shape, classes=classes, seed=0))
-        == expected
-    )
+    assert parameter_count(build(name, shape=shape, classes=classes, seed=0)) == expected
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 32, 32), (4, 9, 31)])
@@ -59,9 +46,7 @@ def test_small_models_fit_every_image(name, shape):
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 28, 28), (3, 80, 100)])
 def test_resnet_fits_every_image(shape):
     """ResNet-18 takes images below and above 64 pixels, by its two stems."""
-    assert build("resnet18", shape=shape, classes=2, seed=0)(
-        torch.rand(1, *shape)
-    ).shape == (1, 2)
+    assert build("resnet18", shape=shape, classes=2, seed=0)(torch.rand(1, *shape)).shape == (1, 2)
 
 
 def test_resnet_stem_follows_the_size():
@@ -85,8 +70,7 @@ def test_paper_sizes_are_unpadded():
             for side in (28, 32, 8)
         }
         convolutions = {
-            side: {p for p in found if isinstance(p, tuple)}
-            for side, found in paddings.items()
+            side: {p for p in found if isinstance(p, tuple)} for side, found in paddings.items()
         }
         assert convolutions[28] == convolutions[32] == {(0, 0)}
         assert convolutions[8] in ({(1, 1)}, {(2, 2)})
@@ -103,9 +87,7 @@ def test_paper_sizes_are_unpadded():
 )
 def test_too_small_images(name, shape, smallest):
     """An image that is too small is refused with the smallest size and the size found."""
-    with pytest.raises(
-        ModelError, match=f"at least {smallest} pixels, got {shape[1]}x{shape[2]}"
-    ):
+    with pytest.raises(ModelError, match=f"at least {smallest} pixels, got {shape[1]}x{shape[2]}"):
         build(name, shape=shape, classes=10, seed=0)
 
 
@@ -121,15 +103,11 @@ def test_tables_do_not_fit_image_models(name):
 def test_the_smallest_images_fit():
     """The sizes that the errors name as smallest do fit."""
     for name in ("lenet5", "cnn1", "cnn2"):
-        assert build(name, shape=(1, 4, 4), classes=2, seed=0)(
-            torch.zeros(1, 1, 4, 4)
-        ).shape == (
+        assert build(name, shape=(1, 4, 4), classes=2, seed=0)(torch.zeros(1, 1, 4, 4)).shape == (
             1,
             2,
         )
-    assert build("vgg", shape=(1, 32, 32), classes=2, seed=0)(
-        torch.zeros(1, 1, 32, 32)
-    ).shape == (
+    assert build("vgg", shape=(1, 32, 32), classes=2, seed=0)(torch.zeros(1, 1, 32, 32)).shape == (
         1,
         2,
     )
@@ -141,8 +119,7 @@ def test_every_model_can_be_a_proxy(name):
     shape = (3, 32, 32)
     model = build(name, shape=shape, classes=3, seed=1)
     assert not any(
-        isinstance(m, nn.modules.batchnorm._BatchNorm | nn.Dropout)
-        for m in model.modules()
+        isinstance(m, nn.modules.batchnorm._BatchNorm | nn.Dropout) for m in model.modules()
     )
     assert not any(getattr(m, "inplace", False) for m in model.modules())
     x = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
@@ -181,10 +158,7 @@ def test_pooling_before_relu_is_the_papers_function(name: str) -> None:
         logits = model(x)
         logits.square().sum().backward()
         found.append(
-            [
-                logits.detach(),
-                *(p.grad.clone() for p in ours.parameters() if p.grad is not None),
-            ]
+            [logits.detach(), *(p.grad.clone() for p in ours.parameters() if p.grad is not None)]
         )
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
@@ -192,16 +166,11 @@ def test_pooling_before_relu_is_the_papers_function(name: str) -> None:
 def test_random_waves_are_public_and_fixed():
     """Whatever the seed, the waves are the same: only the last layer is drawn, learns and
     travels."""
-    one, other = (
-        build("fourier", shape=(23,), classes=2, seed=seed) for seed in (0, 1)
-    )
+    one, other = (build("fourier", shape=(23,), classes=2, seed=seed) for seed in (0, 1))
     assert torch.equal(one.frequencies, other.frequencies)
     assert torch.equal(one.phases, other.phases)
     assert not torch.equal(one.last.weight, other.last.weight)
-    assert {name for name, _ in one.named_parameters()} == {
-        "last.weight",
-        "last.bias",
-    }
+    assert {name for name, _ in one.named_parameters()} == {"last.weight", "last.bias"}
 
 
 def test_random_waves_have_one_length_on_average():

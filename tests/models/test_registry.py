@@ -58,9 +58,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_needs.py").write_text("import a_module_nobody_has\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        sys,
-        "path",
-        [entry for entry in sys.path if entry not in ("", str(tmp_path))],
+        sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))]
     )
     yield tmp_path
     for name in ("own_models", "own_broken", "own_needs"):
@@ -78,12 +76,9 @@ def test_weights_depend_on_the_seed_alone(seed, state):
     torch.manual_seed(state)
     first = weights(build("linear", shape=(5,), classes=3, seed=seed))
     torch.rand(state % 7)
-    assert torch.equal(
-        first, weights(build("linear", shape=(5,), classes=3, seed=seed))
-    )
+    assert torch.equal(first, weights(build("linear", shape=(5,), classes=3, seed=seed)))
     assert not torch.equal(
-        first,
-        weights(build("linear", shape=(5,), classes=3, seed=(seed + 1) % 2**63)),
+        first, weights(build("linear", shape=(5,), classes=3, seed=(seed + 1) % 2**63))
     )
 
 
@@ -92,11 +87,7 @@ def test_global_state_stays(own):
     torch.manual_seed(3)
     np.random.seed(3)  # the legacy generator is the global state this test is about
     random.seed(3)
-    before = (
-        torch.get_rng_state(),
-        np.random.get_state()[1].copy(),
-        random.getstate(),
-    )
+    before = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
     for name in (*MODELS, "own_models:good"):
         build(name, shape=(1, 32, 32), classes=2, seed=0)
     assert torch.equal(before[0], torch.get_rng_state())
@@ -108,8 +99,7 @@ def test_own_model_in_the_current_directory(own):
     """A file beside the user is importable, lazy layers are ready, and the seed governs their
     weights too."""
     one, same, other = (
-        build("own_models:good", shape=(2, 2), classes=3, seed=seed)
-        for seed in (1, 1, 2)
+        build("own_models:good", shape=(2, 2), classes=3, seed=seed) for seed in (1, 1, 2)
     )
     assert parameter_count(one) == 4 * 3 + 3
     assert torch.equal(weights(one), weights(same))
@@ -118,9 +108,7 @@ def test_own_model_in_the_current_directory(own):
 
 def test_nested_names(own):
     """A factory may be an attribute of an attribute."""
-    assert isinstance(
-        build("own_models:Space.inner", shape=(4,), classes=2, seed=0), nn.Module
-    )
+    assert isinstance(build("own_models:Space.inner", shape=(4,), classes=2, seed=0), nn.Module)
 
 
 def test_the_trial_leaves_running_statistics(own):
@@ -135,15 +123,9 @@ def test_the_trial_leaves_running_statistics(own):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (
-            "resnet",
-            "Unknown model 'resnet'. Known: linear, mlp, .* package.module:factory",
-        ),
+        ("resnet", "Unknown model 'resnet'. Known: linear, mlp, .* package.module:factory"),
         ("no_such_module:f", "no module 'no_such_module'"),
-        (
-            "own_models.deeper:f",
-            "no module 'own_models.deeper'|importing own_models.deeper raised",
-        ),
+        ("own_models.deeper:f", "no module 'own_models.deeper'|importing own_models.deeper raised"),
         ("own_models:missing", "own_models has no 'missing'. It has: .*good"),
         ("own_models:CONSTANT", "expected a function or a class, found int"),
         ("own_models:", "Expected package.module:factory, got 'own_models:'"),
@@ -152,18 +134,12 @@ def test_the_trial_leaves_running_statistics(own):
             "own_needs:f",
             "importing own_needs raised ModuleNotFoundError: No module named 'a_module_nobody_has'",
         ),
-        (
-            "own_models:broken",
-            r"shape \(4,\) and 2 classes: it raised KeyError: 'depth'",
-        ),
+        ("own_models:broken", r"shape \(4,\) and 2 classes: it raised KeyError: 'depth'"),
         (
             "own_models:nothing",
             "Expected a torch.nn.Module from 'own_models:nothing', got NoneType",
         ),
-        (
-            "own_models:wrong_output",
-            r"to \(2, 3\), expected logits of shape \(2, 2\)",
-        ),
+        ("own_models:wrong_output", r"to \(2, 3\), expected logits of shape \(2, 2\)"),
         ("own_models:no_tensor", r"to tuple, expected logits of shape \(2, 2\)"),
         ("own_models:wrong_input", r"does not accept a batch of shape \(2, 4\)"),
     ],
@@ -174,9 +150,7 @@ def test_what_bad_specs_get(own, spec, message):
         build(spec, shape=(4,), classes=2, seed=0)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"classes": 0}, {"shape": (0, 3)}, {"seed": -1}]
-)
+@pytest.mark.parametrize("arguments", [{"classes": 0}, {"shape": (0, 3)}, {"seed": -1}])
 def test_senseless_sizes(arguments):
     """Sizes below one and negative seeds are refused before anything is made."""
     with pytest.raises(ModelError, match="Expected a whole number"):

@@ -63,15 +63,14 @@ class Site:
             with store.transaction() as run:
                 run.execute("update site set mass = ?", (str(value).encode(),))
 
-    def open(self) -> Exchange:
-        """Start the program; it lives until the next crash."""
+    def open(self, *, starts: bool = True) -> Exchange:
+        """Start the program; it lives until the next crash. Without ``starts`` it goes on."""
         if isinstance(self.store, FailingStore):
             self.store.countdown = None
-        books = Books(
-            self.store, federation="f", me=self.name, version=1, rounds=ROUNDS
-        )
+        books = Books(self.store, federation="f", me=self.name, version=1, rounds=ROUNDS)
         self.exchange = Exchange(books, refuse_marked)
-        self.exchange.books.start()
+        if starts:
+            self.exchange.books.start()
         return self.exchange
 
     @property
@@ -80,10 +79,11 @@ class Site:
         return Fraction(bytes(self.exchange.books.mass()).decode())
 
 
-def refuse_marked(share: Share, frame: bytes | memoryview) -> None:
+def refuse_marked(share: Share, frame: bytes | memoryview) -> str:
     """Stand in for a receiver's checks: refuse a frame that says so."""
     if bytes(frame[:1]) == b"!":
         raise TransportError("marked as bad")
+    return ""
 
 
 def number(frame: bytes | memoryview) -> Fraction:
@@ -94,9 +94,7 @@ def number(frame: bytes | memoryview) -> Fraction:
 class Network:
     """Sites and the messages between them, driven by one random generator."""
 
-    def __init__(
-        self, seed: int, sites: int, *, store: type[Store] = FailingStore
-    ) -> None:
+    def __init__(self, seed: int, sites: int, *, store: type[Store] = FailingStore) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.names = [f"s{i}" for i in range(sites)]
@@ -152,9 +150,7 @@ class Network:
                     self._conclude(site)
                 else:
                     self._absorb(site)
-            if not any(
-                self.sites[name].exchange.books.owed_to() for name in self.names
-            ):
+            if not any(self.sites[name].exchange.books.owed_to() for name in self.names):
                 return
 
     def deliver(self) -> None:
@@ -218,11 +214,7 @@ class Network:
     def leave(self) -> None:
         """A site hands its mass on and goes."""
         site = self.sites[self.random.choice(self.names)]
-        staying = [
-            s
-            for s in self.sites.values()
-            if s.exchange.books.position().state == "active"
-        ]
+        staying = [s for s in self.sites.values() if s.exchange.books.position().state == "active"]
         here = site.exchange.books.position()
         if here.state != "active" or here.phase != "ready" or len(staying) < 3:
             return
@@ -250,9 +242,7 @@ class Network:
             total += read(run.execute("select weight, mass from site").fetchone())
             for row in run.execute("select weight, frame from inbox").fetchall():
                 total += read(row)
-            for row in run.execute(
-                "select weight, frame, receiver, round from outbox"
-            ).fetchall():
+            for row in run.execute("select weight, frame, receiver, round from outbox").fetchall():
                 if not self._stored(site.name, row[2], row[3]):
                     total += read(row)
         return total
@@ -291,9 +281,7 @@ class Network:
             self._arrive(receiver, header, body)
 
     def _hello(self, name: str, peer: str) -> None:
-        self.flying.append(
-            (peer, self.sites[name].exchange.hello(peer, time=0), b"")
-        )
+        self.flying.append((peer, self.sites[name].exchange.hello(peer, time=0), b""))
 
     def _send_shares(self, name: str, peer: str) -> None:
         exchange = self.sites[name].exchange
@@ -320,9 +308,7 @@ class Network:
         if last != site.name:
             frames[last] = self._frame(rest)
             rest = Fraction(0)
-        exchange.books.release(
-            kept=str(rest).encode(), frames=frames, weights=weights
-        )
+        exchange.books.release(kept=str(rest).encode(), frames=frames, weights=weights)
 
     def _frame(self, value: Fraction) -> bytes:
         bad = "!" if self.random.random() < 0.05 else ""
@@ -333,9 +319,7 @@ class Network:
         round = site.exchange.books.position().round
         me = self.names.index(site.name)
         gone = frozenset({me}) if leaving else frozenset()
-        plan = routes(
-            self.topology, round, range(len(self.names)), leaving=gone
-        ).shares(me)
+        plan = routes(self.topology, round, range(len(self.names)), leaving=gone).shares(me)
         shares: dict[str, float] = {}
         for position, share in plan.items():
             name = self.names[position]
@@ -353,9 +337,7 @@ class Network:
         if parts:
             total = site.value + _sum_of(parts)
             here = site.exchange.books.position().round
-            site.exchange.books.conclude(
-                parts, str(total).encode(), next_round=here
-            )
+            site.exchange.books.conclude(parts, str(total).encode(), next_round=here)
 
     def _conclude(self, site: Site) -> None:
         parts = site.exchange.books.parts()

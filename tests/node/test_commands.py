@@ -60,25 +60,17 @@ def test_from_init_to_an_accepted_manifest(
     cards = []
     for at, name in enumerate(("north", "south", "east")):
         place = str(tmp_path / name)
-        said = printed(
-            capsys, "node", "init", place, "--address", f"127.0.0.1:{7100 + at}"
-        )
+        said = printed(capsys, "node", "init", place, "--address", f"127.0.0.1:{7100 + at}")
         assert "by telephone" in said
         card = tmp_path / f"{name}.card.toml"
         card.write_text(printed(capsys, "node", "card", place))
         assert tomllib.loads(card.read_text())["name"] == name
         cards.append(str(card))
     folder = str(tmp_path / "heart")
-    new = (
-        "federation",
-        "new",
-        folder,
-        *cards[:2],
-        "--shape",
-        "13",
-        "--classes",
-        "well,sick",
-    )
+    new = ("federation", "new", folder, *cards[:2], "--shape", "13", "--classes", "well,sick")
+    assert main([*new, "--until", "2030-01-01"]) == 2
+    assert "State how many rounds" in capsys.readouterr().err
+    new = (*new, "--rounds", "60")
     assert "2 members" in printed(capsys, *new)
     assert "accepts version 1" in printed(
         capsys, "node", "accept", str(tmp_path / "north"), f"{folder}/manifest.toml"
@@ -92,9 +84,7 @@ def test_from_init_to_an_accepted_manifest(
     assert "exists already" in capsys.readouterr().err
 
 
-def test_renewal_and_signing_requests(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_renewal_and_signing_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`node certificate` renews, or prints a request for the institution's own authority."""
     place = str(tmp_path / "north")
     printed(capsys, "node", "init", place)
@@ -123,28 +113,19 @@ def test_preflight_says_ok_or_what_to_do(
 @pytest.mark.parametrize(
     ("harm", "check", "said"),
     [
-        (
-            lambda place: (place / "key.pem").chmod(0o644),
-            "private keys",
-            "chmod 600",
-        ),
+        (lambda place: (place / "key.pem").chmod(0o644), "private keys", "chmod 600"),
         (lambda place: place.chmod(0o770), "private keys", "chmod 700"),
         (lambda place: (place / "data.npz").unlink(), "data", "no such"),
         (
             lambda place: change(
-                place,
-                lambda site: sites.Site(
-                    site.name, privacy=sites.Privacy(budget=0.001)
-                ),
+                place, lambda site: sites.Site(site.name, privacy=sites.Privacy(budget=0.001))
             ),
             "budget",
-            "does not cover one round",
+            "covers 0 of 3 rounds (end-to-end, per record): not one. What would fit",
         ),
     ],
 )
-def test_preflight_finds_what_is_wrong(
-    tmp_path: Path, harm: object, check: str, said: str
-) -> None:
+def test_preflight_finds_what_is_wrong(tmp_path: Path, harm: object, check: str, said: str) -> None:
     """Loose permissions, missing data, a budget too small: each is named."""
     layout = trial.lay_out(tmp_path, sites=2, rounds=3, template=quick())
     assert callable(harm)
@@ -155,9 +136,7 @@ def test_preflight_finds_what_is_wrong(
     assert said in lines[check].text
 
 
-@pytest.mark.parametrize(
-    "answer", [b"", b"[]", b'{"version": 1}', b"[" * 9999, b"\xff", b"null"]
-)
+@pytest.mark.parametrize("answer", [b"", b"[]", b'{"version": 1}', b"[" * 9999, b"\xff", b"null"])
 def test_preflight_says_that_a_peer_answers_nonsense(answer: bytes) -> None:
     """Whatever a peer answers becomes a line of the list, never an error of the program."""
     with pytest.raises(TransportError, match="not as a site does"):
@@ -171,17 +150,12 @@ def test_preflight_sees_another_key_in_between(tmp_path: Path) -> None:
     swapped = manifests.Manifest(
         "trial",
         input=layout.manifest.input,
-        members=(
-            members[0],
-            manifests.Card(**{**vars(members[1]), "address": members[2].address}),
-        ),
+        members=(members[0], manifests.Card(**{**vars(members[1]), "address": members[2].address})),
     )
     identity = preflight.Identity(layout.sites[0], "north")
     with (
         answering(layout.sites[2]),
-        pytest.raises(
-            TransportError, match="shows another key than the manifest's"
-        ),
+        pytest.raises(TransportError, match="shows another key than the manifest's"),
     ):
         preflight._check_key(swapped.members[1], identity)
 
@@ -190,9 +164,7 @@ def test_status_page_json_and_prometheus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A running site answers on loopback with a page, a document, and numbers; to no other name."""
-    layout = trial.lay_out(
-        tmp_path, sites=2, rounds=6, template=quick(patience=20.0)
-    )
+    layout = trial.lay_out(tmp_path, sites=2, rounds=6, template=quick(patience=20.0))
     with running(layout, hold=3) as made:
         node = made.nodes["north"]
         with StatusServer(
@@ -206,20 +178,14 @@ def test_status_page_json_and_prometheus(
             numbers = _fetched(server.url + "metrics")
             assert "proxyfl_epsilon " in numbers
             assert 'proxyfl_peer_seconds_since_contact{peer="south"}' in numbers
-            found = json.loads(
-                printed(capsys, "node", "status", str(layout.sites[0]), "--json")
-            )
+            found = json.loads(printed(capsys, "node", "status", str(layout.sites[0]), "--json"))
             assert found["running"]
-            asked = urllib.request.Request(
-                server.url, headers={"Host": "evil.example"}
-            )
+            asked = urllib.request.Request(server.url, headers={"Host": "evil.example"})
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(asked, timeout=PATIENCE)
         made.go.set()
         made.join()
-    found = json.loads(
-        printed(capsys, "node", "status", str(layout.sites[0]), "--json")
-    )
+    found = json.loads(printed(capsys, "node", "status", str(layout.sites[0]), "--json"))
     assert not found["running"]
     assert found["round"] == 6
     assert "south" in printed(capsys, "node", "status", str(layout.sites[0]))

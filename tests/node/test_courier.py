@@ -21,6 +21,8 @@ from proxyfl.node.exchange.service import Service
 from proxyfl.node.members.card import Card
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Input, Manifest
+from proxyfl.node.observe.reasons import Reasons
+from proxyfl.node.reachability import Reachability
 from proxyfl.transport import wire
 from tests.waiting import PATIENCE, wait_until
 
@@ -86,9 +88,7 @@ def test_silent_peers_do_not_hold_up_the_others(
         courier.stop()
 
 
-def test_a_hello_that_is_asked_for_during_a_visit_still_goes_out(
-    tmp_path: Path,
-) -> None:
+def test_a_hello_that_is_asked_for_during_a_visit_still_goes_out(tmp_path: Path) -> None:
     """The site ends while a hello is under way: the peer is told, though no heartbeat is due."""
     here, there = made(tmp_path, 2)
     go, begun = threading.Event(), threading.Event()
@@ -195,16 +195,22 @@ class Leaver:
 
     def __init__(self, site: Corner, courier: Courier, *, silence: float) -> None:
         self.speaks = silence < PATIENCE
+        reasons = Reasons(site.books.store)
+        reach = Reachability(site.service, courier, reasons, site.folder, patience=PATIENCE)
+        reach.is_there = (  # type: ignore[method-assign]  # the test decides
+            lambda name: self.speaks or courier.reachable(name)
+        )
         participant: Any = SimpleNamespace(
             books=site.books,
             courier=courier,
             exchange=site.exchange,
+            reach=reach,
             patience=PATIENCE,
-            is_there=lambda name: self.speaks or courier.reachable(name),
             is_away=lambda name: False,
+            check=lambda: None,
         )
         site.exchange.has_ended = True
-        self.ending = ending.Ending(participant, site.service, threading.Event())
+        self.ending = ending.Ending(participant, site.service)
         self.thread = threading.Thread(target=self.ending.farewell)
         self.thread.start()
 

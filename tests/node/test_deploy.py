@@ -12,40 +12,53 @@ from pathlib import Path
 import pytest
 
 from proxyfl.cli.main import parser
+from proxyfl.cli.signals import LAST_SECONDS
 from tests.waiting import PATIENCE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "proxyfl-node.service"
+HEALTH = DEPLOY / "proxyfl-health.service"
+TIMER = DEPLOY / "proxyfl-health.timer"
 DOCKERFILE = DEPLOY / "Dockerfile"
 
 
-def test_the_units_command_is_one_of_ours() -> None:
-    """What systemd would start parses, stops politely, and may write to its folder alone."""
-    text = UNIT.read_text()
+@pytest.mark.parametrize("unit", [UNIT, HEALTH], ids=lambda unit: unit.name)
+def test_the_units_command_is_one_of_ours(unit: Path) -> None:
+    """What systemd would start parses, and may write to its folder alone."""
+    text = unit.read_text()
     command = re.search(r"^ExecStart=/usr/bin/env (.*)$", text, re.MULTILINE)
     assert command
     words = shlex.split(command[1])
     assert words[0] == "proxyfl"
     parser(only="node").parse_args(words[1:])
-    assert "KillSignal=SIGTERM" in text
     assert "ProtectSystem=strict" in text
 
 
-@pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="no systemd-analyze here"
-)
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """`systemd-analyze verify` finds nothing wrong with it."""
-    unit = tmp_path / UNIT.name
-    # The example's user exists on the machine that it is meant for.
-    unit.write_text(UNIT.read_text().replace("=proxyfl\n", "=root\n"))
+def test_the_site_is_stopped_politely() -> None:
+    """It gets SIGTERM, and more time than it ever takes to end."""
+    text = UNIT.read_text()
+    assert "KillSignal=SIGTERM" in text
+    seconds = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    assert seconds
+    assert int(seconds[1]) >= 1.5 * LAST_SECONDS
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """`systemd-analyze verify` finds nothing wrong with them."""
+    units = []
+    for original in (UNIT, HEALTH, TIMER):
+        unit = tmp_path / original.name
+        # The example's user exists on the machine that it is meant for.
+        unit.write_text(original.read_text().replace("=proxyfl\n", "=root\n"))
+        units.append(str(unit))
     checked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        ["systemd-analyze", "verify", "--man=no", *units],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
     )
-    complaints = [line for line in checked.stderr.splitlines() if UNIT.name in line]
+    complaints = [line for line in checked.stderr.splitlines() if "proxyfl-" in line]
     assert complaints == []
 
 
@@ -58,6 +71,11 @@ def test_the_dockerfile_runs_a_command_of_ours() -> None:
     assert command
     words = [*json.loads(entry[1]), *json.loads(command[1])]
     assert words[0] == "proxyfl"
+    parser(only="node").parse_args(words[1:])
+    health = re.search(r"^HEALTHCHECK .*\\\n  CMD (\[.*\])$", text, re.MULTILINE)
+    assert health
+    words = json.loads(health[1])
+    assert words[:3] == ["proxyfl", "node", "health"]
     parser(only="node").parse_args(words[1:])
     assert text.index("USER proxyfl") < text.index("ENTRYPOINT")
     for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
@@ -86,20 +104,9 @@ def test_what_the_dockerfile_copies_is_enough(tmp_path: Path) -> None:
     assert install
     bare = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path)}
     kept = {name: value for name, value in os.environ.items() if "PIP" in name}
-    subprocess.run(
-        shlex.split(install[1]), check=True, cwd=place, env={**bare, **kept}
-    )
+    subprocess.run(shlex.split(install[1]), check=True, cwd=place, env={**bare, **kept})
     made = subprocess.run(
-        [
-            "proxyfl",
-            "node",
-            "init",
-            "site",
-            "--name",
-            "north",
-            "--address",
-            "n:7443",
-        ],
+        ["proxyfl", "node", "init", "site", "--name", "north", "--address", "n:7443"],
         cwd=tmp_path,
         env=bare,
         capture_output=True,

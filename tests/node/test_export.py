@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -29,9 +30,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return layout
 
 
-def own_predictions(
-    layout: Layout,
-) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+def own_predictions(layout: Layout) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     """The site's own private model, all of its test inputs, and what it says of them."""
     settings, folder = sites.read(layout.sites[0])
     with Node(settings, folder, seed=SEED) as node:
@@ -65,9 +64,7 @@ def test_the_weights_are_the_models(finished: Layout) -> None:
     model, inputs, expected = own_predictions(finished)
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
-    model.load_state_dict(
-        load_file(finished.folder / "out" / "private.safetensors")
-    )
+    model.load_state_dict(load_file(finished.folder / "out" / "private.safetensors"))
     with torch.no_grad():
         assert torch.equal(model(inputs), expected)
 
@@ -102,3 +99,22 @@ def test_what_is_exported_says_what_it_is(finished: Layout) -> None:
     site = str(finished.sites[0])
     assert main(["node", "export", site, str(finished.folder / "out")]) == 2
     assert (finished.sites[0] / assembly.LEDGER_FILE).exists()
+
+
+def test_predict_takes_a_site_and_an_export(
+    finished: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both give the site's own classes for new examples, without naming the site."""
+    _, inputs, expected = own_predictions(finished)
+    np.save(finished.folder / "new.npy", inputs.numpy())
+    classes = [str(place) for place in expected.argmax(1).tolist()]
+    for source in (finished.sites[0], finished.folder / "out"):
+        capsys.readouterr()
+        line = ["predict", str(source), str(finished.folder / "new.npy"), "--json"]
+        assert main(line) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert [row["class"] for row in document["predictions"]] == classes
+        assert document["model"]["client"] == "north"
+    line = ["predict", str(finished.folder / "out"), str(finished.folder / "new.npy")]
+    assert main([*line, "--model", "proxy"]) == 2
+    assert "holds one model, the site's private one" in capsys.readouterr().err

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import TransportError
-from proxyfl.node import prediction
+from proxyfl.node.exchange import auditlog
 from proxyfl.node.exchange.service import RELAY
-from proxyfl.node.observe import auditlog
 from proxyfl.node.trial import Layout
 from proxyfl.transport.files import Folder
 from tests.waiting import PATIENCE
 
-from .federations import SEED, change, quick, running, total_weight, trial
+from .federations import change, predicted, quick, running, total_weight, trial
 from .test_node import final_proxy
 
 
@@ -38,18 +37,15 @@ def without_addresses(layout: Layout, names: set[str]) -> Layout:
 
 def assert_equal_to_the_engine(layout: Layout) -> None:
     """Whichever way the shares went, the proxies are the in-process engine's."""
-    expected = prediction.predict(layout.folder, seed=SEED)
+    expected = predicted(layout.folder)
     for place, outcome in zip(layout.sites, expected, strict=True):
-        assert outcome.proxy is not None
         assert bool((final_proxy(place) == outcome.proxy).all()), place.name
 
 
 def test_two_sites_that_only_dial_out_meet_through_a_relay(tmp_path: Path) -> None:
     """Of three sites only one can be called: the others hold a stream to it, and it passes their
     sealed shares on. The proxies are equal, bit for bit, to those of open sites."""
-    layout = trial.lay_out(
-        tmp_path, sites=3, rounds=4, template=quick(patience=PATIENCE)
-    )
+    layout = trial.lay_out(tmp_path, sites=3, rounds=4, template=quick(patience=PATIENCE))
     layout = without_addresses(layout, {"south", "east"})
     with running(layout) as made:
         relay = made.nodes["north"].service
@@ -66,27 +62,20 @@ def test_two_sites_that_only_dial_out_meet_through_a_relay(tmp_path: Path) -> No
     assert relay.traffic["messages_relayed"] > 0
     sealed = [message for message in passed if message.startswith(RELAY)]
     assert sealed
-    assert not any(
-        b"safetensors" in message or b"PFLNODE" in message for message in sealed
-    )
+    assert not any(b"safetensors" in message or b"PFLNODE" in message for message in sealed)
     assert total_weight(layout) == 3
     assert_equal_to_the_engine(layout)
 
 
 def test_sites_without_a_network_exchange_files(tmp_path: Path) -> None:
     """Signed and sealed files in a folder carry the same federation to the same proxies."""
-    layout = trial.lay_out(
-        tmp_path, sites=3, rounds=3, template=quick(patience=PATIENCE)
-    )
+    layout = trial.lay_out(tmp_path, sites=3, rounds=3, template=quick(patience=PATIENCE))
     shared = tmp_path / "shared"
     for place in layout.sites:
         change(
             place,
             lambda site: dataclasses.replace(
-                site,
-                network=dataclasses.replace(
-                    site.network, folder=str(shared), listen=""
-                ),
+                site, network=dataclasses.replace(site.network, folder=str(shared), listen="")
             ),
         )
     with running(layout) as made:
@@ -98,18 +87,13 @@ def test_sites_without_a_network_exchange_files(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_sealed_to_the_site_is_refused(tmp_path: Path) -> None:
     """Rubbish in the folder, and a message for somebody else, change nothing and are logged."""
-    layout = trial.lay_out(
-        tmp_path, sites=2, rounds=1, template=quick(patience=20.0)
-    )
+    layout = trial.lay_out(tmp_path, sites=2, rounds=1, template=quick(patience=20.0))
     shared = tmp_path / "shared"
     for place in layout.sites:
         change(
             place,
             lambda site: dataclasses.replace(
-                site,
-                network=dataclasses.replace(
-                    site.network, folder=str(shared), listen=""
-                ),
+                site, network=dataclasses.replace(site.network, folder=str(shared), listen="")
             ),
         )
     folder = Folder(shared, largest=1 << 20)

@@ -9,13 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from proxyfl.node.members.card import (
-    IdentityError,
-    check_name,
-    fingerprint_of,
-    spoken,
-    tls_name,
-)
+from proxyfl.node.members.card import IdentityError, check_name, fingerprint_of, spoken, tls_name
 from proxyfl.node.members.identity import KEY_FILE, TLS_FILE, Identity
 
 
@@ -49,17 +43,12 @@ def test_a_key_is_never_replaced(identity: Identity) -> None:
         Identity.create(identity.folder, "north")
 
 
-def test_the_card_verifies_only_its_own_site(
-    identity: Identity, tmp_path: Path
-) -> None:
+def test_the_card_verifies_only_its_own_site(identity: Identity, tmp_path: Path) -> None:
     """A signature counts for the signer's card and the signed content alone."""
     other = Identity.create(tmp_path / "other", "south")
     signature = identity.sign(b"content")
     identity.card("").verify(signature, b"content")
-    for card, content in (
-        (other.card(""), b"content"),
-        (identity.card(""), b"contenT"),
-    ):
+    for card, content in ((other.card(""), b"content"), (identity.card(""), b"contenT")):
         with pytest.raises(IdentityError, match="not that of"):
             card.verify(signature, content)
     with pytest.raises(IdentityError, match="64 bytes"):
@@ -135,15 +124,11 @@ def certified(identity: Identity, *, names: bool = True) -> tuple[bytes, bytes]:
         not_valid_before=now - datetime.timedelta(days=1),
         not_valid_after=now + datetime.timedelta(days=30),
     )
-    wanted = request.extensions.get_extension_for_class(
-        x509.SubjectAlternativeName
-    ).value
+    wanted = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     other = x509.SubjectAlternativeName([x509.DNSName("other.example")])
     builder = builder.add_extension(wanted if names else other, critical=False)
     pem = serialization.Encoding.PEM
-    return builder.sign(key, hashes.SHA256()).public_bytes(pem), ca.public_bytes(
-        pem
-    )
+    return builder.sign(key, hashes.SHA256()).public_bytes(pem), ca.public_bytes(pem)
 
 
 def test_an_institutions_own_authority_works(identity: Identity) -> None:

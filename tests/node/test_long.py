@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from proxyfl.node import assembly, prediction, trial
+from proxyfl.node import assembly, trial
 from proxyfl.node.members.site import Learning, Network, Site
 from proxyfl.node.observe import status
 from proxyfl.node.trial import Layout
 from proxyfl.privacy.ledger import Ledger
 
-from .federations import SEED, change, forked, total_weight
+from .federations import SEED, change, forked, predicted, total_weight
 from .test_node import final_proxy
 
 SITES = 8
@@ -48,18 +48,7 @@ def namespaces() -> Iterator[list[str]]:
         ip("link", "set", BRIDGE, "up")
         for at, name in enumerate(names):
             ip("netns", "add", name)
-            ip(
-                "link",
-                "add",
-                f"{name}v",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                name,
-            )
+            ip("link", "add", f"{name}v", "type", "veth", "peer", "name", "eth0", "netns", name)
             ip("link", "set", f"{name}v", "master", BRIDGE, "up")
             ip("-n", name, "addr", "add", f"{address(at)}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
@@ -82,9 +71,7 @@ class Sites:
     def start(self, at: int) -> None:
         """Run a site."""
         place = self.layout.sites[at]
-        words = trial.command(
-            place, "--simulated-seed", str(SEED), "--no-status-page"
-        )
+        words = trial.command(place, "--simulated-seed", str(SEED), "--no-status-page")
         with (place / "node.log").open("ab") as log:
             self.processes[at] = subprocess.Popen(
                 ["ip", "netns", "exec", self.namespaces[at], *words],
@@ -106,48 +93,18 @@ class Sites:
         """Wait until a site has done ``round`` or has ended."""
         deadline = time.monotonic() + seconds
         while self.rounds(at) < round and self.processes[at].poll() is None:
-            assert time.monotonic() < deadline, (
-                f"site {at} does not reach round {round}"
-            )
+            assert time.monotonic() < deadline, f"site {at} does not reach round {round}"
             time.sleep(0.05)
 
     def cut(self, a: int, b: int) -> None:
         """No packet passes between two sites."""
-        ip(
-            "-n",
-            self.namespaces[a],
-            "route",
-            "add",
-            "blackhole",
-            f"{address(b)}/32",
-        )
-        ip(
-            "-n",
-            self.namespaces[b],
-            "route",
-            "add",
-            "blackhole",
-            f"{address(a)}/32",
-        )
+        ip("-n", self.namespaces[a], "route", "add", "blackhole", f"{address(b)}/32")
+        ip("-n", self.namespaces[b], "route", "add", "blackhole", f"{address(a)}/32")
 
     def mend(self, a: int, b: int) -> None:
         """Packets pass again."""
-        ip(
-            "-n",
-            self.namespaces[a],
-            "route",
-            "del",
-            "blackhole",
-            f"{address(b)}/32",
-        )
-        ip(
-            "-n",
-            self.namespaces[b],
-            "route",
-            "del",
-            "blackhole",
-            f"{address(a)}/32",
-        )
+        ip("-n", self.namespaces[a], "route", "del", "blackhole", f"{address(b)}/32")
+        ip("-n", self.namespaces[b], "route", "del", "blackhole", f"{address(a)}/32")
 
     def end(self) -> None:
         """Leave nobody behind."""
@@ -158,13 +115,7 @@ class Sites:
 
 
 def laid_out(
-    folder: Path,
-    *,
-    sites: int,
-    rounds: int,
-    patience: float,
-    steps: int = 6,
-    **more: object,
+    folder: Path, *, sites: int, rounds: int, patience: float, steps: int = 6, **more: object
 ) -> Layout:
     """A federation whose sites listen in their namespaces."""
     template = Site(
@@ -186,9 +137,7 @@ def laid_out(
 @ROOT_ONLY
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_four_sites_in_namespaces_equal_the_engine(
-    tmp_path: Path, namespaces: list[str]
-) -> None:
+def test_four_sites_in_namespaces_equal_the_engine(tmp_path: Path, namespaces: list[str]) -> None:
     """Separate processes in separate networks: the proxies equal the in-process engine's."""
     layout = laid_out(tmp_path, sites=4, rounds=4, patience=300.0)
     sites = Sites(layout, namespaces)
@@ -198,9 +147,8 @@ def test_four_sites_in_namespaces_equal_the_engine(
         assert [sites.processes[at].wait(600) for at in range(4)] == [0] * 4
     finally:
         sites.end()
-    expected = prediction.predict(tmp_path, seed=SEED)
+    expected = predicted(tmp_path)
     for place, outcome in zip(layout.sites, expected, strict=True):
-        assert outcome.proxy is not None
         assert bool((final_proxy(place) == outcome.proxy).all()), place.name
     assert total_weight(layout) == 4
 
@@ -208,15 +156,11 @@ def test_four_sites_in_namespaces_equal_the_engine(
 @ROOT_ONLY
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_eight_sites_twenty_rounds_whatever_happens(
-    tmp_path: Path, namespaces: list[str]
-) -> None:
+def test_eight_sites_twenty_rounds_whatever_happens(tmp_path: Path, namespaces: list[str]) -> None:
     """A link cut past every timeout, each site killed once, one dead from round 7, one that leaves
     on its budget, one that joins at round 10: it ends, mass balances exactly, ledgers say at least
     what was spent, and accuracy stands beside the undisturbed run."""
-    layout = laid_out(
-        tmp_path, sites=SITES, rounds=20, patience=25.0, steps=25, joins={7: 10}
-    )
+    layout = laid_out(tmp_path, sites=SITES, rounds=20, patience=25.0, steps=25, joins={7: 10})
     change(layout.sites[5], lambda site: assembly.with_budget(site, 0.8))
     sites = Sites(layout, namespaces)
     try:
@@ -242,9 +186,7 @@ def test_eight_sites_twenty_rounds_whatever_happens(
         sites.start(7)
         if cut_at:
             sites.mend(0, 1)
-        codes = {
-            at: sites.processes[at].wait(900) for at in range(SITES) if at != 6
-        }
+        codes = {at: sites.processes[at].wait(900) for at in range(SITES) if at != 6}
     finally:
         sites.end()
     assert codes == dict.fromkeys(codes, 0)
@@ -253,19 +195,12 @@ def test_eight_sites_twenty_rounds_whatever_happens(
     assert sites.rounds(7) == 19
     for place in layout.sites:
         ledger = Ledger.read(place / assembly.LEDGER_FILE)
-        assert ledger.steps >= sum(row["steps"] for row in status.rows(place)), (
-            place.name
-        )
-    undisturbed = {
-        outcome.name: outcome.joined
-        for outcome in prediction.predict(tmp_path, seed=SEED)
-    }
+        assert ledger.steps >= sum(row["steps"] for row in status.rows(place)), place.name
+    undisturbed = {outcome.name: outcome.joined for outcome in predicted(tmp_path)}
     finished = [place for at, place in enumerate(layout.sites) if at not in (5, 6)]
     reached = [status.rows(place)[-1]["private_accuracy"] for place in finished]
     calm = [undisturbed[place.name] or 0.0 for place in finished]
-    print(
-        f"disturbed {sum(reached) / len(reached):.3f}, undisturbed {sum(calm) / len(calm):.3f}"
-    )
+    print(f"disturbed {sum(reached) / len(reached):.3f}, undisturbed {sum(calm) / len(calm):.3f}")
     assert sum(reached) / len(reached) > sum(calm) / len(calm) - 0.1
 
 

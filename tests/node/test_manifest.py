@@ -27,9 +27,7 @@ def manifest(tmp_path: Path) -> Manifest:
     return Manifest("heart", input=Input((13,), ("well", "sick")), members=members)
 
 
-def test_a_manifest_is_read_back_as_written(
-    manifest: Manifest, tmp_path: Path
-) -> None:
+def test_a_manifest_is_read_back_as_written(manifest: Manifest, tmp_path: Path) -> None:
     """The file holds all of it, one table per member, and its hash stays the same."""
     path = manifests.write(tmp_path / "federation", manifest)
     assert manifests.read(path) == manifest
@@ -37,9 +35,7 @@ def test_a_manifest_is_read_back_as_written(
     assert path.read_text().count("[[members]]") == 3
 
 
-def test_the_hash_depends_on_the_content_alone(
-    manifest: Manifest, tmp_path: Path
-) -> None:
+def test_the_hash_depends_on_the_content_alone(manifest: Manifest, tmp_path: Path) -> None:
     """Comments and layout do not matter; a changed value does."""
     path = manifests.write(tmp_path, manifest)
     path.write_text("# a comment\n" + path.read_text().replace(" = ", "  =  "))
@@ -79,9 +75,7 @@ def test_what_is_fixed_for_life_stays(manifest: Manifest) -> None:
         (lambda m: {"rounds": 0}, "rounds >= 1"),
     ],
 )
-def test_a_bad_manifest_says_why(
-    manifest: Manifest, change: object, message: str
-) -> None:
+def test_a_bad_manifest_says_why(manifest: Manifest, change: object, message: str) -> None:
     """Values out of range are named."""
     assert callable(change)
     with pytest.raises(ConfigError, match=message):
@@ -94,6 +88,16 @@ def test_a_site_always_keeps_a_share() -> None:
         Graph(self_weight=0.0)
     with pytest.raises(ConfigError, match="Unknown"):
         Graph(topology="cycle")
+
+
+@pytest.mark.parametrize("minor", [manifests.MINOR, manifests.MINOR + 1])
+def test_a_method_is_refused_at_real_sites(manifest: Manifest, tmp_path: Path, minor: int) -> None:
+    """Terms of a newer minor version are ignored, but never one that changes what leaves."""
+    path = manifests.write(tmp_path, manifest)
+    newer = path.read_text().replace(f"minor = {manifests.MINOR}", f"minor = {minor}")
+    path.write_text('method = "proxysum"\n' + newer)
+    with pytest.raises(ConfigError, match=r"manifest\.toml.*'proxysum'.*no term"):
+        manifests.read(path)
 
 
 def test_an_unknown_key_is_an_error(manifest: Manifest, tmp_path: Path) -> None:

@@ -10,13 +10,7 @@ import pytest
 from proxyfl.errors import ProxyFLError
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.frames import Frames
-from proxyfl.node.exchange.messages import (
-    Hello,
-    MessageError,
-    Share,
-    Stamp,
-    Verdict,
-)
+from proxyfl.node.exchange.messages import Hello, MessageError, Share, Verdict
 from proxyfl.node.members.identity import Identity
 
 START = ("f/0", 1, "a", "b", 0, 1, "tag", 7)
@@ -27,7 +21,9 @@ def a_share() -> Share:
     """A share of weight 3/4 with a small body."""
     sha256 = hashlib.sha256(BODY).hexdigest()
     weight = messages.spelled_weight(Fraction(3, 4))
-    return Share(*START, round=2, weight=weight, size=len(BODY), sha256=sha256)
+    return Share(
+        *START, round=2, weight=weight, size=len(BODY), sha256=sha256, past=("a1:5", "b2:3")
+    )
 
 
 def a_hello() -> Hello:
@@ -37,7 +33,9 @@ def a_hello() -> Hello:
         manifest="0" * 64,
         accepted="",
         round=3,
-        since=0,
+        past=("a1:5", "b2:3"),
+        paid=0,
+        debt="0/1",
         state="active",
         owed=(1, 2),
         stored=(),
@@ -64,7 +62,7 @@ def check(message: bytes, identity: Identity) -> None:
 def test_a_message_arrives_as_it_was_sent(identity: Identity) -> None:
     """Header and body come back equal, and the signature is the sender's."""
     verdict = Verdict(
-        *START, round=2, sha256="0" * 64, outcome="refused", reason="why"
+        *START, round=2, sha256="0" * 64, outcome="refused", reason="why", released=3, past=()
     )
     for header, body in ((a_share(), BODY), (a_hello(), b""), (verdict, b"")):
         message = messages.pack(header, identity, body)
@@ -98,9 +96,7 @@ def mutated(message: bytes, draw: random.Random) -> bytes:
         elif kind == 3:
             data[at:at] = data[at : at + draw.randrange(1, 30)]
         else:
-            data[at : at + 1] = draw.choice(
-                [b"9" * 30, b"null", b'"', b"[", b"{", b"-1", b"1e9"]
-            )
+            data[at : at + 1] = draw.choice([b"9" * 30, b"null", b'"', b"[", b"{", b"-1", b"1e9"])
         data = data or bytearray(b"x")
     return bytes(data)
 
@@ -108,10 +104,7 @@ def mutated(message: bytes, draw: random.Random) -> bytes:
 def fuzz(count: int, seed: int, identity: Identity) -> int:
     """Parse ``count`` mutated messages; return how many were refused."""
     draw = random.Random(seed)
-    originals = [
-        messages.pack(a_share(), identity, BODY),
-        messages.pack(a_hello(), identity),
-    ]
+    originals = [messages.pack(a_share(), identity, BODY), messages.pack(a_hello(), identity)]
     refused = 0
     for _ in range(count):
         try:
@@ -140,8 +133,7 @@ def test_weights_are_dyadic_and_not_negative(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["2/4", "+1/2", " 1/2", "0x1/2", "1_0/1", "f" * 690 + "/1", f"1/{2**1075:x}"],
+    "text", ["2/4", "+1/2", " 1/2", "0x1/2", "1_0/1", "f" * 690 + "/1", f"1/{2**1075:x}"]
 )
 def test_weights_are_spelled_in_one_way_and_are_sums_of_floats(text: str) -> None:
     """No other spelling, nothing that is too large or too fine for a float."""
@@ -156,22 +148,16 @@ def test_the_least_and_the_largest_weights_of_honest_sites_pass() -> None:
 
 
 @pytest.mark.parametrize("tag", ["\ud800", "line\nline", "\x1b[2J", "\0"])
-def test_a_text_that_no_store_or_terminal_takes_is_refused(
-    identity: Identity, tag: str
-) -> None:
+def test_a_text_that_no_store_or_terminal_takes_is_refused(identity: Identity, tag: str) -> None:
     """Half a character, a control character: signed or not, it is no header."""
     message = messages.pack(replace(a_hello(), tag=tag), identity)
     with pytest.raises(MessageError, match="tag is"):
         messages.begin(message)
 
 
-def test_a_stamp_that_shows_less_is_behind() -> None:
-    """Fewer starts, a lower clock, or another tag for the same start: something was forgotten."""
-    seen = Stamp(0, 4, "t", 50)
-    assert not Stamp(0, 4, "t", 50).behind(seen)
-    assert not Stamp(0, 5, "u", 51).behind(seen)
-    assert not Stamp(1, 1, "u", 1).behind(seen)
-    assert Stamp(0, 3, "t", 60).behind(seen)
-    assert Stamp(0, 4, "u", 60).behind(seen)
-    assert Stamp(0, 5, "u", 49).behind(seen)
-    assert Stamp(0, 9, "u", 99).behind(Stamp(1, 1, "v", 1))
+@pytest.mark.parametrize("end", ["a1", "a1:", ":5", "a1:-5", "a 1:5", "a1:5:x", "\u0661:5"])
+def test_the_end_of_a_chapter_has_a_tag_and_a_clock(identity: Identity, end: str) -> None:
+    """Anything else in a past is refused."""
+    message = messages.pack(replace(a_hello(), past=(end,)), identity)
+    with pytest.raises(MessageError, match="end of a chapter"):
+        messages.begin(message)

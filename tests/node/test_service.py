@@ -6,6 +6,8 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,13 @@ import pytest
 import torch
 
 from proxyfl.errors import ProxyFLError, TransportError
-from proxyfl.node.exchange import messages
+from proxyfl.node.admission import Admission
+from proxyfl.node.exchange import auditlog, messages
+from proxyfl.node.exchange.auditlog import AuditLog, read
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.frames import FOLDER, LARGEST_IN_A_ROW
-from proxyfl.node.exchange.messages import Hello, Share, Verdict
+from proxyfl.node.exchange.history import Sighting
+from proxyfl.node.exchange.messages import MOST_LISTED, Hello, Restored, Share, Stamp, Verdict
 from proxyfl.node.exchange.protocol import Exchange
 from proxyfl.node.exchange.service import ABOUT, MOST_RELAYED, RELAY, Service
 from proxyfl.node.exchange.store import Store
@@ -25,7 +30,6 @@ from proxyfl.node.members import roster
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import MOST_ROUNDS, Input, Manifest
 from proxyfl.node.mixing import Mixer, Proxy
-from proxyfl.node.observe.auditlog import AuditLog, read
 from proxyfl.transport import wire
 from tests.waiting import wait_until
 
@@ -60,7 +64,7 @@ class Corner:
         )
         self.books.start()
         self.mixer = Mixer(self.roster, name, Proxy("model", size))
-        self.exchange = Exchange(self.books, self.mixer.check)
+        self.exchange = Exchange(self.books, Admission(self.mixer, self.books).check)
         self.exchange.manifest = manifest.digest
         self.exchange.accepted = self.roster.acceptance
         self.log = AuditLog(folder / name / "audit.jsonl")
@@ -83,19 +87,12 @@ class Corner:
         assert isinstance(values, torch.Tensor)
         assert isinstance(weight, float)
         sender = self.roster.current.position(self.identity.name)
-        frame = bytearray(
-            wire.encode(wire.Message(0, sender, weight, values, "model"))
-        )
+        frame = bytearray(wire.encode(wire.Message(0, sender, weight, values, "model")))
         if patch := changes.pop("patch", None):
             assert isinstance(patch, bytes)
             frame[-4:] = patch
         stamp = self.books.stamp()
-        start = (
-            self.roster.current.federation,
-            1,
-            self.identity.name,
-            other.identity.name,
-        )
+        start = (self.roster.current.federation, 1, self.identity.name, other.identity.name)
         header = Share(
             *start,
             *stamp.numbers,
@@ -103,6 +100,7 @@ class Corner:
             weight="1/2",
             size=len(frame),
             sha256=hashlib.sha256(frame).hexdigest(),
+            past=(),
         )
         header = dataclasses.replace(header, **changes)
         return messages.pack(header, self.identity, bytes(frame))
@@ -111,9 +109,7 @@ class Corner:
 @pytest.fixture
 def corners(tmp_path: Path) -> tuple[Corner, Corner, Corner]:
     """Two members and a stranger who once was a member of another federation."""
-    cards = [
-        Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")
-    ]
+    cards = [Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")]
     classes = Input((1,), ("0", "1"))
     manifest = Manifest("f", rounds=9, input=classes, members=tuple(cards[:2]))
     other = Manifest("g", rounds=9, input=classes, members=tuple(cards))
@@ -139,6 +135,33 @@ def verdict(a: Corner, b: Corner, message: bytes) -> Verdict:
     return found
 
 
+def test_a_hello_that_was_overtaken_makes_nobody_a_second_copy(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """A hello made before a release arrives after a message made since: the sender is held to be
+    neither a second copy nor an old backup, and stays able to receive. A copy without that release
+    is refused, also if it was found out by its own hello."""
+    a, b, _ = corners
+    asked(b, a, a.hello(b))
+    late = a.hello(b)
+    a.books.release(kept=b"", frames={}, weights={"a": Fraction(1)})
+    asked(b, a, a.hello(b))
+    answer = asked(b, a, late)
+    assert isinstance(messages.begin(answer)[0], Restored)
+    a.service.take(answer, via="b")
+    assert a.service.behind is None
+    assert b.service.refusals == {}
+    assert not any(entry["event"] == "second copy" for entry in read(b.folder / "audit.jsonl"))
+
+    clone = Corner(a.folder.parent, "a", a.roster.current)
+    answer = asked(b, a, clone.hello(b))
+    assert isinstance(messages.begin(answer)[0], Restored)
+    assert b.service.refusals["a"][0] == "old-backup"
+    asked(b, a, a.hello(b))
+    assert b.service.refusals["a"][0] == "old-backup", "now neither copy is beyond doubt"
+    assert [entry["event"] for entry in read(b.folder / "audit.jsonl")].count("second copy") == 1
+
+
 def test_members_are_heard(corners: tuple[Corner, Corner, Corner]) -> None:
     """A hello is answered, a share is stored, the answer is signed."""
     a, b, _ = corners
@@ -160,12 +183,8 @@ def test_a_stranger_is_not_heard(corners: tuple[Corner, Corner, Corner]) -> None
 def test_a_revoked_member_is_refused_at_once(tmp_path: Path) -> None:
     """The operator accepts a version without b while a round is under way: b's messages and its
     stream end before the round does."""
-    cards = [
-        Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")
-    ]
-    first = Manifest(
-        "f", rounds=9, input=Input((1,), ("0", "1")), members=tuple(cards)
-    )
+    cards = [Identity.create(tmp_path / name, name).card("") for name in ("a", "b", "c")]
+    first = Manifest("f", rounds=9, input=Input((1,), ("0", "1")), members=tuple(cards))
     a, b = Corner(tmp_path, "a", first), Corner(tmp_path, "b", first)
     second = manifests.successor(first, remove=["b"])
     looks: list[int] = []
@@ -184,9 +203,7 @@ def test_a_revoked_member_is_refused_at_once(tmp_path: Path) -> None:
         asked(a, b, b.hello(a))
 
 
-def test_nobody_speaks_in_anothers_name(
-    corners: tuple[Corner, Corner, Corner],
-) -> None:
+def test_nobody_speaks_in_anothers_name(corners: tuple[Corner, Corner, Corner]) -> None:
     """The sender named in a message must be the one in the certificate, and must have signed."""
     a, b, c = corners
     hello = a.exchange.hello("c", time=0)
@@ -272,14 +289,10 @@ def test_harmful_shares_are_refused_for_good(
 
 def lines(site: Corner, event: str) -> int:
     """How often the site's audit log has ``event``."""
-    return sum(
-        entry["event"] == event for entry in read(site.folder / "audit.jsonl")
-    )
+    return sum(entry["event"] == event for entry in read(site.folder / "audit.jsonl"))
 
 
-def test_a_member_cannot_fill_the_audit_log(
-    corners: tuple[Corner, Corner, Corner],
-) -> None:
+def test_a_member_cannot_fill_the_audit_log(corners: tuple[Corner, Corner, Corner]) -> None:
     """The same share again and again, verdicts on shares that were never sent, streams opened and
     left: what decides nothing is not written a second time."""
     a, b, _ = corners
@@ -289,7 +302,7 @@ def test_a_member_cannot_fill_the_audit_log(
     for number in range(50):
         assert verdict(a, b, share).outcome == "stored"
         about = {"sha256": "0" * 64, "outcome": "stored", "reason": ""}
-        never = Verdict(*start, round=number, **about)  # type: ignore[arg-type]  # one each
+        never = Verdict(*start, round=number, released=0, past=(), **about)  # type: ignore[arg-type]  # one each
         asked(b, a, messages.pack(never, a.identity))
         assert list(b.service.follow(a.certificate, lambda: False)) == []
     assert lines(b, "stored") == 1
@@ -298,9 +311,7 @@ def test_a_member_cannot_fill_the_audit_log(
     assert b.log.counts["dialled in"] == 50
 
 
-def test_a_member_cannot_shut_others_out_of_a_relay(
-    corners: tuple[Corner, Corner, Corner],
-) -> None:
+def test_a_member_cannot_shut_others_out_of_a_relay(corners: tuple[Corner, Corner, Corner]) -> None:
     """Whoever floods a peer's queue at the relay has two places in it; the others find room."""
     a, b, _ = corners
     stream = b.service.follow(a.certificate, lambda: True)
@@ -351,9 +362,7 @@ def fuzz(a: Corner, b: Corner, count: int, seed: int) -> int:
     return refused
 
 
-def test_fuzzing_the_service_changes_nothing(
-    corners: tuple[Corner, Corner, Corner],
-) -> None:
+def test_fuzzing_the_service_changes_nothing(corners: tuple[Corner, Corner, Corner]) -> None:
     """3,000 mutated messages from a member: nothing but refusals, and no share is stored."""
     a, b, _ = corners
     assert fuzz(a, b, 3_000, seed=0) > 2_900
@@ -362,9 +371,7 @@ def test_fuzzing_the_service_changes_nothing(
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_mutated_frames(
-    corners: tuple[Corner, Corner, Corner],
-) -> None:
+def test_a_hundred_thousand_mutated_frames(corners: tuple[Corner, Corner, Corner]) -> None:
     """The same, with 100,000."""
     a, b, _ = corners
     assert fuzz(a, b, 100_000, seed=1) > 95_000
@@ -379,9 +386,7 @@ def large(tmp_path: Path) -> tuple[Corner, Corner]:
     manifest = Manifest("f", rounds=9, input=classes, members=tuple(cards))
     corners = []
     for name in "ab":
-        corner = Corner(
-            tmp_path, name, manifest, size=LARGEST_IN_A_ROW, on_disk=True
-        )
+        corner = Corner(tmp_path, name, manifest, size=LARGEST_IN_A_ROW, on_disk=True)
         corners.append(corner)
     return corners[0], corners[1]
 
@@ -392,9 +397,7 @@ def files(site: Corner) -> list[Path]:
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-def test_a_large_share_is_a_file_that_its_row_names(
-    large: tuple[Corner, Corner],
-) -> None:
+def test_a_large_share_is_a_file_that_its_row_names(large: tuple[Corner, Corner]) -> None:
     """It is stored once however often it arrives, and its content is what was sent."""
     a, b = large
     message = a.share(b)
@@ -435,16 +438,12 @@ def test_a_body_that_is_not_the_announced_one_leaves_no_file(
     assert b.books.heard(0) == set()
 
 
-def test_a_body_is_not_read_before_its_header_is_believed(
-    large: tuple[Corner, Corner],
-) -> None:
+def test_a_body_is_not_read_before_its_header_is_believed(large: tuple[Corner, Corner]) -> None:
     """A header that nobody signed, or for another site, is refused at its first piece."""
     a, b = large
     header, _ = messages.begin(a.share(b))
     forged = messages.head(header, b.identity)
-    misaddressed = messages.head(
-        dataclasses.replace(header, receiver="x"), a.identity
-    )
+    misaddressed = messages.head(dataclasses.replace(header, receiver="x"), a.identity)
     for head in (forged, misaddressed):
         pieces = iter([head + bytes(messages.HEAD_LIMIT), b"the rest"])
         with pytest.raises(TransportError):
@@ -453,9 +452,7 @@ def test_a_body_is_not_read_before_its_header_is_believed(
     assert files(b) == []
 
 
-def test_a_frame_that_arrives_is_not_swept_away(
-    large: tuple[Corner, Corner],
-) -> None:
+def test_a_frame_that_arrives_is_not_swept_away(large: tuple[Corner, Corner]) -> None:
     """The store removes files that no row names; one whose bytes still arrive is not among them."""
     a, b = large
     asked(b, a, a.hello(b))
@@ -475,9 +472,7 @@ def test_a_frame_that_arrives_is_not_swept_away(
     assert len(files(b)) == 1
 
 
-def test_fuzzing_the_service_with_large_frames(
-    large: tuple[Corner, Corner],
-) -> None:
+def test_fuzzing_the_service_with_large_frames(large: tuple[Corner, Corner]) -> None:
     """300 mutated messages that begin a file each: none is stored and no file is left."""
     a, b = large
     assert fuzz(a, b, 300, seed=2) > 280
@@ -489,12 +484,178 @@ def test_an_accepted_manifest_is_signed(tmp_path: Path) -> None:
     """A manifest whose acceptance is not this site's signature is not followed."""
     card = Identity.create(tmp_path / "a", "a").card("")
     other = Identity.create(tmp_path / "b", "b")
-    manifest = Manifest(
-        "f", input=Input((1,), ("0", "1")), members=(card, other.card(""))
-    )
+    manifest = Manifest("f", input=Input((1,), ("0", "1")), members=(card, other.card("")))
     identity = Identity(tmp_path / "a", "a")
     roster.accept(tmp_path / "a", identity, manifest)
     path = tmp_path / "a" / roster.FOLDER / "0001.toml"
     path.write_text(manifests.to_toml(dataclasses.replace(manifest, rounds=7)))
     with pytest.raises(ProxyFLError, match="signature"):
         roster.Roster(tmp_path / "a", identity)
+
+
+def claim(
+    liar: Corner, site: Corner, seen: Stamp, *, round: int, proof: str, past: tuple[str, ...] = ()
+) -> bytes:
+    """The liar's signed message that it has seen ``site`` in that place, after ``past``."""
+    start = liar.exchange._start(site.identity.name, liar.books.stamp())
+    header = Restored(
+        *start,
+        *seen.numbers,
+        seen_round=round,
+        seen_past=past,
+        seen_paid=0,
+        seen_debt="0/1",
+        proof=proof,
+    )
+    return messages.pack(header, liar.identity)
+
+
+def test_no_member_stops_a_site_by_a_false_claim(corners: tuple[Corner, Corner, Corner]) -> None:
+    """Site b claims to have seen what a does not remember: with no proof, with a message of its
+    own, with one that a sent from another place, with numbers that a's message does not state. Site
+    a goes on, and says whom to ask."""
+    a, b, _ = corners
+    asked(b, a, a.hello(b))
+    now = a.books.stamp()
+    true = messages.proof_of(a.hello(b))
+    other = Stamp(now.epoch, now.boot, "f" * 16, now.clock)
+    forged = replace(messages.begin(a.hello(b))[0], tag=other.tag, boot=9)
+    of_liar = messages.proof_of(messages.pack(forged, b.identity))
+    for proof in ("", "f" * 200, of_liar, true):
+        with pytest.raises(
+            TransportError, match=r"shows no message of this site.*Ask the operator"
+        ):
+            asked(a, b, claim(b, a, other, round=3, proof=proof))
+    later = Stamp(now.epoch, now.boot, now.tag, 2**40)
+    asked(a, b, claim(b, a, later, round=5, proof=true))
+    assert a.service.behind is None
+    assert a.books.evidence.every() == []
+    assert a.books.history.chapter(other.tag) is None
+    entries = read(a.folder / "audit.jsonl")
+    assert "claim without proof" in {entry["event"] for entry in entries}
+
+
+def test_no_member_floods_the_audit_log(
+    corners: tuple[Corner, Corner, Corner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """False claims, hellos of a second copy and of the site in turn, and clocks that jump: twenty
+    of each cost one line, and all are counted."""
+    monkeypatch.setattr(auditlog, "QUIET_SECONDS", 3600.0)
+    a, b, _ = corners
+    asked(b, a, a.hello(b))
+    other = replace(a.books.stamp(), tag="f" * 16)
+    clone = Corner(a.folder.parent, "a", a.roster.current)
+    a.books.release(kept=b"", frames={}, weights={"a": Fraction(1)})
+    for _ in range(20):
+        with pytest.raises(TransportError, match="shows no message of this site"):
+            asked(a, b, claim(b, a, other, round=3, proof=""))
+        b.books.peers.sightings.forget()  # a liar would list both in its past
+        asked(b, a, a.hello(b))
+        asked(b, a, clone.hello(b))
+        for offset in (0, 10**6):
+            for _ in range(3):
+                hello = replace(messages.begin(b.hello(a))[0], time=int(time.time()) + offset)
+                asked(a, b, messages.pack(hello, b.identity))
+    for site, event in ((a, "claim without proof"), (b, "second copy"), (a, "clock differs")):
+        assert site.log.counts[event] >= 20, event
+        lines = [entry for entry in read(site.folder / "audit.jsonl") if entry["event"] == event]
+        assert len(lines) == 1, event
+
+
+def test_a_site_that_has_forgotten_is_stopped_by_its_own_message(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """What b answers to a copy of a from before carries what a signed when it was further."""
+    a, b, _ = corners
+    answer = set_back(a, b, releases=1)
+    with pytest.raises(TransportError, match="proxyfl node rejoin"):
+        asked(a, b, answer)
+    assert a.service.behind is not None
+    (name, seen), *_ = a.books.evidence.every()
+    assert (name, seen.round) == ("b", 1)
+
+
+@pytest.mark.parametrize(
+    "change", [{"federation": "g"}, {"receiver": "c"}, {"sender": "b"}], ids=str
+)
+def test_a_message_for_others_stops_no_site(
+    corners: tuple[Corner, Corner, Corner], change: dict[str, str]
+) -> None:
+    """What a signed in another federation with the same key, or for another member, or in another
+    name, proves nothing, though it is from a place that a does not remember."""
+    a, b, _ = corners
+    asked(b, a, a.hello(b))
+    header, _ = messages.begin(a.hello(b))
+    assert isinstance(header, Hello)
+    forgotten = replace(replace(header, tag="f" * 16, round=3), **change)
+    proof = messages.proof_of(messages.pack(forgotten, a.identity))
+    with pytest.raises(TransportError, match="shows no message of this site"):
+        asked(a, b, claim(b, a, forgotten.stamp, round=3, proof=proof))
+    assert a.service.behind is None
+    assert a.books.evidence.every() == []
+
+
+def test_what_was_answered_for_stops_no_site_again(corners: tuple[Corner, Corner, Corner]) -> None:
+    """Site b shows the proof by which it has stopped a once more, after a has rejoined."""
+    a, b, _ = corners
+    answer = set_back(a, b, releases=1)
+    with pytest.raises(TransportError, match="proxyfl node rejoin"):
+        asked(a, b, answer)
+    a.books.begin_again(a.books.unanswered())
+    a.books.start()
+    a.service.behind = None
+    debt = a.books.debt()
+    asked(a, b, answer)
+    assert a.service.behind is None
+    assert a.books.evidence.every() == []
+    assert a.books.debt() == debt
+
+
+def set_back(a: Corner, b: Corner, *, releases: int) -> bytes:
+    """Let b see some releases of a and set a back to before; b's answer to a's next hello."""
+    backup = Store(None)
+    a.books.store.connection.backup(backup.connection)
+    for _ in range(releases):
+        a.books.release(kept=b"", frames={}, weights={"a": Fraction(1)})
+        a.books.conclude([], b"")
+    asked(b, a, a.hello(b))
+    backup.connection.backup(a.books.store.connection)
+    a.books.start()
+    return asked(b, a, a.hello(b))
+
+
+def test_a_member_cannot_make_a_site_answer_for_too_few_rounds(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """Site a, set back, has run on. Site b shows a true proof of the copy that was lost, and says
+    that the copy had released less, and that the two have parted only just now: a believes what
+    it has signed, and charges all rounds since they parted."""
+    a, b, _ = corners
+    answer, _ = messages.begin(set_back(a, b, releases=3))
+    assert isinstance(answer, Restored)
+    a.books.release(kept=b"", frames={}, weights={"a": Fraction(1)})
+    a.books.conclude([], b"")
+    now = a.books.stamp()
+    lie = claim(
+        b, a, answer.seen, round=1, proof=answer.proof, past=(messages.spell_end(now.tag, 1),)
+    )
+    with pytest.raises(TransportError, match="proxyfl node rejoin"):
+        asked(a, b, lie)
+    (loss,) = a.books.begin_again(a.books.unanswered())
+    assert loss.rounds == range(3)
+
+
+def test_a_proof_fits_beside_all_that_a_message_can_list(
+    corners: tuple[Corner, Corner, Corner],
+) -> None:
+    """The longest hello as a proof, with the longest past: the claim can still be sent."""
+    a, b, _ = corners
+    ends = tuple(f"{at:016x}:{2**53 - 1}" for at in range(MOST_LISTED))
+    rounds = tuple(range(10**6, 10**6 + MOST_LISTED))
+    hello = replace(messages.begin(a.hello(b))[0], past=ends, owed=rounds, stored=rounds)
+    proof = messages.proof_of(messages.pack(hello, a.identity))
+    seen = Sighting(a.books.stamp(), 10**6, ends, 7, "1/2", proof)
+    message = messages.pack(b.exchange._restored("a", seen), b.identity)
+    header, _ = messages.begin(message)
+    assert isinstance(header, Restored)
+    assert messages.check_proof(header.proof, [a.identity.card("")]) == hello

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from proxyfl.errors import RunError
+from proxyfl.node.exchange import store as stores
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.frames import LARGEST_IN_A_ROW
 from proxyfl.node.exchange.messages import Verdict
@@ -35,11 +36,7 @@ def history(folder: Path) -> list[tuple[int, int]]:
         weight = books.position().weight
         half = weight / 2
         frame = bytes([round]) * 3000
-        books.release(
-            kept=b"kept",
-            frames={"b": frame},
-            weights={"a": half, "b": weight - half},
-        )
+        books.release(kept=b"kept", frames={"b": frame}, weights={"a": half, "b": weight - half})
         note()
         share, _ = books.unsettled("b")[0]
         books.settle("b", share.round, share.sha256, stored=bool(round % 2))
@@ -66,9 +63,7 @@ def test_every_prefix_of_the_write_log_is_a_committed_state(tmp_path: Path) -> N
         expected = max(clock for size, clock in committed if size <= at)
         store = Store(folder / "store.sqlite")
         books = Books(store, federation="f", me="a", version=1, rounds=100)
-        assert store.connection.execute("pragma integrity_check").fetchone() == (
-            "ok",
-        )
+        assert store.connection.execute("pragma integrity_check").fetchone() == ("ok",)
         assert books.stamp().clock == expected, f"cut at {at}"
         assert books.position().weight <= Fraction(1)
         store.close()
@@ -91,9 +86,7 @@ def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     with store.transaction() as run:
         run.execute(insert)
-    assert store.connection.execute("select count(*) from charges").fetchone() == (
-        1,
-    )
+    assert store.connection.execute("select count(*) from charges").fetchone() == (1,)
 
 
 def test_a_store_of_another_release_is_refused(tmp_path: Path) -> None:
@@ -118,9 +111,7 @@ def test_a_store_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
 
     with pytest.raises(RunError, match="Make room"):
         fill()
-    assert store.connection.execute("select count(*) from charges").fetchone() == (
-        0,
-    )
+    assert store.connection.execute("select count(*) from charges").fetchone() == (0,)
 
 
 LARGE = b"\0file:" + bytes(LARGEST_IN_A_ROW)
@@ -129,13 +120,7 @@ LARGE = b"\0file:" + bytes(LARGEST_IN_A_ROW)
 
 def a_site(folder: Path, name: str) -> Books:
     """A site that has just begun."""
-    books = Books(
-        Store(folder / "store.sqlite"),
-        federation="f",
-        me=name,
-        version=1,
-        rounds=9,
-    )
+    books = Books(Store(folder / "store.sqlite"), federation="f", me=name, version=1, rounds=9)
     books.start()
     return books
 
@@ -144,9 +129,7 @@ def large_history(folder: Path) -> Books:
     """A site that has released a large frame."""
     books = a_site(folder, "a")
     half = Fraction(1, 2)
-    books.release(
-        kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half}
-    )
+    books.release(kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half})
     return books
 
 
@@ -187,9 +170,7 @@ def test_a_transaction_that_fails_keeps_the_files_of_before(tmp_path: Path) -> N
     assert bytes(books.unsettled("b")[0][1]) == LARGE + b"b"
 
 
-def test_a_frame_is_synced_before_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_is_synced_before_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file and its folder are on the disk before the transaction that names it commits."""
     done: list[str] = []
     sync = os.fsync
@@ -282,11 +263,9 @@ def test_a_disk_that_forgets_keeps_what_the_store_names(
     a, b = sites
     for round in range(3):
         half = a.position().weight / 2
-        a.release(
-            kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half}
-        )
+        a.release(kept=LARGE, frames={"b": LARGE + b"b"}, weights={"a": half, "b": half})
         share, frame = a.unsettled("b")[0]
-        taker = Exchange(b, lambda _share, _frame: None)
+        taker = Exchange(b, lambda _share, _frame: "")
         pieces = [frame[:70_000], frame[70_000:]]
         with b.store.frames.receiving(pieces, share.size) as arrived:
             assert arrived.sha256 == share.sha256
@@ -300,3 +279,79 @@ def test_a_disk_that_forgets_keeps_what_the_store_names(
     b.start()
     assert len(files(tmp_path / "a" / "live")) == 1
     assert len(files(tmp_path / "b" / "live")) == 1
+
+
+def test_a_store_that_another_program_locks_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup tool holds the lock for longer than one attempt: the change waits, is told how long,
+    and is made when the tool lets go."""
+    monkeypatch.setattr(stores, "_ATTEMPT_SECONDS", 0.02)
+    told: list[float] = []
+    tool = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+
+    def on_locked(seconds: float) -> None:
+        told.append(seconds)
+        if len(told) == 3:
+            tool.execute("rollback")
+
+    store = Store(tmp_path / "store.sqlite", on_locked=on_locked)
+    tool.execute("begin immediate")
+    with store.transaction() as run:
+        run.execute("insert into written_off values ('a', 1, '1/2')")
+    assert len(told) == 3
+    assert told == sorted(told)
+    assert tool.execute("select count(*) from written_off").fetchone() == (1,)
+    tool.close()
+    store.close()
+
+
+def test_a_store_that_stays_locked_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait has an end; the error names the file and what to do, for changes and at the start.
+    What was told of the wait can end it sooner."""
+    monkeypatch.setattr(stores, "_ATTEMPT_SECONDS", 0.02)
+    monkeypatch.setattr(stores, "LOCKED_SECONDS", 0.1)
+    store = Store(tmp_path / "store.sqlite")
+    tool = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+    tool.execute("begin immediate")
+    with (
+        pytest.raises(RunError, match=r"locked the store .*store\.sqlite.*start the site again"),
+        store.transaction(),
+    ):
+        raise AssertionError("unreachable")
+    tool.execute("rollback")
+    with store.transaction():
+        pass
+    store.close()
+    tool.close()
+    # in the old journal mode a lock keeps readers out, too
+    tool = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+    tool.execute("pragma journal_mode=delete")
+    tool.execute("begin exclusive")
+    with pytest.raises(RunError, match="locked the store"):
+        Store(tmp_path / "store.sqlite")
+
+    def give_up(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stores, "LOCKED_SECONDS", 3600.0)
+    with pytest.raises(KeyboardInterrupt):
+        Store(tmp_path / "store.sqlite", on_locked=give_up)
+    tool.close()
+
+
+def test_a_request_to_stop_is_for_the_run_that_it_names(tmp_path: Path) -> None:
+    """No run: nothing is left. A request that the run did not live to see stops no later one."""
+    assert not stores.request_stop(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with stores.locked(tmp_path) as tag:
+        assert stores.is_running(tmp_path)
+        assert not stores.is_stop_requested(tmp_path, tag)
+        assert stores.request_stop(tmp_path)
+        assert stores.is_stop_requested(tmp_path, tag)
+    assert not stores.is_running(tmp_path)
+    with stores.locked(tmp_path) as another:
+        assert another != tag
+        assert not stores.is_stop_requested(tmp_path, another)

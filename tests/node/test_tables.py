@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import random
+import re
 import tomllib
 from pathlib import Path
 
@@ -12,18 +13,20 @@ import torch
 from proxyfl.cli.main import main
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import ConfigError, DataError
-from proxyfl.node import assembly, prediction
+from proxyfl.node import assembly
+from proxyfl.node.members import holdout
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import site as sites
 from proxyfl.node.members.site import Data, Learning, Network, Site
 from proxyfl.node.observe import status
+from proxyfl.node.preflight import Line, preflight
 from proxyfl.node.trial import Layout, free_ports
+from proxyfl.privacy.account import Account
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.spending.account import Account
 from tests.waiting import PATIENCE
 
-from .federations import SEED, change, quick, running, total_weight, trial
+from .federations import change, predicted, quick, running, total_weight, trial
 from .test_node import final_proxy
 
 NAMES = ("north", "south", "east")
@@ -34,7 +37,7 @@ person = "patient"
 [label]
 column = "died"
 classes = ["alive", "dead"]
-written = [["0", "no"], ["1", "yes"]]
+written = {alive = ["0", "no"], dead = ["1", "yes"]}
 
 [columns.age]
 type = "number"
@@ -92,10 +95,7 @@ def write_csv(
 DIALECTS = {
     "north": {},
     "south": {"separator": ";", "decimal": ","},
-    "east": {
-        "separator": "\t",
-        "columns": ("died", "smoker", "pressure", "age", "patient"),
-    },
+    "east": {"separator": "\t", "columns": ("died", "smoker", "pressure", "age", "patient")},
 }
 
 
@@ -109,13 +109,12 @@ def hospitals(tmp_path: Path) -> Layout:
         place = tmp_path / name
         address = f"127.0.0.1:{ports[at]}"
         assert main(["node", "init", str(place), "--address", address]) == 0
+        # a key that every repetition of a test holds the same patients out by
+        (place / holdout.FILE).write_text("0" * 64)
         cards.append(str(place / f"{name}.card.toml"))
         write_csv(place / "patients.csv", records(80, seed=at), **DIALECTS[name])  # type: ignore[arg-type]  # a test's own words
         network = Network(
-            listen=address,
-            patience=PATIENCE,
-            heartbeat=1.0,
-            status_port=ports[3 + at],
+            listen=address, patience=PATIENCE, heartbeat=1.0, status_port=ports[3 + at]
         )
         change(place, lambda site, network=network: described(site, network))
     new = ["federation", "new", str(tmp_path), *cards, "--name", "stroke"]
@@ -132,9 +131,10 @@ def described(site: Site, network: Network) -> Site:
     """A site's own settings: its file, a private model for tables, quick rounds."""
     return dataclasses.replace(
         site,
-        data=Data("patients.csv"),
+        data=Data(source="patients.csv"),
         model=sites.Model("tabular"),
         learning=Learning(batch_size=20, steps_per_round=3),
+        privacy=sites.Privacy(budget=5.0),
         network=network,
     )
 
@@ -146,7 +146,7 @@ def test_a_site_protects_persons_and_keeps_an_account(hospitals: Layout) -> None
     write_csv(place / "patients.csv", 2 * records(60, seed=0))
     account = place / "account"
     Account.open(account, delta=1e-4, budget=4.0, unit=Unit.GROUP)
-    privacy = sites.Privacy(unit="group", account="account", delta=1e-4)
+    privacy = sites.Privacy(unit="group", account="account", delta=1e-4, budget=4.0)
     change(place, lambda site: dataclasses.replace(site, privacy=privacy))
     with running(hospitals, only=[]) as made:
         for each in hospitals.sites:
@@ -167,9 +167,8 @@ def test_nodes_over_tables_equal_the_simulation(hospitals: Layout) -> None:
     with running(hospitals) as made:
         made.join()
     assert set(made.ended.values()) == {"finished"}
-    expected = prediction.predict(hospitals.folder, seed=SEED)
+    expected = predicted(hospitals.folder)
     for place, outcome in zip(hospitals.sites, expected, strict=True):
-        assert outcome.proxy is not None
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
         assert outcome.joined == status.rows(place)[-1]["private_auroc"]
     assert total_weight(hospitals) == 3
@@ -187,13 +186,16 @@ def test_nodes_protect_persons(hospitals: Layout) -> None:
     with running(hospitals) as made:
         made.join()
     assert set(made.ended.values()) == {"finished"}
-    expected = prediction.predict(hospitals.folder, seed=SEED)
+    expected = predicted(hospitals.folder)
     for place, outcome in zip(hospitals.sites, expected, strict=True):
         ledger = made.nodes[place.name].client.ledger
         assert ledger.unit is Unit.GROUP
-        # 40 patients, of whom a fifth are held out
-        assert {charge.sampling_rate for charge in ledger.charges} == {8 / 32}
-        assert outcome.proxy is not None
+        # 40 patients, of whom some are held out
+        own = assembly.load(hospitals.manifest, *sites.read(place))
+        assert own.train.groups is not None
+        persons = len(own.train.groups.unique())
+        assert 20 < persons < 40
+        assert {charge.sampling_rate for charge in ledger.charges} == {8 / persons}
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
 
 
@@ -201,7 +203,7 @@ def by_person(site: Site) -> Site:
     """A site that protects persons, and takes one record of each in a step."""
     return dataclasses.replace(
         site,
-        privacy=sites.Privacy(unit="group", max_per_group=1),
+        privacy=sites.Privacy(unit="group", max_per_group=1, budget=5.0),
         learning=Learning(batch_size=8, steps_per_round=3),
     )
 
@@ -255,13 +257,9 @@ def test_a_manifest_carries_its_schema(hospitals: Layout) -> None:
         dataclasses.replace(agreed, input=manifests.Input((7,), ("alive", "dead")))
 
 
-def test_a_federation_ends_on_its_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_federation_ends_on_its_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once the date has come no round begins; nobody waits for who has ended, mass balances."""
-    layout = trial.lay_out(
-        tmp_path, sites=3, rounds=500, template=quick(patience=100.0)
-    )
+    layout = trial.lay_out(tmp_path, sites=3, rounds=500, template=quick(patience=100.0))
     first = layout.sites[0]
 
     def over(agreed: manifests.Manifest, now: float) -> bool:
@@ -291,3 +289,43 @@ def test_an_end_that_is_no_date_is_refused(text: str) -> None:
     """The error shows how to write one."""
     with pytest.raises(ConfigError, match="2027-03-31"):
         manifests.Manifest("f", ends=text)
+
+
+def test_preflight_warns_of_a_form_that_is_recognised_at_each_start(hospitals: Layout) -> None:
+    """Left at `auto`, one byte of one record changed the sides of others, whose names were then
+    read otherwise. What preflight proposes removes the warning, and such a byte is refused."""
+    place = hospitals.sites[0]
+    settings, folder = sites.read(place)
+    path = folder / settings.data.source
+    named = [{**row, "patient": f"Müller {row['patient']}"} for row in records(80, seed=0)]
+    write_csv(path, named)
+    sides = sides_of(hospitals, settings, folder)
+    line = form_of(settings, folder)
+    assert line.warn
+    stated = dict(re.findall(r'(\w+) = "([\w-]+)"', line.text))
+    assert stated == {"separator": "comma", "decimal": "point", "encoding": "utf-8"}
+    own = dataclasses.replace(settings, data=dataclasses.replace(settings.data, **stated))
+    assert not form_of(own, folder).warn
+    assert sides_of(hospitals, own, folder) == sides
+    path.write_bytes(path.read_bytes().replace("Müller p0-7,".encode(), b"M\xfcller p0-7,"))
+    moved = [
+        before - now
+        for before, now in zip(sides, sides_of(hospitals, settings, folder), strict=True)
+    ]
+    assert sum(map(len, moved)) > 10
+    with pytest.raises(DataError, match="cannot be read as utf-8"):
+        assembly.load(hospitals.manifest, own, folder)
+
+
+def sides_of(layout: Layout, settings: Site, folder: Path) -> list[set[float]]:
+    """The training and the test part, each record by its age."""
+    own = assembly.load(layout.manifest, settings, folder)
+    found = []
+    for part in (own.train, own.test):
+        found.append(set(part.take(torch.arange(len(part)))[:, 0].tolist()))
+    return found
+
+
+def form_of(settings: Site, folder: Path) -> Line:
+    (line,) = [each for each in preflight(settings, folder) if each.check == "form of the file"]
+    return line

@@ -11,10 +11,10 @@ import torch
 from proxyfl import _settings
 from proxyfl.cli.main import main
 from proxyfl.errors import ConfigError
-from proxyfl.federation.home.model import Home
+from proxyfl.federation.home import Home
 from proxyfl.federation.modelfile import load_model
 from proxyfl.models.estimators import candidates
-from proxyfl.node import assembly, export, prediction
+from proxyfl.node import assembly, export
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import site as sites
 from proxyfl.node.members.identity import Identity
@@ -25,7 +25,7 @@ from proxyfl.node.trial import Layout
 from proxyfl.privacy.ledger import Ledger
 from tests.waiting import PATIENCE
 
-from .federations import SEED, Running, change, quick, running, trial
+from .federations import Running, change, predicted, quick, running, trial
 from .test_node import final_proxy
 
 ROUNDS = 5
@@ -47,9 +47,7 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     """Three sites, one of them with an estimator, that average and settle. The first was stopped
     and started again within the rounds that are averaged."""
     folder = tmp_path_factory.mktemp("settled")
-    layout = trial.lay_out(
-        folder, sites=3, rounds=ROUNDS, template=quick(patience=PATIENCE)
-    )
+    layout = trial.lay_out(folder, sites=3, rounds=ROUNDS, template=quick(patience=PATIENCE))
     shares = (0.1,) * 10
     terms = replace(
         layout.manifest,
@@ -70,15 +68,12 @@ def settled(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return layout
 
 
-def test_sites_that_average_and_settle_equal_the_simulation(
-    settled: Layout,
-) -> None:
+def test_sites_that_average_and_settle_equal_the_simulation(settled: Layout) -> None:
     """The proxies are the simulation's bit for bit, also at the site that was started again while
     it gathered the mean."""
-    expected = prediction.predict(settled.folder, seed=SEED)
+    expected = predicted(settled.folder)
     for place, outcome in zip(settled.sites, expected, strict=True):
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
-    assert expected[1].architecture == "logistic"
     last = status.rows(settled.sites[1])[-1]
     assert last["private_accuracy"] == expected[1].joined
     assert last["keeps"] is not None
@@ -136,19 +131,14 @@ def test_boosted_trees_become_a_program(tmp_path: Path) -> None:
     ("terms", "said"),
     [
         ({"settle": 9, "rounds": 9}, "leaves none"),
-        (
-            {"settle": 2, "rounds": manifests.MOST_ROUNDS},
-            "which rounds are the last",
-        ),
+        ({"settle": 2, "rounds": manifests.MOST_ROUNDS}, "which rounds are the last"),
         ({"average": 0.5}, "needs last rounds"),
         ({"proxy": Proxy(balance="prior")}, "publicly known share"),
         ({"proxy": Proxy(prevalence=(0.5, 0.2, 0.3))}, "each of 2 classes"),
         ({"proxy": Proxy(prevalence=(0.5, 0.2))}, "add up to 1"),
     ],
 )
-def test_terms_that_make_no_sense_are_refused(
-    terms: dict[str, object], said: str
-) -> None:
+def test_terms_that_make_no_sense_are_refused(terms: dict[str, object], said: str) -> None:
     """The manifest says what was found and what to do."""
     with pytest.raises(ConfigError, match=said):
         Manifest("f", input=CLASSES, **terms)  # type: ignore[arg-type]  # a test's own words

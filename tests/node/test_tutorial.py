@@ -31,12 +31,7 @@ def typed(lines: list[str]) -> list[str]:
         assert program == "proxyfl"
         command = [sys.executable, "-m", "proxyfl.cli.main", *words]
         terminals.append(
-            subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         )
     said = [terminal.communicate(timeout=280)[0] for terminal in terminals]
     codes = [terminal.returncode for terminal in terminals]
@@ -46,9 +41,7 @@ def typed(lines: list[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_tutorial_typed_line_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tutorial_typed_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of the tutorial succeeds in an empty folder, in the order in which it stands,
     three terminals where it says so; at the end there is a model and a certificate that holds."""
     monkeypatch.chdir(tmp_path)

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from proxyfl.privacy.accountants.rdp import PAPER_ORDERS
 from proxyfl.privacy.accounting import Segment, pld_of, rdp_of
+from proxyfl.privacy.rdp import PAPER_ORDERS
 
 
 def rdp_epsilon(

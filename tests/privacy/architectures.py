@@ -12,20 +12,13 @@ from torch.nn.utils import parametrizations
 
 VECTOR, SEQUENCE, IMAGE, IDS = (6,), (5, 6), (1, 8, 8), (5,)
 
-ONE_PASS, VMAPPED, ONE_BY_ONE, REFUSED = (
-    "one pass",
-    "vmapped",
-    "one by one",
-    "refused",
-)
+ONE_PASS, VMAPPED, ONE_BY_ONE, REFUSED = ("one pass", "vmapped", "one by one", "refused")
 
 
 class Fn(nn.Module):
     """Named layers and a function of (layers, x): most of the zoo in few lines."""
 
-    def __init__(
-        self, forward: Callable[["Fn", Tensor], Tensor], **parts: object
-    ) -> None:
+    def __init__(self, forward: Callable[["Fn", Tensor], Tensor], **parts: object) -> None:
         super().__init__()
         self.function = forward
         for name, part in parts.items():
@@ -79,9 +72,7 @@ class PositionalEncoding(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.register_buffer(
-            "pe", torch.sin(torch.arange(50.0 * width).view(50, 1, width))
-        )
+        self.register_buffer("pe", torch.sin(torch.arange(50.0 * width).view(50, 1, width)))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.pe[: x.size(0)]
@@ -93,10 +84,7 @@ class LoRA(nn.Module):
     def __init__(self, a: int, b: int, rank: int = 2) -> None:
         super().__init__()
         self.base = nn.Linear(a, b).requires_grad_(False)
-        self.down, self.up = (
-            nn.Linear(a, rank, bias=False),
-            nn.Linear(rank, b, bias=False),
-        )
+        self.down, self.up = (nn.Linear(a, rank, bias=False), nn.Linear(rank, b, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.base(x) + self.up(self.down(x))
@@ -121,9 +109,7 @@ class Bert(nn.Module):
     """The structure of BERT: token, position and type tables, position ids in a buffer of one row,
     an attention mask made in forward, post-norm blocks, a pooler."""
 
-    def __init__(
-        self, width: int = 8, layers: int = 2, shared: bool = False
-    ) -> None:
+    def __init__(self, width: int = 8, layers: int = 2, shared: bool = False) -> None:
         super().__init__()
         self.tokens = nn.Embedding(11, width, padding_idx=0)
         self.positions, self.types = nn.Embedding(9, width), nn.Embedding(2, width)
@@ -164,11 +150,7 @@ class Block(nn.Module):
         return t.view(t.size(0), t.size(1), self.heads, -1).permute(0, 2, 1, 3)
 
     def forward(self, h: Tensor, mask: Tensor) -> Tensor:
-        q, k, v = (
-            self.split(self.q(h)),
-            self.split(self.k(h)),
-            self.split(self.v(h)),
-        )
+        q, k, v = (self.split(self.q(h)), self.split(self.k(h)), self.split(self.v(h)))
         scores = q @ k.transpose(-1, -2) / q.size(-1) ** 0.5 + mask
         mixed = (scores.softmax(-1) @ v).permute(0, 2, 1, 3).contiguous()
         h = self.n1(h + self.o(mixed.view(h.shape)))
@@ -181,10 +163,7 @@ class Gpt(nn.Module):
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.tokens, self.positions = (
-            nn.Embedding(11, width),
-            nn.Embedding(9, width),
-        )
+        self.tokens, self.positions = (nn.Embedding(11, width), nn.Embedding(9, width))
         self.w, self.b = (
             nn.Parameter(torch.randn(width, 3 * width) / 3),
             nn.Parameter(torch.zeros(24)),
@@ -196,17 +175,11 @@ class Gpt(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         t = ids.size(1)
-        h = self.tokens(ids) + self.positions(
-            torch.arange(t, device=ids.device).unsqueeze(0)
-        )
+        h = self.tokens(ids) + self.positions(torch.arange(t, device=ids.device).unsqueeze(0))
         size = (*h.shape[:-1], 24)
         qkv = torch.addmm(self.b, self.norm(h).view(-1, 8), self.w).view(size)
-        q, k, v = (
-            p.view(*p.shape[:-1], 2, 4).transpose(1, 2) for p in qkv.split(8, dim=2)
-        )
-        scores = torch.where(
-            self.bias[:, :, :t, :t], q @ k.transpose(-1, -2), torch.tensor(-1e4)
-        )
+        q, k, v = (p.view(*p.shape[:-1], 2, 4).transpose(1, 2) for p in qkv.split(8, dim=2))
+        scores = torch.where(self.bias[:, :, :t, :t], q @ k.transpose(-1, -2), torch.tensor(-1e4))
         h = h + (scores.softmax(-1) @ v).transpose(1, 2).reshape(h.shape)
         return self.out(h[:, -1])
 
@@ -216,11 +189,7 @@ class Swin(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.qkv, self.out = (
-            nn.Conv2d(1, 6, 2, 2),
-            nn.Linear(6, 18),
-            nn.Linear(6, 3),
-        )
+        self.embed, self.qkv, self.out = (nn.Conv2d(1, 6, 2, 2), nn.Linear(6, 18), nn.Linear(6, 3))
         self.bias = nn.Parameter(torch.randn(1, 4, 4) / 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -245,9 +214,7 @@ class Vit(nn.Module):
             nn.Parameter(torch.randn(1, 1, 8)),
             nn.Parameter(torch.randn(1, 5, 8)),
         )
-        self.layer = nn.TransformerEncoderLayer(
-            8, 2, 12, dropout=0.0, batch_first=True
-        )
+        self.layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
         self.out = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -294,15 +261,9 @@ class Attend(nn.Module):
 class Recurrent(nn.Module):
     """A recurrent layer of the given kind, its last state classified."""
 
-    def __init__(
-        self, layer: nn.Module, width: int, time_major: bool = False
-    ) -> None:
+    def __init__(self, layer: nn.Module, width: int, time_major: bool = False) -> None:
         super().__init__()
-        self.layer, self.out, self.time_major = (
-            layer,
-            nn.Linear(width, 3),
-            time_major,
-        )
+        self.layer, self.out, self.time_major = (layer, nn.Linear(width, 3), time_major)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.layer(x.transpose(0, 1) if self.time_major else x)[0]
@@ -406,17 +367,13 @@ class Hooked(nn.Module):
 
 def module_hooked() -> nn.Module:
     model = nn.Sequential(lin(6, 6), nn.Tanh(), lin())
-    model[1].register_full_backward_hook(
-        lambda m, i, o: (i[0] / (i[0].norm() + 1e-9),)
-    )
+    model[1].register_full_backward_hook(lambda m, i, o: (i[0] / (i[0].norm() + 1e-9),))
     return model
 
 
 def tied() -> nn.Module:
     model = Fn(
-        lambda m, x: m.out(m.tokens(x).mean(1))[:, :3],
-        tokens=nn.Embedding(7, 4),
-        out=lin(4, 7),
+        lambda m, x: m.out(m.tokens(x).mean(1))[:, :3], tokens=nn.Embedding(7, 4), out=lin(4, 7)
     )
     model.out.weight = model.tokens.weight
     return model
@@ -444,16 +401,12 @@ class Entry:
 
 
 def old_weight_norm() -> nn.Module:
-    return nn.Sequential(
-        torch.nn.utils.weight_norm(lin(6, 5)), nn.ReLU(), lin(5, 3)
-    )
+    return nn.Sequential(torch.nn.utils.weight_norm(lin(6, 5)), nn.ReLU(), lin(5, 3))
 
 
 SOUND: dict[str, Entry] = {
     "linear": Entry(lambda: lin(), VECTOR, ONE_PASS),
-    "MLP": Entry(
-        lambda: nn.Sequential(lin(6, 5), nn.ReLU(), lin(5, 3)), VECTOR, ONE_PASS
-    ),
+    "MLP": Entry(lambda: nn.Sequential(lin(6, 5), nn.ReLU(), lin(5, 3)), VECTOR, ONE_PASS),
     "CNN": Entry(
         lambda: nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), lin(36, 3)
@@ -463,64 +416,44 @@ SOUND: dict[str, Entry] = {
     ),
     "CNN, GroupNorm": Entry(
         lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3),
-            nn.GroupNorm(2, 4),
-            nn.ReLU(),
-            nn.Flatten(),
-            lin(144, 3),
+            nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), lin(144, 3)
         ),
         IMAGE,
         ONE_PASS,
     ),
     "GroupNorm after Linear": Entry(
-        lambda: nn.Sequential(lin(6, 8), nn.GroupNorm(2, 8), nn.ReLU(), lin(8, 3)),
-        VECTOR,
-        ONE_PASS,
+        lambda: nn.Sequential(lin(6, 8), nn.GroupNorm(2, 8), nn.ReLU(), lin(8, 3)), VECTOR, ONE_PASS
     ),
-    "LayerNorm": Entry(
-        lambda: nn.Sequential(nn.LayerNorm(6), lin()), VECTOR, ONE_PASS
-    ),
+    "LayerNorm": Entry(lambda: nn.Sequential(nn.LayerNorm(6), lin()), VECTOR, ONE_PASS),
     "RMSNorm": Entry(lambda: nn.Sequential(nn.RMSNorm(6), lin()), VECTOR, ONE_PASS),
     "InstanceNorm": Entry(
         lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3),
-            nn.InstanceNorm2d(4, affine=True),
-            nn.Flatten(),
-            lin(144, 3),
+            nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), nn.Flatten(), lin(144, 3)
         ),
         IMAGE,
         ONE_PASS,
     ),
     "1D convolution": Entry(
-        lambda: Fn(
-            lambda m, x: m.out(m.c(x).mean(2)), c=nn.Conv1d(5, 4, 3), out=lin(4, 3)
-        ),
+        lambda: Fn(lambda m, x: m.out(m.c(x).mean(2)), c=nn.Conv1d(5, 4, 3), out=lin(4, 3)),
         SEQUENCE,
         ONE_PASS,
     ),
     "grouped, dilated convolution": Entry(
         lambda: nn.Sequential(
-            nn.Conv2d(1, 4, 3, dilation=2),
-            nn.Conv2d(4, 4, 2, groups=4),
-            nn.Flatten(),
-            lin(36, 3),
+            nn.Conv2d(1, 4, 3, dilation=2), nn.Conv2d(4, 4, 2, groups=4), nn.Flatten(), lin(36, 3)
         ),
         IMAGE,
         ONE_PASS,
     ),
     "transposed convolution": Entry(
-        lambda: nn.Sequential(
-            nn.ConvTranspose2d(1, 2, 2), nn.Flatten(), lin(162, 3)
-        ),
+        lambda: nn.Sequential(nn.ConvTranspose2d(1, 2, 2), nn.Flatten(), lin(162, 3)),
         IMAGE,
         ONE_PASS,
     ),
     "squeeze and excite": Entry(
         lambda: Fn(
             lambda m, x: m.out(
-                (
-                    m.c(x) * m.s(m.c(x).mean((2, 3))).sigmoid()[:, :, None, None]
-                ).flatten(1)
+                (m.c(x) * m.s(m.c(x).mean((2, 3))).sigmoid()[:, :, None, None]).flatten(1)
             ),
             c=nn.Conv2d(1, 4, 3),
             s=lin(4, 4),
@@ -531,9 +464,7 @@ SOUND: dict[str, Entry] = {
     ),
     "weight-standardised convolution": Entry(
         lambda: Fn(
-            lambda m, x: m.out(
-                F.conv2d(x, (m.w - m.w.mean()) / m.w.std()).flatten(1)
-            ),
+            lambda m, x: m.out(F.conv2d(x, (m.w - m.w.mean()) / m.w.std()).flatten(1)),
             w=nn.Parameter(torch.randn(4, 1, 3, 3)),
             out=lin(144, 3),
         ),
@@ -542,19 +473,14 @@ SOUND: dict[str, Entry] = {
     ),
     "patch network, pooled logits": Entry(
         lambda: Fn(
-            lambda m, x: (
-                m.out(patches(x).flatten(1)).view(x.size(0), -1, 3).mean(1)
-            ),
-            out=lin(16, 3),
+            lambda m, x: m.out(patches(x).flatten(1)).view(x.size(0), -1, 3).mean(1), out=lin(16, 3)
         ),
         IMAGE,
         ONE_PASS,
     ),
     "patch network, convolution": Entry(
         lambda: Fn(
-            lambda m, x: (
-                m.out(m.c(patches(x)).relu().flatten(1)).view(len(x), -1, 3).mean(1)
-            ),
+            lambda m, x: m.out(m.c(patches(x)).relu().flatten(1)).view(len(x), -1, 3).mean(1),
             c=nn.Conv2d(1, 4, 2),
             out=lin(36, 3),
         ),
@@ -578,46 +504,32 @@ SOUND: dict[str, Entry] = {
     ),
     "time-major, pooled": Entry(
         lambda: Fn(
-            lambda m, x: m.out(m.a(x.transpose(0, 1)).tanh()).mean(0),
-            a=lin(6, 4),
-            out=lin(4, 3),
+            lambda m, x: m.out(m.a(x.transpose(0, 1)).tanh()).mean(0), a=lin(6, 4), out=lin(4, 3)
         ),
         SEQUENCE,
         ONE_PASS,
     ),
     "time-major, flattened": Entry(
         lambda: Fn(
-            lambda m, x: (
-                m.out(m.a(x.transpose(0, 1).reshape(-1, 6)).tanh())
-                .view(5, -1, 3)
-                .mean(0)
-            ),
+            lambda m, x: m.out(m.a(x.transpose(0, 1).reshape(-1, 6)).tanh()).view(5, -1, 3).mean(0),
             a=lin(6, 4),
             out=lin(4, 3),
         ),
         SEQUENCE,
         ONE_PASS,
     ),
-    "LSTM": Entry(
-        lambda: Recurrent(nn.LSTM(6, 4, batch_first=True), 4), SEQUENCE, ONE_PASS
-    ),
+    "LSTM": Entry(lambda: Recurrent(nn.LSTM(6, 4, batch_first=True), 4), SEQUENCE, ONE_PASS),
     "LSTM, time-major": Entry(
         lambda: Recurrent(nn.LSTM(6, 4), 4, time_major=True), SEQUENCE, ONE_PASS
     ),
     "GRU, two layers": Entry(
-        lambda: Recurrent(nn.GRU(6, 4, num_layers=2, batch_first=True), 4),
-        SEQUENCE,
-        ONE_PASS,
+        lambda: Recurrent(nn.GRU(6, 4, num_layers=2, batch_first=True), 4), SEQUENCE, ONE_PASS
     ),
     "RNN, bidirectional": Entry(
-        lambda: Recurrent(nn.RNN(6, 4, bidirectional=True, batch_first=True), 8),
-        SEQUENCE,
-        ONE_PASS,
+        lambda: Recurrent(nn.RNN(6, 4, bidirectional=True, batch_first=True), 8), SEQUENCE, ONE_PASS
     ),
     "MultiheadAttention": Entry(
-        lambda: Attend(nn.MultiheadAttention(6, 2, batch_first=True), False),
-        SEQUENCE,
-        ONE_PASS,
+        lambda: Attend(nn.MultiheadAttention(6, 2, batch_first=True), False), SEQUENCE, ONE_PASS
     ),
     "MultiheadAttention, time-major": Entry(
         lambda: Attend(nn.MultiheadAttention(6, 2), True), SEQUENCE, ONE_PASS
@@ -629,8 +541,7 @@ SOUND: dict[str, Entry] = {
         lambda: Fn(
             lambda m, x: m.out(m.e(x).mean(1)),
             e=nn.TransformerEncoder(
-                nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
-                2,
+                nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), 2
             ),
             out=lin(),
         ),
@@ -639,9 +550,7 @@ SOUND: dict[str, Entry] = {
     ),
     "ViT": Entry(Vit, IMAGE, ONE_PASS),
     "BERT": Entry(Bert, IDS, ONE_PASS, ids=11),
-    "ALBERT (shared block)": Entry(
-        lambda: Bert(shared=True), IDS, ONE_PASS, ids=11
-    ),
+    "ALBERT (shared block)": Entry(lambda: Bert(shared=True), IDS, ONE_PASS, ids=11),
     "GPT-2": Entry(Gpt, IDS, ONE_PASS, ids=11),
     "Swin": Entry(Swin, IMAGE, ONE_PASS),
     "graph layer, fixed graph": Entry(
@@ -665,25 +574,17 @@ SOUND: dict[str, Entry] = {
         SEQUENCE,
         ONE_PASS,
     ),
-    "LoRA": Entry(
-        lambda: nn.Sequential(LoRA(6, 5), nn.Tanh(), lin(5, 3)), VECTOR, ONE_PASS
-    ),
+    "LoRA": Entry(lambda: nn.Sequential(LoRA(6, 5), nn.Tanh(), lin(5, 3)), VECTOR, ONE_PASS),
     "LoRA, merged": Entry(
-        lambda: nn.Sequential(MergedLoRA(6, 5), nn.Tanh(), lin(5, 3)),
-        VECTOR,
-        ONE_PASS,
+        lambda: nn.Sequential(MergedLoRA(6, 5), nn.Tanh(), lin(5, 3)), VECTOR, ONE_PASS
     ),
     "spectral norm": Entry(
-        lambda: nn.Sequential(
-            parametrizations.spectral_norm(lin(6, 5)), nn.ReLU(), lin(5, 3)
-        ),
+        lambda: nn.Sequential(parametrizations.spectral_norm(lin(6, 5)), nn.ReLU(), lin(5, 3)),
         VECTOR,
         ONE_PASS,
     ),
     "weight norm": Entry(
-        lambda: nn.Sequential(
-            parametrizations.weight_norm(lin(6, 5)), nn.ReLU(), lin(5, 3)
-        ),
+        lambda: nn.Sequential(parametrizations.weight_norm(lin(6, 5)), nn.ReLU(), lin(5, 3)),
         VECTOR,
         ONE_PASS,
     ),
@@ -691,18 +592,14 @@ SOUND: dict[str, Entry] = {
     "tied embedding": Entry(tied, IDS, ONE_PASS, ids=7),
     "embedding, padded": Entry(
         lambda: Fn(
-            lambda m, x: m.out(m.e(x)).mean(1),
-            e=nn.Embedding(7, 4, padding_idx=2),
-            out=lin(4, 3),
+            lambda m, x: m.out(m.e(x)).mean(1), e=nn.Embedding(7, 4, padding_idx=2), out=lin(4, 3)
         ),
         IDS,
         ONE_PASS,
         ids=7,
     ),
     "reused layer": Entry(
-        lambda: Fn(
-            lambda m, x: m.out(m.a(m.a(x).tanh()).tanh()), a=lin(6, 6), out=lin()
-        ),
+        lambda: Fn(lambda m, x: m.out(m.a(m.a(x).tanh()).tanh()), a=lin(6, 6), out=lin()),
         VECTOR,
         ONE_PASS,
     ),
@@ -712,68 +609,40 @@ SOUND: dict[str, Entry] = {
         ONE_PASS,
     ),
     "root parameter": Entry(
-        lambda: Fn(
-            lambda m, x: m.fc(x) * m.scale,
-            fc=lin(),
-            scale=nn.Parameter(torch.ones(3)),
-        ),
+        lambda: Fn(lambda m, x: m.fc(x) * m.scale, fc=lin(), scale=nn.Parameter(torch.ones(3))),
         VECTOR,
         ONE_PASS,
     ),
     "parameter without dimensions": Entry(
-        lambda: Fn(
-            lambda m, x: m.fc(x) * m.t.exp(),
-            fc=lin(),
-            t=nn.Parameter(torch.tensor(0.3)),
-        ),
+        lambda: Fn(lambda m, x: m.fc(x) * m.t.exp(), fc=lin(), t=nn.Parameter(torch.tensor(0.3))),
         VECTOR,
         ONE_PASS,
     ),
-    "PReLU": Entry(
-        lambda: nn.Sequential(lin(6, 5), nn.PReLU(5), lin(5, 3)), VECTOR, ONE_PASS
-    ),
+    "PReLU": Entry(lambda: nn.Sequential(lin(6, 5), nn.PReLU(5), lin(5, 3)), VECTOR, ONE_PASS),
     "called by keyword": Entry(
-        lambda: Fn(
-            lambda m, x: m.out(m.k(hidden=x, scale=2.0)),
-            k=KeywordLayer(),
-            out=lin(),
-        ),
+        lambda: Fn(lambda m, x: m.out(m.k(hidden=x, scale=2.0)), k=KeywordLayer(), out=lin()),
         VECTOR,
         ONE_PASS,
     ),
     "dropout": Entry(
-        lambda: nn.Sequential(lin(6, 8), nn.Dropout(0.5), lin(8, 3)),
-        VECTOR,
-        ONE_PASS,
-        draws=True,
+        lambda: nn.Sequential(lin(6, 8), nn.Dropout(0.5), lin(8, 3)), VECTOR, ONE_PASS, draws=True
     ),
     "dropout in a custom layer": Entry(
         lambda: nn.Sequential(NoisyLayer(), lin()), VECTOR, ONE_PASS, draws=True
     ),
     "in-place activation": Entry(
-        lambda: Fn(lambda m, x: m.b(m.a(x).relu_()), a=lin(6, 5), b=lin(5, 3)),
-        VECTOR,
-        ONE_PASS,
+        lambda: Fn(lambda m, x: m.b(m.a(x).relu_()), a=lin(6, 5), b=lin(5, 3)), VECTOR, ONE_PASS
     ),
     "squeeze()": Entry(
-        lambda: Fn(
-            lambda m, x: m.b(m.a(x.unsqueeze(1)).squeeze()),
-            a=lin(6, 5),
-            b=lin(5, 3),
-        ),
+        lambda: Fn(lambda m, x: m.b(m.a(x.unsqueeze(1)).squeeze()), a=lin(6, 5), b=lin(5, 3)),
         VECTOR,
         ONE_PASS,
     ),
     "frozen weight": Entry(frozen, VECTOR, ONE_PASS),
-    "unused parameter": Entry(
-        lambda: Fn(lambda m, x: m.a(x), a=lin(), b=lin()), VECTOR, ONE_PASS
-    ),
+    "unused parameter": Entry(lambda: Fn(lambda m, x: m.a(x), a=lin(), b=lin()), VECTOR, ONE_PASS),
     "siamese, joined batches": Entry(
         lambda: Fn(
-            lambda m, x: (m.a(torch.cat([x[:, :3], x[:, 3:]])).view(2, -1, 3)).prod(
-                0
-            ),
-            a=lin(3, 3),
+            lambda m, x: (m.a(torch.cat([x[:, :3], x[:, 3:]])).view(2, -1, 3)).prod(0), a=lin(3, 3)
         ),
         VECTOR,
         ONE_PASS,
@@ -788,30 +657,21 @@ SOUND: dict[str, Entry] = {
         ONE_PASS,
     ),
     "hypernetwork": Entry(
-        lambda: Fn(
-            lambda m, x: (x.unsqueeze(1) @ m.h(x).view(-1, 6, 3)).squeeze(1),
-            h=lin(6, 18),
-        ),
+        lambda: Fn(lambda m, x: (x.unsqueeze(1) @ m.h(x).view(-1, 6, 3)).squeeze(1), h=lin(6, 18)),
         VECTOR,
         ONE_PASS,
     ),
     "deep sets": Entry(
-        lambda: Fn(
-            lambda m, x: m.b(m.a(x).relu().sum(1)), a=lin(6, 5), b=lin(5, 3)
-        ),
+        lambda: Fn(lambda m, x: m.b(m.a(x).relu().sum(1)), a=lin(6, 5), b=lin(5, 3)),
         SEQUENCE,
         ONE_PASS,
     ),
     "bilinear layer": Entry(
-        lambda: Fn(lambda m, x: m.b(x[:, :3], x[:, 3:]), b=nn.Bilinear(3, 3, 3)),
-        VECTOR,
-        ONE_PASS,
+        lambda: Fn(lambda m, x: m.b(x[:, :3], x[:, 3:]), b=nn.Bilinear(3, 3, 3)), VECTOR, ONE_PASS
     ),
     "picked by row number": Entry(
         lambda: Fn(
-            lambda m, x: m.out(
-                m.a(x)[torch.arange(len(x)), torch.zeros(len(x), dtype=torch.long)]
-            ),
+            lambda m, x: m.out(m.a(x)[torch.arange(len(x)), torch.zeros(len(x), dtype=torch.long)]),
             a=lin(6, 4),
             out=lin(4, 3),
         ),
@@ -820,21 +680,14 @@ SOUND: dict[str, Entry] = {
     ),
     "layer on a constant of three rows": Entry(
         lambda: Fn(
-            lambda m, x: m.a(x) + m.q(m.table).mean(0),
-            a=lin(),
-            q=lin(),
-            table=torch.eye(3, 6),
+            lambda m, x: m.a(x) + m.q(m.table).mean(0), a=lin(), q=lin(), table=torch.eye(3, 6)
         ),
         VECTOR,
         ONE_PASS,
     ),
     "branches on the data": Entry(Branching, VECTOR, ONE_BY_ONE),
     "straight-through backward": Entry(
-        lambda: Fn(
-            lambda m, x: m.b(StraightThrough.apply(m.a(x))),
-            a=lin(6, 5),
-            b=lin(5, 3),
-        ),
+        lambda: Fn(lambda m, x: m.b(StraightThrough.apply(m.a(x))), a=lin(6, 5), b=lin(5, 3)),
         VECTOR,
         ONE_BY_ONE,
     ),
@@ -842,19 +695,13 @@ SOUND: dict[str, Entry] = {
 
 UNSOUND: dict[str, Entry] = {
     "BatchNorm1d": Entry(
-        lambda: nn.Sequential(lin(6, 4), nn.BatchNorm1d(4), lin(4, 3)),
-        VECTOR,
-        REFUSED,
+        lambda: nn.Sequential(lin(6, 4), nn.BatchNorm1d(4), lin(4, 3)), VECTOR, REFUSED
     ),
     "BatchNorm2d": Entry(
-        lambda: nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), lin(64, 3)),
-        IMAGE,
-        REFUSED,
+        lambda: nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), lin(64, 3)), IMAGE, REFUSED
     ),
     "BatchNorm without statistics": Entry(
-        lambda: nn.Sequential(
-            lin(6, 4), nn.BatchNorm1d(4, track_running_stats=False), lin(4, 3)
-        ),
+        lambda: nn.Sequential(lin(6, 4), nn.BatchNorm1d(4, track_running_stats=False), lin(4, 3)),
         VECTOR,
         REFUSED,
     ),
@@ -881,10 +728,7 @@ UNSOUND: dict[str, Entry] = {
         ids=7,
     ),
     "Embedding(scale_grad_by_freq)": Entry(
-        lambda: Fn(
-            lambda m, x: m.e(x).mean(1),
-            e=nn.Embedding(7, 3, scale_grad_by_freq=True),
-        ),
+        lambda: Fn(lambda m, x: m.e(x).mean(1), e=nn.Embedding(7, 3, scale_grad_by_freq=True)),
         IDS,
         REFUSED,
         ids=7,
@@ -893,17 +737,13 @@ UNSOUND: dict[str, Entry] = {
         lambda: Fn(lambda m, x: m.a(x - x.mean(0)), a=lin()), VECTOR, REFUSED
     ),
     "scaled by a detached batch deviation": Entry(
-        lambda: Fn(lambda m, x: m.a(x / (x.detach().std(0) + 1)), a=lin()),
-        VECTOR,
-        REFUSED,
+        lambda: Fn(lambda m, x: m.a(x / (x.detach().std(0) + 1)), a=lin()), VECTOR, REFUSED
     ),
     "cumulative sum over the batch": Entry(
         lambda: Fn(lambda m, x: m.a(x.cumsum(0)), a=lin()), VECTOR, REFUSED
     ),
     "softmax over the batch": Entry(
-        lambda: Fn(lambda m, x: m.b(m.a(x).softmax(0)), a=lin(6, 6), b=lin()),
-        VECTOR,
-        REFUSED,
+        lambda: Fn(lambda m, x: m.b(m.a(x).softmax(0)), a=lin(6, 6), b=lin()), VECTOR, REFUSED
     ),
     "sorted over the batch": Entry(
         lambda: Fn(lambda m, x: m.a(x.sort(0)[0]), a=lin()), VECTOR, REFUSED
@@ -912,63 +752,42 @@ UNSOUND: dict[str, Entry] = {
         lambda: Fn(lambda m, x: m.a(x + x.roll(1, 0)), a=lin()), VECTOR, REFUSED
     ),
     "compared with all": Entry(
-        lambda: Fn(lambda m, x: m.a((x @ x.T).softmax(1) @ x), a=lin()),
-        VECTOR,
-        REFUSED,
+        lambda: Fn(lambda m, x: m.a((x @ x.T).softmax(1) @ x), a=lin()), VECTOR, REFUSED
     ),
     "thresholded by the batch maximum": Entry(
-        lambda: Fn(lambda m, x: m.a(x * (x > x.max() * 0.5)), a=lin()),
-        VECTOR,
-        REFUSED,
+        lambda: Fn(lambda m, x: m.a(x * (x > x.max() * 0.5)), a=lin()), VECTOR, REFUSED
     ),
     "FiLM from the batch mean": Entry(
-        lambda: Fn(lambda m, x: m.a(x) * m.f(x.mean(0)), a=lin(), f=lin()),
-        VECTOR,
-        REFUSED,
+        lambda: Fn(lambda m, x: m.a(x) * m.f(x.mean(0)), a=lin(), f=lin()), VECTOR, REFUSED
     ),
     "convolution along the batch": Entry(
-        lambda: Fn(
-            lambda m, x: m.a(m.c(x.T).T), c=nn.Conv1d(6, 6, 3, padding=1), a=lin()
-        ),
+        lambda: Fn(lambda m, x: m.a(m.c(x.T).T), c=nn.Conv1d(6, 6, 3, padding=1), a=lin()),
         VECTOR,
         REFUSED,
     ),
     "GroupNorm over the folded batch": Entry(
-        lambda: Fn(
-            lambda m, x: m.a(F.group_norm(x.reshape(1, -1, 1), 1).view(x.shape)),
-            a=lin(),
-        ),
+        lambda: Fn(lambda m, x: m.a(F.group_norm(x.reshape(1, -1, 1), 1).view(x.shape)), a=lin()),
         VECTOR,
         REFUSED,
     ),
     "rows scrambled by view": Entry(
-        lambda: Fn(lambda m, x: m.a(x.view(6, -1).T + 0 * x), a=lin()),
-        VECTOR,
-        REFUSED,
+        lambda: Fn(lambda m, x: m.a(x.view(6, -1).T + 0 * x), a=lin()), VECTOR, REFUSED
     ),
     "attention across the batch": Entry(
         lambda: Fn(
-            lambda m, x: m.out(m.l(x, x, x)[0].mean(1)),
-            l=nn.MultiheadAttention(6, 2),
-            out=lin(),
+            lambda m, x: m.out(m.l(x, x, x)[0].mean(1)), l=nn.MultiheadAttention(6, 2), out=lin()
         ),
         SEQUENCE,
         REFUSED,
     ),
-    "recurrent across the batch": Entry(
-        lambda: Recurrent(nn.LSTM(6, 4), 4), SEQUENCE, REFUSED
-    ),
+    "recurrent across the batch": Entry(lambda: Recurrent(nn.LSTM(6, 4), 4), SEQUENCE, REFUSED),
     "mixup in training": Entry(
-        lambda: Fn(
-            lambda m, x: m.a(0.5 * (x + x.flip(0)) if m.training else x), a=lin()
-        ),
+        lambda: Fn(lambda m, x: m.a(0.5 * (x + x.flip(0)) if m.training else x), a=lin()),
         VECTOR,
         REFUSED,
     ),
     "branch on the batch": Entry(
-        lambda: Fn(
-            lambda m, x: m.a(x) if float(x.mean()) > 0 else m.b(x), a=lin(), b=lin()
-        ),
+        lambda: Fn(lambda m, x: m.a(x) if float(x.mean()) > 0 else m.b(x), a=lin(), b=lin()),
         VECTOR,
         ONE_BY_ONE,
     ),
@@ -992,17 +811,13 @@ UNSOUND: dict[str, Entry] = {
         VMAPPED,
     ),
     "tutorial PositionalEncoding, batch-first": Entry(
-        lambda: nn.Sequential(PositionalEncoding(6), nn.Flatten(), lin(30, 3)),
-        SEQUENCE,
-        VMAPPED,
+        lambda: nn.Sequential(PositionalEncoding(6), nn.Flatten(), lin(30, 3)), SEQUENCE, VMAPPED
     ),
     "scaled by the batch size": Entry(
         lambda: Fn(lambda m, x: m.a(x) / len(x), a=lin()), VECTOR, VMAPPED
     ),
     "branch on the batch size": Entry(
-        lambda: Fn(lambda m, x: m.a(x) if len(x) % 2 else m.b(x), a=lin(), b=lin()),
-        VECTOR,
-        VMAPPED,
+        lambda: Fn(lambda m, x: m.a(x) if len(x) % 2 else m.b(x), a=lin(), b=lin()), VECTOR, VMAPPED
     ),
     "constant of the batch's length": Entry(
         lambda: Fn(
@@ -1015,19 +830,13 @@ UNSOUND: dict[str, Entry] = {
     ),
     "mixing in the backward pass only": Entry(
         lambda: Fn(
-            lambda m, x: m.b((h := m.a(x)) + h.mean(0) - h.mean(0).detach()),
-            a=lin(6, 6),
-            b=lin(),
+            lambda m, x: m.b((h := m.a(x)) + h.mean(0) - h.mean(0).detach()), a=lin(6, 6), b=lin()
         ),
         VECTOR,
         VMAPPED,
     ),
     "custom backward over the batch": Entry(
-        lambda: Fn(
-            lambda m, x: m.b(BatchScaledGradient.apply(m.a(x))),
-            a=lin(6, 6),
-            b=lin(),
-        ),
+        lambda: Fn(lambda m, x: m.b(BatchScaledGradient.apply(m.a(x))), a=lin(6, 6), b=lin()),
         VECTOR,
         ONE_BY_ONE,
     ),
@@ -1048,9 +857,7 @@ def records(entry: Entry, n: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     if entry.ids:
         return torch.randint(entry.ids, (n, *entry.shape), generator=generator), y
     x = torch.randn(n, *entry.shape, generator=generator, dtype=torch.float64)
-    scale = torch.logspace(-1, 1, n, dtype=torch.float64).view(
-        -1, *[1] * len(entry.shape)
-    )
+    scale = torch.logspace(-1, 1, n, dtype=torch.float64).view(-1, *[1] * len(entry.shape))
     return x * scale, y
 
 
@@ -1058,9 +865,7 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(logits, y, reduction="none")
 
 
-def measured_change(
-    clipper, entry: Entry, clip_norm: float = 1e-2, n: int = 7
-) -> float:
+def measured_change(clipper, entry: Entry, clip_norm: float = 1e-2, n: int = 7) -> float:
     """By how many C one record more or less moves the clipped sum, at most over the records: in a
     first call, and in a second one that a memory of the first could reach."""
     x, y = records(entry, n)
@@ -1075,9 +880,7 @@ def measured_change(
                 buffer.copy_(buffers[name])
             for rows in (chosen, rest):
                 part = x[rows], y[rows]
-                totals.append(
-                    clipper.clip(*part, cross_entropy, clip_norm).total.clone()
-                )
+                totals.append(clipper.clip(*part, cross_entropy, clip_norm).total.clone())
             sums.append(torch.stack(totals))
         change = (sums[0] - sums[1]).norm(dim=1)
         worst = max(worst, float(change[0]), float(change.norm()))

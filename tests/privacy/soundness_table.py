@@ -21,16 +21,11 @@ def main() -> None:
     before = json.loads((HERE / "before.json").read_text())
     page = PAGE.read_text()
     for title, zoo in (("sound", SOUND), ("unsound", UNSOUND)):
-        rows = [
-            "| architecture | before | change | now | change |",
-            "|---|---|---|---|---|",
-        ]
+        rows = ["| architecture | before | change | now | change |", "|---|---|---|---|---|"]
         for name, entry in zoo.items():
             was, moved = before[name]
             way, change = verdict(entry)
-            rows.append(
-                f"| {name} | {was} | {_change(moved)} | {way} | {_change(change)} |"
-            )
+            rows.append(f"| {name} | {was} | {_change(moved)} | {way} | {_change(change)} |")
         block = "\n".join(rows)
         page = re.sub(
             rf"(<!-- {title} -->\n).*?(\n<!-- end -->)",

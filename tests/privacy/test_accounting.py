@@ -16,8 +16,7 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 from scipy import integrate, optimize, stats
 
 from proxyfl.errors import ConfigError
-from proxyfl.privacy import accounting
-from proxyfl.privacy.accountants import pld, rdp
+from proxyfl.privacy import accounting, pld, rdp
 from proxyfl.privacy.accounting import (
     PAPER_ORDERS,
     AccountingWarning,
@@ -67,31 +66,19 @@ def exact_gaussian(noise: float, steps: int, delta: float) -> float:
 
 
 @pytest.mark.parametrize(("examples", "by_rdp", "by_pld"), HISTOPATHOLOGY)
-def test_the_papers_privacy_table(
-    examples: int, by_rdp: float, by_pld: float
-) -> None:
+def test_the_papers_privacy_table(examples: int, by_rdp: float, by_pld: float) -> None:
     """The ten numbers of the histopathology table come out to three decimals."""
     steps = 30 * (examples // 32)
     assert (
         round(
-            rdp_epsilon(
-                sampling_rate=32 / examples,
-                noise_multiplier=1.4,
-                steps=steps,
-                delta=1e-5,
-            ),
+            rdp_epsilon(sampling_rate=32 / examples, noise_multiplier=1.4, steps=steps, delta=1e-5),
             3,
         )
         == by_rdp
     )
     assert (
         round(
-            pld_epsilon(
-                sampling_rate=32 / examples,
-                noise_multiplier=1.4,
-                steps=steps,
-                delta=1e-5,
-            ),
+            pld_epsilon(sampling_rate=32 / examples, noise_multiplier=1.4, steps=steps, delta=1e-5),
             3,
         )
         == by_pld
@@ -121,9 +108,7 @@ class TestRdp:
             # At one order, epsilon is RDP plus a constant that depends on delta; this delta makes
             # the sum positive.
             constant = math.log1p(-1 / order) - math.log(1e-9 * order) / (order - 1)
-            assert value + constant == pytest.approx(
-                accountant.get_epsilon(1e-9), rel=1e-10
-            )
+            assert value + constant == pytest.approx(accountant.get_epsilon(1e-9), rel=1e-10)
 
     @pytest.mark.filterwarnings("ignore")
     @pytest.mark.parametrize(("q", "s"), SETTINGS)
@@ -131,16 +116,10 @@ class TestRdp:
         """At fractional orders, also those that dp-accounting drops, the integral agrees with
         Opacus's series."""
         orders = [1.1, 1.3, 1.7, 2.5, 4.9, 10.9]
-        expected = opacus_rdp.compute_rdp(
-            q=q, noise_multiplier=s, steps=1, orders=orders
-        )
-        np.testing.assert_allclose(
-            rdp.per_step(q, s, tuple(orders)), expected, rtol=1e-5
-        )
+        expected = opacus_rdp.compute_rdp(q=q, noise_multiplier=s, steps=1, orders=orders)
+        np.testing.assert_allclose(rdp.per_step(q, s, tuple(orders)), expected, rtol=1e-5)
 
-    @pytest.mark.parametrize(
-        ("q", "s"), [(0.25, 1.0), (0.25, 4.0), (0.01, 1.4), (0.9, 0.7)]
-    )
+    @pytest.mark.parametrize(("q", "s"), [(0.25, 1.0), (0.25, 4.0), (0.01, 1.4), (0.9, 0.7)])
     @pytest.mark.parametrize("order", [1.1, 1.5, 3.3, 7.0])
     def test_adaptive_quadrature(self, q: float, s: float, order: float) -> None:
         """The integral agrees with scipy's adaptive quadrature of the definition."""
@@ -151,12 +130,7 @@ class TestRdp:
 
         ends = (-12 * s, order + 12 * s)
         value, _ = integrate.quad(
-            integrand,
-            *ends,
-            epsabs=1e-15,
-            epsrel=1e-13,
-            limit=500,
-            points=[0, order],
+            integrand, *ends, epsabs=1e-15, epsrel=1e-13, limit=500, points=[0, order]
         )
         assert rdp.per_step(q, s, (order,))[0] == pytest.approx(
             math.log(value) / (order - 1), rel=1e-7
@@ -170,12 +144,8 @@ class TestRdp:
         x = np.array([-50.0, -1.0, -1e-3, 1e-3, 1.0, 9.0, 20.0, 50.0, 3000.0])
         with mpmath.workdps(80):
             u = [mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(float(v))) for v in x]
-            expected = [
-                float(mpmath.log((1 + v) ** order - 1 - order * v)) for v in u
-            ]
-        np.testing.assert_allclose(
-            rdp._log_excess(q, order, x), expected, rtol=0, atol=1e-9
-        )
+            expected = [float(mpmath.log((1 + v) ** order - 1 - order * v)) for v in u]
+        np.testing.assert_allclose(rdp._log_excess(q, order, x), expected, rtol=0, atol=1e-9)
 
     @settings(max_examples=6)
     @given(q=st.floats(1e-4, 1.0), s=st.floats(0.3, 20.0))
@@ -196,9 +166,7 @@ class TestRdp:
         """Where dp-accounting warns about its series, nothing is printed and nothing is warned."""
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            rdp_epsilon(
-                sampling_rate=0.2501, noise_multiplier=1.0, steps=1200, delta=1e-3
-            )
+            rdp_epsilon(sampling_rate=0.2501, noise_multiplier=1.0, steps=1200, delta=1e-3)
         assert capfd.readouterr() == ("", "")
 
 
@@ -207,12 +175,7 @@ class TestPld:
 
     @pytest.mark.parametrize(
         ("q", "s", "steps", "delta"),
-        [
-            (0.25, 1.0, 40, 1e-3),
-            (0.02, 0.8, 500, 1e-5),
-            (1.0, 10.0, 50, 1e-6),
-            (0.5, 3.0, 1, 1e-5),
-        ],
+        [(0.25, 1.0, 40, 1e-3), (0.02, 0.8, 500, 1e-5), (1.0, 10.0, 50, 1e-6), (0.5, 3.0, 1, 1e-5)],
     )
     def test_dp_accounting_composes_to_the_same(
         self, q: float, s: float, steps: int, delta: float
@@ -222,9 +185,7 @@ class TestPld:
             s, value_discretization_interval=1e-3, sampling_prob=q
         )
         expected = one.self_compose(steps).get_epsilon_for_delta(delta)
-        assert pld.epsilon(((q, s, steps),), delta, 1e-3) == pytest.approx(
-            expected, rel=1e-5
-        )
+        assert pld.epsilon(((q, s, steps),), delta, 1e-3) == pytest.approx(expected, rel=1e-5)
 
     @pytest.mark.parametrize(
         ("s", "steps", "delta"),
@@ -236,22 +197,14 @@ class TestPld:
             (0.5, 3, 1e-5),
         ],
     )
-    def test_never_below_the_exact_gaussian(
-        self, s: float, steps: int, delta: float
-    ) -> None:
+    def test_never_below_the_exact_gaussian(self, s: float, steps: int, delta: float) -> None:
         """Without sampling, epsilon is at least the exact one and at most a thousandth above it."""
         exact = exact_gaussian(s, steps, delta)
-        found = pld_epsilon(
-            sampling_rate=1.0, noise_multiplier=s, steps=steps, delta=delta
-        )
+        found = pld_epsilon(sampling_rate=1.0, noise_multiplier=s, steps=steps, delta=delta)
         assert exact <= found <= exact * 1.0005
 
-    @pytest.mark.parametrize(
-        ("q", "s", "steps"), [(0.25, 1.0, 60), (0.05, 2.0, 300)]
-    )
-    def test_coarser_grids_are_more_pessimistic(
-        self, q: float, s: float, steps: int
-    ) -> None:
+    @pytest.mark.parametrize(("q", "s", "steps"), [(0.25, 1.0, 60), (0.05, 2.0, 300)])
+    def test_coarser_grids_are_more_pessimistic(self, q: float, s: float, steps: int) -> None:
         """Each doubling of the interval raises epsilon, and only a little."""
         found = [pld.epsilon(((q, s, steps),), 1e-4, 2e-4 * 2**k) for k in range(4)]
         assert found == sorted(found)
@@ -260,9 +213,7 @@ class TestPld:
     def test_small_losses_get_a_finer_grid(self) -> None:
         """Where each step loses next to nothing, epsilon is within a hundredth of what a much finer
         grid gives."""
-        found = pld_epsilon(
-            sampling_rate=0.01, noise_multiplier=72.24, steps=10_000, delta=1e-6
-        )
+        found = pld_epsilon(sampling_rate=0.01, noise_multiplier=72.24, steps=10_000, delta=1e-6)
         finer = pld.epsilon(((0.01, 72.24, 10_000),), 1e-6, 1e-4 / 32)
         assert finer <= found <= finer * 1.01
         assert pld.epsilon(((0.01, 72.24, 10_000),), 1e-6, 1e-4) > finer * 1.03
@@ -283,15 +234,8 @@ class TestPld:
     def test_tiny_delta_falls_back_and_says_so(self) -> None:
         """A delta below what double precision can carry gives the RDP value, with a sentence that
         says why."""
-        setting = {
-            "sampling_rate": 0.01,
-            "noise_multiplier": 2.0,
-            "steps": 1000,
-            "delta": 1e-13,
-        }
-        with pytest.warns(
-            AccountingWarning, match="delta=1e-13 is too small .* RDP accountant's"
-        ):
+        setting = {"sampling_rate": 0.01, "noise_multiplier": 2.0, "steps": 1000, "delta": 1e-13}
+        with pytest.warns(AccountingWarning, match="delta=1e-13 is too small .* RDP accountant's"):
             found = pld_epsilon(**setting)
         assert found == rdp_epsilon(**setting)
 
@@ -301,12 +245,7 @@ class TestPld:
         """If the distributions do not fit, the RDP value is given, with a sentence that says
         why."""
         monkeypatch.setattr(pld, "_LARGEST_WINDOW", 1000)
-        setting = {
-            "sampling_rate": 0.123,
-            "noise_multiplier": 1.1,
-            "steps": 7,
-            "delta": 1e-5,
-        }
+        setting = {"sampling_rate": 0.123, "noise_multiplier": 1.1, "steps": 7, "delta": 1e-5}
         with pytest.warns(AccountingWarning, match="too large to tabulate"):
             found = pld_epsilon(**setting)
         assert found == rdp_epsilon(**setting)
@@ -318,8 +257,7 @@ class TestPld:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             found, twice = (
-                epsilon([Segment(0.1, s, 10)], 1e-5, Kind.END_TO_END)
-                for s in (noise, 2 * noise)
+                epsilon([Segment(0.1, s, 10)], 1e-5, Kind.END_TO_END) for s in (noise, 2 * noise)
             )
         assert twice.pld < found.pld < found.rdp < math.inf
 
@@ -338,25 +276,17 @@ class TestBoth:
         steps=st.lists(st.integers(1, 400), min_size=2, max_size=4, unique=True),
         setting=st.sampled_from([(0.25, 1.0), (0.02, 0.9), (1.0, 20.0)]),
     )
-    def test_monotone_in_steps(
-        self, steps: list[int], setting: tuple[float, float]
-    ) -> None:
+    def test_monotone_in_steps(self, steps: list[int], setting: tuple[float, float]) -> None:
         """More steps never cost less."""
         for accountant in (rdp_of, pld_of):
-            costs = [
-                accountant([Segment(*setting, n)], 1e-4) for n in sorted(steps)
-            ]
+            costs = [accountant([Segment(*setting, n)], 1e-4) for n in sorted(steps)]
             assert costs == sorted(costs)
 
     @pytest.mark.parametrize("accountant", [rdp_of, pld_of])
     def test_order_and_splitting_do_not_matter(self, accountant: object) -> None:
         """The same steps in another order, or in smaller portions, cost the same."""
         a, b = Segment(0.1, 1.5, 30), Segment(0.3, 4.0, 20)
-        portions = [
-            Segment(0.3, 4.0, 15),
-            Segment(0.1, 1.5, 30),
-            Segment(0.3, 4.0, 5),
-        ]
+        portions = [Segment(0.3, 4.0, 15), Segment(0.1, 1.5, 30), Segment(0.3, 4.0, 5)]
         assert accountant([a, b], 1e-5) == accountant(portions, 1e-5)  # type: ignore[operator]
 
     def test_merged(self) -> None:
@@ -405,10 +335,7 @@ class TestStatement:
         [
             ({"delta": 3}, "Expected 0 < delta < 1, got delta=3."),
             ({"delta": 0}, "delta=0"),
-            (
-                {"sampling_rate": 0},
-                "Expected 0 < sampling_rate <= 1, got sampling_rate=0.",
-            ),
+            ({"sampling_rate": 0}, "Expected 0 < sampling_rate <= 1, got sampling_rate=0."),
             ({"sampling_rate": 1.01}, "sampling_rate=1.01"),
             ({"noise_multiplier": 0}, "noise_multiplier=0"),
             ({"noise_multiplier": math.nan}, "noise_multiplier=nan"),

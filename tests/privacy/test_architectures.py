@@ -10,8 +10,8 @@ from torch import Tensor
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.perexample.clipper import Clipper
+from proxyfl.privacy.perexample.validation import checked_clipper
 from tests.privacy.architectures import (
     REFUSED,
     SOUND,
@@ -36,9 +36,7 @@ def accepted(entry: Entry) -> Clipper:
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in model.parameters():
-            noise = torch.randn(
-                parameter.shape, generator=generator, dtype=parameter.dtype
-            )
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             parameter += 0.3 * noise
     if entry.draws:
         model.eval()
@@ -81,15 +79,11 @@ def test_sound_architectures_are_clipped_exactly(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-9)
 
 
-def clipped_alone(
-    clipper: Clipper, x: Tensor, y: Tensor, clip_norm: float
-) -> Tensor:
+def clipped_alone(clipper: Clipper, x: Tensor, y: Tensor, clip_norm: float) -> Tensor:
     """One example's clipped gradient, written out (two copies of it, since squeeze() needs two)."""
     model = clipper.model
     losses = cross_entropy(model(torch.cat([x, x])), torch.cat([y, y]))
-    parts = torch.autograd.grad(
-        losses[0], params.trainable(model), materialize_grads=True
-    )
+    parts = torch.autograd.grad(losses[0], params.trainable(model), materialize_grads=True)
     flat = torch.cat([part.reshape(-1) for part in parts])
     return flat * min(1.0, clip_norm / float(flat.norm()))
 
@@ -104,9 +98,7 @@ def test_the_table_in_the_docs_is_this_zoo() -> None:
     """docs/soundness.md has a line for each architecture, with its verdict."""
     page = (Path(__file__).parents[2] / "docs" / "soundness.md").read_text()
     for name, entry in ALL.items():
-        line = next(
-            row for row in page.splitlines() if row.startswith(f"| {name} |")
-        )
+        line = next(row for row in page.splitlines() if row.startswith(f"| {name} |"))
         assert f"| {entry.expected} |" in line
     before = json.loads((Path(__file__).parent / "before.json").read_text())
     assert before.keys() >= ALL.keys()

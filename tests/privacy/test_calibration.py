@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxyfl.errors import ConfigError
-from proxyfl.privacy.accounting import ACCOUNTANTS, Segment, epsilon_of
+from proxyfl.privacy.accounting import Segment, epsilon_of
 from proxyfl.privacy.calibration import _smallest, most, noise_for, steps_for
+from proxyfl.settings import ACCOUNTANTS
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -18,32 +19,19 @@ def test_noise_is_the_smallest(
     accountant: str, target: float, rate: float, steps: int, delta: float
 ) -> None:
     """The noise found keeps within the target; a thousandth less would not."""
-    noise = noise_for(
-        target, sampling_rate=rate, steps=steps, delta=delta, accountant=accountant
-    )
+    noise = noise_for(target, sampling_rate=rate, steps=steps, delta=delta, accountant=accountant)
     assert epsilon_of([Segment(rate, noise, steps)], delta, accountant) <= target
-    assert (
-        epsilon_of([Segment(rate, noise * (1 - 1e-3), steps)], delta, accountant)
-        > target
-    )
+    assert epsilon_of([Segment(rate, noise * (1 - 1e-3), steps)], delta, accountant) > target
 
 
 @settings(max_examples=8)
-@given(
-    target=st.floats(0.5, 20.0),
-    rate=st.floats(0.01, 1.0),
-    steps=st.integers(1, 2000),
-)
+@given(target=st.floats(0.5, 20.0), rate=st.floats(0.01, 1.0), steps=st.integers(1, 2000))
 def test_noise_by_rdp_anywhere(target: float, rate: float, steps: int) -> None:
     """Over a wide range of settings the noise found is within the target and tight, and has four
     digits."""
-    noise = noise_for(
-        target, sampling_rate=rate, steps=steps, delta=1e-5, accountant="rdp"
-    )
+    noise = noise_for(target, sampling_rate=rate, steps=steps, delta=1e-5, accountant="rdp")
     assert epsilon_of([Segment(rate, noise, steps)], 1e-5, "rdp") <= target
-    assert (
-        epsilon_of([Segment(rate, noise * (1 - 1e-3), steps)], 1e-5, "rdp") > target
-    )
+    assert epsilon_of([Segment(rate, noise * (1 - 1e-3), steps)], 1e-5, "rdp") > target
     assert float(f"{noise:.4g}") == noise
 
 
@@ -59,11 +47,7 @@ def test_the_papers_noise() -> None:
 def test_steps_are_the_most(accountant: str) -> None:
     """The number of steps found keeps within the target; one more would not."""
     steps = steps_for(
-        4.0,
-        sampling_rate=0.05,
-        noise_multiplier=2.0,
-        delta=1e-3,
-        accountant=accountant,
+        4.0, sampling_rate=0.05, noise_multiplier=2.0, delta=1e-3, accountant=accountant
     )
     assert steps > 1000
     assert epsilon_of([Segment(0.05, 2.0, steps)], 1e-3, accountant) <= 4.0
@@ -78,24 +62,13 @@ def test_no_step_fits() -> None:
 def test_one_step_fits() -> None:
     """Where exactly one step fits, the answer is 1."""
     one, two = (epsilon_of([Segment(0.5, 2.0, n)], 1e-5, "pld") for n in (1, 2))
-    assert (
-        steps_for(
-            (one + two) / 2, sampling_rate=0.5, noise_multiplier=2.0, delta=1e-5
-        )
-        == 1
-    )
+    assert steps_for((one + two) / 2, sampling_rate=0.5, noise_multiplier=2.0, delta=1e-5) == 1
 
 
 def test_unbounded_steps_are_an_error() -> None:
     """So much noise that the number of steps has no practical limit is an error, not a number."""
     with pytest.raises(ConfigError, match=r"no limit"):
-        steps_for(
-            50.0,
-            sampling_rate=1e-6,
-            noise_multiplier=100.0,
-            delta=1e-5,
-            accountant="rdp",
-        )
+        steps_for(50.0, sampling_rate=1e-6, noise_multiplier=100.0, delta=1e-5, accountant="rdp")
 
 
 def test_pointless_target_is_an_error() -> None:
@@ -112,11 +85,7 @@ def test_impossible_target_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("change", "found"),
-    [
-        ({"epsilon": 0.0}, "epsilon=0"),
-        ({"steps": 0}, "steps=0"),
-        ({"accountant": "x"}, "'x'"),
-    ],
+    [({"epsilon": 0.0}, "epsilon=0"), ({"steps": 0}, "steps=0"), ({"accountant": "x"}, "'x'")],
 )
 def test_bad_values_are_named(change: dict[str, object], found: str) -> None:
     """A value out of range is refused by name."""
@@ -140,9 +109,7 @@ def test_rounding_ends_at_the_smallest(threshold: float, error: float) -> None:
 
 
 @given(low=st.integers(0, 50), span=st.integers(0, 50), data=st.data())
-def test_most_finds_the_last_that_fits(
-    low: int, span: int, data: st.DataObject
-) -> None:
+def test_most_finds_the_last_that_fits(low: int, span: int, data: st.DataObject) -> None:
     """The search ends at the threshold, wherever in the range that is."""
     threshold = data.draw(st.integers(low, low + span))
     assert most(lambda n: n <= threshold, low, low + span) == threshold

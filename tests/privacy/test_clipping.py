@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.validation import (
-    checked_clipper,
-)
-from proxyfl.privacy.terms import product
+from proxyfl.privacy.perexample import product
+from proxyfl.privacy.perexample.clipper import Clipper
+from proxyfl.privacy.perexample.validation import checked_clipper
+from proxyfl.settings import DP
 
 
 def loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -51,16 +50,10 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.shared, self.last = (
-            nn.Linear(6, 5),
-            nn.Linear(5, 5),
-            nn.Linear(5, 3),
-        )
+        self.first, self.shared, self.last = (nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(
-            torch.tanh(self.shared(torch.tanh(self.shared(self.first(x)))))
-        )
+        return self.last(torch.tanh(self.shared(torch.tanh(self.shared(self.first(x))))))
 
 
 class TiedEmbedding(nn.Module):
@@ -120,16 +113,9 @@ IMAGE, VECTOR, SEQUENCE, IDS = (2, 8, 8), (6,), (5, 6), (5,)
 
 MODELS = {
     "linear": (lambda: nn.Linear(6, 3), VECTOR),
-    "mlp": (
-        lambda: nn.Sequential(
-            nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)
-        ),
-        VECTOR,
-    ),
+    "mlp": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)), VECTOR),
     "sequence": (
-        lambda: nn.Sequential(
-            nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), Pooled()
-        ),
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3), Pooled()),
         SEQUENCE,
     ),
     "conv2d": (
@@ -153,70 +139,46 @@ MODELS = {
     ),
     "conv2d-grouped": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, groups=2, padding="same"),
-            nn.Flatten(),
-            nn.Linear(256, 3),
+            nn.Conv2d(2, 4, 3, groups=2, padding="same"), nn.Flatten(), nn.Linear(256, 3)
         ),
         IMAGE,
     ),
     "conv2d-circular": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"),
-            nn.Flatten(),
-            nn.Linear(256, 3),
+            nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(256, 3)
         ),
         IMAGE,
     ),
     "conv1d": (
-        lambda: nn.Sequential(
-            nn.Conv1d(5, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)
-        ),
+        lambda: nn.Sequential(nn.Conv1d(5, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)),
         SEQUENCE,
     ),
     "conv3d": (
-        lambda: nn.Sequential(
-            nn.Conv3d(1, 2, 2, stride=2), nn.Flatten(), nn.Linear(16, 3)
-        ),
+        lambda: nn.Sequential(nn.Conv3d(1, 2, 2, stride=2), nn.Flatten(), nn.Linear(16, 3)),
         (1, 4, 4, 4),
     ),
     "group-norm": (
         lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3),
-            nn.GroupNorm(2, 4),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(144, 3),
+            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
         ),
         IMAGE,
     ),
     "layer-norm": (
-        lambda: nn.Sequential(
-            nn.LayerNorm([5, 6]), nn.LayerNorm(6), nn.Linear(6, 3), Pooled()
-        ),
+        lambda: nn.Sequential(nn.LayerNorm([5, 6]), nn.LayerNorm(6), nn.Linear(6, 3), Pooled()),
         SEQUENCE,
     ),
-    "embedding": (
-        lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3), Pooled()),
-        IDS,
-    ),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 3), Pooled()), IDS),
     "embedding-padded": (
-        lambda: nn.Sequential(
-            nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3), Pooled()
-        ),
+        lambda: nn.Sequential(nn.Embedding(7, 4, padding_idx=2), nn.Linear(4, 3), Pooled()),
         IDS,
     ),
     "tied": (Tied, VECTOR),
     "tied-embedding": (TiedEmbedding, IDS),
     "frozen": (frozen_first, VECTOR),
     "in-place": (InPlace, VECTOR),
-    "prelu": (
-        lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 3)),
-        VECTOR,
-    ),
+    "prelu": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 3)), VECTOR),
     "transposed-conv": (
-        lambda: nn.Sequential(
-            nn.ConvTranspose2d(2, 2, 2), nn.Flatten(), nn.Linear(162, 3)
-        ),
+        lambda: nn.Sequential(nn.ConvTranspose2d(2, 2, 2), nn.Flatten(), nn.Linear(162, 3)),
         IMAGE,
     ),
     "own-parameter": (Scaled, VECTOR),
@@ -233,9 +195,7 @@ def build(name: str, n: int, seed: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
     )
     model = factory()
     # lazy layers take their shape
-    model(
-        torch.zeros(2, *shape, dtype=torch.long if shape == IDS else torch.float32)
-    )
+    model(torch.zeros(2, *shape, dtype=torch.long if shape == IDS else torch.float32))
     return model.double(), x, torch.randint(3, (n,))
 
 
@@ -246,9 +206,7 @@ def test_equals_the_plain_loop(name: str, n: int) -> None:
     model, x, y = build(name, n)
     for clip_norm in (0.05, 1.0, math.inf):
         found = Clipper(model).clip(x, y, loss, clip_norm).total
-        torch.testing.assert_close(
-            found, plain_loop(model, x, y, clip_norm), rtol=1e-9, atol=1e-12
-        )
+        torch.testing.assert_close(found, plain_loop(model, x, y, clip_norm), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # Opacus's own
@@ -272,21 +230,15 @@ def test_equals_opacus(name: str) -> None:
     model, x, y = build(name, 9)
     oracle = GradSampleModule(copy.deepcopy(model), loss_reduction="sum")
     loss(oracle(x), y).sum().backward()
-    samples = torch.cat(
-        [p.grad_sample.flatten(1) for p in oracle.parameters()], dim=1
-    )
-    expected = (
-        (0.3 / samples.norm(dim=1)).clamp(max=1).unsqueeze(1) * samples
-    ).sum(0)
+    samples = torch.cat([p.grad_sample.flatten(1) for p in oracle.parameters()], dim=1)
+    expected = ((0.3 / samples.norm(dim=1)).clamp(max=1).unsqueeze(1) * samples).sum(0)
     torch.testing.assert_close(
         Clipper(model).clip(x, y, loss, 0.3).total, expected, rtol=1e-9, atol=1e-12
     )
 
 
 @pytest.mark.parametrize("way", ["gram", "kept", "formed twice"])
-def test_every_way_to_a_norm_agrees(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_way_to_a_norm_agrees(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gram matrices, kept gradients and gradients formed in pieces give the same sum for a
     convolution."""
     monkeypatch.setattr(product, "TRAFFIC", math.inf if way == "gram" else 0)
@@ -295,9 +247,7 @@ def test_every_way_to_a_norm_agrees(
     for name in ("conv2d", "conv2d-strange", "sequence"):
         model, x, y = build(name, 7)
         found = Clipper(model).clip(x, y, loss, 0.3).total
-        torch.testing.assert_close(
-            found, plain_loop(model, x, y, 0.3), rtol=1e-9, atol=1e-12
-        )
+        torch.testing.assert_close(found, plain_loop(model, x, y, 0.3), rtol=1e-9, atol=1e-12)
 
 
 @settings(max_examples=40)
@@ -315,10 +265,7 @@ def test_a_neighbouring_dataset_differs_by_at_most_c(
     x = (
         x
         if name == "embedding"
-        else x
-        * torch.logspace(-3, 3, 6, dtype=torch.float64).view(
-            -1, *[1] * (x.dim() - 1)
-        )
+        else x * torch.logspace(-3, 3, 6, dtype=torch.float64).view(-1, *[1] * (x.dim() - 1))
     )
     clipper = Clipper(model)
     with_all = clipper.clip(x, y, loss, clip_norm).total.clone()
@@ -326,6 +273,36 @@ def test_a_neighbouring_dataset_differs_by_at_most_c(
         rest = [j for j in range(6) if j != i]
         without = clipper.clip(x[rest], y[rest], loss, clip_norm).total.clone()
         assert float((with_all - without).norm()) <= clip_norm * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["mlp", "conv2d", "group-norm", "embedding", "tied"])
+@pytest.mark.parametrize("clip_norm", [0.01, 1.0, 10.0])
+def test_normalized_gradients_keep_to_c(name: str, clip_norm: float) -> None:
+    """With ``normalize`` one more record, tiny or huge, moves the sum by at most C. Tiny gradients
+    are scaled up, which plain clipping does not do."""
+    model, x, y = build(name, 6)
+    if name != "embedding":
+        x = x * torch.logspace(-3, 3, 6, dtype=torch.float64).view(-1, *[1] * (x.dim() - 1))
+    clipper = Clipper(model, dp=DP(normalize=True))
+    with_all = clipper.clip(x, y, loss, clip_norm).total.clone()
+    for i in range(6):
+        rest = [j for j in range(6) if j != i]
+        without = clipper.clip(x[rest], y[rest], loss, clip_norm).total.clone()
+        assert float((with_all - without).norm()) <= clip_norm * (1 + 1e-9)
+        alone = clipper.clip(x[i : i + 1], y[i : i + 1], loss, clip_norm)
+        norm = float(alone.norms)
+        expected = clip_norm * norm / (norm + 0.01)
+        assert float(alone.total.norm()) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_normalized_gradient_of_half_precision_stays_finite() -> None:
+    """A factor that float16 cannot hold is cut, and the sum stays within C."""
+    model = nn.Sequential(nn.Linear(6, 3)).half()
+    x = torch.full((4, 6), 1e-4, dtype=torch.float16)
+    y = torch.tensor([0, 1, 2, 0])
+    total = Clipper(model, dp=DP(normalize=True)).clip(x, y, loss, 2000.0).total
+    assert bool(total.isfinite().all())
+    assert float(total.double().norm()) <= 4 * 2000.0
 
 
 def test_single_precision_never_exceeds_c() -> None:
@@ -352,9 +329,7 @@ def test_parameters_used_behind_a_layers_back_are_found() -> None:
     model, x, y = Functional(), torch.randn(5, 6), torch.randint(3, (5,))
     clipper = checked_clipper(model, (6,))
     assert clipper.prepare((6,)).name == "one pass"
-    torch.testing.assert_close(
-        clipper.clip(x, y, loss, 0.3).total, plain_loop(model, x, y, 0.3)
-    )
+    torch.testing.assert_close(clipper.clip(x, y, loss, 0.3).total, plain_loop(model, x, y, 0.3))
 
 
 def test_a_recurrent_layer_unrolls() -> None:
@@ -392,9 +367,7 @@ def test_input_changed_in_place_is_refused() -> None:
             return self.b(y + x)
 
     with pytest.raises(ModelError, match="in place"):
-        Clipper(Overwrites()).clip(
-            torch.randn(3, 6), torch.zeros(3, dtype=torch.long), loss, 1.0
-        )
+        Clipper(Overwrites()).clip(torch.randn(3, 6), torch.zeros(3, dtype=torch.long), loss, 1.0)
 
 
 class Centred(nn.Module):
@@ -418,9 +391,7 @@ class Centred(nn.Module):
         (nn.Sequential(nn.Flatten()), "no trainable"),
     ],
 )
-def test_models_that_mix_examples_are_refused_by_name(
-    model: nn.Module, named: str
-) -> None:
+def test_models_that_mix_examples_are_refused_by_name(model: nn.Module, named: str) -> None:
     """BatchNorm, and anything else that mixes examples, is refused with the layer's name."""
     with pytest.raises(ModelError, match=named):
         checked_clipper(model, (6,))
@@ -428,6 +399,4 @@ def test_models_that_mix_examples_are_refused_by_name(
 
 def test_dropout_is_allowed() -> None:
     """Dropout draws per example and is no mixing."""
-    checked_clipper(
-        nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3)), (6,)
-    )
+    checked_clipper(nn.Sequential(nn.Linear(6, 40), nn.Dropout(0.5), nn.Linear(40, 3)), (6,))

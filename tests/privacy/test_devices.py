@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from proxyfl.models import build
-from proxyfl.privacy.clipping.clipper import Clipped, Clipper
-from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.perexample.clipper import Clipped, Clipper
+from proxyfl.privacy.perexample.validation import checked_clipper
 from tests.privacy.architectures import SOUND, cross_entropy
 
 
@@ -40,17 +40,11 @@ def test_threads_change_nothing_but_rounding(name: str) -> None:
         alone = clipped(clipper, x[i : i + 1], y[i : i + 1])
         assert float(alone.total.double().norm()) <= 0.1 * (1 + 1e-6)
     torch.set_num_threads(1)
-    torch.testing.assert_close(
-        clipped(clipper, x, y).total, several.total, rtol=1e-3, atol=1e-5
-    )
+    torch.testing.assert_close(clipped(clipper, x, y).total, several.total, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="needs a GPU that torch can use"
-)
-@pytest.mark.parametrize(
-    "name", ["MLP", "CNN", "ViT", "LSTM", "patch network, convolution"]
-)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.parametrize("name", ["MLP", "CNN", "ViT", "LSTM", "patch network, convolution"])
 def test_a_gpu_gives_the_same_sum(name: str) -> None:
     """On a GPU the way is the same, and the sum is that of the CPU up to rounding."""
     entry = SOUND[name]
@@ -63,7 +57,5 @@ def test_a_gpu_gives_the_same_sum(name: str) -> None:
     clipper = checked_clipper(model, entry.shape)
     assert clipper.prepare(entry.shape).name == entry.expected
     found = clipped(clipper, x.cuda(), y.cuda())
-    torch.testing.assert_close(
-        found.total.cpu(), expected.total, rtol=1e-3, atol=1e-4
-    )
+    torch.testing.assert_close(found.total.cpu(), expected.total, rtol=1e-3, atol=1e-4)
     assert float(found.norms.max()) > 0

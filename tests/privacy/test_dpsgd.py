@@ -1,6 +1,7 @@
 """DP-SGD as a whole: the sensitivity of a step, its noise, its ledger, and what it refuses."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,16 +11,17 @@ from scipy import stats
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.data import load
 from proxyfl.data.examples import InMemory
+from proxyfl.data.sources import load
 from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError
 from proxyfl.losses import cross_entropy
 from proxyfl.models import build
-from proxyfl.privacy.clipping.clipper import Clipper
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Budget, Ledger
+from proxyfl.privacy.perexample.clipper import Clipper
 from proxyfl.seeds import Seeded, System
+from proxyfl.settings import DP
 
 DIGITS = load("digits")
 C = 1.0
@@ -30,31 +32,28 @@ def digits(n: int) -> tuple[Tensor, Tensor]:
 
 
 def ledger(
-    kind: Kind = Kind.END_TO_END,
-    *,
-    simulated: bool = True,
-    budget: Budget | None = None,
+    kind: Kind = Kind.END_TO_END, *, simulated: bool = True, budget: Budget | None = None
 ) -> Ledger:
     return Ledger("a", delta=1e-5, kind=kind, simulated=simulated, budget=budget)
 
 
-def trainer(
-    x: Tensor, y: Tensor, *, batch_size: int, beta: float = 0.0, **changes
-) -> DPSGD:
+def trainer(x: Tensor, y: Tensor, *, batch_size: int, beta: float = 0.0, **changes) -> DPSGD:
     """A linear proxy under plain SGD of rate 1: a step is minus the noisy mean gradient."""
     model = build("linear", shape=tuple(x.shape[1:]), classes=10, seed=3)
     given = {
         "ledger": ledger(Kind.CONDITIONAL if beta else Kind.END_TO_END),
         "batches": Seeded(0, "batches", 0),
         "noise": Seeded(0, "noise", 0),
-        "noise_multiplier": 1.0,
-        "clip_norm": C,
-    } | changes
+    }
+    asked = {"noise_multiplier": 1.0, "clip_norm": C}
+    for name, value in changes.items():
+        (asked if name in DP.__dataclass_fields__ else given)[name] = value
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     return DPSGD(
         model,
         optimizer,
         InMemory(x, y),
+        dp=DP(**asked),
         classes=10,
         batch_size=batch_size,
         teacher_weight=beta,
@@ -75,9 +74,7 @@ def noisy_sum(private: DPSGD, teacher_logits: Tensor | None = None) -> Tensor:
     scale=st.sampled_from([1.0, 30.0, -1.0]),
     clip_norm=st.sampled_from([0.1, 1.0]),
 )
-def test_one_record_moves_a_step_by_at_most_c(
-    added: int, scale: float, clip_norm: float
-) -> None:
+def test_one_record_moves_a_step_by_at_most_c(added: int, scale: float, clip_norm: float) -> None:
     """At beta = 0 one record more changes each step's sum by at most C: same weights, same noise,
     everyone drawn."""
     x, y = digits(40)
@@ -101,14 +98,10 @@ def test_one_record_moves_a_step_by_c() -> None:
     exactly C."""
     x, y = digits(40)
     one = trainer(x, y, batch_size=40)
-    other = trainer(
-        torch.cat([x, x[:1] * 30]), torch.cat([y, (y[:1] + 1) % 10]), batch_size=41
-    )
+    other = trainer(torch.cat([x, x[:1] * 30]), torch.cat([y, (y[:1] + 1) % 10]), batch_size=41)
     one.begin_round(0, 1)
     other.begin_round(0, 1)
-    assert float((noisy_sum(one) - noisy_sum(other)).norm()) == pytest.approx(
-        C, rel=1e-3
-    )
+    assert float((noisy_sum(one) - noisy_sum(other)).norm()) == pytest.approx(C, rel=1e-3)
 
 
 def retrained(x: Tensor, y: Tensor, learning_rate: float) -> nn.Module:
@@ -130,9 +123,7 @@ def difference_at(beta: float, *, learning_rate: float = 0.1) -> float:
     for n in (200, 201):
         private = trainer(x[:n], y[:n], batch_size=n, beta=beta)
         private.begin_round(0, 1)
-        teacher = (
-            retrained(x[:n], y[:n], learning_rate)(x[:n]).detach() if beta else None
-        )
+        teacher = retrained(x[:n], y[:n], learning_rate)(x[:n]).detach() if beta else None
         sums.append(noisy_sum(private, teacher))
     return float((sums[0] - sums[1]).norm())
 
@@ -155,9 +146,7 @@ def step_noise(multiplier: float, steps: int = 4) -> list[float]:
     found: list[float] = []
     for _ in range(steps):
         targets = nn.functional.one_hot(y, 10).float()
-        clean = (
-            Clipper(private.model).clip(x, targets, cross_entropy, C).total.double()
-        )
+        clean = Clipper(private.model).clip(x, targets, cross_entropy, C).total.double()
         found += ((noisy_sum(private) - clean) / C).tolist()
     return found
 
@@ -195,56 +184,71 @@ def test_an_empty_batch_is_a_step() -> None:
     assert private.ledger.steps == 1
 
 
-@pytest.mark.parametrize("declared", [None, 50])
-def test_a_rate_that_follows_from_a_number_is_not_add_or_remove(
-    declared: int | None,
-) -> None:
-    """A ledger that claims add-or-remove is refused for B/n and for a declared number, and taken
-    for a rate that was given; a zero-out ledger promises less and is taken for all."""
+def test_a_rate_that_follows_from_the_data_is_not_add_or_remove() -> None:
+    """A ledger that claims add-or-remove is refused for B/n, and taken for a rate that was given or
+    follows from a declared number; a zero-out ledger promises less and is taken for all."""
     x, y = digits(40)
 
     def opened(relation: Relation) -> Ledger:
-        return Ledger(
-            "a", delta=1e-5, kind=Kind.END_TO_END, simulated=True, relation=relation
-        )
+        return Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=True, relation=relation)
 
     add_or_remove = opened(Relation.ADD_OR_REMOVE)
-    with pytest.raises(
-        PrivacyError, match="follows from a number of examples; the ledger claims"
-    ):
-        trainer(
-            x, y, batch_size=20, ledger=add_or_remove, declared_examples=declared
-        )
+    with pytest.raises(PrivacyError, match="follows from the number of examples; the ledger"):
+        trainer(x, y, batch_size=20, ledger=add_or_remove)
     assert not add_or_remove.charges
-    trainer(x, y, batch_size=20, ledger=add_or_remove, sampling_rate=0.5)
+    trainer(x, y, batch_size=20, ledger=add_or_remove, sampling_rate=0.5, delta=1e-5)
+    trainer(x, y, batch_size=20, ledger=add_or_remove, examples=50)
     zero_out = opened(Relation.ZERO_OUT)
-    trainer(x, y, batch_size=20, ledger=zero_out, declared_examples=declared)
-    trainer(x, y, batch_size=20, ledger=zero_out, sampling_rate=0.5)
+    trainer(x, y, batch_size=20, ledger=zero_out)
+    trainer(x, y, batch_size=20, ledger=zero_out, examples=50)
+    trainer(x, y, batch_size=20, ledger=zero_out, sampling_rate=0.5, delta=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("noise_multiplier", 0.5), ("sampling_rate", 1.0)]
-)
-def test_settings_changed_after_the_charge_are_refused(
-    name: str, value: float
-) -> None:
-    """Less noise or more sampling than was charged stops the step before a batch is drawn."""
+@pytest.mark.parametrize(("name", "value"), [("noise_multiplier", 0.5), ("sampling_rate", 1.0)])
+def test_a_step_with_other_settings_than_were_charged_is_refused(name: str, value: float) -> None:
+    """Two trainers on one ledger: less noise or more sampling than was charged stops the step
+    before a batch is drawn."""
     x, y = digits(100)
     private = trainer(x, y, batch_size=50, noise_multiplier=3.0)
     private.begin_round(0, 2)
-    setattr(private, name, value)
+    settings = {"noise_multiplier": 3.0, "delta": 1e-5} | {name: value}
+    other = trainer(x, y, batch_size=50, ledger=private.ledger, **settings)
     with pytest.raises(PrivacyError, match="is not the one charged"):
-        private.draw()
+        other.draw()
 
 
-def test_noise_lowered_after_the_draw_has_no_effect() -> None:
-    """The noise of a step is that of its charge, also if the setting changes after the draw."""
+@pytest.mark.parametrize("when", ["before the charge", "after the charge", "after the draw"])
+def test_what_was_checked_cannot_be_changed(when: str) -> None:
+    """Clipping norm, noise, sampling, teacher and ledger stay as they were when the promise was
+    checked: an assignment raises, and the step is the one that was promised."""
     x, y = digits(100)
     private = trainer(x, y, batch_size=50, batches=Nobody(), noise_multiplier=3.0)
+    conditional = ledger(Kind.CONDITIONAL)
+    wrong = {
+        "clip_norm": 100.0,
+        "noise_multiplier": 0.001,
+        "sampling_rate": 1.0,
+        "batch_size": 1,
+        "teacher_weight": 1.0,
+        "ledger": conditional,
+        "_clip_to": 100.0,
+        "_noise": Nobody(),
+    }
+
+    def change() -> None:
+        for name, value in wrong.items():
+            with pytest.raises(AttributeError, match=f"DPSGD.{name} is set once"):
+                setattr(private, name, value)
+
+    if when == "before the charge":
+        change()
     private.begin_round(0, 1)
+    if when == "after the charge":
+        change()
     before = params.flatten(private.model)
     batch = private.draw()
-    private.noise_multiplier = 0.001
+    if when == "after the draw":
+        change()
     private.step(batch)
     noise = ((before - params.flatten(private.model)) * 50).double()
     assert stats.kstest(noise.numpy(), "norm", args=(0, 3.0)).pvalue > 0.01
@@ -263,18 +267,13 @@ def test_the_divisor_is_the_expected_batch_size() -> None:
         sizes.add(len(batch))
         targets = nn.functional.one_hot(batch.y, 10).float()
         expected = (
-            Clipper(private.model)
-            .clip(batch.x, targets, cross_entropy, C)
-            .total.clone()
-            / 30
+            Clipper(private.model).clip(batch.x, targets, cross_entropy, C).total.clone() / 30
         )
         private.step(batch)
         torch.testing.assert_close(
             before - params.flatten(private.model), expected, atol=1e-5, rtol=1e-3
         )
-    assert sizes - {30}, (
-        "every batch happened to have the expected size: the test shows nothing"
-    )
+    assert sizes - {30}, "every batch happened to have the expected size: the test shows nothing"
 
 
 def test_the_ledger_is_charged_first() -> None:
@@ -345,9 +344,7 @@ def test_kinds_of_guarantee() -> None:
 
 
 @pytest.mark.parametrize(("beta", "given"), [(0.0, True), (0.5, False)])
-def test_the_teacher_is_there_exactly_if_beta_says_so(
-    beta: float, given: bool
-) -> None:
+def test_the_teacher_is_there_exactly_if_beta_says_so(beta: float, given: bool) -> None:
     """A teacher's logits at beta = 0 would break the guarantee; none at beta > 0 would change the
     loss."""
     x, y = digits(20)
@@ -379,12 +376,7 @@ def test_the_operating_systems_entropy() -> None:
     ends = []
     for _ in range(2):
         private = trainer(
-            x,
-            y,
-            batch_size=10,
-            ledger=ledger(simulated=False),
-            batches=System(),
-            noise=System(),
+            x, y, batch_size=10, ledger=ledger(simulated=False), batches=System(), noise=System()
         )
         private.begin_round(0, 2)
         for _ in range(2):
@@ -416,9 +408,9 @@ def test_a_checkpoint_repeats_the_draws() -> None:
     [
         ({"batch_size": 21}, "at most the client's 20 examples, got batch_size=21"),
         ({"batch_size": 0}, "batch_size >= 1, got batch_size=0"),
-        ({"clip_norm": 0.0}, "0 < clip_norm"),
-        ({"noise_multiplier": 0.0}, "0 < noise_multiplier"),
-        ({"noise_multiplier": math.nan}, "finite number for noise_multiplier"),
+        ({"clip_norm": 0.0}, "0 < privacy.clip_norm"),
+        ({"noise_multiplier": 0.0}, "0 < privacy.noise_multiplier"),
+        ({"noise_multiplier": math.nan}, "finite number for privacy.noise_multiplier"),
         ({"beta": 1.5}, "0 <= beta <= 1, got beta=1.5"),
     ],
 )
@@ -441,20 +433,13 @@ def test_settings_out_of_range(changes, message) -> None:
         ("vgg", (3, 32, 32)),
     ],
 )
-def test_the_packages_models_are_clipped_exactly(
-    name: str, shape: tuple[int, ...]
-) -> None:
+def test_the_packages_models_are_clipped_exactly(name: str, shape: tuple[int, ...]) -> None:
     """For each architecture the sum of clipped gradients is that of a plain loop, in float64,
     clipped and not."""
     model = build(name, shape=shape, classes=4, seed=1).double()
-    x = (
-        torch.linspace(-1, 1, 3 * math.prod(shape), dtype=torch.float64)
-        .sin_()
-        .view(3, *shape)
-    )
+    x = torch.linspace(-1, 1, 3 * math.prod(shape), dtype=torch.float64).sin_().view(3, *shape)
     targets = torch.tensor(
-        [[1.0, 0, 0, 0], [0, 0, 1, 0], [0.25, 0.25, 0.25, 0.25]],
-        dtype=torch.float64,
+        [[1.0, 0, 0, 0], [0, 0, 1, 0], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64
     )
     gradients = []
     for i in range(3):
@@ -463,9 +448,7 @@ def test_the_packages_models_are_clipped_exactly(
         gradients.append(torch.cat([part.reshape(-1) for part in parts]))
     norms = [float(g.norm()) for g in gradients]
     clip_norm = sorted(norms)[1]  # one is clipped, one is at the edge, one is not
-    expected = sum(
-        g * min(1.0, clip_norm / n) for g, n in zip(gradients, norms, strict=True)
-    )
+    expected = sum(g * min(1.0, clip_norm / n) for g, n in zip(gradients, norms, strict=True))
     clipped = Clipper(model).clip(x, targets, cross_entropy, clip_norm)
     torch.testing.assert_close(clipped.total, expected, rtol=1e-9, atol=1e-11)
     assert clipped.norms.tolist() == pytest.approx(norms, rel=1e-9)
@@ -477,20 +460,18 @@ def test_a_model_in_another_memory_layout_trains_alike() -> None:
     trained = []
     for layout in (torch.contiguous_format, torch.channels_last):
         torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
-        ).to(memory_format=layout)
+        model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).to(
+            memory_format=layout
+        )
         ledger = Ledger("a", delta=0.1, kind=Kind.END_TO_END, simulated=True)
         x = torch.randn(9, 2, 6, 6, generator=torch.Generator().manual_seed(1))
         trainer = DPSGD(
             model,
             torch.optim.Adam(model.parameters(), lr=0.1, fused=True),
             InMemory(x, torch.arange(9) % 3),
+            dp=DP(clip_norm=1.0, noise_multiplier=1.0),
             classes=3,
             batch_size=5,
-            clip_norm=1.0,
-            noise_multiplier=1.0,
-            teacher_weight=0.0,
             ledger=ledger,
             batches=Seeded(0, "batches"),
             noise=Seeded(0, "noise"),
@@ -500,3 +481,22 @@ def test_a_model_in_another_memory_layout_trains_alike() -> None:
             trainer.step(trainer.draw())
         trained.append(params.flatten(model))
     torch.testing.assert_close(*trained)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"delta": 1e-6}, "asks for 1e-06"),
+        ({"budget": 1.0}, "a budget of epsilon 1 by pld, which the ledger does not keep"),
+        ({"budget": 3.0, "accountant": "rdp"}, "epsilon 3 by rdp, which the ledger does not keep"),
+    ],
+)
+def test_a_ledger_keeps_what_dp_asks_for(asked: dict[str, Any], message: str) -> None:
+    """A ledger of another delta, or of a looser budget, is refused; a tighter budget is taken."""
+    x, y = digits(40)
+    kept = ledger(budget=Budget(2.0))
+    with pytest.raises(PrivacyError, match=message):
+        trainer(x, y, batch_size=20, ledger=kept, **asked)
+    trainer(x, y, batch_size=20, ledger=kept, budget=2.5, delta=1e-5)
+    with pytest.raises(PrivacyError, match="does not keep"):
+        trainer(x, y, batch_size=20, budget=2.5)

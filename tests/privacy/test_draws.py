@@ -6,10 +6,11 @@ from torch import nn
 
 from proxyfl.data.examples import InMemory
 from proxyfl.privacy.dpsgd import DPSGD
-from proxyfl.privacy.draws import fresh_state, model_draws
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.perexample.draws import fresh_state, model_draws
 from proxyfl.seeds import Seeded, System
+from proxyfl.settings import DP
 
 
 def mask(*, simulated: bool) -> torch.Tensor:
@@ -41,9 +42,7 @@ def test_the_words_lie_where_they_are_written() -> None:
 
 def test_every_word_of_the_state_is_fresh() -> None:
     """Two fresh states share next to none of their words, and the generator takes them."""
-    first, second = (
-        fresh_state()[24 : 24 + 8 * 624].view(torch.int64) for _ in range(2)
-    )
+    first, second = (fresh_state()[24 : 24 + 8 * 624].view(torch.int64) for _ in range(2))
     assert int((first == second).sum()) < 3
     assert int(first.min()) >= 0
     assert int(first.max()) < 2**32
@@ -65,14 +64,10 @@ def test_a_step_draws_by_its_noise(real: bool) -> None:
             model,
             torch.optim.SGD(model.parameters(), lr=0.1),
             InMemory(x, y),
+            dp=DP(clip_norm=1.0, noise_multiplier=1.0),
             classes=3,
             batch_size=30,
-            clip_norm=1.0,
-            noise_multiplier=1.0,
-            teacher_weight=0.0,
-            ledger=Ledger(
-                "a", delta=1e-5, kind=Kind.END_TO_END, simulated=not real
-            ),
+            ledger=Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=not real),
             batches=System() if real else Seeded(0, "batches"),
             noise=System() if real else Seeded(0, "noise"),
         )

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.grouped import pieces
-from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.perexample.clipper import Clipper
+from proxyfl.privacy.perexample.grouped import pieces
+from proxyfl.privacy.perexample.validation import checked_clipper
 from tests.privacy.architectures import SOUND, Entry, cross_entropy, records
 from tests.privacy.test_rounding import MODELS, adversarial, loss
 
@@ -48,9 +48,7 @@ def looped(clipper: Clipper, x: Tensor, y: Tensor, sizes: Tensor) -> Tensor:
             logits = clipper.model(x[i : i + 1])
             # squeeze() in one of the models drops the only row
             losses = cross_entropy(logits.view(1, -1), y[i : i + 1])
-            parts = torch.autograd.grad(
-                losses.sum(), list(clipper.views), materialize_grads=True
-            )
+            parts = torch.autograd.grad(losses.sum(), list(clipper.views), materialize_grads=True)
             mean += torch.cat([part.reshape(-1) for part in parts]) / size
         total += mean * min(1.0, C / max(float(mean.norm()), 1e-30))
         start += size
@@ -116,15 +114,11 @@ def test_no_group_exceeds_c_in_float32(
     st.sampled_from(KINDS),
     st.integers(0, 3),
 )
-def test_neighbours_differ_by_at_most_c(
-    others: list[int], size: int, kind: str, seed: int
-) -> None:
+def test_neighbours_differ_by_at_most_c(others: list[int], size: int, kind: str, seed: int) -> None:
     """In float64, as under real noise, datasets that differ in one person of any number of
     records differ by at most C (1 + 1e-6), wherever the person stands."""
     torch.manual_seed(seed)
-    model = nn.Sequential(
-        nn.Flatten(), nn.Linear(240, 8), nn.Tanh(), nn.Linear(8, 3)
-    )
+    model = nn.Sequential(nn.Flatten(), nn.Linear(240, 8), nn.Tanh(), nn.Linear(8, 3))
     clipper = Clipper(model, wide=True)
     x = torch.randn(sum(others), 6, 40)
     y = torch.arange(len(x)) % 3
@@ -175,13 +169,8 @@ def test_groups_of_one_are_records() -> None:
 
 
 @settings(max_examples=50)
-@given(
-    st.lists(st.integers(1, 20), min_size=1, max_size=12),
-    st.sampled_from([None, 1, 4, 16]),
-)
-def test_pieces_hold_every_record_once(
-    sizes: list[int], at_once: int | None
-) -> None:
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.sampled_from([None, 1, 4, 16]))
+def test_pieces_hold_every_record_once(sizes: list[int], at_once: int | None) -> None:
     """Each record is in one piece with weight 1/k; fewer than half of the rows are copies."""
     seen = torch.zeros(sum(sizes), dtype=torch.float64)
     rows = 0

@@ -34,9 +34,7 @@ EPSILONS = st.floats(min_value=1e-12, max_value=1e6)
         (False, 0.5, Kind.NONE),
     ],
 )
-def test_the_kind_follows_from_dp_and_the_teacher(
-    dp: bool, beta: float, kind: Kind
-) -> None:
+def test_the_kind_follows_from_dp_and_the_teacher(dp: bool, beta: float, kind: Kind) -> None:
     """Without DP there is no guarantee; any weight of a private teacher makes it conditional."""
     assert kind_of(dp=dp, teacher_weight=beta) is kind
 
@@ -57,9 +55,7 @@ def test_every_word_is_explained(word: Kind | Relation) -> None:
 @given(EPSILONS, st.integers(0, 6))
 @example(0.1, 3)
 @example(6.4401, 2)
-def test_a_printed_epsilon_is_never_below_the_number(
-    value: float, decimals: int
-) -> None:
+def test_a_printed_epsilon_is_never_below_the_number(value: float, decimals: int) -> None:
     """What is printed is at least the number, at most one step above it, and never zero."""
     text = shown(value, decimals)
     number, step = Decimal(repr(value)), Decimal(1).scaleb(-decimals)
@@ -72,13 +68,7 @@ def test_a_printed_epsilon_is_never_below_the_number(
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [
-        (0.0, "0"),
-        (1e-9, "<0.001"),
-        (0.001, "0.001"),
-        (3.2631, "3.264"),
-        (math.inf, "inf"),
-    ],
+    [(0.0, "0"), (1e-9, "<0.001"), (0.001, "0.001"), (3.2631, "3.264"), (math.inf, "inf")],
 )
 def test_printed_epsilons(value: float, text: str) -> None:
     """Examples: nothing spent, a tiny epsilon, an exact one, one that is rounded up, none."""
@@ -94,11 +84,7 @@ def test_a_brief_epsilon_has_five_characters(value: float) -> None:
 @given(EPSILONS, st.integers(1, 8))
 def test_significant_digits_are_rounded_up(value: float, digits: int) -> None:
     """A number for a chart is at least the exact one and within one unit of its last digit."""
-    assert (
-        value
-        <= upward(value, digits)
-        <= value * (1 + 10.0 ** (1 - digits)) * (1 + 1e-12)
-    )
+    assert value <= upward(value, digits) <= value * (1 + 10.0 ** (1 - digits)) * (1 + 1e-12)
 
 
 def test_zero_and_infinity_have_no_digits() -> None:
@@ -124,9 +110,5 @@ def test_the_largest_epsilon_promises_least() -> None:
 
 def test_a_guarantee_needs_no_torch() -> None:
     """Records and tables name guarantees without loading torch."""
-    script = (
-        "import sys, proxyfl.privacy.guarantee; sys.exit('torch' in sys.modules)"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-    )
+    script = "import sys, proxyfl.privacy.guarantee; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

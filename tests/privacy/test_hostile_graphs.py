@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping.validation import checked_clipper
-from proxyfl.privacy.terms.product import Product
+from proxyfl.privacy.perexample.product import Product
+from proxyfl.privacy.perexample.validation import checked_clipper
+from proxyfl.settings import DP
 from tests.privacy.architectures import Fn, lin
 from tests.privacy.test_hostile_models import batch, change
 
@@ -33,9 +34,7 @@ def as_a_stride(m: Fn, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("forward", [as_a_factor, as_a_filling, as_a_stride])
-def test_the_number_of_examples_is_no_value(
-    forward: Callable[[Fn, Tensor], Tensor],
-) -> None:
+def test_the_number_of_examples_is_no_value(forward: Callable[[Fn, Tensor], Tensor]) -> None:
     """A graph that computes with the number of examples is not proven, though no trial shows it."""
     model = Fn(forward, a=lin(), eye=torch.eye(6))
     clipper = checked_clipper(model, (6,))
@@ -62,7 +61,7 @@ def test_a_model_that_writes_to_its_weights_is_refused(
     """A weight that counts the passes would tell one slice from the next."""
     calls = nn.Parameter(torch.zeros(1), requires_grad=False)
     with pytest.raises(ModelError, match="'calls'"):
-        checked_clipper(Fn(forward, a=lin(), calls=calls), (6,), at_once=1)
+        checked_clipper(Fn(forward, a=lin(), calls=calls), (6,), dp=DP(max_physical_batch_size=1))
 
 
 def kept_in_a_constant(m: Fn, x: Tensor) -> Tensor:
@@ -73,7 +72,9 @@ def kept_in_a_constant(m: Fn, x: Tensor) -> Tensor:
 
 def test_a_graph_does_not_change_its_constants() -> None:
     """A constant that the model writes to is the same in every slice and every batch."""
-    clipper = checked_clipper(Fn(kept_in_a_constant, a=lin()), (6,), at_once=1)
+    clipper = checked_clipper(
+        Fn(kept_in_a_constant, a=lin()), (6,), dp=DP(max_physical_batch_size=1)
+    )
     x, y = batch(60)
     assert clipper.prepare((6,)).name == "one pass"
     assert change(clipper, x, y, 0) <= 1 + 1e-6
@@ -100,7 +101,7 @@ def test_slices_do_not_draw_for_all_of_their_examples(
     """A draw that all examples share is one in a whole batch; in slices each has its own."""
     model = Fn(forward, a=lin())
     assert checked_clipper(model, (6,)).prepare((6,)).name == "one pass"
-    sliced = checked_clipper(model, (6,), at_once=4)
+    sliced = checked_clipper(model, (6,), dp=DP(max_physical_batch_size=4))
     assert sliced.prepare((6,)).name != "one pass"
 
 
@@ -109,7 +110,7 @@ def test_the_bound_of_a_contraction_holds_where_squares_underflow(
 ) -> None:
     """Tiny inputs and huge gradients, whose products cancel in one order of adding and not in
     another: what is added up is no longer than what was measured."""
-    monkeypatch.setattr("proxyfl.privacy.terms.product.KEPT_AT_MOST", 0)
+    monkeypatch.setattr("proxyfl.privacy.perexample.product.KEPT_AT_MOST", 0)
     generator = torch.Generator().manual_seed(0)
     sizes = 1 + torch.rand(1, 64, 1, generator=generator)
     a = (1e-23 * sizes).repeat(1, 1, 4)

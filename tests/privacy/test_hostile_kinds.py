@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.validation import checked_clipper
+from proxyfl.privacy.perexample.clipper import Clipper
+from proxyfl.privacy.perexample.validation import checked_clipper
 from tests.privacy.architectures import cross_entropy
 from tests.privacy.test_hostile_models import batch, change
 
@@ -94,15 +94,11 @@ def assert_right(model: nn.Module, *, tolerance: float = 1e-5) -> str:
     """The clipped sum is that of the plain loop, no record moves it by more than C; the way."""
     clipper = clipper_of(model)
     x, y = batch(12)
-    expected = torch.zeros(
-        clipper.clip(x, y, cross_entropy, C).total.shape
-    ).double()
+    expected = torch.zeros(clipper.clip(x, y, cross_entropy, C).total.shape).double()
     for i in range(len(x)):
         model.zero_grad()
         cross_entropy(model(x[i : i + 1]), y[i : i + 1]).sum().backward()
-        parts = [
-            torch.as_tensor(p.grad).flatten().double() for p in model.parameters()
-        ]
+        parts = [torch.as_tensor(p.grad).flatten().double() for p in model.parameters()]
         gradient = torch.cat(parts)
         expected += gradient * min(1.0, C / float(gradient.norm()))
     clipped = clipper.clip(x, y, cross_entropy, C).total.double()
@@ -127,9 +123,7 @@ def test_scripted_parts_are_looked_into(part: Callable[[], nn.Module]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Centred, Branching, Remembering])
-def test_scripted_parts_that_cannot_be_proven_are_refused(
-    kind: type[nn.Module],
-) -> None:
+def test_scripted_parts_that_cannot_be_proven_are_refused(kind: type[nn.Module]) -> None:
     """What a TorchScript module keeps cannot be seen, so the slow ways are not for it."""
     with pytest.raises(ModelError, match=r"'0' is TorchScript.*made from"):
         clipper_of(proxy(torch.jit.script(kind())))
@@ -174,12 +168,9 @@ class Crowded(Tensor):
         self.inner = inner
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plain = pytree.tree_map(
-            lambda value: value.inner if isinstance(value, Crowded) else value,
-            (args, kwargs or {}),
+            lambda value: value.inner if isinstance(value, Crowded) else value, (args, kwargs or {})
         )
         out = func(*plain[0], **plain[1])
         name = func.overloadpacket.__name__
@@ -230,7 +221,7 @@ def test_tensors_of_other_classes_are_never_taken_for_plain_ones(
 
 def test_who_runs_a_models_own_python_is_told_what_nothing_checks() -> None:
     """One by one, a model could keep an example where nobody looks; the warning says so."""
-    with pytest.warns(UserWarning, match="keeps no example outside"):
+    with pytest.warns(UserWarning, match="no check looks at, may still remember"):
         checked_clipper(with_weight(Crowded), (6,))
 
 
@@ -253,9 +244,7 @@ TYPES = (torch.float32, torch.float64, *NARROW)
 
 
 @pytest.mark.parametrize(("first", "second"), permutations(TYPES, 2), ids=str)
-def test_types_of_numbers_may_differ(
-    first: torch.dtype, second: torch.dtype
-) -> None:
+def test_types_of_numbers_may_differ(first: torch.dtype, second: torch.dtype) -> None:
     """The norm covers all parameters, whatever their types; narrow ones cost accuracy alone."""
     torch.manual_seed(0)
     narrow = first in NARROW or second in NARROW
@@ -265,8 +254,6 @@ def test_types_of_numbers_may_differ(
 def test_complex_weights_are_refused() -> None:
     """A proxy with complex numbers is refused, not clipped by half of them."""
     model = proxy(nn.Identity())
-    model[1].register_parameter(
-        "phase", nn.Parameter(torch.ones(3, dtype=torch.complex64))
-    )
+    model[1].register_parameter("phase", nn.Parameter(torch.ones(3, dtype=torch.complex64)))
     with pytest.raises(ModelError, match=r"[Cc]omplex"):
         clipper_of(model)

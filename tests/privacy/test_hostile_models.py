@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from proxyfl.errors import ModelError
-from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.clipping.validation import checked_clipper
-from proxyfl.privacy.terms.product import Product
+from proxyfl.privacy.perexample.clipper import Clipper
+from proxyfl.privacy.perexample.product import Product
+from proxyfl.privacy.perexample.validation import checked_clipper
 from tests.privacy.architectures import Fn, cross_entropy, lin
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*computed by itself:UserWarning")
@@ -29,9 +29,7 @@ def batch(n: int) -> tuple[Tensor, Tensor]:
 def change(clipper: Clipper, x: Tensor, y: Tensor, removed: int) -> float:
     """How far the sum at C = 1 moves without record ``removed``; buffers stay as they were."""
     others = torch.arange(len(x)) != removed
-    before = {
-        name: buffer.clone() for name, buffer in clipper.model.named_buffers()
-    }
+    before = {name: buffer.clone() for name, buffer in clipper.model.named_buffers()}
     torch.manual_seed(0)
     whole = clipper.clip(x.clone(), y.clone(), cross_entropy, 1.0).total.double()
     for name, buffer in clipper.model.named_buffers():
@@ -226,9 +224,7 @@ def test_a_cancelling_record_does_not_change_the_norms_of_others() -> None:
     generator = torch.Generator().manual_seed(0)
     a = 1 + 1e-3 * torch.randn(9, 4, 64, generator=generator)
     a[-1] = 1.0
-    g = torch.randn(9, 1, 64, generator=generator) * torch.tensor(
-        [1.0, -1, 1, -1]
-    ).view(1, 4, 1)
+    g = torch.randn(9, 1, 64, generator=generator) * torch.tensor([1.0, -1, 1, -1]).view(1, 4, 1)
     weight = torch.zeros(64, 64)
     together = Product(weight, a, g, 4)
     apart = Product(weight, a[:-1], g[:-1], 4)
@@ -238,9 +234,7 @@ def test_a_cancelling_record_does_not_change_the_norms_of_others() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("positions", [1, 4, 100])
-def test_a_dropped_record_leaves_the_sum_of_others(
-    bad: float, positions: int
-) -> None:
+def test_a_dropped_record_leaves_the_sum_of_others(bad: float, positions: int) -> None:
     """Zeros stand for a dropped record's gradient, whichever way the product goes."""
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(5, positions, 16, generator=generator)
@@ -253,9 +247,7 @@ def test_a_dropped_record_leaves_the_sum_of_others(
     product.drop(~kept)
     found, expected = torch.empty(16, 16), torch.empty(16, 16)
     product.weighted_sum(kept.float(), out=found)
-    Product(weight, a[kept], g[kept], positions).weighted_sum(
-        torch.ones(4), out=expected
-    )
+    Product(weight, a[kept], g[kept], positions).weighted_sum(torch.ones(4), out=expected)
     torch.testing.assert_close(found, expected)
 
 
@@ -265,9 +257,7 @@ def test_a_wide_sum_moves_by_the_record_alone(positions: int) -> None:
     generator = torch.Generator().manual_seed(0)
     g = (1 - 1e-3 * torch.rand(4000, 1, 1, generator=generator)) / positions
     inputs = torch.ones(4000, positions, 1)
-    product = Product(
-        torch.zeros(1, 1), inputs, g.expand(-1, positions, 1), positions
-    )
+    product = Product(torch.zeros(1, 1), inputs, g.expand(-1, positions, 1), positions)
     contribution = g.sum(2).flatten().double() * positions
     errors = {}
     for dtype in (torch.float64, torch.float32):
@@ -281,13 +271,9 @@ def test_a_wide_sum_moves_by_the_record_alone(positions: int) -> None:
     assert errors[torch.float32] > 1e-5
 
 
-def _sum_without(
-    product: Product, removed: int | None, dtype: torch.dtype
-) -> float:
+def _sum_without(product: Product, removed: int | None, dtype: torch.dtype) -> float:
     kept = torch.arange(4000) != (-1 if removed is None else removed)
-    rest = Product(
-        product.parameter, product.a[kept], product.g[kept], product.positions
-    )
+    rest = Product(product.parameter, product.a[kept], product.g[kept], product.positions)
     rest.square_norms()
     out = torch.empty(1, 1, dtype=dtype)
     rest.weighted_sum(torch.ones(int(kept.sum())), out=out)
@@ -297,9 +283,7 @@ def _sum_without(
 def test_real_noise_goes_on_wide_sums() -> None:
     """Every way of a wide clipper gives the sums of an ordinary one, in float64."""
     torch.manual_seed(0)
-    conv = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
-    )
+    conv = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
     table = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))
     x, y = batch(8)
     images = torch.randn(8, 1, 8, 8)

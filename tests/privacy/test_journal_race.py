@@ -36,9 +36,7 @@ def test_what_is_told_to_be_on_record_is_on_record(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(2)
     names = ("one", "two")
-    processes = [
-        context.Process(target=compete, args=(tmp_path, n, barrier)) for n in names
-    ]
+    processes = [context.Process(target=compete, args=(tmp_path, n, barrier)) for n in names]
     for process in processes:
         process.start()
     for process in processes:
@@ -54,9 +52,7 @@ def test_what_is_told_to_be_on_record_is_on_record(tmp_path: Path) -> None:
         assert len(writers) == 1
 
 
-def test_a_rest_of_equal_length_does_not_hide_another_writer(
-    tmp_path: Path,
-) -> None:
+def test_a_rest_of_equal_length_does_not_hide_another_writer(tmp_path: Path) -> None:
     """A program is stopped also where the other's line ends exactly where it expects the file to
     end, in place of an unfinished line."""
     path = tmp_path / "ledger.jsonl"

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from proxyfl.models import build
 from proxyfl.models.registry import MODELS
-from proxyfl.privacy.clipping import layers, validation
-from proxyfl.privacy.clipping.layers import RULES, Use
-from proxyfl.privacy.clipping.probe import widened
-from proxyfl.privacy.clipping.validation import checked_clipper
-from proxyfl.privacy.terms.term import Term
+from proxyfl.privacy.perexample import layers, validation
+from proxyfl.privacy.perexample.layers import RULES, Use
+from proxyfl.privacy.perexample.probe import widened
+from proxyfl.privacy.perexample.term import Term
+from proxyfl.privacy.perexample.validation import checked_clipper
 
 aten = torch.ops.aten
 
@@ -51,9 +51,7 @@ def uphill(use: Use) -> list[Term]:
 
 @pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize("rule", [longer, without_bias, shared, uphill])
-def test_a_mistake_in_a_rule_is_found(
-    rule: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_in_a_rule_is_found(rule: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proven proxy whose rule is wrong by a hundredth is not trained in one pass."""
     monkeypatch.setitem(RULES, aten.linear.default, rule)
     with pytest.warns(UserWarning, match="computed by itself"):
@@ -101,9 +99,7 @@ def test_a_widened_model_comes_back_to_the_bit() -> None:
         assert model(torch.ones(2, 3).double()).dtype == torch.float64
     assert all(
         one is other
-        for one, other in zip(
-            objects, [*model.parameters(), *model.buffers()], strict=True
-        )
+        for one, other in zip(objects, [*model.parameters(), *model.buffers()], strict=True)
     )
     model[1].load_state_dict(
         {k.removeprefix("1."): v for k, v in before.items() if k.startswith("1.")}
@@ -133,16 +129,10 @@ def test_clients_can_be_built_in_several_threads() -> None:
         return checked_clipper(model, (6,)).prepare((6,)).name
 
     dropping = [nn.Sequential(nn.Dropout(), nn.Linear(6, 3)) for _ in range(4)]
-    models = [
-        *dropping,
-        *(Recurrent() for _ in range(4)),
-        *(mlp() for _ in range(4)),
-    ]
+    models = [*dropping, *(Recurrent() for _ in range(4)), *(mlp() for _ in range(4))]
     state = torch.get_rng_state()
     with warnings.catch_warnings(), ThreadPoolExecutor(4) as pool:
         warnings.simplefilter("error")
-        names = list(
-            pool.map(name_of_way, models[::3] + models[1::3] + models[2::3])
-        )
+        names = list(pool.map(name_of_way, models[::3] + models[1::3] + models[2::3]))
     assert names == ["one pass"] * len(models)
     assert torch.equal(torch.get_rng_state(), state)

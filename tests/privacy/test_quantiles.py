@@ -15,9 +15,7 @@ from proxyfl.privacy.ledger import Budget, Ledger
 
 def ledger(simulated=True, **options):
     """An empty ledger."""
-    return Ledger(
-        "a", delta=1e-5, kind=Kind.END_TO_END, simulated=simulated, **options
-    )
+    return Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=simulated, **options)
 
 
 def search(values, quantile=0.5, noise_multiplier=5.0, seed=0, **options):
@@ -47,12 +45,7 @@ def test_estimates_are_close(quantile):
 def test_noise_is_there():
     """Another seed gives another estimate: a search that forgot its noise would not."""
     values = np.linspace(0, 100, 200)
-    assert (
-        len(
-            {search(values, noise_multiplier=30.0, seed=seed) for seed in range(10)}
-        )
-        > 1
-    )
+    assert len({search(values, noise_multiplier=30.0, seed=seed) for seed in range(10)}) > 1
 
 
 def test_all_questions_are_paid_for_before_the_first():
@@ -67,9 +60,7 @@ def test_all_questions_are_paid_for_before_the_first():
         source=seeds.Seeded(0, "noise"),
         halvings=4,
     )
-    assert [
-        (c.steps, c.sampling_rate, c.noise_multiplier) for c in account.charges
-    ] == [(16, 1, 9)]
+    assert [(c.steps, c.sampling_rate, c.noise_multiplier) for c in account.charges] == [(16, 1, 9)]
     with pytest.raises(PrivacyError, match="no step left"):
         account.take(1.0, 9.0)
 
@@ -123,11 +114,7 @@ def test_seeded_noise_needs_a_simulated_ledger():
 def test_real_noise():
     """With the system's noise and a real ledger the search works; a quantile of 0 is refused."""
     account = ledger(simulated=False)
-    arguments = {
-        "noise_multiplier": 5.0,
-        "ledger": account,
-        "source": seeds.System(),
-    }
+    arguments = {"noise_multiplier": 5.0, "ledger": account, "source": seeds.System()}
     values = np.linspace(0, 100, 5000)
     ((found,),) = quantiles.estimate([values], [(0.0, 100.0)], [0.5], **arguments)
     assert found == pytest.approx(50, abs=5)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from proxyfl.privacy.clipping.recording import Untraceable, record
-from proxyfl.privacy.clipping.tracing import trace
+from proxyfl.privacy.perexample.recording import Untraceable, record
+from proxyfl.privacy.perexample.tracing import trace
 from tests.privacy.architectures import ONE_PASS, SOUND, Fn, lin, records
 
 
@@ -154,12 +154,10 @@ def test_no_compiler_is_imported() -> None:
     """The first clipper of a process does not wait for torch's compiler."""
     code = (
         "import sys, torch\n"
-        "from proxyfl.privacy.clipping.validation import checked_clipper\n"
+        "from proxyfl.privacy.perexample.validation import checked_clipper\n"
         "checked_clipper(torch.nn.Linear(6, 3), (6,))\n"
         "print([name for name in sys.modules if name in "
         "('torch._dynamo', 'torch._inductor')])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl.privacy.clipping.clipper import Clipper
-from proxyfl.privacy.terms import product
-from proxyfl.privacy.terms.norms import square_norms_of, upper_square_norms
-from proxyfl.privacy.terms.product import Product
-from proxyfl.privacy.terms.term import Lookup, total_square_norms
+from proxyfl.privacy.perexample import product
+from proxyfl.privacy.perexample.clipper import Clipper
+from proxyfl.privacy.perexample.norms import square_norms_of, upper_square_norms
+from proxyfl.privacy.perexample.product import Product
+from proxyfl.privacy.perexample.term import Lookup, total_square_norms
 
 C = 0.5
 N = 4
@@ -88,9 +88,9 @@ def adversarial(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
         "huge": x * 1e6,
         "constant": torch.ones_like(x) * 3.3,
         "offset": x + 1e4,
-        "cancelling": torch.cat(
-            [x, -x + 1e-4 * torch.randn(x.shape, generator=generator)], 2
-        )[..., : shape[-1]],
+        "cancelling": torch.cat([x, -x + 1e-4 * torch.randn(x.shape, generator=generator)], 2)[
+            ..., : shape[-1]
+        ],
         "one position": x * (torch.arange(shape[0]) == 1).view(-1, 1),
     }[kind]
 
@@ -98,15 +98,11 @@ def adversarial(kind: str, shape: tuple[int, ...], seed: int) -> Tensor:
 @settings(max_examples=60)
 @given(
     st.sampled_from(sorted(MODELS)),
-    st.sampled_from(
-        ["plain", "huge", "constant", "offset", "cancelling", "one position"]
-    ),
+    st.sampled_from(["plain", "huge", "constant", "offset", "cancelling", "one position"]),
     st.sampled_from([1.0, 1e-3, 1e3]),
     st.integers(0, 5),
 )
-def test_no_record_exceeds_c_in_float32(
-    name: str, kind: str, weights: float, seed: int
-) -> None:
+def test_no_record_exceeds_c_in_float32(name: str, kind: str, weights: float, seed: int) -> None:
     """Whatever the record and the parameters, an example's clipped gradient in float32 is at most
     C (1 + 1e-6)."""
     factory, shape = MODELS[name]
@@ -118,9 +114,7 @@ def test_no_record_exceeds_c_in_float32(
 
 
 @pytest.mark.parametrize("weights", [1.0, 1e-3, 1e3])
-@pytest.mark.parametrize(
-    "kind", ["plain", "huge", "constant", "offset", "cancelling"]
-)
+@pytest.mark.parametrize("kind", ["plain", "huge", "constant", "offset", "cancelling"])
 def test_gradients_that_are_not_kept_stay_within_c(
     kind: str, weights: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,10 +130,7 @@ def test_gradients_that_are_not_kept_stay_within_c(
         x, y = adversarial(kind, shape, seed), torch.arange(N) % 3
         assert contribution(model, x, y) <= 1 + 1e-6
         found = Clipper(model).clip(x, y, loss, C).total.double()
-        alone = [
-            Clipper(model).clip(x[i : i + 1], y[i : i + 1], loss, C).total
-            for i in range(N)
-        ]
+        alone = [Clipper(model).clip(x[i : i + 1], y[i : i + 1], loss, C).total for i in range(N)]
         apart = float((found - torch.stack(alone).double().sum(0)).norm())
         assert apart <= 1e-5 * C * N
 
@@ -161,19 +152,10 @@ def test_a_constant_image_on_the_linear_proxy(side: int) -> None:
 
 
 @settings(max_examples=50)
-@given(
-    st.integers(1, 5000),
-    st.sampled_from([1e-25, 1e-3, 1.0, 1e15]),
-    st.integers(0, 99),
-)
-def test_square_norms_are_upper_bounds(
-    numbers: int, scale: float, seed: int
-) -> None:
+@given(st.integers(1, 5000), st.sampled_from([1e-25, 1e-3, 1.0, 1e15]), st.integers(0, 99))
+def test_square_norms_are_upper_bounds(numbers: int, scale: float, seed: int) -> None:
     """The float32 sum of squares is never below the one in float64, nor far above it."""
-    rows = (
-        torch.randn(3, numbers, generator=torch.Generator().manual_seed(seed))
-        * scale
-    )
+    rows = torch.randn(3, numbers, generator=torch.Generator().manual_seed(seed)) * scale
     exact = rows.double().square().sum(1)
     upper = upper_square_norms(rows)
     assert bool((upper >= exact).all())
@@ -204,9 +186,7 @@ def test_rows_squared_together_have_the_bounds_of_rows_squared_alone(
     ]
     for block, upper in zip(blocks, square_norms_of(blocks), strict=True):
         assert bool((upper >= block.double().square().sum(1)).all())
-        torch.testing.assert_close(
-            upper, upper_square_norms(block), rtol=1e-14, atol=0
-        )
+        torch.testing.assert_close(upper, upper_square_norms(block), rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e2, 1e4, 1e6])
@@ -223,9 +203,7 @@ def test_products_that_cancel_are_formed(offset: float) -> None:
         out = torch.empty(48, 64)
         term.weighted_sum(torch.eye(N)[i], out)
         assert float(out.double().norm()) <= float(norms[i])
-    exact = (
-        torch.einsum("ntp,ntd->npd", g.double(), a.double()).flatten(1).norm(dim=1)
-    )
+    exact = torch.einsum("ntp,ntd->npd", g.double(), a.double()).flatten(1).norm(dim=1)
     if offset < 1e4:
         assert norms.tolist() == pytest.approx(exact.tolist(), rel=2e-3)
 
@@ -238,6 +216,4 @@ def test_a_lookup_adds_up_before_the_norm() -> None:
     dense = term.per_example().double().flatten(1).norm(dim=1)
     squares = total_square_norms([term], torch.zeros(2))
     assert squares.sqrt().tolist() == pytest.approx(dense.tolist(), rel=1e-4)
-    assert float(squares[1]) == pytest.approx(
-        float(g[1].sum(0).norm() ** 2), rel=1e-4
-    )
+    assert float(squares[1]) == pytest.approx(float(g[1].sum(0).norm() ** 2), rel=1e-4)

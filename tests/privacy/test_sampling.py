@@ -10,19 +10,16 @@ from scipy import stats
 
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Relation
-from proxyfl.privacy.sampling import Sampling, poisson, sampling_for
+from proxyfl.privacy.sampling import Sampling, cautious_delta, poisson, public_number, sampling_for
 from proxyfl.seeds import Randomness, Seeded, System
+from proxyfl.settings import DP
 from tests.privacy.alike import pld_epsilon
 
 SOURCES = [Seeded(7, "batches", 0), System()]
 
 
 def drawn(
-    source: Randomness,
-    *,
-    rate: float = 0.2,
-    examples: int = 1000,
-    batches: int = 200,
+    source: Randomness, *, rate: float = 0.2, examples: int = 1000, batches: int = 200
 ) -> torch.Tensor:
     """One row per batch, one column per example: whether it was drawn."""
     taken = torch.zeros(batches, examples, dtype=torch.bool)
@@ -67,9 +64,7 @@ def test_clients_draw_independently() -> None:
     both = int((one & other).sum())
     assert stats.binomtest(both, one.numel(), 0.04).pvalue > 1e-6
     assert torch.equal(one, again)
-    assert (
-        stats.binomtest(int((one & again).sum()), one.numel(), 0.04).pvalue < 1e-12
-    )
+    assert stats.binomtest(int((one & again).sum()), one.numel(), 0.04).pvalue < 1e-12
 
 
 def test_steps_draw_independently() -> None:
@@ -89,8 +84,7 @@ def test_shape_order_and_extremes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("examples", "rate", "found"),
-    [(0, 0.5, "examples=0"), (5, 0.0, "=0"), (5, 1.5, "=1.5")],
+    ("examples", "rate", "found"), [(0, 0.5, "examples=0"), (5, 0.0, "=0"), (5, 1.5, "=1.5")]
 )
 def test_bad_input_is_named(examples: int, rate: float, found: str) -> None:
     """Values outside their range are refused by name."""
@@ -101,7 +95,7 @@ def test_bad_input_is_named(examples: int, rate: float, found: str) -> None:
 def test_a_given_rate_depends_on_nothing_else() -> None:
     """With a rate given, datasets of all sizes are sampled, divided and stepped alike, and the
     guarantee is add-or-remove."""
-    made = {sampling_for(50, n, sampling_rate=0.07) for n in (1, 49, 500, 501)}
+    made = {sampling_for(50, n, DP(sampling_rate=0.07, delta=1e-3)) for n in (1, 49, 500, 501)}
     assert made == {Sampling(0.07, 50, None)}
     (sampling,) = made
     assert sampling.relation is Relation.ADD_OR_REMOVE
@@ -111,12 +105,12 @@ def test_a_given_rate_depends_on_nothing_else() -> None:
 
 
 def test_a_declared_number_stands_in_for_the_own() -> None:
-    """With a declared number of examples nothing follows from the true one; the guarantee is
-    zero-out with that number public."""
-    made = {sampling_for(50, n, declared_examples=500) for n in (40, 499, 501)}
-    assert made == {Sampling(0.1, 50, 500)}
+    """With a declared number of examples nothing follows from the true one: the guarantee is
+    add-or-remove, as for the rate that the number gives."""
+    made = {sampling_for(50, n, DP(examples=500)) for n in (40, 499, 501)}
+    assert made == {Sampling(0.1, 50, 500, declared=True)}
     (sampling,) = made
-    assert sampling.relation is Relation.ZERO_OUT
+    assert sampling.relation is Relation.ADD_OR_REMOVE
     assert sampling.steps_per_pass == 10
     assert sampling.default_delta() == 1 / 500
 
@@ -132,16 +126,38 @@ def test_the_own_number_is_public() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"sampling_rate": 0.1, "declared_examples": 500}, "got both"),
+        ({"sampling_rate": 0.1, "examples": 500}, "got both"),
         ({"sampling_rate": 1.5}, "sampling_rate"),
-        ({"declared_examples": 40}, "the declared 40 examples"),
+        ({"examples": 40}, "the declared 40 examples"),
         ({}, "the client's 45 examples"),
     ],
 )
 def test_samplings_that_cannot_be(given: dict[str, float], message: str) -> None:
     """A rate above 1, two answers to one question, and batches above the number are refused."""
     with pytest.raises(ConfigError, match=message):
-        sampling_for(50, 45, **given)  # type: ignore[arg-type]
+        sampling_for(50, 45, DP(**given))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("examples", "number", "delta"),
+    [
+        (9, None, 1e-2),
+        (10, 10, 1e-2),
+        (99, 90, 1e-3),
+        (303, 300, 1e-4),
+        (1000, 1000, 1e-4),
+        (1001, 1000, 1e-5),
+        (1437, 1400, 1e-5),
+        (60_001, 60_000, 1e-6),
+    ],
+)
+def test_what_a_site_declares(examples: int, number: int | None, delta: float) -> None:
+    """A proposed number is rounded down to two digits, one below 100; delta is 1/(10 n) or less,
+    and a power of ten."""
+    assert public_number(examples) == number
+    assert cautious_delta(examples) == delta
+    assert delta / 10 < 1 / (10 * examples) - 1e-12
+    assert delta <= 1 / (10 * examples) + 1e-12
 
 
 def sums(down: int, up: int, rate: float, steps: int) -> tuple[NDArray, NDArray]:
@@ -155,9 +171,7 @@ def sums(down: int, up: int, rate: float, steps: int) -> tuple[NDArray, NDArray]
     return values[likely], chances[likely]
 
 
-def lower_bound(
-    n: int, batch: int, noise: float, steps: int, delta: float
-) -> float:
+def lower_bound(n: int, batch: int, noise: float, steps: int, delta: float) -> float:
     """An epsilon that n records and n + 1 records, sampled at B/n and B/(n + 1), exceed: an
     observer adds up the noisy sums and compares with a threshold. C = 1."""
     spread = noise * math.sqrt(steps)
@@ -171,8 +185,7 @@ def lower_bound(
     for first, second in ((one, other), (other, one)):
         for side in (1, -1):
             tails = [
-                stats.norm.cdf(side * (thresholds[:, None] - values) / spread)
-                @ chances
+                stats.norm.cdf(side * (thresholds[:, None] - values) / spread) @ chances
                 for values, chances in (first, second)
             ]
             seen = tails[0] > delta
@@ -191,9 +204,7 @@ def test_a_rate_that_follows_from_n_breaks_add_or_remove(
     """Between n and n + 1 records at rates B/n and B/(n + 1) more than the stated epsilon holds, at
     delta 1/(10 n): why B/n is labelled zero-out. The second setting is the demo's."""
     delta = 1 / (10 * n)
-    found = pld_epsilon(
-        sampling_rate=batch / n, noise_multiplier=4.0, steps=steps, delta=delta
-    )
+    found = pld_epsilon(sampling_rate=batch / n, noise_multiplier=4.0, steps=steps, delta=delta)
     assert found == pytest.approx(stated, abs=0.01)
     assert lower_bound(n, batch, 4.0, steps, delta) > least
 
@@ -201,17 +212,14 @@ def test_a_rate_that_follows_from_n_breaks_add_or_remove(
 def test_a_fixed_rate_keeps_the_stated_epsilon() -> None:
     """At one and the same rate the same observer finds no more than is stated."""
     noise, rate, steps, delta = 4.0, 1 / 3, 200, 1 / 1790
-    stated = pld_epsilon(
-        sampling_rate=rate, noise_multiplier=noise, steps=steps, delta=delta
-    )
+    stated = pld_epsilon(sampling_rate=rate, noise_multiplier=noise, steps=steps, delta=delta)
     spread = noise * math.sqrt(steps)
     without, extra = sums(178, 0, rate, steps), sums(178, 1, rate, steps)
     thresholds = np.linspace(-13000, -10000, 400)
     for first, second in ((without, extra), (extra, without)):
         for side in (1, -1):
             tails = [
-                stats.norm.cdf(side * (thresholds[:, None] - values) / spread)
-                @ chances
+                stats.norm.cdf(side * (thresholds[:, None] - values) / spread) @ chances
                 for values, chances in (first, second)
             ]
             assert (tails[0] <= math.exp(stated) * tails[1] + delta).all()

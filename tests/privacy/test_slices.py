@@ -7,26 +7,27 @@ from torch import Tensor, nn
 from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
 from proxyfl.node.members.site import Privacy as SitePrivacy
-from proxyfl.privacy.clipping.clipper import Clipped, Clipper
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.perexample.clipper import Clipped, Clipper
 from proxyfl.seeds import Seeded
-from proxyfl.simulation.privacy import Privacy
+from proxyfl.settings import DP
+from proxyfl.simulation.config import Privacy
 from tests.privacy.architectures import SOUND, cross_entropy, records
 
 KINDS = ["MLP", "CNN, GroupNorm", "LSTM", "tied embedding", "spectral norm"]
 
 
-def clipped(
-    name: str, n: int, at_once: int | None, sizes: Tensor | None
-) -> Clipped:
+def clipped(name: str, n: int, at_once: int | None, sizes: Tensor | None) -> Clipped:
     """The sum over ``n`` records of the zoo's model ``name``, and the buffers afterwards."""
     torch.manual_seed(0)
     entry = SOUND[name]
     model = entry.make().double().train()
     x, y = records(entry, n)
-    found = Clipper(model, at_once=at_once).clip(x, y, cross_entropy, 0.5, sizes)
+    found = Clipper(model, dp=DP(max_physical_batch_size=at_once)).clip(
+        x, y, cross_entropy, 0.5, sizes
+    )
     buffers = [buffer.flatten() for buffer in model.buffers()]
     total = torch.cat([found.total, *buffers])
     return Clipped(total, found.loss, found.norms)
@@ -58,7 +59,7 @@ def test_one_record_moves_a_sliced_sum_by_at_most_c() -> None:
     x, y = records(SOUND["CNN"], 11)
     x[4] *= 1e4
     torch.manual_seed(0)
-    clipper = Clipper(SOUND["CNN"].make().double(), at_once=3)
+    clipper = Clipper(SOUND["CNN"].make().double(), dp=DP(max_physical_batch_size=3))
     whole = clipper.clip(x, y, cross_entropy, 0.5).total.clone()
     for removed in range(11):
         rest = torch.arange(11) != removed
@@ -72,7 +73,7 @@ def test_a_record_without_a_gradient_stays_alone_in_its_slice() -> None:
     x[2] = torch.inf
     rest = torch.arange(7) != 2
     torch.manual_seed(0)
-    clipper = Clipper(SOUND["MLP"].make().double(), at_once=2)
+    clipper = Clipper(SOUND["MLP"].make().double(), dp=DP(max_physical_batch_size=2))
     found = clipper.clip(x, y, cross_entropy, 0.5).total.clone()
     expected = clipper.clip(x[rest], y[rest], cross_entropy, 0.5).total
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
@@ -88,15 +89,12 @@ def trained(size: int | None) -> tuple[Tensor, float]:
         model,
         torch.optim.SGD(model.parameters(), lr=0.5),
         InMemory(x, torch.arange(40) % 3),
+        dp=DP(clip_norm=0.3, noise_multiplier=1.0, max_physical_batch_size=size),
         classes=3,
         batch_size=20,
-        clip_norm=0.3,
-        noise_multiplier=1.0,
-        teacher_weight=0.0,
         ledger=ledger,
         batches=Seeded(0, "batches"),
         noise=Seeded(0, "noise"),
-        max_physical_batch_size=size,
     )
     private.begin_round(0, 3)
     for _ in range(3):
@@ -117,7 +115,7 @@ def test_activations_of_one_slice_are_in_memory_at_a_time() -> None:
     """The largest batch that the model sees is the slice."""
     seen: list[int] = []
     model = nn.Linear(6, 3)
-    clipper = Clipper(model, at_once=4)
+    clipper = Clipper(model, dp=DP(max_physical_batch_size=4))
     way = clipper.prepare((6,), torch.float32)
     original = way.terms
 
@@ -125,7 +123,7 @@ def test_activations_of_one_slice_are_in_memory_at_a_time() -> None:
         seen.append(len(x))
         return original(x, *rest)
 
-    way.terms = watched  # type: ignore[method-assign]
+    object.__setattr__(way, "terms", watched)
     clipper.clip(torch.randn(10, 6), torch.arange(10) % 3, cross_entropy, 1.0)
     assert seen == [4, 4, 2]
 

@@ -19,6 +19,7 @@ from proxyfl.privacy.guarantee import Kind, Relation, Unit
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Seeded, System
+from proxyfl.settings import DP
 
 SIZES = (1, 5, 2, 9)
 C = 0.7
@@ -27,9 +28,7 @@ C = 0.7
 def people(sizes: tuple[int, ...] = SIZES, seed: int = 0) -> InMemory:
     """Persons with so many records each, in mixed order, numbered 10, 20, ..."""
     generator = torch.Generator().manual_seed(seed)
-    groups = torch.repeat_interleave(
-        10 * (1 + torch.arange(len(sizes))), torch.tensor(sizes)
-    )
+    groups = torch.repeat_interleave(10 * (1 + torch.arange(len(sizes))), torch.tensor(sizes))
     groups = groups[torch.randperm(len(groups), generator=generator)]
     x = torch.randn(len(groups), 4, generator=generator)
     return InMemory(x, torch.arange(len(groups)) % 3, groups)
@@ -41,21 +40,15 @@ def trainer(examples: InMemory, **changes) -> DPSGD:
     persons = len(torch.unique(examples.groups))
     given = {
         "batch_size": persons,
-        "ledger": Ledger(
-            "a",
-            delta=1e-5,
-            kind=Kind.END_TO_END,
-            simulated=True,
-            unit=Unit.GROUP,
-        ),
-        "unit": Unit.GROUP,
-        "noise_multiplier": 1e-9,
-        "clip_norm": C,
+        "ledger": Ledger("a", delta=1e-5, kind=Kind.END_TO_END, simulated=True, unit=Unit.GROUP),
         "batches": Seeded(0, "batches", 0),
         "noise": Seeded(0, "noise", 0),
-    } | changes
+    }
+    asked = {"unit": Unit.GROUP, "noise_multiplier": 1e-9, "clip_norm": C}
+    for name, value in changes.items():
+        (asked if name in DP.__dataclass_fields__ else given)[name] = value
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    return DPSGD(model, optimizer, examples, classes=3, teacher_weight=0.0, **given)
+    return DPSGD(model, optimizer, examples, dp=DP(**asked), classes=3, **given)
 
 
 def summed(private: DPSGD, round: int = 0) -> Tensor:
@@ -100,12 +93,7 @@ def test_a_persons_records_are_chosen_anew_and_evenly() -> None:
         rows, sizes = units.records(torch.tensor([0, 1, 2, 3]), source)
         assert sizes is not None
         assert sizes.tolist() == [1, 3, 2, 3]
-        assert examples.groups[rows].tolist() == [
-            10,
-            *[20] * 3,
-            *[30] * 2,
-            *[40] * 3,
-        ]
+        assert examples.groups[rows].tolist() == [10, *[20] * 3, *[30] * 2, *[40] * 3]
         assert len(set(rows.tolist())) == len(rows)
         counts[rows] += 1
         seen.add(tuple(sorted(rows[-3:].tolist())))
@@ -118,17 +106,11 @@ def test_data_that_name_nobody_are_refused() -> None:
     """Without groups, the person as the unit is refused with what to do."""
     with pytest.raises(ConfigError, match=r"person = .*array 'group'"):
         Units(InMemory(torch.rand(3, 4), torch.zeros(3).long()), Unit.GROUP)
-    for groups in (
-        torch.tensor([0.0, float("nan")]),
-        torch.tensor([0]),
-        torch.eye(2),
-    ):
+    for groups in (torch.tensor([0.0, float("nan")]), torch.tensor([0]), torch.eye(2)):
         with pytest.raises(ConfigError, match="whole number for the person"):
             Units(InMemory(torch.zeros(2, 4), torch.zeros(2), groups), Unit.GROUP)
     unnamed = torch.tensor([3, -1])
-    with pytest.raises(
-        ConfigError, match=r"got -1 for record 1.*Leave such records"
-    ):
+    with pytest.raises(ConfigError, match=r"got -1 for record 1.*Leave such records"):
         Units(InMemory(torch.zeros(2, 4), torch.zeros(2), unnamed), Unit.GROUP)
     with pytest.raises(ConfigError, match=r"max_per_group=2 is for"):
         Units(people(), Unit.RECORD, 2)
@@ -174,9 +156,7 @@ def test_one_person_moves_a_step_by_at_most_c(
     """Data that differ in one person, of any number of records and however far off, differ in a
     step's sum by at most C; the others' records are the same draws here."""
     examples = people(seed=seed)
-    hostile = scale * torch.randn(
-        records, 4, generator=torch.Generator().manual_seed(seed)
-    )
+    hostile = scale * torch.randn(records, 4, generator=torch.Generator().manual_seed(seed))
     more = InMemory(
         torch.cat([examples.x, hostile]),
         torch.cat([examples.labels, torch.full((records,), 2)]),

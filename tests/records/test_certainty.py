@@ -2,11 +2,11 @@
 
 import pytest
 
+from proxyfl.measures import interval
 from proxyfl.records import certainty
 from proxyfl.records.answers import Question, answer
 from proxyfl.records.groups import groups
 from proxyfl.records.run import Run
-from proxyfl.resampling import interval
 
 
 def run(alone, joined, counts=None, measure="auroc"):
@@ -14,31 +14,15 @@ def run(alone, joined, counts=None, measure="auroc"):
     rows = []
     for method, lists in (("alone", alone), ("proxyfl", joined)):
         for client, values in enumerate(lists):
-            row = {
-                "method": method,
-                "round": 0,
-                "client": client,
-                "name": f"c{client}",
-            }
-            row |= {
-                f"private_{measure}": values[0],
-                "private_resampled": list(values),
-            }
+            row = {"method": method, "round": 0, "client": client, "name": f"c{client}"}
+            row |= {f"private_{measure}": values[0], "private_resampled": list(values)}
             rows.append(row)
     counts = counts or [[5, 5], [5, 5]]
     clients = [{"client": i, "confusion": {"private": counts}} for i in range(2)]
-    methods = {
-        name: {"keeps": "private", "clients": clients}
-        for name in ("alone", "proxyfl")
-    }
+    methods = {name: {"keeps": "private", "clients": clients} for name in ("alone", "proxyfl")}
     settings = {"methods": ["alone", "proxyfl"], "rounds": 1, "measure": measure}
     named = [{"name": "c0"}, {"name": "c1"}]
-    summary = {
-        "finished": True,
-        "classes": ["no", "yes"],
-        "clients": named,
-        "methods": methods,
-    }
+    summary = {"finished": True, "classes": ["no", "yes"], "clients": named, "methods": methods}
     return Run(None, settings, rows, summary)
 
 

@@ -14,15 +14,11 @@ from proxyfl.records import folder
 from proxyfl.simulation.config import Config, of_run, to_toml
 
 FULL = Path("/dev/full")
-needs_full = pytest.mark.skipif(
-    not FULL.exists(), reason="no /dev/full on this system"
-)
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full on this system")
 
 
 def make(path: Path) -> Path:
-    return folder.create(
-        path, to_toml(Config(rounds=3)), identity="identity", data=7
-    )
+    return folder.create(path, to_toml(Config(rounds=3)), identity="identity", data=7)
 
 
 def leftovers(path: Path) -> list[str]:
@@ -56,12 +52,8 @@ def test_nothing_is_overwritten(kind: str, tmp_path: Path) -> None:
         path.write_text("mine")
     else:
         path.mkdir()
-        (path / ("config.toml" if kind == "run" else "notes.txt")).write_text(
-            "mine"
-        )
-    with pytest.raises(
-        RunError, match=r"there exists already. Give another folder with --out"
-    ):
+        (path / ("config.toml" if kind == "run" else "notes.txt")).write_text("mine")
+    with pytest.raises(RunError, match=r"there exists already. Give another folder with --out"):
         make(path)
     assert (path if kind == "file" else next(path.iterdir())).read_text() == "mine"
     assert leftovers(tmp_path) == ["there"]
@@ -77,9 +69,7 @@ def test_a_place_that_cannot_be_written(name: str, tmp_path: Path) -> None:
     assert leftovers(tmp_path) == ["file"]
 
 
-def test_a_full_disk_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the disk is full while the folder is made, there is an error and neither folder nor
     scratch."""
 
@@ -93,17 +83,13 @@ def test_a_full_disk_leaves_no_folder(
 
 
 @needs_full
-def test_a_full_disk_while_recording(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_while_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When metrics, a summary or a model cannot be written the error names the file, and no half of
     it is left."""
     path = make(tmp_path / "run")
     (path / "metrics.jsonl").unlink()
     (path / "metrics.jsonl").symlink_to(FULL)
-    with pytest.raises(
-        RunError, match=r"metrics.jsonl: No space left on device.*intact"
-    ):
+    with pytest.raises(RunError, match=r"metrics.jsonl: No space left on device.*intact"):
         folder.append_metrics(path, [{"round": 0}])
     # A link to the full device would not be followed here. A disk may also say so when it syncs.
 
@@ -119,9 +105,7 @@ def test_a_full_disk_while_recording(
 def test_metrics_come_back(tmp_path: Path) -> None:
     """Lines are appended in order; an infinite epsilon is null, since JSON has no infinity."""
     path = make(tmp_path / "run")
-    folder.append_metrics(
-        path, [{"round": 0, "epsilon": float("inf")}, {"round": 0, "name": "Ä"}]
-    )
+    folder.append_metrics(path, [{"round": 0, "epsilon": float("inf")}, {"round": 0, "name": "Ä"}])
     folder.append_metrics(path, [{"round": 1}])
     assert list(folder.read_metrics(path)) == [
         {"round": 0, "epsilon": None},
@@ -145,9 +129,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
 
 def test_no_run(tmp_path: Path) -> None:
     """A folder without a config is no run, and the message says what makes one."""
-    with pytest.raises(
-        RunError, match=r"holds no run: expected a config.toml.*`proxyfl run`"
-    ):
+    with pytest.raises(RunError, match=r"holds no run: expected a config.toml.*`proxyfl run`"):
         folder.existing(tmp_path)
 
 

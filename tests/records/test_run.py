@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -35,9 +36,7 @@ def test_gains_are_those_of_the_result(recorded: tuple[proxyfl.Run, Path]) -> No
     run = loading.read(out)
     for method in ("joint", "proxyfl"):
         for client in range(3):
-            assert run.gain(method, client) == pytest.approx(
-                result.gain(method, client)
-            )
+            assert run.gain(method, client) == pytest.approx(result.gain(method, client))
 
 
 def test_a_finished_run_says_so(recorded: tuple[proxyfl.Run, Path]) -> None:
@@ -63,9 +62,7 @@ def test_no_epsilon_without_its_kind(recorded: tuple[proxyfl.Run, Path]) -> None
         unbounded = frame[frame["epsilon_kind"] == "none"]
         assert len(unbounded) > 0
         assert unbounded[column].map(math.isinf).all()
-        assert (
-            frame[frame["epsilon_kind"] != "none"][column].map(math.isfinite).all()
-        )
+        assert frame[frame["epsilon_kind"] != "none"][column].map(math.isfinite).all()
 
 
 def test_ledger_frame_adds_up(recorded: tuple[proxyfl.Run, Path]) -> None:
@@ -77,15 +74,13 @@ def test_ledger_frame_adds_up(recorded: tuple[proxyfl.Run, Path]) -> None:
 
 @pytest.mark.parametrize("what", ["accuracy", "gain", "epsilon"])
 def test_plots_have_data(recorded: tuple[proxyfl.Run, Path], what: str) -> None:
-    """Every ready plot shows a line or marks for ProxyFL."""
+    """Every ready plot shows a line or marks for ProxyFL, as SVG that a notebook draws."""
     figure = frames.load(recorded[1]).plot(what)
-    shown = [
-        trace
-        for trace in figure.data
-        if trace.name and trace.name.startswith("proxyfl")
-    ]
+    shown = [line for line in figure.lines if line.name.startswith("proxyfl")]
     assert shown
-    assert all(len(trace.x) > 0 for trace in shown)
+    assert all(len(line.points) > 0 for line in shown)
+    drawn = ElementTree.fromstring(figure._repr_svg_())
+    assert any(node.text == shown[0].name for node in drawn.iter() if node.tag.endswith("text"))
 
 
 def test_an_unknown_plot_is_named(recorded: tuple[proxyfl.Run, Path]) -> None:
@@ -148,9 +143,7 @@ def test_settings_of_another_release_can_be_read(
     assert loading.read(path).settings["from_the_future"] == 1
 
 
-def test_damaged_json_is_named(
-    recorded: tuple[proxyfl.Run, Path], tmp_path: Path
-) -> None:
+def test_damaged_json_is_named(recorded: tuple[proxyfl.Run, Path], tmp_path: Path) -> None:
     """A summary that is no JSON raises an error with the file's name instead of being passed
     over."""
     path = _copy(recorded[1], tmp_path / "damaged")
@@ -161,11 +154,6 @@ def test_damaged_json_is_named(
 
 def _copy(source: Path, to: Path) -> Path:
     to.mkdir(parents=True)
-    for name in (
-        "config.toml",
-        "environment.json",
-        "metrics.jsonl",
-        "summary.json",
-    ):
+    for name in ("config.toml", "environment.json", "metrics.jsonl", "summary.json"):
         (to / name).write_bytes((source / name).read_bytes())
     return to

@@ -46,9 +46,7 @@ def row(method: str, round: int, client: int, **values: Any) -> dict[str, Any]:
 def made(tmp_path: Path) -> Made:
     """Makes runs from rows, without a folder."""
 
-    def make(
-        rows: list[dict[str, Any]], *, name: str = "run", **settings: Any
-    ) -> Run:
+    def make(rows: list[dict[str, Any]], *, name: str = "run", **settings: Any) -> Run:
         tree = {"seed": 0, "rounds": 3, "methods": ["alone", "proxyfl"], **settings}
         return Run(tmp_path / name, tree, rows, environment={"simulation": True})
 
@@ -75,9 +73,7 @@ def test_a_sweep_of_one_method_a_run_is_compared(made: Made) -> None:
     runs = [made(alone, methods=["alone"], seed=s) for s in (0, 1)]
     runs += [made(joined, methods=["proxyfl"], seed=s) for s in (0, 1)]
     (group,) = document(runs)["groups"]
-    (answer,) = [
-        one for one in group["answers"]["accuracy"] if one["method"] == "proxyfl"
-    ]
+    (answer,) = [one for one in group["answers"]["accuracy"] if one["method"] == "proxyfl"]
     assert answer["mean_gain"] == pytest.approx(0.2)
     assert answer["clients"] == 2
 
@@ -86,10 +82,7 @@ def test_a_client_that_was_away_has_a_gap(made: Made) -> None:
     """A curve has the rounds in which a client was scored; what it spent stays spent while it is
     away, and is null before it joined."""
     rows = [row("proxyfl", 0, 0, private_accuracy=0.5), row("proxyfl", 1, 1)]
-    rows += [
-        row("proxyfl", 2, c, private_accuracy=0.7 + c / 10, epsilon_rdp=9.0)
-        for c in (0, 1)
-    ]
+    rows += [row("proxyfl", 2, c, private_accuracy=0.7 + c / 10, epsilon_rdp=9.0) for c in (0, 1)]
     (group,) = groups([made(rows)])
     curve = curves(group, "proxyfl")["private_accuracy"]
     assert curve["all"]["rounds"] == [1, 3]
@@ -109,11 +102,7 @@ def test_graph_is_the_one_that_was_used(made: Made, name: str) -> None:
     """Edges are those of the gossip routes for the round and for those present, self-shares left
     out."""
     present = {0: (0, 1, 2, 3), 1: (0, 2, 3), 2: (0, 1, 2, 3)}
-    rows = [
-        row("proxyfl", r, c, present=len(present[r]))
-        for r in present
-        for c in present[r]
-    ]
+    rows = [row("proxyfl", r, c, present=len(present[r])) for r in present for c in present[r]]
     run = made(rows, seed=3, exchange={"topology": name, "self_weight": 0.5})
     found = graph(run)
     schedule = topology.make(name, self_weight=0.5, seed=3)
@@ -128,18 +117,9 @@ def test_graph_is_the_one_that_was_used(made: Made, name: str) -> None:
 def test_mean_is_a_star_to_the_first_who_stays(made: Made) -> None:
     """Methods with a hub send to the first client that does not leave, and it sends equal shares
     back."""
-    rows = [
-        row("fedavg", 0, c, left="budget spent" if c == 0 else None)
-        for c in range(4)
-    ]
+    rows = [row("fedavg", 0, c, left="budget spent" if c == 0 else None) for c in range(4)]
     (picture,) = graph(made(rows, methods=["fedavg"]))["pictures"].values()
-    assert {(a, b) for a, b, _ in picture["edges"]} == {
-        (0, 1),
-        (2, 1),
-        (3, 1),
-        (1, 2),
-        (1, 3),
-    }
+    assert {(a, b) for a, b, _ in picture["edges"]} == {(0, 1), (2, 1), (3, 1), (1, 2), (1, 3)}
 
 
 def test_a_users_function_is_not_called_by_a_report(made: Made) -> None:
@@ -179,8 +159,7 @@ def test_names_cannot_break_out_of_the_data(made: Made, tmp_path: Path) -> None:
     back the same."""
     evil = "</script><script>alert(1)</script>"
     text = page_of(
-        [made([row("proxyfl", 0, 0, name=evil)], name="x<y&z")],
-        tmp_path / "report.html",
+        [made([row("proxyfl", 0, 0, name=evil)], name="x<y&z")], tmp_path / "report.html"
     )
     embedded = re.search(
         r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL
@@ -203,10 +182,7 @@ def test_infinite_epsilon_is_null_and_of_kind_none(made: Made) -> None:
 
 def test_answers_name_the_kind_and_the_largest_epsilon(made: Made) -> None:
     """Per method: gains over alone, and the worst epsilon over clients with its kind."""
-    rows = [
-        row("alone", 2, c, private_accuracy=0.5, epsilon_kind="none")
-        for c in (0, 1)
-    ]
+    rows = [row("alone", 2, c, private_accuracy=0.5, epsilon_kind="none") for c in (0, 1)]
     rows += [
         row(
             "proxyfl",
@@ -225,9 +201,7 @@ def test_answers_name_the_kind_and_the_largest_epsilon(made: Made) -> None:
     assert (answer["epsilon"], answer["epsilon_kind"]) == (2.0, "conditional")
 
 
-def test_an_unwritable_file_is_named_and_leaves_nothing(
-    made: Made, tmp_path: Path
-) -> None:
+def test_an_unwritable_file_is_named_and_leaves_nothing(made: Made, tmp_path: Path) -> None:
     """A report that cannot be written raises RunError with the path."""
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"report\.html"):
@@ -238,9 +212,7 @@ def test_additions_are_read_from_the_folder(tmp_path: Path) -> None:
     """A certificate and an audit that lie in the run's folder reach the page."""
     (tmp_path / "config.toml").write_text("rounds = 1\nmethods = []\n")
     (tmp_path / "audit.json").write_text('{"epsilon_lower_bound": 0.5}')
-    assert about(loading.read(tmp_path))["additions"] == {
-        "audit": {"epsilon_lower_bound": 0.5}
-    }
+    assert about(loading.read(tmp_path))["additions"] == {"audit": {"epsilon_lower_bound": 0.5}}
 
 
 def test_the_command_writes_the_page_and_tells_where(

@@ -9,22 +9,12 @@ from reproduction.records import Group, Record
 from reproduction.series import Results
 
 
-def group(
-    method: str, role: str, scores: Sequence[Sequence[float]], **settings: Any
-) -> Group:
+def group(method: str, role: str, scores: Sequence[Sequence[float]], **settings: Any) -> Group:
     """A group with the given scores (seed, client) after ten rounds."""
     nested = [[list(clients)] for clients in scores]
     named = {key.replace("__", "."): value for key, value in settings.items()}
     return Group(
-        named,
-        method,
-        role,
-        list(range(len(nested))),
-        [10],
-        nested,
-        nested,
-        [2.0],
-        "end-to-end",
+        named, method, role, list(range(len(nested))), [10], nested, nested, [2.0], "end-to-end"
     )
 
 

@@ -24,17 +24,11 @@ KNOWN = record("s", [group("alone", "private", [[0.5]])])
 """Two seconds per round, and a yardstick of 10 ms."""
 
 
-def test_seconds_scale_with_rounds_cores_and_the_machine(
-    runs: list[sweep.Point],
-) -> None:
+def test_seconds_scale_with_rounds_cores_and_the_machine(runs: list[sweep.Point]) -> None:
     one = duration.seconds_left(runs, KNOWN, parallel=1, here=0.01)
     assert one == pytest.approx(4 * (duration.START_SECONDS + 10 * 2.0))
-    assert duration.seconds_left(
-        runs, KNOWN, parallel=2, here=0.01
-    ) == pytest.approx(one / 2)
-    assert duration.seconds_left(
-        runs, KNOWN, parallel=1, here=0.02
-    ) == pytest.approx(2 * one)
+    assert duration.seconds_left(runs, KNOWN, parallel=2, here=0.01) == pytest.approx(one / 2)
+    assert duration.seconds_left(runs, KNOWN, parallel=1, here=0.02) == pytest.approx(2 * one)
 
 
 def test_rounds_done_need_not_be_done_again(runs: list[sweep.Point]) -> None:
@@ -42,17 +36,13 @@ def test_rounds_done_need_not_be_done_again(runs: list[sweep.Point]) -> None:
     runs[0].folder.mkdir(parents=True)
     (runs[0].folder / "config.toml").write_text(config.to_toml(runs[0].config))
     rows = [{"method": "alone", "round": r, "client": 0} for r in range(4)]
-    (runs[0].folder / "metrics.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows)
-    )
+    (runs[0].folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     after = duration.seconds_left(runs, KNOWN, parallel=1, here=0.01)
     assert before is not None
     assert after == pytest.approx(before - 4 * 2.0)
 
 
-def test_a_part_of_the_rounds_takes_a_part_of_the_time(
-    runs: list[sweep.Point],
-) -> None:
+def test_a_part_of_the_rounds_takes_a_part_of_the_time(runs: list[sweep.Point]) -> None:
     part = duration.seconds_left(runs, KNOWN, parallel=1, here=0.01, until=3)
     assert part == pytest.approx(4 * (duration.START_SECONDS + 3 * 2.0))
 

@@ -47,9 +47,7 @@ def test_quick_variants_need_no_data(name: str, tmp_path: Path) -> None:
     """A quick variant is the same comparison on the embedded digits."""
     full, quick = planned(name, tmp_path), planned(name, tmp_path, quick=True)
     assert {run.config.data.source for run in quick} == {"digits"}
-    assert {run.config.methods for run in quick} == {
-        run.config.methods for run in full
-    }
+    assert {run.config.methods for run in quick} == {run.config.methods for run in full}
     assert all(run.config.rounds <= 10 for run in quick)
 
 
@@ -73,9 +71,7 @@ def assert_scored(record: Record, rounds: list[int]) -> None:
     for group in record.groups:
         assert list(group.rounds) == rounds
         clients = 1 if group.method == "joint" else everyone
-        assert all(
-            len(scores) == clients for seed in group.accuracy for scores in seed
-        )
+        assert all(len(scores) == clients for seed in group.accuracy for scores in seed)
         assert all(0 <= score <= 1 for score in group.at(rounds[-1]).values())
 
 
@@ -89,34 +85,19 @@ def test_the_papers_settings(tmp_path: Path) -> None:
         for run in planned(name, tmp_path):
             config = run.config
             assert (config.models.private, config.models.proxy) == models
-            assert (
-                config.partition.examples,
-                config.partition.p_major,
-                config.rounds,
-            ) == (
+            assert (config.partition.examples, config.partition.p_major, config.rounds) == (
                 examples,
                 p_major,
                 rounds,
             )
-            assert (
-                config.learning.alpha,
-                config.learning.beta,
-                config.learning.batch_size,
-            ) == (
+            assert (config.learning.alpha, config.learning.beta, config.learning.batch_size) == (
                 0.5,
                 0.5,
                 250,
             )
-            assert (config.privacy.noise_multiplier, config.privacy.clip_norm) == (
-                1.0,
-                1.0,
-            )
+            assert (config.privacy.noise_multiplier, config.privacy.clip_norm) == (1.0, 1.0)
             for settings in (config.private_optimizer, config.proxy_optimizer):
-                assert (
-                    settings.name,
-                    settings.learning_rate,
-                    settings.weight_decay,
-                ) == (
+                assert (settings.name, settings.learning_rate, settings.weight_decay) == (
                     "adam",
                     0.001,
                     1e-4,
@@ -136,10 +117,7 @@ def test_noise_is_what_epsilon_asks_for(tmp_path: Path) -> None:
         assert isinstance(noise, float)
         steps = rounds * (examples // batch)
         spent = pld_epsilon(
-            sampling_rate=batch / examples,
-            noise_multiplier=noise,
-            steps=steps,
-            delta=1e-3,
+            sampling_rate=batch / examples, noise_multiplier=noise, steps=steps, delta=1e-3
         )
         target = float(str(run.settings["variant"]).split("-")[1])
         assert 0.99 * target < spent <= target
@@ -160,9 +138,7 @@ def test_a_quick_experiment_by_its_command(
     assert "1 runs, 0 to do" in capsys.readouterr().out
 
 
-def test_what_is_not_there_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """An experiment that has not been run cannot be recorded; the message says what to do."""
     assert main(["record", "mixing", "--out", str(tmp_path)]) == 2
     assert "Run it first" in capsys.readouterr().err
@@ -183,10 +159,7 @@ def test_missing_data_are_said_once_and_before_anything_runs(
     ]
     monkeypatch.setenv("PROXYFL_DATA", str(tmp_path / "nothing"))
     # a port that nobody listens on: no network, wherever this runs
-    for proxy in (
-        "https_proxy",
-        "http_proxy",
-    ):
+    for proxy in ("https_proxy", "http_proxy"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2

@@ -18,13 +18,9 @@ def test_every_experiment_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("source", ["recorded", "quick"])
-def test_all_figures_come_out(
-    source: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_all_figures_come_out(source: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """As PNG, from the committed results, and from those of the quick variants."""
-    found: Results = (
-        RECORDED if source == "recorded" else request.getfixturevalue("quick")
-    )
+    found: Results = RECORDED if source == "recorded" else request.getfixturevalue("quick")
     written = list(figures.draw_all(found.folder, tmp_path))
     assert sorted(path.name for path in written) == sorted(
         f"{name}.png" for name in figures.FIGURES
@@ -47,17 +43,14 @@ def test_curves_are_the_recorded_means() -> None:
     for model in MODELS:
         group = record.group(model.method, model.role)
         last = list(group.at(group.rounds[-1]).values())
-        assert lines[model.name].get_ydata()[-1] == pytest.approx(
-            sum(last) / len(last)
-        )
+        assert lines[model.name].get_ydata()[-1] == pytest.approx(sum(last) / len(last))
     plt.close(figure)
 
 
 def test_lines_differ_by_more_than_colour() -> None:
     """For print in grey: no two models share both marker and line style."""
     looks = [
-        (s["marker"], s["linestyle"], s.get("markerfacecolor"))
-        for s in figures.STYLES.values()
+        (s["marker"], s["linestyle"], s.get("markerfacecolor")) for s in figures.STYLES.values()
     ]
     assert len(set(looks)) == len(MODELS)
 
@@ -79,16 +72,10 @@ def test_views_compare_the_same_seeds(tmp_path: Path) -> None:
         **{"learning.alpha": 0.5},
     )
     models = [
-        (method, role)
-        for method in ("proxyfl", "fml")
-        for role in ("private", "proxy", "received")
+        (method, role) for method in ("proxyfl", "fml") for role in ("private", "proxy", "received")
     ]
     weight = record(
-        "weight",
-        [
-            group(method, role, [[0.6]], variant="weight-0.1")
-            for method, role in models
-        ],
+        "weight", [group(method, role, [[0.6]], variant="weight-0.1") for method, role in models]
     )
     view = views.weight(results(tmp_path, base, weight))
     assert {value: found[PROXYFL] for value, found in view.scores.items()} == {

@@ -1,13 +1,14 @@
 """What joining is worth: the studies' files follow the rule, the page follows the records."""
 
 import dataclasses
+import json
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from proxyfl.privacy.statements.worth import Facts, settings_for
+from proxyfl.privacy.worth import RULE, Facts, settings_for
 from proxyfl.simulation.config import load
 from proxyfl.sweeps import file as sweep
 from reproduction import joining
@@ -46,11 +47,7 @@ def made(name: str = "heart") -> joining.Study:
             [["proxy", "alone (trees)"], ["sum, 0.5 proxy (trees)", "proxy"]],
         ),
     ]
-    base = {
-        "partition.clients": 2,
-        "learning.batch_size": 100,
-        "privacy.delta": 1e-3,
-    }
+    base = {"partition.clients": 2, "learning.batch_size": 100, "privacy.delta": 1e-3}
     record = Record(f"joining/{name}", 43, [0, 1], base, {}, 1.0, groups)
     return joining.Study(name, "made up", record)
 
@@ -61,6 +58,19 @@ def test_shares_losers_and_choices() -> None:
     assert study.share(1) == pytest.approx((0.8 - 0.75) / (0.9 - 0.75))
     assert study.losers(1) == [pytest.approx(-0.02)]
     assert study.kept(1) == {"proxy": 2, "alone": 1, "sum": 1}
+
+
+def test_a_missed_goal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share below the goal and sites that lose more than a point are listed, each with its
+    federation."""
+    monkeypatch.setattr(joining, "studies", lambda results, measure="auroc": iter([made()]))
+    monkeypatch.setattr(joining, "EPSILONS", (1,))
+    text = joining.goals_sentences(Results(RESULTS))
+    assert (
+        "At epsilon 1 the goal of 50% is met in 0 of 1 federations; shares are 33% to 33%." in text
+    )
+    assert "- made up, epsilon 1: a share of 33%" in text
+    assert "- made up, epsilon 1: 1 of 4 (worst -2.0) lose more than a point" in text
 
 
 def test_the_interval_is_over_seeds() -> None:
@@ -96,15 +106,22 @@ def test_the_studies_take_what_worth_gives(name: str) -> None:
         assert fixed["rounds"] == settings.rounds + settings.settle
 
 
+def test_the_rule_is_the_recorded_fit() -> None:
+    """The constants of ``worth`` are those of the calibration's record, to two digits."""
+    record = json.loads((RESULTS / "worth.json").read_text(encoding="utf-8"))
+    for name, value in dataclasses.asdict(RULE).items():
+        assert value == pytest.approx(record["rule"][name], abs=0.02), name
+    assert record["left_out"]["advised_and_lost"] == 0
+    assert record["left_out"]["mean_error_share"] <= 0.21
+
+
 def test_the_hospitals_run_as_in_their_study(tmp_path: Path) -> None:
     """`make hospitals` is the study's first run at epsilon 1, with what it is compared with."""
     shown = load(FOLDER / "examples" / "hospitals.toml")
     points = sweep.plan(JOINING["heart"].file, tmp_path)
     (studied,) = [p.config for p in points if p.name == "epsilon-1,seed=0"]
     same = dataclasses.replace(
-        studied,
-        methods=shown.methods,
-        data=dataclasses.replace(studied.data, directory=None),
+        studied, methods=shown.methods, data=dataclasses.replace(studied.data, directory=None)
     )
     assert shown == same
 

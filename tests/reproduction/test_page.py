@@ -24,9 +24,7 @@ def test_every_table_and_figure_is_on_the_page() -> None:
 
 def test_no_table_outside_the_markers() -> None:
     """Numbers in tables are never typed: no table stands outside generated blocks."""
-    outside = re.sub(
-        r"<!-- table: \S+ -->.*?<!-- end -->", "", TEXT, flags=re.DOTALL
-    )
+    outside = re.sub(r"<!-- table: \S+ -->.*?<!-- end -->", "", TEXT, flags=re.DOTALL)
     assert not re.search(r"^\|", outside, re.MULTILINE)
 
 
@@ -47,15 +45,9 @@ def test_an_unknown_table_is_refused(quick: Results) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(page.TABLES))
-def test_every_table_can_be_made_of_quick_results(
-    name: str, quick: Results
-) -> None:
+def test_every_table_can_be_made_of_quick_results(name: str, quick: Results) -> None:
     """Rows of equal length, none without a number."""
-    rows = [
-        line
-        for line in page.TABLES[name](quick).splitlines()
-        if line.startswith("|")
-    ]
+    rows = [line for line in page.TABLES[name](quick).splitlines() if line.startswith("|")]
     assert len(rows) > 2
     assert len({row.count("|") for row in rows}) == 1
     assert all(re.search(r"\d", row) for row in rows[2:])

@@ -42,16 +42,10 @@ def test_scores_are_those_of_the_runs(done: list[sweep.Point]) -> None:
         for row in loading.read(run.folder).rows:
             if "proxy_accuracy" not in row:
                 continue
-            group = record.group(
-                row["method"], "proxy", learning__alpha=run.config.learning.alpha
-            )
+            group = record.group(row["method"], "proxy", learning__alpha=run.config.learning.alpha)
             key = (run.config.seed, row["client"])
-            assert group.at(row["round"] + 1)[key] == pytest.approx(
-                row["proxy_accuracy"], abs=5e-5
-            )
-            assert group.epsilon_at(row["round"] + 1) == pytest.approx(
-                row["epsilon_pld"], abs=1e-4
-            )
+            assert group.at(row["round"] + 1)[key] == pytest.approx(row["proxy_accuracy"], abs=5e-5)
+            assert group.epsilon_at(row["round"] + 1) == pytest.approx(row["epsilon_pld"], abs=1e-4)
     assert record.seeds == [3, 5]
     assert record.last_round == 4
     assert set(record.seconds_per_round) == {"joint", "proxyfl"}
@@ -75,26 +69,17 @@ def test_unfinished_runs_count_as_far_as_all_have_come(
 ) -> None:
     """One seed has two rounds and the other four: the group has the two that both have."""
     folder = tmp_path / "out"
-    runs = [
-        sweep.Point(run.name, run.settings, run.config, folder / run.name)
-        for run in done
-    ]
+    runs = [sweep.Point(run.name, run.settings, run.config, folder / run.name) for run in done]
     for run, source in zip(runs, done, strict=True):
         run.folder.mkdir(parents=True)
-        (run.folder / "config.toml").write_text(
-            (source.folder / "config.toml").read_text()
-        )
-        lines = (
-            (source.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-        )
+        (run.folder / "config.toml").write_text((source.folder / "config.toml").read_text())
+        lines = (source.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
         late = run.config.seed == 5
         (run.folder / "metrics.jsonl").write_text(
             "".join(x for x in lines if not late or json.loads(x)["round"] < 3)
         )
     record = records.condense("small", runs, yardstick=0.01)
-    assert list(record.group("proxyfl", "private", learning__alpha=0.2).rounds) == [
-        2
-    ]
+    assert list(record.group("proxyfl", "private", learning__alpha=0.2).rounds) == [2]
     assert common_round(record) == 2
     assert len(scores(record, PROXYFL, 2, learning__alpha=0.2)) == 16
 
@@ -103,9 +88,7 @@ def test_what_is_missing_is_named(tmp_path: Path, done: list[sweep.Point]) -> No
     with pytest.raises(RunError, match=r"make reproduce EXPERIMENT=skew"):
         Results(tmp_path).record("skew")
     record = records.condense("small", done, yardstick=0.01)
-    with pytest.raises(
-        RunError, match=r"expected one record of proxyfl private .*0\.3.*got 0"
-    ):
+    with pytest.raises(RunError, match=r"expected one record of proxyfl private .*0\.3.*got 0"):
         record.group("proxyfl", "private", learning__alpha=0.3)
 
 
@@ -116,13 +99,8 @@ def test_seeds_run_later_are_added(tmp_path: Path, done: list[sweep.Point]) -> N
     both = records.condense("small", done, yardstick=0.01)
     file = tmp_path / "small.jsonl"
     records.write(records.condense("small", first, yardstick=0.01), file)
-    added = merging.merged(
-        records.read(file),
-        records.condense("small", later, yardstick=0.01),
-    )
-    assert [vars(group) for group in added.groups] == [
-        vars(group) for group in both.groups
-    ]
+    added = merging.merged(records.read(file), records.condense("small", later, yardstick=0.01))
+    assert [vars(group) for group in added.groups] == [vars(group) for group in both.groups]
 
 
 def test_a_seed_run_again_replaces_its_record(done: list[sweep.Point]) -> None:
@@ -130,9 +108,7 @@ def test_a_seed_run_again_replaces_its_record(done: list[sweep.Point]) -> None:
     both = records.condense("small", done, yardstick=0.01)
     worse = [replace(g, accuracy=[[[0.0]]], seeds=[5]) for g in both.groups]
     again = merging.merged(replace(both, groups=worse), both)
-    assert [vars(group) for group in again.groups] == [
-        vars(group) for group in both.groups
-    ]
+    assert [vars(group) for group in again.groups] == [vars(group) for group in both.groups]
 
 
 def test_other_settings_are_not_added(done: list[sweep.Point]) -> None:

@@ -10,11 +10,7 @@ from reproduction.records import Record
 from reproduction.series import FEDAVG_TRAINED, MODELS, Results
 from tests.reproduction.samples import group, record, results
 
-NOISE = (
-    (0.00, 0.01, 0.02, 0.01),
-    (0.01, 0.00, 0.01, 0.02),
-    (0.02, 0.01, 0.00, 0.01),
-)
+NOISE = ((0.00, 0.01, 0.02, 0.01), (0.01, 0.00, 0.01, 0.02), (0.02, 0.01, 0.00, 0.01))
 """Three seeds of four clients."""
 
 
@@ -26,8 +22,7 @@ def benchmark(name: str, **better: float) -> Record:
         # so that differences are not all the same number, which no test can judge
         shift = len(groups) / 1e4
         clients = [
-            [level + x * (1 + shift) for x in seed][: 1 if model.pooled else None]
-            for seed in NOISE
+            [level + x * (1 + shift) for x in seed][: 1 if model.pooled else None] for seed in NOISE
         ]
         groups.append(group(model.method, model.role, clients))
     return record(name, groups)
@@ -40,13 +35,8 @@ def verdict(found: Results, name: str) -> str:
 
 def test_best_needs_every_method_and_a_small_p(tmp_path: Path) -> None:
     """Clearly above all: holds. Level with one: partly. Below all: not. `alone` does not count."""
-    above = results(
-        tmp_path / "a",
-        benchmark("mnist", ProxyFL_private=0.7, alone=0.9, Joint=0.9),
-    )
-    level = results(
-        tmp_path / "b", benchmark("mnist", ProxyFL_private=0.7, FML_private=0.7)
-    )
+    above = results(tmp_path / "a", benchmark("mnist", ProxyFL_private=0.7, alone=0.9, Joint=0.9))
+    level = results(tmp_path / "b", benchmark("mnist", ProxyFL_private=0.7, FML_private=0.7))
     below = results(tmp_path / "c", benchmark("mnist", ProxyFL_private=0.3))
     assert [verdict(found, "best") for found in (above, level, below)] == [
         "holds",
@@ -86,28 +76,20 @@ def test_a_dataset_on_which_it_fails_makes_it_partly(tmp_path: Path) -> None:
     assert verdict(results(tmp_path / "b", good, bad), "avgpush") == "holds partly"
     assert (
         verdict(
-            results(
-                tmp_path / "c",
-                bad,
-                benchmark("mnist", FedAvg_before_the_exchange=0.6),
-            ),
+            results(tmp_path / "c", bad, benchmark("mnist", FedAvg_before_the_exchange=0.6)),
             "avgpush",
         )
         == "does not hold here"
     )
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"), [(20, "holds partly"), (21, "holds")]
-)
+@pytest.mark.parametrize(("wanted", "expected"), [(20, "holds partly"), (21, "holds")])
 def test_a_benchmark_of_less_than_half_its_rounds_does_not_count(
     wanted: int, expected: str, tmp_path: Path
 ) -> None:
     """Ten rounds of twenty are judged, ten of twenty-one are shown only."""
     good = benchmark("mnist", AvgPush=0.6)
-    bad = replace(
-        benchmark("cifar10", FedAvg_before_the_exchange=0.6), rounds=wanted
-    )
+    bad = replace(benchmark("cifar10", FedAvg_before_the_exchange=0.6), rounds=wanted)
     assert verdict(results(tmp_path, good, bad), "avgpush") == expected
 
 
@@ -124,11 +106,7 @@ def test_a_model_that_was_not_run_is_said_to_be_missing(tmp_path: Path) -> None:
 
 def both_mlp(**better: float) -> Record:
     found = benchmark("both-mlp", **better)
-    base = {
-        "partition.p_major": 0.8,
-        "learning.batch_size": 250,
-        "learning.alpha": 0.5,
-    }
+    base = {"partition.p_major": 0.8, "learning.batch_size": 250, "learning.alpha": 0.5}
     return Record(**{**vars(found), "base": base})
 
 
@@ -136,18 +114,12 @@ def test_skew_compares_losses_not_levels(tmp_path: Path) -> None:
     """ProxyFL is lower throughout and falls less: it is the more robust."""
     even = [
         group(
-            g.method,
-            g.role,
-            [[0.2 + x for x in s[0]] for s in g.accuracy],
-            partition__p_major=0.1,
+            g.method, g.role, [[0.2 + x for x in s[0]] for s in g.accuracy], partition__p_major=0.1
         )
         for g in benchmark("x", ProxyFL_private=0.25).groups
     ]
     assert (
-        verdict(
-            results(tmp_path, both_mlp(ProxyFL_private=0.4), record("skew", even)),
-            "skew",
-        )
+        verdict(results(tmp_path, both_mlp(ProxyFL_private=0.4), record("skew", even)), "skew")
         == "holds"
     )
 
@@ -157,12 +129,7 @@ def test_batches_must_not_cost_two_points(tmp_path: Path) -> None:
     for loss, expected in ((0.01, "holds"), (0.05, "does not hold here")):
         roles = (("private", 0.7 - loss), ("proxy", 0.5))
         small = [
-            group(
-                "proxyfl",
-                role,
-                [[level + x for x in s] for s in NOISE],
-                learning__batch_size=50,
-            )
+            group("proxyfl", role, [[level + x for x in s] for s in NOISE], learning__batch_size=50)
             for role, level in roles
         ]
         found = results(tmp_path / str(loss), base, record("batch-size", small))
@@ -181,9 +148,7 @@ def test_every_statement_can_be_made_of_quick_results(quick: Results) -> None:
         "dp",
         "batches",
     ]
-    assert all(
-        s.verdict in ("holds", "holds partly", "does not hold here") for s in found
-    )
+    assert all(s.verdict in ("holds", "holds partly", "does not hold here") for s in found)
     assert [len(s.rows) for s in found] == [21, 11, 6, 8, 9, 7, 1]
     # FedAvg on three datasets: before the exchange, which counts, and as it leaves the hub.
     assert [row.counts for row in found[2].rows].count(True) == 3

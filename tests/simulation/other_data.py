@@ -3,9 +3,9 @@
 import os
 import sys
 
-from proxyfl import data
-from proxyfl.simulation.engines.mpi import on_rank_zero
-from proxyfl.simulation.engines.serial import Engine
+from proxyfl.data import sources
+from proxyfl.simulation.engines import Engine
+from proxyfl.simulation.mpi import on_rank_zero
 from proxyfl.simulation.run import run
 
 from .engines import small
@@ -13,7 +13,7 @@ from .engines import small
 
 def main() -> int:
     """Each rank divides the digits into training and test set by a seed of its own."""
-    own = data.load("digits", seed=int(os.environ["OMPI_COMM_WORLD_RANK"]))
+    own = sources.load("digits", seed=int(os.environ["OMPI_COMM_WORLD_RANK"]))
 
     def action(engine: Engine | None) -> int:
         run(small(), dataset=own, engine=engine)

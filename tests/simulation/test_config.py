@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxyfl import losses
+from proxyfl import settings as shared
 from proxyfl._settings import describe
 from proxyfl.errors import ConfigError, TopologyError
-from proxyfl.federation import precision, trainers
-from proxyfl.privacy import accounting
-from proxyfl.simulation import config
+from proxyfl.federation import trainers
+from proxyfl.node.members.manifest import Manifest
+from proxyfl.node.members.site import Site
+from proxyfl.privacy.guarantee import Unit
 from proxyfl.simulation import prepare as preparation
-from proxyfl.simulation import privacy as simulation_privacy
 from proxyfl.simulation.config import (
     Config,
     Data,
@@ -30,7 +30,6 @@ from proxyfl.simulation.config import (
     load,
     to_toml,
 )
-from proxyfl.simulation.perclient import per_client
 
 OTHER = {
     "seed": "7",
@@ -57,6 +56,7 @@ OTHER = {
     "models.proxy": "mlp",
     "models.residual": "false",
     "models.single": "private",
+    "models.proxy_seed": "5",
     "learning.alpha": "0.1",
     "learning.beta": "0.2",
     "learning.teacher": "current",
@@ -65,6 +65,7 @@ OTHER = {
     "privacy.enabled": "false",
     "privacy.noise_multiplier": "1.5,2",
     "privacy.clip_norm": "0.7",
+    "privacy.normalize": "true",
     "privacy.delta": "1e-6",
     "privacy.examples": "1000",
     "privacy.budget": "3,4.5",
@@ -75,12 +76,14 @@ OTHER = {
     "precision": "bfloat16",
     "learning.balance": "prior",
     "learning.prevalence": "0.25,0.75",
+    "learning.proxy_balance": "weights",
     "data.schema": "schema.toml",
     "data.test": "tests/*.csv",
     "data.separator": "semicolon",
     "data.decimal": "comma",
     "data.encoding": "latin-1",
     "data.faults": "skip",
+    "data.trust": "mine,yours",
     "checkpoint_every": "7",
     "membership.absence": "0.1",
     "membership.schedule": "[{client = 1, joins = 2, leaves = 9}, {client = 0, away = [3, 4]}]",
@@ -89,6 +92,22 @@ OTHER = {
     "exchange.degree": "3",
     "exchange.timeout": "5",
     "exchange.settle": "2",
+    "exchange.rules": "sites",
+    "exchange.colluders": "3",
+    "exchange.quorum": "7",
+    "data.synthetic.sites": "9",
+    "data.synthetic.examples": "77",
+    "data.synthetic.unequal": "0.5",
+    "data.synthetic.prevalence": "0.1",
+    "data.synthetic.signal": "0.7",
+    "data.synthetic.columns": "6",
+    "data.synthetic.binary": "0.2",
+    "data.synthetic.relevant": "0.3",
+    "data.synthetic.heterogeneity": "0.4",
+    "data.synthetic.shift": "0.6",
+    "data.synthetic.kinds": "2",
+    "data.synthetic.likeness": "0.9",
+    "data.synthetic.tests": "55",
     **{
         f"{which}_optimizer.{name}": value
         for which in ("private", "proxy")
@@ -98,6 +117,8 @@ OTHER = {
 
 
 def value_of(config: Config, key: str):
+    if key in config.each:
+        return config.each[key]
     for part in key.split("."):
         config = getattr(config, part)
     return config
@@ -111,18 +132,23 @@ def test_no_setting_is_forgotten() -> None:
         for which in ("private", "proxy")
         for name in ("name", "momentum")
     }
-    # which need a delta, groups, and rounds that settle
+    # which need a delta, groups, an account, a budget, rounds that settle, and the rules of sites
     together = {
         "privacy.sampling_rate",
         "privacy.max_per_group",
+        "privacy.population",
+        "privacy.budget_all_others",
         "exchange.average",
+        "defence.rule",
+        "defence.radius",
     }
     assert set(keys()) - optimizers - together == set(OTHER)
 
 
 def test_settings_that_go_together_round_trip() -> None:
-    """The sampling rate, which needs a delta, the most records of a group, which needs groups, and
-    averaging, which needs rounds that settle, survive being written and read."""
+    """The sampling rate, which needs a delta, the most records of a group, which needs groups, a
+    population, which needs an account, and averaging, which needs rounds that settle, survive being
+    written and read."""
     config = load(
         None,
         [
@@ -130,12 +156,17 @@ def test_settings_that_go_together_round_trip() -> None:
             "privacy.delta=1e-4",
             "privacy.unit=group",
             "privacy.max_per_group=3",
+            "privacy.account=accounts",
+            "privacy.budget=1",
+            "privacy.budget_all_others=9",
+            "privacy.population=cardiology + stroke",
             "exchange.settle=auto",
             "exchange.average=0.5",
         ],
     )
     assert value_of(config, "privacy.sampling_rate") == 0.1
     assert value_of(config, "privacy.max_per_group") == 3
+    assert value_of(config, "privacy.population") == "cardiology + stroke"
     assert value_of(config, "exchange.average") == 0.5
     assert from_tree(tomllib.loads(to_toml(config))) == config
 
@@ -144,9 +175,7 @@ def test_settings_that_go_together_round_trip() -> None:
 def test_an_optimizer_and_its_momentum_round_trip(which: str) -> None:
     """The name and the momentum of an optimizer, which go together, survive being written and
     read."""
-    config = load(
-        None, [f"{which}_optimizer.name=sgd", f"{which}_optimizer.momentum=0.9"]
-    )
+    config = load(None, [f"{which}_optimizer.name=sgd", f"{which}_optimizer.momentum=0.9"])
     assert value_of(config, f"{which}_optimizer.momentum") == 0.9
     assert from_tree(tomllib.loads(to_toml(config))) == config
 
@@ -184,10 +213,7 @@ def test_nothing_as_a_value(tmp_path: Path) -> None:
     """A setting whose default is a number can be set to nothing, and stays nothing when read
     back."""
     config = Config(exchange=Exchange(topology="complete", self_weight=None))
-    assert (
-        from_tree({"exchange": {"topology": "complete", "self_weight": "none"}})
-        == config
-    )
+    assert from_tree({"exchange": {"topology": "complete", "self_weight": "none"}}) == config
     (tmp_path / "c.toml").write_text(to_toml(config), encoding="utf-8")
     assert load(tmp_path / "c.toml").exchange.self_weight is None
 
@@ -196,9 +222,7 @@ def test_what_is_not_mentioned_keeps_its_default() -> None:
     """One key of an optimizer changes that key: the others stay those of this optimizer, not of
     any."""
     config = from_tree({"proxy_optimizer": {"weight_decay": 0}})
-    assert config.proxy_optimizer == dataclasses.replace(
-        Config().proxy_optimizer, weight_decay=0.0
-    )
+    assert config.proxy_optimizer == dataclasses.replace(Config().proxy_optimizer, weight_decay=0.0)
     assert config.proxy_optimizer.learning_rate == 0.1
     assert from_tree({}) == Config()
 
@@ -227,14 +251,8 @@ def test_forms_of_set(text: str, key: str, expected) -> None:
 def test_set_goes_over_the_file(tmp_path: Path) -> None:
     """--set changes what the file says, and the last one counts."""
     (tmp_path / "c.toml").write_text("rounds = 3\n[privacy]\ndelta = 0.1\n")
-    config = load(
-        tmp_path / "c.toml", ["rounds=4", "rounds=5", "privacy.clip_norm=2"]
-    )
-    assert (config.rounds, config.privacy.delta, config.privacy.clip_norm) == (
-        5,
-        0.1,
-        2.0,
-    )
+    config = load(tmp_path / "c.toml", ["rounds=4", "rounds=5", "privacy.clip_norm=2"])
+    assert (config.rounds, config.privacy.delta, config.privacy.clip_norm) == (5, 0.1, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -252,10 +270,7 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("privcy.delta=0.1", r"Unknown key 'privcy'. Did you mean 'privacy'\?"),
         ("rounds.more=3", "Expected .*rounds"),
         ("privacy=3", "Expected a table for 'privacy', got 3"),
-        (
-            "rounds",
-            r"Expected --set key=value, got 'rounds'. For example --set privacy",
-        ),
+        ("rounds", r"Expected --set key=value, got 'rounds'. For example --set privacy"),
         ("rounds=2.5", "Expected a whole number for rounds, got 2.5"),
         ("rounds=true", "Expected a whole number for rounds, got True"),
         ("rounds=ten", "Expected a whole number for rounds, got 'ten'"),
@@ -265,18 +280,9 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("learning.alpha=1.1", "0 <= learning.alpha <= 1, got learning.alpha=1.1"),
         ("learning.alpha=nan", "finite number for learning.alpha"),
         ("learning.beta=-0.1", "0 <= learning.beta <= 1, got learning.beta=-0.1"),
-        (
-            "learning.teacher=future",
-            "Unknown learning.teacher 'future'. Known: current, received",
-        ),
-        (
-            "learning.batch_size=5,0",
-            "learning.batch_size >= 1, got learning.batch_size=0",
-        ),
-        (
-            "learning.batch_size=5,x",
-            "Expected a whole number for learning.batch_size, got 'x'",
-        ),
+        ("learning.teacher=future", "Unknown learning.teacher 'future'. Known: current, received"),
+        ("learning.batch_size=5,0", "learning.batch_size >= 1, got learning.batch_size=0"),
+        ("learning.batch_size=5,x", "Expected a whole number for learning.batch_size, got 'x'"),
         ("learning.steps_per_round=0", "learning.steps_per_round >= 1"),
         ("privacy.delta=1", "0 < privacy.delta < 1, got privacy.delta=1"),
         ("privacy.delta=0", "0 < privacy.delta < 1"),
@@ -284,28 +290,16 @@ def test_set_goes_over_the_file(tmp_path: Path) -> None:
         ("privacy.noise_multiplier=1,-1", "got privacy.noise_multiplier=-1"),
         ("privacy.clip_norm=inf", "finite number for privacy.clip_norm"),
         ("privacy.enabled=1", "Expected true or false for privacy.enabled, got 1"),
-        (
-            "partition.kind=random",
-            "Unknown partition.kind 'random'. Known: majority",
-        ),
+        ("partition.kind=random", "Unknown partition.kind 'random'. Known: majority"),
         ("partition.clients=0", "partition.clients >= 1"),
         ("partition.examples=0", "partition.examples >= 1"),
-        (
-            "partition.p_major=80",
-            "0 <= partition.p_major <= 1, got partition.p_major=80",
-        ),
+        ("partition.p_major=80", "0 <= partition.p_major <= 1, got partition.p_major=80"),
         ("partition.concentration=0", "0 < partition.concentration"),
         ("data.test_fraction=1", "0 < data.test_fraction < 1"),
-        (
-            "models.single=both",
-            "Unknown models.single 'both'. Known: private, proxy",
-        ),
-        (
-            "models.proxy=mlp,cnn1",
-            r"Expected a text for models.proxy, got \['mlp', 'cnn1'\]",
-        ),
-        ("exchange.self_weight=1", "0 <= exchange.self_weight < 1"),
-        ("exchange.degree=0", "exchange.degree >= 1"),
+        ("models.single=both", "Unknown models.single 'both'. Known: private, proxy"),
+        ("models.proxy=mlp,cnn1", r"Expected a text for models.proxy, got \['mlp', 'cnn1'\]"),
+        ("exchange.self_weight=1", r"In \[exchange\]: Expected 0 <= self_weight < 1"),
+        ("exchange.degree=0", r"In \[exchange\]: Expected a whole number degree >= 1"),
         ("exchange.timeout=0", "0 < exchange.timeout"),
         (
             "proxy_optimizer.name=lbfgs",
@@ -357,21 +351,39 @@ def test_a_table_where_a_value_belongs() -> None:
     name."""
     with pytest.raises(ConfigError, match="Expected a whole number for rounds"):
         from_tree({"rounds": {"a": 1}})
-    with pytest.raises(
-        ConfigError, match=r"Expected a table for 'data', got \[1\]"
-    ):
+    with pytest.raises(ConfigError, match=r"Expected a table for 'data', got \[1\]"):
         from_tree({"data": [1]})
 
 
 def test_per_client_values() -> None:
     """One value serves all; a list serves each his own, and must have one for each."""
-    assert [per_client("x", 3, i, 2) for i in range(2)] == [3, 3]
-    assert [per_client("x", (3, 4), i, 2) for i in range(2)] == [3, 4]
+    same = from_tree({"learning": {"batch_size": 3}})
+    assert [same.of_client(i, 2).learning.batch_size for i in range(2)] == [3, 3]
+    own = from_tree({"learning": {"batch_size": [3, 4]}, "privacy": {"budget": [1, 2.5]}})
+    assert [own.of_client(i, 2).learning.batch_size for i in range(2)] == [3, 4]
+    assert own.of_client(1, 2).privacy.budget == 2.5
     with pytest.raises(
         ConfigError,
         match=r"one value or 3 values \(one per client\) for learning.batch_size, got 2",
     ):
-        per_client("learning.batch_size", (1, 2), 0, 3)
+        own.of_client(0, 3)
+
+
+def test_lists_that_cannot_be() -> None:
+    """Every value of a list is checked as a single one is; lists of unequal length, empty ones, and
+    lists where all clients share a value are refused at once."""
+    for tree, words in (
+        ({"learning": {"batch_size": [3, 0]}}, "Expected a whole number learning.batch_size >= 1"),
+        ({"learning": {"batch_size": [3, "a"]}}, "Expected a whole number for learning.batch_size"),
+        ({"privacy": {"budget": [1, 2], "delta": [0.1] * 3}}, "as many values as there are"),
+        ({"privacy": {"budget": []}}, "one value for each client in privacy.budget, got none"),
+        ({"exchange": {"timeout": [1, 2]}}, "Expected a number for exchange.timeout"),
+        ({"privacy": {"sampling_rate": [0.1, 0.2]}}, "privacy.delta must be set"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            from_tree(tree)
+    with pytest.raises(ConfigError, match=r"finite number for privacy\.clip_norm"):
+        Privacy(clip_norm=(1.0, 2.0))  # type: ignore[arg-type]
 
 
 def test_parts_can_be_made_in_python() -> None:
@@ -391,25 +403,22 @@ def test_parts_can_be_made_in_python() -> None:
 
 def test_names_agree_with_their_homes() -> None:
     """The names that settings take are those that training and accounting know."""
-    assert set(config.OPTIMIZERS) == set(trainers.OPTIMIZERS)
-    assert config.PRECISIONS == precision.PRECISIONS
-    assert simulation_privacy.ACCOUNTANTS == accounting.ACCOUNTANTS
-    assert config.BALANCES == losses.BALANCES
+    assert set(shared.OPTIMIZERS) == set(trainers.OPTIMIZERS)
+    assert tuple(Unit) == shared.UNITS
 
 
 def test_every_setting_is_documented() -> None:
     """Each setting has a sentence of its own below it, which docs/settings.md shows."""
-    undocumented = [setting.key for setting in describe(Config) if not setting.text]
-    assert not undocumented
+    for kind in (Config, Site, Manifest):
+        undocumented = [setting.key for setting in describe(kind) if not setting.text]
+        assert undocumented in ([], ["members"])
 
 
 def test_a_file_with_an_error_is_named(tmp_path: Path) -> None:
     """What is wrong in a file names the file; what is wrong in --set does not."""
     path = tmp_path / "c.toml"
     path.write_text("[privacy]\nnoise = 1\n")
-    with pytest.raises(
-        ConfigError, match=r"c.toml: Unknown key 'noise' in \[privacy\]"
-    ):
+    with pytest.raises(ConfigError, match=r"c.toml: Unknown key 'noise' in \[privacy\]"):
         load(path)
     path.write_text("rounds = 3\n")
     with pytest.raises(ConfigError, match=r"^Expected 0 < privacy.delta"):
@@ -421,11 +430,7 @@ def test_the_defaults_are_the_demos() -> None:
     config = Config()
     assert config.learning.beta == 0
     assert "alone" in config.methods
-    assert (
-        config.models.proxy,
-        config.models.residual,
-        config.exchange.self_weight,
-    ) == (
+    assert (config.models.proxy, config.models.residual, config.exchange.self_weight) == (
         "linear",
         True,
         0.5,
@@ -442,7 +447,5 @@ def test_a_default_is_no_mistake(topology: str) -> None:
     if topology == "exponential":
         preparation.topology_of(asked)
         return
-    with pytest.raises(
-        TopologyError, match=r"'cycle' takes no self_weight. Leave it out"
-    ):
+    with pytest.raises(TopologyError, match=r"'cycle' takes no self_weight. Leave it out"):
         preparation.topology_of(asked)

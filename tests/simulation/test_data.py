@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from proxyfl.data import Dataset, load
+from proxyfl.data import Dataset
 from proxyfl.data.examples import InMemory, MemoryMapped, Subset
+from proxyfl.data.sources import load
 from proxyfl.errors import ConfigError, DataError, TopologyError
+from proxyfl.simulation import engines
 from proxyfl.simulation.config import Config
-from proxyfl.simulation.engines import processes
-from proxyfl.simulation.engines.serial import RoundReport, Task
+from proxyfl.simulation.engines import RoundReport, Task
 from proxyfl.simulation.prepare import Prepared, fingerprint, prepare
 from proxyfl.simulation.run import execute, resume, run
 
@@ -52,9 +53,7 @@ def over(source: Path, **changes: object) -> Config:
     )
 
 
-def test_a_run_over_a_file_equals_one_in_memory(
-    sources: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_run_over_a_file_equals_one_in_memory(sources: tuple[Path, Path], tmp_path: Path) -> None:
     """Metrics, ledgers and models are the same to the bit, in one process and on two workers."""
     npz, folder = sources
     run(over(npz, methods=EVERYTHING), out=tmp_path / "memory")
@@ -73,9 +72,7 @@ def test_the_file_is_read_row_by_row(sources: tuple[Path, Path]) -> None:
     assert fingerprint(in_memory) == fingerprint(in_file)
 
 
-def test_a_changed_file_is_not_resumed(
-    sources: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_changed_file_is_not_resumed(sources: tuple[Path, Path], tmp_path: Path) -> None:
     """A run whose file was changed since is refused."""
     _, folder = sources
     run(over(folder, methods=["alone"]), out=tmp_path / "run")
@@ -90,9 +87,7 @@ def own_dataset(n: int = 600) -> Dataset:
     """Digits in memory that nobody else refers to."""
     train = InMemory(DIGITS.train_x[:n].clone(), DIGITS.train_y[:n].clone())
     test = InMemory(DIGITS.test_x[:40].clone(), DIGITS.test_y[:40].clone())
-    return Dataset(
-        "own", train=train, test=test, classes=10, class_names=DIGITS.class_names
-    )
+    return Dataset("own", train=train, test=test, classes=10, class_names=DIGITS.class_names)
 
 
 def sizes(prepared: Prepared) -> int:
@@ -115,12 +110,8 @@ def test_a_worker_holds_its_own_clients_examples(pooled: bool) -> None:
     for i, client in enumerate(whole.only([1, 3]).clients):
         assert len(client) == (40 if i in (1, 3) else 0)
     everything = torch.arange(40)
-    for client, other in zip(
-        whole.clients, whole.only(range(5)).clients, strict=True
-    ):
-        assert torch.equal(
-            client.examples.take(everything), other.examples.take(everything)
-        )
+    for client, other in zip(whole.clients, whole.only(range(5)).clients, strict=True):
+        assert torch.equal(client.examples.take(everything), other.examples.take(everything))
         assert torch.equal(client.examples.labels, other.examples.labels)
 
 
@@ -134,7 +125,7 @@ def test_the_main_process_forgets_the_examples() -> None:
     def watched(
         prepared: Prepared, tasks: Sequence[Task], out: Path | None
     ) -> Iterator[RoundReport]:
-        for report in processes.engine(2)(prepared, tasks, out):
+        for report in engines.engine(2)(prepared, tasks, out):
             gc.collect()
             alive.append(seen() is not None)
             yield report
@@ -155,13 +146,7 @@ def test_the_input_is_checked_in_pieces(tmp_path: Path) -> None:
     labels = torch.zeros(3000, dtype=torch.int64)
     train = MemoryMapped(tmp_path / "x.npy", labels)
     with pytest.raises(DataError, match=r"got inf in example 2900 at \(7,\)"):
-        Dataset(
-            "made",
-            train=train,
-            test=Subset(train, ROW),
-            classes=1,
-            class_names=["only"],
-        )
+        Dataset("made", train=train, test=Subset(train, ROW), classes=1, class_names=["only"])
 
 
 ROW = torch.tensor([0])
@@ -169,9 +154,7 @@ ROW = torch.tensor([0])
 
 def test_run_takes_a_config() -> None:
     """Anything else than a Config is refused with what to give instead."""
-    with pytest.raises(
-        ConfigError, match=r"Expected a proxyfl\.Config, got dict\. Config\(\) is"
-    ):
+    with pytest.raises(ConfigError, match=r"Expected a proxyfl\.Config, got dict\. Config\(\) is"):
         run({})  # type: ignore[arg-type]  # what a new user may try
 
 
@@ -182,13 +165,8 @@ def broken_topology(round: int, n: int) -> list[dict[int, float]]:
 
 def test_an_own_topology_that_raises_is_named() -> None:
     """The error names the topology, what it raised, and when."""
-    exchange = {
-        "topology": "tests.simulation.test_data:broken_topology",
-        "self_weight": "none",
-    }
-    with pytest.raises(
-        TopologyError, match=r"broken_topology' raised KeyError for round 0"
-    ):
+    exchange = {"topology": "tests.simulation.test_data:broken_topology", "self_weight": "none"}
+    with pytest.raises(TopologyError, match=r"broken_topology' raised KeyError for round 0"):
         prepare(small(exchange=exchange), dataset=own_dataset())
 
 
@@ -202,23 +180,14 @@ def test_the_proxy_does_not_depend_on_who_has_which_labels(tmp_path: Path) -> No
     outputs = {}
     for name in ("all", "some"):
         for classes in ([], list(range(10))):
-            config = small(
-                data={"source": str(tmp_path / f"{name}.npz"), "classes": classes}
-            )
+            config = small(data={"source": str(tmp_path / f"{name}.npz"), "classes": classes})
             client = prepare(config).assembly("proxyfl").client(0)
             outputs[name, len(classes)] = client.learner.shared[-1].out_features
-    assert outputs == {
-        ("all", 0): 10,
-        ("some", 0): 9,
-        ("all", 10): 10,
-        ("some", 10): 10,
-    }
+    assert outputs == {("all", 0): 10, ("some", 0): 9, ("all", 10): 10, ("some", 10): 10}
 
 
 @pytest.mark.parametrize("classes", [["ill"], ["ill", "ill"], [1, "1"]])
 def test_classes_are_two_or_more_and_distinct(classes: list[object]) -> None:
     """A list that names no choice, or one class twice, is refused."""
-    with pytest.raises(
-        ConfigError, match=r"two or more distinct names in data\.classes"
-    ):
+    with pytest.raises(ConfigError, match=r"two or more distinct names in data\.classes"):
         small(data={"classes": classes})

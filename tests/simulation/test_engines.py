@@ -1,14 +1,16 @@
 """Runs on any number of workers are equal; runs that are cut off and resumed are equal to those
 that are not."""
 
+import contextlib
 import json
 import multiprocessing
+import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from multiprocessing.connection import wait
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -16,29 +18,15 @@ from typing import Any
 import pytest
 
 from proxyfl.errors import ConfigError, PrivacyError, RunError, WorkerDied
-from proxyfl.federation.rounds import ClientRound
 from proxyfl.records import folder
-from proxyfl.simulation import checkpoint
+from proxyfl.records.row import Row
+from proxyfl.simulation import checkpoint, engines
 from proxyfl.simulation.checkpoint import CheckpointWarning
 from proxyfl.simulation.config import to_toml
 from proxyfl.simulation.run import Callback, resume, run
 from tests.waiting import PATIENCE
 
-from .engines import assert_equal_runs, rows, small
-
-
-class StopAt(Callback):
-    """Cuts a run off after a round of a method."""
-
-    def __init__(self, method: str, round: int) -> None:
-        self.method, self.round = method, round
-
-    def round_ended(
-        self, name: str, round: int, records: Sequence[ClientRound]
-    ) -> None:
-        """Raise as Ctrl-C would."""
-        if (name, round) == (self.method, self.round):
-            raise KeyboardInterrupt
+from .engines import StopAt, assert_equal_runs, rows, small
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +38,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_number_of_workers_changes_nothing(
-    workers: int, whole: Path, tmp_path: Path
-) -> None:
+def test_the_number_of_workers_changes_nothing(workers: int, whole: Path, tmp_path: Path) -> None:
     """Two and three processes give the same metrics, ledgers and models as one, bit for bit."""
     run(small(), out=tmp_path / "run", workers=workers)
     assert_equal_runs(whole, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("method", "round"), [("alone", 0), ("fedavg", 3), ("proxyfl", 1)]
-)
+@pytest.mark.parametrize(("method", "round"), [("alone", 0), ("fedavg", 3), ("proxyfl", 1)])
 @pytest.mark.parametrize("every", [1, 3])
 def test_a_resumed_run_equals_an_uninterrupted_one(
     method: str, round: int, every: int, whole: Path, tmp_path: Path
@@ -69,17 +53,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
     config = small(checkpoint_every=every)
     with pytest.raises(KeyboardInterrupt):
         run(config, out=tmp_path / "run", callbacks=[StopAt(method, round)])
-    assert (
-        json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
-        is False
-    )
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["finished"] is False
     resume(tmp_path / "run")
     assert_equal_runs(whole, tmp_path / "run")
 
 
-def test_a_run_resumes_with_another_number_of_workers(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_a_run_resumes_with_another_number_of_workers(whole: Path, tmp_path: Path) -> None:
     """Begun on one process, ended on two."""
     with pytest.raises(KeyboardInterrupt):
         run(small(), out=tmp_path / "run", callbacks=[StopAt("proxyfl", 1)])
@@ -110,16 +89,12 @@ def test_a_budget_below_one_step_is_refused(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "privacy": {"noise_multiplier": 2.0, "budget": [9.0, 9.0, 0.01, 9.0, 9.0]}
     }
-    with pytest.raises(
-        ConfigError, match=r"budget of client 2 .* does not cover a single step"
-    ):
+    with pytest.raises(ConfigError, match=r"budget of client 2 .* does not cover a single step"):
         run(small(**changes), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_resuming_a_finished_run_changes_nothing(
-    whole: Path, tmp_path: Path
-) -> None:
+def test_resuming_a_finished_run_changes_nothing(whole: Path, tmp_path: Path) -> None:
     """Resume is safe to repeat."""
     run(small(), out=tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
@@ -136,20 +111,14 @@ def test_a_damaged_checkpoint_is_passed_over(whole: Path, tmp_path: Path) -> Non
     newest = sorted((tmp_path / "run" / "checkpoints" / "proxyfl").iterdir())[-1]
     victim = newest / "003.safetensors"
     victim.write_bytes(victim.read_bytes()[:-7])
-    with pytest.warns(
-        CheckpointWarning, match=r"003\.safetensors is truncated or damaged"
-    ):
+    with pytest.warns(CheckpointWarning, match=r"003\.safetensors is truncated or damaged"):
         resume(tmp_path / "run")
     assert_equal_runs(whole, tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "loss", ["removed", "header only", "one line short", "replaced"]
-)
+@pytest.mark.parametrize("loss", ["removed", "header only", "one line short", "replaced"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_resume_demands_what_was_charged(
-    loss: str, workers: int, tmp_path: Path
-) -> None:
+def test_resume_demands_what_was_charged(loss: str, workers: int, tmp_path: Path) -> None:
     """A ledger that lost charges which the checkpoint knows of stops ``resume``, naming client and
     remedy; nothing is trained."""
     path = tmp_path / "run"
@@ -171,16 +140,12 @@ def test_resume_demands_what_was_charged(
     assert (path / "metrics.jsonl").read_bytes() == metrics
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_no_scratch_file(
-    tmp_path: Path,
-) -> None:
+def test_a_checkpoint_that_cannot_be_written_leaves_no_scratch_file(tmp_path: Path) -> None:
     """A refusal names the file, and nothing of it stays beside those that are whole."""
     in_the_way = tmp_path / "000003" / "manifest.json"
     in_the_way.mkdir(parents=True)
     with pytest.raises(RunError, match="Cannot write"):
-        checkpoint.commit(
-            tmp_path, 3, {}, metrics_bytes=0, identity="", confusion={}
-        )
+        checkpoint.commit(tmp_path, 3, {}, metrics_bytes=0, identity="")
     assert list(in_the_way.parent.iterdir()) == [in_the_way]
 
 
@@ -190,9 +155,7 @@ def test_a_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
         run(small(), out=tmp_path / "run", callbacks=[StopAt("proxyfl", 2)])
     with pytest.warns(CheckpointWarning, match="other settings"):
         assert (
-            checkpoint.newest(
-                tmp_path / "run" / "checkpoints" / "proxyfl", identity="another"
-            )
+            checkpoint.newest(tmp_path / "run" / "checkpoints" / "proxyfl", identity="another")
             is None
         )
 
@@ -221,10 +184,7 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
     """A run that is at work is locked."""
     with pytest.raises(KeyboardInterrupt):
         run(small(), out=tmp_path / "run", callbacks=[StopAt("alone", 0)])
-    with (
-        folder.locked(tmp_path / "run"),
-        pytest.raises(RunError, match="Another process"),
-    ):
+    with folder.locked(tmp_path / "run"), pytest.raises(RunError, match="Another process"):
         resume(tmp_path / "run")
 
 
@@ -232,9 +192,7 @@ def test_a_worker_that_dies_is_named(whole: Path, tmp_path: Path) -> None:
     """A killed worker ends the run with its clients' names; the run resumes to the same end."""
 
     class Kill(Callback):
-        def round_ended(
-            self, name: str, round: int, records: Sequence[ClientRound]
-        ) -> None:
+        def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
             if (name, round) == ("fedavg", 1):
                 victim = _child("worker 1")
                 victim.kill()
@@ -250,27 +208,87 @@ def test_a_worker_that_dies_is_named(whole: Path, tmp_path: Path) -> None:
 
 
 def _child(name: str) -> BaseProcess:
-    (found,) = [
-        process
-        for process in multiprocessing.active_children()
-        if process.name == name
-    ]
+    (found,) = [process for process in multiprocessing.active_children() if process.name == name]
     return found
 
 
-def test_a_worker_that_fails_is_heard_while_others_wait_for_it(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_that_fails_is_heard_while_others_wait_for_it(tmp_path: Path) -> None:
     """An error in one worker ends the run with that error, not with another worker's time-out."""
     with pytest.raises(KeyboardInterrupt):
         run(small(), out=tmp_path / "run", callbacks=[StopAt("proxyfl", 1)])
     (tmp_path / "run" / "ledger" / "proxyfl" / "001.jsonl").write_text("spoilt\n")
     started = time.monotonic()
-    with pytest.raises(
-        PrivacyError, match=r"Line 1 of the ledger .*001\.jsonl is damaged"
-    ):
+    with pytest.raises(PrivacyError, match=r"Line 1 of the ledger .*001\.jsonl is damaged"):
         resume(tmp_path / "run", workers=2)
     assert time.monotonic() - started < PATIENCE
+
+
+class Obstruct(Callback):
+    """Keeps the workers from writing once `alone` has begun; `proxyfl` begins after it."""
+
+    def __init__(self, obstruct: Callable[[], object]) -> None:
+        self.obstruct = obstruct
+
+    def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
+        if (name, round) == ("alone", 0):
+            self.obstruct()
+
+
+def _fail_and_stay(line: Connection, error: Exception) -> None:
+    line.send(error)
+    line.recv()  # until the main process lets go
+
+
+@pytest.mark.parametrize(
+    ("reported", "raised", "text"),
+    [
+        (RunError("Cannot write x: full."), RunError, r"^Cannot write x: full\.$"),
+        (RuntimeError("OSError: full"), WorkerDied, r"worker 0, which runs a, b, failed in r: OSE"),
+    ],
+)
+def test_a_failure_is_told_before_its_process_has_ended(
+    reported: Exception, raised: type[Exception], text: str
+) -> None:
+    """A worker's error arrives while its process still runs: it is that error which is raised."""
+    context = multiprocessing.get_context("forkserver")
+    line, other_end = context.Pipe()
+    process = context.Process(target=_fail_and_stay, args=(other_end, reported), name="worker 0")
+    process.start()
+    other_end.close()
+    try:
+        worker = engines._Worker(process, line, "a, b")
+        with pytest.raises(raised, match=text):
+            engines._next(worker, [worker], "r")
+    finally:
+        line.close()
+        process.kill()
+        process.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_workers_on_a_full_disk_say_so(tmp_path: Path) -> None:
+    """A real disk of 32 MB that becomes full: the run names the file and says what to do."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", disk], check=False)
+    if mounted.returncode:
+        pytest.skip("this machine does not mount a tmpfs")
+    try:
+        with pytest.raises(RunError, match=r"Cannot write .*No space left on device.*Make room"):
+            run(
+                small(methods=("alone", "proxyfl")),
+                out=disk / "run",
+                workers=2,
+                callbacks=[Obstruct(lambda: _fill(disk / "ballast"))],
+            )
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
 
 
 def test_budgets_and_membership_survive_workers_and_resume(tmp_path: Path) -> None:
@@ -278,10 +296,7 @@ def test_budgets_and_membership_survive_workers_and_resume(tmp_path: Path) -> No
     interruption."""
     changes: dict[str, Any] = {
         "rounds": 6,
-        "privacy": {
-            "noise_multiplier": 2.0,
-            "budget": [1.5, 1.0, 50.0, 50.0, 50.0],
-        },
+        "privacy": {"noise_multiplier": 2.0, "budget": [1.5, 1.0, 50.0, 50.0, 50.0]},
         "membership": {
             "absence": 0.2,
             "schedule": [{"client": 3, "joins": 2}, {"client": 4, "leaves": 4}],
@@ -290,9 +305,7 @@ def test_budgets_and_membership_survive_workers_and_resume(tmp_path: Path) -> No
     result = run(small(**changes), out=tmp_path / "one")
     run(small(**changes), out=tmp_path / "two", workers=2)
     with pytest.raises(KeyboardInterrupt):
-        run(
-            small(**changes), out=tmp_path / "cut", callbacks=[StopAt("proxyfl", 4)]
-        )
+        run(small(**changes), out=tmp_path / "cut", callbacks=[StopAt("proxyfl", 4)])
     resume(tmp_path / "cut")
     assert_equal_runs(tmp_path / "one", tmp_path / "two")
     assert_equal_runs(tmp_path / "one", tmp_path / "cut")
@@ -310,11 +323,7 @@ def _kill_at_random(path: Path, config: Path, kills: int, seed: int) -> int:
     command = [sys.executable, "-m", "proxyfl.cli.main"]
     while True:
         begun = (path / "config.toml").exists()
-        arguments = (
-            ["resume", str(path)]
-            if begun
-            else ["run", str(config), "--out", str(path)]
-        )
+        arguments = ["resume", str(path)] if begun else ["run", str(config), "--out", str(path)]
         process = subprocess.Popen(
             [*command, *arguments, "--workers", str(chance.choice([1, 2]))],
             stdout=subprocess.DEVNULL,
@@ -345,9 +354,7 @@ def _wait_until_at_work(process: subprocess.Popen[str], path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("kills", "seed"), [(2, 0), pytest.param(60, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("kills", "seed"), [(2, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1800)
 def test_kill_9_at_any_instant(kills: int, seed: int, tmp_path: Path) -> None:
     """A process killed at random instants, again and again, is resumed to an end equal to an
@@ -358,9 +365,7 @@ def test_kill_9_at_any_instant(kills: int, seed: int, tmp_path: Path) -> None:
     killed, attempt = 0, 0
     while killed < kills:
         path = tmp_path / f"run-{attempt}"
-        killed += _kill_at_random(
-            path, tmp_path / "config.toml", kills - killed, seed + attempt
-        )
+        killed += _kill_at_random(path, tmp_path / "config.toml", kills - killed, seed + attempt)
         assert_equal_runs(tmp_path / "whole", path)
         attempt += 1
     print(f"killed {killed} times over {attempt} runs, all resumed equal")

@@ -16,9 +16,8 @@ import pytest
 from proxyfl.errors import DataError
 from proxyfl.simulation.checkpoint import Checkpoint
 from proxyfl.simulation.config import Config, to_toml
-from proxyfl.simulation.engines.mpi import on_rank_zero
-from proxyfl.simulation.engines.ranks import Plan, Ranks, reason
-from proxyfl.simulation.engines.serial import Task
+from proxyfl.simulation.engines import Task
+from proxyfl.simulation.mpi import Plan, Ranks, on_rank_zero, reason
 from proxyfl.simulation.run import run
 from tests.waiting import PATIENCE, wait_until
 
@@ -28,8 +27,8 @@ from .engines import assert_equal_runs, rows, small
 SLOW = pytest.mark.slow
 
 
-METHODS = ("alone", "joint", "fedavg", "proxyfl")
-"""Two that share and two that do not, one of them pooled."""
+METHODS = ("alone", "joint", "fedavg", "proxyfl", "proxysum")
+"""Three that share and two that do not, one of them pooled."""
 
 
 def settings(
@@ -112,15 +111,9 @@ class TestRanks:
         assert done.returncode == 0, done.stderr
         assert_equal_runs(whole, out)
 
-    def test_the_death_of_rank_zero_ends_the_job(
-        self, failing: Path, tmp_path: Path
-    ) -> None:
+    def test_the_death_of_rank_zero_ends_the_job(self, failing: Path, tmp_path: Path) -> None:
         """When rank 0 is killed the launcher says so and ends the others, which say nothing."""
-        done = ranks.run(
-            2,
-            command(failing, tmp_path / "run"),
-            extra={"FAULT": "kill 0 1"},
-        )
+        done = ranks.run(2, command(failing, tmp_path / "run"), extra={"FAULT": "kill 0 1"})
         assert done.returncode != 0
         assert re.search(r"process rank 0 .*signal 9", done.stderr, re.DOTALL)
         assert messages(done.stderr) == []
@@ -150,20 +143,14 @@ class TestRanks:
         self, fault: str, expected: str, failing: Path, tmp_path: Path
     ) -> None:
         """A rank that raises, or waits in vain for one that stalls, says where; the job ends."""
-        done = ranks.run(
-            2,
-            command(failing, tmp_path / "run"),
-            extra={"FAULT": fault},
-        )
+        done = ranks.run(2, command(failing, tmp_path / "run"), extra={"FAULT": fault})
         assert done.returncode != 0
         said = messages(done.stderr)
         assert re.search(expected, said[0])
         assert f"proxyfl resume {tmp_path / 'run'}" in said[-1]
 
     @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=SLOW)])
-    def test_a_stopped_rank_ends_the_job(
-        self, victim: int, failing: Path, tmp_path: Path
-    ) -> None:
+    def test_a_stopped_rank_ends_the_job(self, victim: int, failing: Path, tmp_path: Path) -> None:
         """A rank that is stopped, not dead, is named by another once it has waited long enough."""
         job = ranks.start(2, command(failing, tmp_path / "run"))
         wait_for_rows(job, tmp_path / "run", 0)
@@ -174,9 +161,7 @@ class TestRanks:
         assert re.search(named, " ".join(messages(done.stderr))), done.stderr
 
     @pytest.mark.slow
-    def test_a_rank_killed_at_any_instant(
-        self, config: Path, whole: Path, tmp_path: Path
-    ) -> None:
+    def test_a_rank_killed_at_any_instant(self, config: Path, whole: Path, tmp_path: Path) -> None:
         """A run whose rank is killed at a random instant resumes, on another number of ranks, to
         the same end."""
         kill_and_resume(random.Random(0), config, whole, tmp_path / "run", kills=1)
@@ -187,9 +172,7 @@ class TestRanks:
         self, seed: int, config: Path, whole: Path, tmp_path: Path
     ) -> None:
         """The same with four kills in a row, each of any rank, on two to four ranks."""
-        kill_and_resume(
-            random.Random(seed), config, whole, tmp_path / "run", kills=4
-        )
+        kill_and_resume(random.Random(seed), config, whole, tmp_path / "run", kills=4)
 
     def test_a_rank_with_other_data_is_refused(self) -> None:
         """A rank whose data are not those of rank 0 says so and ends the job."""
@@ -218,12 +201,8 @@ def kill_and_resume(
     for _ in range(kills):
         number = draw.choice([2, 3, 4])
         recorded = len(rows(out)) if out.exists() else 0
-        job = ranks.start(
-            number, command(config, out, "resume" if out.exists() else "run")
-        )
-        wait_for_rows(
-            job, out, min(last, recorded + draw.randint(0, last // (kills + 1)))
-        )
+        job = ranks.start(number, command(config, out, "resume" if out.exists() else "run"))
+        wait_for_rows(job, out, min(last, recorded + draw.randint(0, last // (kills + 1))))
         time.sleep(draw.uniform(0, 0.05))
         victim = draw.randrange(number)
         os.kill(ranks.processes(job)[victim], signal.SIGKILL)
@@ -253,9 +232,7 @@ def messages(stderr: str) -> list[str]:
     return [line for line in lines if line.startswith("proxyfl: ")]
 
 
-def test_without_a_launcher_nothing_is_different(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_launcher_nothing_is_different(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside mpiexec the action is called without an engine, and mpi4py is not even looked for."""
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
     assert on_rank_zero(lambda engine: 7 if engine is None else 8) == 7
@@ -263,11 +240,8 @@ def test_without_a_launcher_nothing_is_different(
 
 def test_a_plan_survives_the_journey(tmp_path: Path) -> None:
     """Settings, folder, tasks and the data's fingerprint are the same after JSON as before."""
-    resumed = Task("proxyfl", Checkpoint(tmp_path / "checkpoints", 3, 0, {}))
-    for out, tasks in (
-        (tmp_path, [resumed, Task("alone")]),
-        (None, [Task("alone")]),
-    ):
+    resumed = Task("proxyfl", Checkpoint(tmp_path / "checkpoints", 3, 0))
+    for out, tasks in ((tmp_path, [resumed, Task("alone")]), (None, [Task("alone")])):
         plan = Plan(settings(), out, tasks, 7)
         assert Plan.decode(plan.encode()) == plan
 
@@ -276,9 +250,7 @@ def test_a_rank_is_described_with_its_clients() -> None:
     """Every N-th client lives on a rank; many are abbreviated, and a rank without any says so by
     silence."""
     described = Ranks([f"client-{i}" for i in range(20)], ("a", "b")).describe(1)
-    assert described.startswith(
-        "rank 1 on b, which runs client-1, client-3, client-5,"
-    )
+    assert described.startswith("rank 1 on b, which runs client-1, client-3, client-5,")
     assert described.endswith("client-11, 4 more,")
     assert Ranks(["only"], ("a", "b")).describe(1) == "rank 1 on b"
 

@@ -22,9 +22,7 @@ THREE = [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]
     ],
     ids=["schedule", "absence", "budget"],
 )
-def test_a_topology_that_fails_later_is_refused(
-    late: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_topology_that_fails_later_is_refused(late: dict[str, Any], tmp_path: Path) -> None:
     """Matrices that fit everyone, but not the rounds in which someone is away or has left, are
     refused before the run's folder exists."""
     matrices = tmp_path / "mixing.json"
@@ -36,8 +34,6 @@ def test_a_topology_that_fails_later_is_refused(
         "learning": {"batch_size": 20},
         "exchange": {"topology": str(matrices), "self_weight": "none"},
     }
-    with pytest.raises(
-        TopologyError, match=r"for 3 clients, but [12] are present in round"
-    ):
+    with pytest.raises(TopologyError, match=r"for 3 clients, but [12] are present in round"):
         run(from_tree(tree | late), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

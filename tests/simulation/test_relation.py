@@ -33,18 +33,13 @@ def small(held: int | list[int] = 60, **privacy: Any) -> Config:
     ("privacy", "rate", "steps", "delta", "relation"),
     [
         ({}, 20 / 60, 3, 1 / 60, "zero-out"),
-        ({"examples": 100}, 0.2, 5, 1 / 100, "zero-out"),
+        ({"examples": 100}, 0.2, 5, 1 / 100, "add-or-remove"),
         ({"sampling_rate": 0.25, "delta": 1e-3}, 0.25, 4, 1e-3, "add-or-remove"),
     ],
     ids=["own number", "declared", "rate"],
 )
 def test_what_the_rate_follows_from_is_on_record(
-    privacy: dict[str, Any],
-    rate: float,
-    steps: int,
-    delta: float,
-    relation: str,
-    tmp_path: Path,
+    privacy: dict[str, Any], rate: float, steps: int, delta: float, relation: str, tmp_path: Path
 ) -> None:
     """Ledger, rows and model files state the rate, the steps, delta and the relation that holds."""
     run(small(**privacy), out=tmp_path / "run")
@@ -52,11 +47,7 @@ def test_what_the_rate_follows_from_is_on_record(
     (segment,) = ledger.segments()
     assert (segment.sampling_rate, segment.steps) == (rate, 2 * steps)
     assert (ledger.delta, ledger.relation) == (delta, relation)
-    header = (
-        (tmp_path / "run" / "ledger" / "proxyfl" / "000.jsonl")
-        .read_text()
-        .splitlines()[0]
-    )
+    header = (tmp_path / "run" / "ledger" / "proxyfl" / "000.jsonl").read_text().splitlines()[0]
     assert json.loads(header)["relation"] == relation
     rows = list(folder.read_metrics(tmp_path / "run"))
     assert {row["epsilon_relation"] for row in rows} == {relation}
@@ -64,12 +55,8 @@ def test_what_the_rate_follows_from_is_on_record(
     assert f"(end-to-end, {relation}, per record)" in about_model(model)["epsilon"]
 
 
-@pytest.mark.parametrize(
-    "privacy", [{"examples": 60}, {"sampling_rate": 0.25, "delta": 1e-3}]
-)
-def test_nothing_follows_from_a_number_that_is_not_declared(
-    privacy: dict[str, Any],
-) -> None:
+@pytest.mark.parametrize("privacy", [{"examples": 60}, {"sampling_rate": 0.25, "delta": 1e-3}])
+def test_nothing_follows_from_a_number_that_is_not_declared(privacy: dict[str, Any]) -> None:
     """Clients with 45 and 61 records train alike: same rate, divisor, steps and delta."""
     config = small([45, 61], **privacy)
     assembly = prepare(config).assembly("proxyfl")
@@ -77,18 +64,13 @@ def test_nothing_follows_from_a_number_that_is_not_declared(
     assert first.steps == second.steps
     assert first.ledger.delta == second.ledger.delta
     for name in ("sampling_rate", "batch_size"):
-        assert getattr(first.learner.trainer, name) == getattr(
-            second.learner.trainer, name
-        )
+        assert getattr(first.learner.trainer, name) == getattr(second.learner.trainer, name)
 
 
 def test_a_budget_counts_the_declared_rate() -> None:
     """The plan turns a budget into steps at the rate that is used, not at B/n."""
     planned = [
-        sum(
-            p.steps(0, 99)
-            for p in prepare(small(budget=0.1, **given)).presences["proxyfl"]
-        )
+        sum(p.steps(0, 99) for p in prepare(small(budget=0.1, **given)).presences["proxyfl"])
         for given in ({"examples": 60}, {"examples": 2000, "delta": 1 / 60})
     ]
     assert planned[0] < planned[1]
@@ -103,9 +85,7 @@ def test_a_budget_counts_the_declared_rate() -> None:
         ({"examples": 0}, r"privacy\.examples"),
     ],
 )
-def test_settings_that_contradict_are_refused(
-    privacy: dict[str, Any], message: str
-) -> None:
+def test_settings_that_contradict_are_refused(privacy: dict[str, Any], message: str) -> None:
     """A rate without a delta, two answers to one question, and values out of range are errors."""
     with pytest.raises(ConfigError, match=message):
         small(**privacy)
@@ -128,9 +108,7 @@ def test_pooled_data_sample_at_their_own_rate() -> None:
 
 
 @pytest.mark.parametrize("dp", [True, False])
-def test_a_shared_model_that_is_kept_as_private_is_released(
-    dp: bool, tmp_path: Path
-) -> None:
+def test_a_shared_model_that_is_kept_as_private_is_released(dp: bool, tmp_path: Path) -> None:
     """A custom method's only model, averaged and kept as "private", is labelled released, with its
     guarantee or without one; ``alone``'s is never released."""
     shared = Method("averaged and kept", "single", "mean", dp=dp, keeps="private")

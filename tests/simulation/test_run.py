@@ -9,15 +9,10 @@ import pytest
 import torch
 
 from proxyfl._settings import flat
-from proxyfl.data import Dataset, load
+from proxyfl.data import Dataset
 from proxyfl.data.examples import Subset
-from proxyfl.errors import (
-    ConfigError,
-    DataError,
-    InputError,
-    ModelError,
-    TopologyError,
-)
+from proxyfl.data.sources import load
+from proxyfl.errors import ConfigError, DataError, InputError, ModelError, TopologyError
 from proxyfl.federation.modelfile import about_model, load_model
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.records import folder
@@ -47,10 +42,7 @@ def with_sites(counts: list[int]) -> Dataset:
     )
     names = tuple(f"site {i}" for i in range(len(counts)))
     return dataclasses.replace(
-        DIGITS,
-        train=Subset(DIGITS.train, torch.arange(n)),
-        site=site,
-        site_names=names,
+        DIGITS, train=Subset(DIGITS.train, torch.arange(n)), site=site, site_names=names
     )
 
 
@@ -70,31 +62,21 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
     assert (ledger.client, ledger.steps, ledger.simulated) == ("client-1", 4, True)
     assert ledger.epsilon().pld == rows[-1]["epsilon_pld"]
     assert {p.name for p in (path / "models" / "proxyfl").iterdir()} == {
-        f"00{i}-{role}.safetensors"
-        for i in range(2)
-        for role in ("private", "proxy")
+        f"00{i}-{role}.safetensors" for i in range(2) for role in ("private", "proxy")
     }
     summary = json.loads((path / "summary.json").read_text())
-    assert (
-        summary["clients"][0]["examples"]
-        == sum(summary["clients"][0]["class_counts"])
-        == 30
+    assert summary["clients"][0]["examples"] == sum(summary["clients"][0]["class_counts"]) == 30
+    assert summary["methods"]["proxyfl"]["clients"][1]["private_accuracy"] == result.accuracy(
+        "proxyfl", 1
     )
-    assert summary["methods"]["proxyfl"]["clients"][1][
-        "private_accuracy"
-    ] == result.accuracy("proxyfl", 1)
 
 
 def test_the_folders_config_runs_again(tmp_path: Path) -> None:
     """The config in the folder gives the same numbers once more."""
     first = run(tiny(), out=tmp_path / "run", dataset=DIGITS)
     again = run(of_run(tmp_path / "run"), dataset=DIGITS)
-    counts = [
-        row["confusion"] for row in first.summary["methods"]["proxyfl"]["clients"]
-    ]
-    assert counts == [
-        row["confusion"] for row in again.summary["methods"]["proxyfl"]["clients"]
-    ]
+    counts = [row["confusion"] for row in first.summary["methods"]["proxyfl"]["clients"]]
+    assert counts == [row["confusion"] for row in again.summary["methods"]["proxyfl"]["clients"]]
     assert counts[0]["private"]
 
 
@@ -105,39 +87,24 @@ def test_saved_models_score_as_recorded(residual: bool, tmp_path: Path) -> None:
     config = tiny(models={"residual": residual}, methods=["alone", "fml"])
     result = run(config, out=tmp_path / "run", dataset=DIGITS)
     for name in ("alone", "fml"):
-        model, about = load_model(
-            tmp_path / "run" / "models" / name / "001-private.safetensors"
-        )
-        assert (about["client"], about["method"], about["role"]) == (
-            "client-1",
-            name,
-            "private",
-        )
+        model, about = load_model(tmp_path / "run" / "models" / name / "001-private.safetensors")
+        assert (about["client"], about["method"], about["role"]) == ("client-1", name, "private")
         assert ("residual_on" in about) == (residual and name == "fml")
         if not about.get("residual_on"):
-            correct = (
-                (model(DIGITS.test_x).argmax(1) == DIGITS.test_y).float().mean()
-            )
+            correct = (model(DIGITS.test_x).argmax(1) == DIGITS.test_y).float().mean()
             assert float(correct) == pytest.approx(result.accuracy(name, 1))
 
 
 def test_a_released_models_file_says_what_it_cost(tmp_path: Path) -> None:
     """A proxy's file states epsilon with its kind; a private model's says that it was never
     released."""
-    run(
-        tiny(learning={"beta": 0.5}, methods=["proxyfl"]),
-        out=tmp_path / "run",
-        dataset=DIGITS,
-    )
+    run(tiny(learning={"beta": 0.5}, methods=["proxyfl"]), out=tmp_path / "run", dataset=DIGITS)
     models = tmp_path / "run" / "models" / "proxyfl"
     assert (
         "(conditional, zero-out, per record)"
         in about_model(models / "000-proxy.safetensors")["epsilon"]
     )
-    assert (
-        about_model(models / "000-private.safetensors")["epsilon"]
-        == "never released"
-    )
+    assert about_model(models / "000-private.safetensors")["epsilon"] == "never released"
 
 
 def test_callbacks_see_everything() -> None:
@@ -184,21 +151,14 @@ def test_an_interrupted_run_leaves_readable_records(tmp_path: Path) -> None:
     """Cut off in the middle: every round that ended is on record, and the summary says what there
     is."""
     with pytest.raises(KeyboardInterrupt):
-        run(
-            tiny(rounds=3),
-            out=tmp_path / "run",
-            dataset=DIGITS,
-            callbacks=[Stop(after=5)],
-        )
+        run(tiny(rounds=3), out=tmp_path / "run", dataset=DIGITS, callbacks=[Stop(after=5)])
     rows = list(folder.read_metrics(tmp_path / "run"))
     assert [(r["method"], r["round"]) for r in rows[-2:]] == [("proxyfl", 1)] * 2
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert set(summary["methods"]) == {"alone", "proxyfl"}
 
 
-def test_a_summary_before_the_first_scores_says_what_was_spent(
-    tmp_path: Path,
-) -> None:
+def test_a_summary_before_the_first_scores_says_what_was_spent(tmp_path: Path) -> None:
     """Cut off before anybody was scored: each client's last round, not its first."""
     config = tiny(methods=["proxyfl"], rounds=4, evaluate_every=4)
     with pytest.raises(KeyboardInterrupt):
@@ -235,27 +195,20 @@ def write_models(path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["proxyfl", "fml"])
-def test_own_models(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_models(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Private model and proxy by module:factory, with BatchNorm and dropout in the private one;
     twice the same bits."""
     module = write_models(tmp_path, monkeypatch, f"own_run_models_{name}")
     config = tiny(
-        methods=[name],
-        models={
-            "private": [f"{module}:private", "mlp"],
-            "proxy": f"{module}:proxy",
-        },
+        methods=[name], models={"private": [f"{module}:private", "mlp"], "proxy": f"{module}:proxy"}
     )
     first = run(config, out=tmp_path / "a", dataset=DIGITS)
     second = run(config, dataset=DIGITS)
     assert [r["private_loss"] for r in first.finals(name)] == [
         r["private_loss"] for r in second.finals(name)
     ]
-    model, about = load_model(
-        tmp_path / "a" / "models" / name / "000-private.safetensors"
-    )
+    file = tmp_path / "a" / "models" / name / "000-private.safetensors"
+    model, about = load_model(file, trust=[module])
     assert about["architecture"] == f"{module}:private"
     assert model(DIGITS.test_x).shape == (40, 10)
 
@@ -275,29 +228,19 @@ def test_per_client_settings_reach_their_client() -> None:
 
 def test_partition_by_site(tmp_path: Path) -> None:
     """Each site is a client, with its own size and name."""
-    config = tiny(
-        methods=["proxyfl"],
-        partition={"kind": "site", "clients": 3, "examples": 30},
-    )
+    config = tiny(methods=["proxyfl"], partition={"kind": "site", "clients": 3, "examples": 30})
     config = dataclasses.replace(
         config, partition=dataclasses.replace(config.partition, examples=None)
     )
     result = run(config, out=tmp_path / "run", dataset=with_sites([30, 45, 60]))
-    assert [row["name"] for row in result.finals("proxyfl")] == [
-        "site 0",
-        "site 1",
-        "site 2",
-    ]
+    assert [row["name"] for row in result.finals("proxyfl")] == ["site 0", "site 1", "site 2"]
     assert [row["steps"] for row in result.finals("proxyfl")] == [2, 3, 4]
 
 
 def no_examples(**partition):
     config = tiny(methods=["proxyfl"], **partition.pop("sections", {}))
     return dataclasses.replace(
-        config,
-        partition=dataclasses.replace(
-            config.partition, **{"examples": None} | partition
-        ),
+        config, partition=dataclasses.replace(config.partition, **{"examples": None} | partition)
     )
 
 
@@ -308,26 +251,21 @@ def test_sites_count_not_the_clients_setting(tmp_path: Path) -> None:
         kind="site", clients=8, sections={"models": {"private": ["mlp", "linear"]}}
     )
     run(config, out=tmp_path / "run", dataset=with_sites([30, 45]))
-    assert (
-        tmp_path / "run" / "models" / "proxyfl" / "001-private.safetensors"
-    ).exists()
+    assert (tmp_path / "run" / "models" / "proxyfl" / "001-private.safetensors").exists()
 
 
 def test_a_list_of_sizes_that_does_not_fit_the_sites() -> None:
     """A list of examples of another length than there are sites is an error of the input."""
     with pytest.raises(InputError):
         prepare(
-            no_examples(kind="site", clients=3, examples=(5, 5, 5)),
-            dataset=with_sites([30, 45]),
+            no_examples(kind="site", clients=3, examples=(5, 5, 5)), dataset=with_sites([30, 45])
         )
 
 
 def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> None:
     """A second client with less data than a batch is found before anything is written."""
-    config = no_examples(examples=(30, 10))
-    with pytest.raises(
-        ConfigError, match="larger than the 10 examples of client 1"
-    ):
+    config = tiny(methods=["proxyfl"], partition={"examples": [30, 10]})
+    with pytest.raises(ConfigError, match="larger than the 10 examples of client-1"):
         run(config, out=tmp_path / "run", dataset=DIGITS)
     assert not (tmp_path / "run").exists()
 
@@ -335,16 +273,12 @@ def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("sections", "error", "message"),
     [
-        (
-            {"methods": ["fedprox"]},
-            ConfigError,
-            "Unknown method 'fedprox'. Known: alone",
-        ),
+        ({"methods": ["fedprox"]}, ConfigError, "Unknown method 'fedprox'. Known: alone"),
         ({"device": "abacus"}, ConfigError, "Cannot use device='abacus'"),
         (
             {"learning": {"batch_size": 31}},
             ConfigError,
-            "batch_size=31 is larger than the 30 examples of client 0",
+            "batch_size=31 is larger than the 30 examples of client-0",
         ),
         (
             {"learning": {"batch_size": [1, 2, 3]}},
@@ -377,21 +311,9 @@ def test_every_client_is_checked_before_the_folder_is_made(tmp_path: Path) -> No
             DataError,
             "needs the site of each example",
         ),
-        (
-            {"models": {"private": "vgg"}},
-            ModelError,
-            "vgg expects images of at least 32x32",
-        ),
-        (
-            {"models": {"proxy": "perceptron"}},
-            ModelError,
-            "Unknown model 'perceptron'",
-        ),
-        (
-            {"exchange": {"topology": "star"}},
-            TopologyError,
-            "Unknown topology 'star'",
-        ),
+        ({"models": {"private": "vgg"}}, ModelError, "vgg expects images of at least 32x32"),
+        ({"models": {"proxy": "perceptron"}}, ModelError, "Unknown model 'perceptron'"),
+        ({"exchange": {"topology": "star"}}, TopologyError, "Unknown topology 'star'"),
         (
             {"exchange": {"topology": "cycle", "self_weight": 0.3}},
             TopologyError,
@@ -415,10 +337,7 @@ def test_examples_are_not_ignored(kind: str) -> None:
     silence."""
     config = no_examples(kind=kind, clients=2, examples=25)
     try:
-        sizes = [
-            len(client)
-            for client in prepare(config, dataset=with_sites([30, 45])).clients
-        ]
+        sizes = [len(client) for client in prepare(config, dataset=with_sites([30, 45])).clients]
     except InputError:
         return
     assert sizes == [25, 25]

@@ -37,9 +37,7 @@ def main() -> int:
             time.sleep(1000)
         time.sleep(float(os.environ.get("STANDIN_PACE", "0")))
         with metrics.open("a") as file:
-            file.write(
-                json.dumps({"method": config["methods"][0], "round": round}) + "\n"
-            )
+            file.write(json.dumps({"method": config["methods"][0], "round": round}) + "\n")
     (out / "summary.json").write_text(json.dumps({"finished": True}))
     return 0
 
@@ -47,9 +45,7 @@ def main() -> int:
 if __name__ == "__main__":
     signal.signal(
         signal.SIGTERM,
-        signal.SIG_IGN
-        if os.environ.get("STANDIN_STUBBORN")
-        else signal.default_int_handler,
+        signal.SIG_IGN if os.environ.get("STANDIN_STUBBORN") else signal.default_int_handler,
     )
     try:
         sys.exit(main())

@@ -18,23 +18,14 @@ def test_the_papers_settings(tmp_path: Path) -> None:
     for point in sweep.plan(FOLDER / "kvasir.toml", tmp_path):
         config = point.config
         assert config.learning.batch_size == 128
-        assert (config.partition.kind, config.partition.concentration) == (
-            "dirichlet",
-            0.5,
-        )
+        assert (config.partition.kind, config.partition.concentration) == ("dirichlet", 0.5)
         assert (config.models.private, config.models.proxy) == ("vgg", "vgg")
     for point in sweep.plan(FOLDER / "histopathology.toml", tmp_path):
         config = point.config
-        assert (config.privacy.noise_multiplier, config.privacy.clip_norm) == (
-            1.4,
-            0.7,
-        )
+        assert (config.privacy.noise_multiplier, config.privacy.clip_norm) == (1.4, 0.7)
         assert (config.learning.alpha, config.learning.beta) == (0.3, 0.3)
         assert (config.learning.batch_size, config.rounds) == (32, 30)
-        assert (config.models.private, config.models.proxy) == (
-            "resnet18",
-            "resnet18",
-        )
+        assert (config.models.private, config.models.proxy) == ("resnet18", "resnet18")
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)

@@ -38,9 +38,7 @@ def test_t_test_by_hand() -> None:
     """Differences 1, 2, 3: t = 2 sqrt(3) with 2 degrees of freedom, whose tail is 1 - t / sqrt(2 +
     t^2)."""
     t = 2 * math.sqrt(3)
-    assert paired_test([1, 2, 3]).t_test == pytest.approx(
-        1 - t / math.sqrt(2 + t * t), abs=1e-12
-    )
+    assert paired_test([1, 2, 3]).t_test == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
 
 
 @settings(max_examples=25)
@@ -49,13 +47,9 @@ def test_agrees_with_scipy(pairs: list[tuple[float, float]]) -> None:
     """Wherever scipy's paired t-test is defined, ours is the same."""
     ours, theirs = (np.array(side) for side in zip(*pairs, strict=True))
     found = paired_test(ours - theirs)
-    assert found.difference == pytest.approx(
-        float((ours - theirs).mean()), abs=1e-9
-    )
+    assert found.difference == pytest.approx(float((ours - theirs).mean()), abs=1e-9)
     if np.std(np.round(ours - theirs, 12)) > 1e-9:
-        assert found.std == pytest.approx(
-            float((ours - theirs).std(ddof=1)), abs=1e-9
-        )
+        assert found.std == pytest.approx(float((ours - theirs).std(ddof=1)), abs=1e-9)
         assert found.t_test == pytest.approx(
             float(scipy.stats.ttest_rel(ours, theirs).pvalue), rel=1e-6
         )
@@ -79,12 +73,7 @@ def test_signed_ranks_by_enumeration() -> None:
 
 @settings(max_examples=25)
 @given(
-    st.lists(
-        scores.map(lambda x: round(x - 0.41234, 5)),
-        min_size=3,
-        max_size=12,
-        unique_by=abs,
-    )
+    st.lists(scores.map(lambda x: round(x - 0.41234, 5)), min_size=3, max_size=12, unique_by=abs)
 )
 def test_signed_ranks_agree_with_scipy(found: list[float]) -> None:
     """Without ties and zeros scipy's exact signed-rank test gives the same p-value."""
@@ -140,18 +129,12 @@ def test_pairs_share_seed_and_client() -> None:
     """Only a client of the same seed is a counterpart; what has none is left out."""
     ours = {(0, 0): 0.5, (0, 1): 0.7, (1, 0): 0.9}
     theirs = {(0, 1): 0.6, (1, 0): 0.4, (2, 0): 0.1}
-    assert differences(ours, theirs) == {
-        0: [pytest.approx(0.1)],
-        1: [pytest.approx(0.5)],
-    }
+    assert differences(ours, theirs) == {0: [pytest.approx(0.1)], 1: [pytest.approx(0.5)]}
 
 
 def test_a_pooled_method_is_paired_with_each_client() -> None:
     """One model for everybody stands against every client of its seed, on either side."""
-    joint, alone = (
-        {(0, 0): 0.9, (1, 0): 0.8},
-        {(0, 0): 0.5, (0, 1): 0.6, (1, 1): 0.7},
-    )
+    joint, alone = ({(0, 0): 0.9, (1, 0): 0.8}, {(0, 0): 0.5, (0, 1): 0.6, (1, 1): 0.7})
     assert differences(joint, alone, ours_pooled=True) == {
         0: pytest.approx([0.4, 0.3]),
         1: pytest.approx([0.1]),
@@ -180,13 +163,7 @@ def test_only_the_test_over_seeds_keeps_its_promise() -> None:
     wrong_clients = wrong_seeds = 0
     for _ in range(400):
         shared = generator.normal(0, 0.03, size=(5, 1))
-        found = compare(
-            dict(
-                enumerate(
-                    (shared + generator.normal(0, 0.02, size=(5, 8))).tolist()
-                )
-            )
-        )
+        found = compare(dict(enumerate((shared + generator.normal(0, 0.02, size=(5, 8))).tolist())))
         assert found.over_clients.t_test is not None
         assert found.over_seeds is not None
         assert found.over_seeds.t_test is not None

@@ -54,10 +54,7 @@ def test_every_combination_once(tmp_path: Path) -> None:
         "proxyfl,seed=0",
         "proxyfl,seed=1",
     ]
-    assert [
-        (run.config.methods, run.config.seed, run.config.rounds)
-        for run in runs[1:3]
-    ] == [
+    assert [(run.config.methods, run.config.seed, run.config.rounds) for run in runs[1:3]] == [
         (("alone",), 1, 2),
         (("proxyfl",), 0, 2),
     ]
@@ -77,13 +74,8 @@ def test_base_lies_beside_the_sweep(tmp_path: Path) -> None:
     (tmp_path / "base.toml").write_text(
         'rounds = 7\n[learning]\nalpha = 0.25\n[exchange]\nself_weight = "none"\n'
     )
-    runs = planned(
-        tmp_path,
-        'base = "base.toml"\n[set]\nlearning.beta = 0.1\n[grid]\nseed = [4]\n',
-    )
-    assert runs[0].config == config.load(
-        tmp_path / "base.toml", ["learning.beta=0.1", "seed=4"]
-    )
+    runs = planned(tmp_path, 'base = "base.toml"\n[set]\nlearning.beta = 0.1\n[grid]\nseed = [4]\n')
+    assert runs[0].config == config.load(tmp_path / "base.toml", ["learning.beta=0.1", "seed=4"])
 
 
 def test_three_ways_to_write_a_key(tmp_path: Path) -> None:
@@ -112,9 +104,7 @@ def test_variants_vary_together(tmp_path: Path) -> None:
         "the-paper-s,seed=0",
         "the-paper-s,seed=1",
     ]
-    assert [
-        (r.config.learning.beta, r.config.models.residual) for r in runs[1:3]
-    ] == [
+    assert [(r.config.learning.beta, r.config.models.residual) for r in runs[1:3]] == [
         (0.0, True),
         (0.5, False),
     ]
@@ -127,18 +117,13 @@ def test_names_tell_settings_of_one_kind_apart(tmp_path: Path) -> None:
         "[grid]\nprivate_optimizer.learning_rate = [0.1]\nproxy_optimizer.learning_rate = [0.2, "
         "0.3]\n",
     )
-    assert (
-        runs[0].name
-        == "private_optimizer.learning_rate=0.1,proxy_optimizer.learning_rate=0.2"
-    )
+    assert runs[0].name == "private_optimizer.learning_rate=0.1,proxy_optimizer.learning_rate=0.2"
 
 
 def test_names_are_short_and_differ(tmp_path: Path) -> None:
     """A name that is too long is cut, and names that would read the same are told apart."""
     sources = ["a/b", "a b", "x" * 300 + "1", "x" * 300 + "2"]
-    names = [
-        run.name for run in planned(tmp_path, f"[grid]\ndata.source = {sources}\n")
-    ]
+    names = [run.name for run in planned(tmp_path, f"[grid]\ndata.source = {sources}\n")]
     assert len(set(names)) == 4
     assert max(map(len, names)) <= 120
     assert all("/" not in name for name in names)
@@ -157,10 +142,7 @@ BAD: list[tuple[str, str]] = [
         "[grid]\nseed = []\n",
         r"Expected a list of one or more values for 'seed' in \[grid\], got \[\]",
     ),
-    (
-        "[grid]\nseed = 3\n",
-        r"Expected a list .* got 3. A value for all runs goes below \[set\]",
-    ),
+    ("[grid]\nseed = 3\n", r"Expected a list .* got 3. A value for all runs goes below \[set\]"),
     (
         '[grid]\nmethods = ["alone", "fedprox"]\n',
         r"In the run fedprox: Unknown method 'fedprox'. Known: alone",
@@ -176,10 +158,7 @@ BAD: list[tuple[str, str]] = [
     ("[set]\nseed = 1\n[grid]\nseed = [0]\n", r"'seed' is given more than once"),
     ("[set]\nrounds = 5\n", r"Nothing varies"),
     ("[grid]\nprivacy.noise_multiplier = [1, 1.0]\n", r"are the same run"),
-    (
-        "[[variant]]\nlearning.beta = 0.1\n",
-        r"Expected a name for each \[\[variant\]\]",
-    ),
+    ("[[variant]]\nlearning.beta = 0.1\n", r"Expected a name for each \[\[variant\]\]"),
     ('[variant]\nname = "a"\n', r"Mind the double brackets"),
     (
         '[[variant]]\nname = "a"\nseed = 0\n[[variant]]\nname = "a"\nseed = 1\n',
@@ -187,10 +166,7 @@ BAD: list[tuple[str, str]] = [
     ),
     ("[grid]\nseed = [0\n", r"is not valid TOML"),
     ("grid = 3\n", r"expected a table for 'grid', got 3"),
-    (
-        'base = "nowhere.toml"\n[grid]\nseed = [0]\n',
-        r"Cannot read the config file .*nowhere.toml",
-    ),
+    ('base = "nowhere.toml"\n[grid]\nseed = [0]\n', r"Cannot read the config file .*nowhere.toml"),
     (
         f"[grid]\nseed = {list(range(200))}\nrounds = {list(range(1, 101))}\n",
         r"at most 10000 runs, got 20000",
@@ -214,15 +190,12 @@ def test_other_settings_in_the_folder_are_refused(tmp_path: Path) -> None:
     begin(run)
     assert planned(tmp_path, "[set]\nrounds = 5\n[grid]\nseed = [0, 1]\n")[0] == run
     with pytest.raises(
-        RunError,
-        match=r"seed=0 holds a run with other settings: rounds is 5 there and 9 here",
+        RunError, match=r"seed=0 holds a run with other settings: rounds is 5 there and 9 here"
     ):
         planned(tmp_path, "[set]\nrounds = 9\n[grid]\nseed = [0]\n")
 
 
-@pytest.mark.parametrize(
-    "summary", ["", "{", "[]", '{"finished": false}', '{"finished": "yes"}']
-)
+@pytest.mark.parametrize("summary", ["", "{", "[]", '{"finished": false}', '{"finished": "yes"}'])
 def test_only_finished_is_finished(tmp_path: Path, summary: str) -> None:
     """A run is finished if its summary says so; a torn or older one is resumable."""
     run = planned(tmp_path, "[grid]\nseed = [0]\n")[0]
@@ -239,10 +212,7 @@ def test_runs_are_run_once_and_failures_stay_alone(tmp_path: Path) -> None:
     """All runs end, with one thread and one worker each; one that fails says why, and it alone is
     tried again."""
     runs = planned(tmp_path, "[set]\nrounds = 2\n[grid]\nseed = [0, 13, 2]\n")
-    outcomes = {
-        o.point.name: o
-        for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)
-    }
+    outcomes = {o.point.name: o for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)}
     assert {name: o.error is None for name, o in outcomes.items()} == {
         "seed=0": True,
         "seed=13": False,
@@ -250,37 +220,26 @@ def test_runs_are_run_once_and_failures_stay_alone(tmp_path: Path) -> None:
     }
     error = outcomes["seed=13"].error
     assert error is not None
-    assert error.startswith(
-        "a line before\nno luck with seed 13\n(exit code 3; all it said: "
-    )
+    assert error.startswith("a line before\nno luck with seed 13\n(exit code 3; all it said: ")
     assert "no luck" in runs[1].beside(".log").read_text()
     again = execute(runs, parallel=2, command=STANDIN, poll=0.01)
     assert [o.point.name for o in again] == ["seed=13"]
     assert attempts(runs[0]) == ["run --workers 1 threads=1"]
-    assert attempts(runs[1]) == [
-        "run --workers 1 threads=1",
-        "resume --workers 1 threads=1",
-    ]
+    assert attempts(runs[1]) == ["run --workers 1 threads=1", "resume --workers 1 threads=1"]
 
 
 def test_success_without_a_finished_run_is_a_failure(tmp_path: Path) -> None:
     """A process that ends with 0 but leaves no finished run has failed, and so has one that was
     killed."""
     runs = planned(tmp_path, "[grid]\nseed = [0]\n")
-    nothing = execute(
-        runs, parallel=1, command=(sys.executable, "-S", "-c", "pass"), poll=0.01
-    )
+    nothing = execute(runs, parallel=1, command=(sys.executable, "-S", "-c", "pass"), poll=0.01)
     assert "(exit code 0" in str(nothing[0].error)
     suicide = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    killed = execute(
-        runs, parallel=1, command=(sys.executable, "-S", "-c", suicide), poll=0.01
-    )
+    killed = execute(runs, parallel=1, command=(sys.executable, "-S", "-c", suicide), poll=0.01)
     assert "killed by SIGKILL" in str(killed[0].error)
 
 
-def test_never_more_than_asked_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_never_more_than_asked_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most ``parallel`` runs are at work, and as many as that while enough are waiting."""
     monkeypatch.setenv("STANDIN_PACE", "0.02")
     seen: list[Status] = []
@@ -293,14 +252,8 @@ def test_never_more_than_asked_at_a_time(
     )
     assert max(len(status.running) for status in seen) == 2
     assert all(len(status.running) == 2 for status in seen if status.waiting)
-    assert [status.part_done for status in seen] == sorted(
-        status.part_done for status in seen
-    )
-    assert (seen[-1].part_done, seen[-1].waiting, len(seen[-1].outcomes)) == (
-        1.0,
-        0,
-        5,
-    )
+    assert [status.part_done for status in seen] == sorted(status.part_done for status in seen)
+    assert (seen[-1].part_done, seen[-1].waiting, len(seen[-1].outcomes)) == (1.0, 0, 5)
 
 
 def test_time_remaining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,9 +268,7 @@ def test_time_remaining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     clock = processes._Clock(runs)
     assert clock.status([], runs, []).seconds_left is None
     now = 110.0
-    folder.append_metrics(
-        runs[0].folder, [{"method": "alone", "round": n} for n in range(5, 10)]
-    )
+    folder.append_metrics(runs[0].folder, [{"method": "alone", "round": n} for n in range(5, 10)])
     with (runs[0].folder / "metrics.jsonl").open("a") as torn:
         torn.write('{"method": "alo')
     status = clock.status([], runs, [])
@@ -325,14 +276,11 @@ def test_time_remaining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert status.seconds_left == pytest.approx(10 / 5 * 50)
 
 
-def test_interrupted_and_continued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt stops the processes; the next time finished runs are skipped, begun ones
     resumed, others run."""
     runs = planned(
-        tmp_path,
-        '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1, 2, 3]\n',
+        tmp_path, '[set]\nrounds = 2\nmethods = ["alone"]\n[grid]\nseed = [0, 1, 2, 3]\n'
     )
     assert len(execute(runs[:1], parallel=1, command=STANDIN, poll=0.01)) == 1
     monkeypatch.setenv("STANDIN_PACE", "1000")
@@ -346,17 +294,10 @@ def test_interrupted_and_continued(
     with pytest.raises(KeyboardInterrupt):
         execute(runs, parallel=2, command=STANDIN, tell=tell, poll=0.01)
     assert time.monotonic() - began < PATIENCE
-    assert [state(run.folder) for run in runs] == [
-        "finished",
-        "resumable",
-        "resumable",
-        "new",
-    ]
+    assert [state(run.folder) for run in runs] == ["finished", "resumable", "resumable", "new"]
     assert "interrupted" in runs[1].beside(".log").read_text()
     monkeypatch.setenv("STANDIN_PACE", "0")
-    assert [
-        o.error for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)
-    ] == [
+    assert [o.error for o in execute(runs, parallel=2, command=STANDIN, poll=0.01)] == [
         None,
         None,
         None,
@@ -369,19 +310,13 @@ def rounds_done(run: Point) -> int:
     return len((run.folder / "metrics.jsonl").read_text().splitlines())
 
 
-def test_as_far_as_asked_and_later_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_far_as_asked_and_later_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs stop once they have done the rounds asked for, and not before; asked for as many again
     they are left alone; without a limit they are continued to the end."""
-    runs = planned(
-        tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [0, 1]\n'
-    )
+    runs = planned(tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [0, 1]\n')
     monkeypatch.setenv("STANDIN_WAITS", "3")
     seen: list[Status] = []
-    outcomes = execute(
-        runs, parallel=2, until=3, command=STANDIN, tell=seen.append, poll=0.01
-    )
+    outcomes = execute(runs, parallel=2, until=3, command=STANDIN, tell=seen.append, poll=0.01)
     assert [outcome.error for outcome in outcomes] == [None, None]
     assert [rounds_done(run) for run in runs] == [3, 3]
     assert [state(run.folder) for run in runs] == ["resumable", "resumable"]
@@ -396,18 +331,14 @@ def test_as_far_as_asked_and_later_further(
 
 @pytest.mark.parametrize("until", [6, 7])
 def test_no_run_is_stopped_at_its_own_end(until: int, tmp_path: Path) -> None:
-    runs = planned(
-        tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [0]\n'
-    )
+    runs = planned(tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [0]\n')
     (outcome,) = execute(runs, parallel=1, until=until, command=STANDIN, poll=0.01)
     assert outcome.error is None
     assert state(runs[0].folder) == "finished"
 
 
 def test_a_failure_before_the_round_asked_for_is_one(tmp_path: Path) -> None:
-    runs = planned(
-        tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [13]\n'
-    )
+    runs = planned(tmp_path, '[set]\nrounds = 6\nmethods = ["alone"]\n[grid]\nseed = [13]\n')
     (outcome,) = execute(runs, parallel=1, until=3, command=STANDIN, poll=0.01)
     assert "no luck with seed 13" in str(outcome.error)
 
@@ -434,10 +365,7 @@ def test_some_of_the_runs(tmp_path: Path) -> None:
     """One value, several of one setting, several settings at once."""
     runs = planned(tmp_path, TWO_BY_TWO)
     assert only(runs, []) == runs
-    assert [run.name for run in only(runs, ["seed=1"])] == [
-        "alone,seed=1",
-        "proxyfl,seed=1",
-    ]
+    assert [run.name for run in only(runs, ["seed=1"])] == ["alone,seed=1", "proxyfl,seed=1"]
     assert only(runs, ["seed=0,1"]) == runs
     (one,) = only(runs, ["seed=0", "methods=proxyfl"])
     assert one.name == "proxyfl,seed=0"
@@ -453,17 +381,13 @@ def test_some_of_the_runs(tmp_path: Path) -> None:
         (["seed=0", "seed=1"], "No run has seed=0 and seed=1."),
     ],
 )
-def test_runs_that_are_not_there(
-    wanted: list[str], message: str, tmp_path: Path
-) -> None:
+def test_runs_that_are_not_there(wanted: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         only(planned(tmp_path, TWO_BY_TWO), wanted)
     assert message in str(caught.value)
 
 
-def test_a_stubborn_process_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stubborn_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that does not heed the request to stop is ended by force after a while."""
     monkeypatch.setenv("STANDIN_PACE", "1000")
     monkeypatch.setenv("STANDIN_STUBBORN", "1")
@@ -503,9 +427,7 @@ def test_an_orphan_keeps_its_folder(tmp_path: Path) -> None:
     out = folder.subfolder(tmp_path / "out")
     with processes._alone_in(out) as lock:
         orphan = subprocess.Popen(
-            [sys.executable, "-S", "-c", "input()"],
-            stdin=subprocess.PIPE,
-            pass_fds=(lock,),
+            [sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(lock,)
         )
     try:
         with pytest.raises(RunError, match="left behind"), processes._alone_in(out):
@@ -520,9 +442,7 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     """A sweep folder that cannot be made is an error that names it."""
     (tmp_path / "out").write_text("a file")
     with pytest.raises(RunError, match=r"Cannot write .*out"):
-        execute(
-            planned(tmp_path, "[grid]\nseed = [0]\n"), parallel=1, command=STANDIN
-        )
+        execute(planned(tmp_path, "[grid]\nseed = [0]\n"), parallel=1, command=STANDIN)
 
 
 def test_a_finished_sweep_needs_nothing(tmp_path: Path) -> None:
@@ -562,12 +482,7 @@ def test_a_real_sweep_interrupted_and_continued(tmp_path: Path) -> None:
     assert [o.error for o in outcomes] == [None] * (4 - states.count("finished"))
     for run in runs:
         rows = list(folder.read_metrics(run.folder))
-        assert [(row["round"], row["client"]) for row in rows] == [
-            (0, 0),
-            (0, 1),
-            (1, 0),
-            (1, 1),
-        ]
+        assert [(row["round"], row["client"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 @pytest.mark.slow
@@ -603,15 +518,10 @@ def test_a_real_run_that_fails_and_one_that_does_not(tmp_path: Path) -> None:
         TINY.replace("[0, 1]", "[0]").replace('["alone", "proxyfl"]', '["alone"]')
         + "learning.batch_size = [20, 5000]\n",
     )
-    good, bad = sorted(
-        execute(runs, parallel=2), key=lambda outcome: outcome.point.name
-    )
+    good, bad = sorted(execute(runs, parallel=2), key=lambda outcome: outcome.point.name)
     assert good.error is None
     assert state(good.point.folder) == "finished"
-    assert (
-        "learning.batch_size=5000 is larger than the 100 examples of client 0"
-        in str(bad.error)
-    )
+    assert "learning.batch_size=5000 is larger than the 100 examples of client 0" in str(bad.error)
     assert state(bad.point.folder) == "new"
 
 
@@ -636,20 +546,15 @@ def test_the_quick_variant(tmp_path: Path) -> None:
     counts."""
     (tmp_path / "sweep.toml").write_text(QUICK)
     full, quick = (
-        plan(tmp_path / "sweep.toml", tmp_path / "out", quick=quick)
-        for quick in (False, True)
+        plan(tmp_path / "sweep.toml", tmp_path / "out", quick=quick) for quick in (False, True)
     )
     assert len(full) == 6
-    assert {(run.config.rounds, run.config.partition.clients) for run in full} == {
-        (300, 8)
-    }
+    assert {(run.config.rounds, run.config.partition.clients) for run in full} == {(300, 8)}
     assert [run.name for run in quick] == [
         "honest,seed=7,batch_size=50",
         "honest,seed=7,batch_size=60",
     ]
-    assert {(run.config.rounds, run.config.partition.clients) for run in quick} == {
-        (2, 4)
-    }
+    assert {(run.config.rounds, run.config.partition.clients) for run in quick} == {(2, 4)}
 
 
 @pytest.mark.parametrize(
@@ -661,9 +566,7 @@ def test_the_quick_variant(tmp_path: Path) -> None:
         ("quick = 3\n", r"expected a table for 'quick', got 3"),
     ],
 )
-def test_a_wrong_quick_variant_is_refused(
-    quick: str, said: str, tmp_path: Path
-) -> None:
+def test_a_wrong_quick_variant_is_refused(quick: str, said: str, tmp_path: Path) -> None:
     text = quick + TWO_BY_TWO if quick.startswith("quick") else TWO_BY_TWO + quick
     (tmp_path / "sweep.toml").write_text(text)
     with pytest.raises(ConfigError, match=said):

@@ -20,21 +20,16 @@ from tests.waiting import PATIENCE
 Part = Callable[[Transport], Any]
 
 
-def send_all(
-    transport: Transport, client: int, frames: dict[tuple[int, int], bytes]
-) -> None:
+def send_all(transport: Transport, client: int, frames: dict[tuple[int, int], bytes]) -> None:
     """Send each frame under its (receiver, round), in the order of the dict."""
     for (receiver, round), frame in frames.items():
         transport.send(frame, sender=client, receiver=receiver, round=round)
 
 
-def receive_all(
-    transport: Transport, client: int, keys: list[tuple[int, int]]
-) -> list[bytes]:
+def receive_all(transport: Transport, client: int, keys: list[tuple[int, int]]) -> list[bytes]:
     """Receive the frames under (sender, round), in the order asked for."""
     return [
-        transport.receive(sender=s, receiver=client, round=r, timeout=PATIENCE)
-        for s, r in keys
+        transport.receive(sender=s, receiver=client, round=r, timeout=PATIENCE) for s, r in keys
     ]
 
 
@@ -45,10 +40,7 @@ def swap(transport: Transport, client: int, clients: int, rounds: int) -> bool:
         send_all(
             transport,
             client,
-            {
-                (other, round): f"{client}>{other}@{round}".encode()
-                for other in others
-            },
+            {(other, round): f"{client}>{other}@{round}".encode() for other in others},
         )
         got = receive_all(transport, client, [(other, round) for other in others])
         if got != [f"{other}>{client}@{round}".encode() for other in others]:
@@ -59,12 +51,7 @@ def swap(transport: Transport, client: int, clients: int, rounds: int) -> bool:
 def exchange_large(transport: Transport, client: int, frame: bytes) -> bool:
     """Send ``frame`` to the other and compare what comes back."""
     transport.send(frame, sender=client, receiver=1 - client, round=0)
-    return (
-        transport.receive(
-            sender=1 - client, receiver=client, round=0, timeout=PATIENCE
-        )
-        == frame
-    )
+    return transport.receive(sender=1 - client, receiver=client, round=0, timeout=PATIENCE) == frame
 
 
 def refusal(action: Callable[[], object]) -> tuple[str, str]:
@@ -80,9 +67,7 @@ def wait_in_vain(
     """The kind and message of the error that waiting must end in, and the seconds it took."""
     began = time.monotonic()
     kind, message = refusal(
-        lambda: transport.receive(
-            sender=sender, receiver=receiver, round=round, timeout=timeout
-        )
+        lambda: transport.receive(sender=sender, receiver=receiver, round=round, timeout=timeout)
     )
     return kind, message, time.monotonic() - began
 
@@ -103,9 +88,7 @@ def send_when_asked(transport: Transport) -> None:
 def send_twice(transport: Transport) -> tuple[str, str]:
     """Client 0: send round 0 twice, then round 1, which tells the receiver to look."""
     transport.send(b"first", sender=0, receiver=1, round=0)
-    refused = refusal(
-        lambda: transport.send(b"second", sender=0, receiver=1, round=0)
-    )
+    refused = refusal(lambda: transport.send(b"second", sender=0, receiver=1, round=0))
     transport.send(b"look", sender=0, receiver=1, round=1)
     return refused
 
@@ -122,11 +105,7 @@ def use_after_close(transport: Transport) -> list[tuple[str, str]]:
     transport.close()
     return [
         refusal(lambda: transport.send(b"x", sender=0, receiver=1, round=0)),
-        refusal(
-            lambda: transport.receive(
-                sender=1, receiver=0, round=0, timeout=PATIENCE
-            )
-        ),
+        refusal(lambda: transport.receive(sender=1, receiver=0, round=0, timeout=PATIENCE)),
     ]
 
 
@@ -146,16 +125,12 @@ class TransportContract:
         """All 256 byte values arrive as they were sent."""
         frame = bytes(range(256)) * 3
         sent = partial(send_all, client=0, frames={(1, 0): frame})
-        assert self.group([sent, partial(receive_all, client=1, keys=[(0, 0)])])[
-            1
-        ] == [frame]
+        assert self.group([sent, partial(receive_all, client=1, keys=[(0, 0)])])[1] == [frame]
 
     def test_an_empty_frame_is_a_frame(self) -> None:
         """A frame of no bytes arrives as a frame of no bytes."""
         sent = partial(send_all, client=0, frames={(1, 0): b""})
-        assert self.group([sent, partial(receive_all, client=1, keys=[(0, 0)])])[
-            1
-        ] == [b""]
+        assert self.group([sent, partial(receive_all, client=1, keys=[(0, 0)])])[1] == [b""]
 
     def test_a_large_frame_arrives_whole(self) -> None:
         """Five megabytes arrive as they were sent, both ways at the same time."""
@@ -168,11 +143,7 @@ class TransportContract:
         asked for."""
         rounds = [3, 0, 2, 1]
         parts = [
-            partial(
-                send_all,
-                client=k,
-                frames={(2, r): f"{k}@{r}".encode() for r in rounds},
-            )
+            partial(send_all, client=k, frames={(2, r): f"{k}@{r}".encode() for r in rounds})
             for k in range(2)
         ]
         keys = [(1, 1), (0, 3), (0, 0), (1, 0), (1, 3), (0, 2), (1, 2), (0, 1)]
@@ -183,9 +154,7 @@ class TransportContract:
         """Sending does not wait for the receiver, so many rounds of all-to-all swaps end, each with
         its own frames."""
         assert (
-            self.group(
-                [partial(swap, client=k, clients=4, rounds=50) for k in range(4)]
-            )
+            self.group([partial(swap, client=k, clients=4, rounds=50) for k in range(4)])
             == [True] * 4
         )
 
@@ -203,9 +172,7 @@ class TransportContract:
         """A frame of another round, or another receiver, is not handed out in place of the one
         asked for."""
         sent = partial(
-            send_all,
-            client=0,
-            frames={(1, 1): b"other round", (2, 0): b"other receiver"},
+            send_all, client=0, frames={(1, 1): b"other round", (2, 0): b"other receiver"}
         )
         vain = partial(wait_in_vain, sender=0, receiver=1, round=0, timeout=0.2)
         assert self.group([sent, vain, idle])[1][0] == PeerTimeout.__name__
@@ -217,9 +184,7 @@ class TransportContract:
     def test_duplicates_are_refused(self) -> None:
         """A second frame under a key not yet received is refused at its sender, and the first one
         is received, once."""
-        (kind, message), (frames, again) = self.group(
-            [send_twice, look_once_and_again]
-        )
+        (kind, message), (frames, again) = self.group([send_twice, look_once_and_again])
         assert kind == TransportError.__name__
         for part in ("Client 0 ", "client 1 ", "round 0 "):
             assert part in message

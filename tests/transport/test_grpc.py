@@ -43,9 +43,7 @@ class Pair:
         self.answering.set()
         self.server = Server(
             "127.0.0.1:0",
-            credentials=lambda: self.credentials(
-                self.server_identity, *self.trusted
-            ),
+            credentials=lambda: self.credentials(self.server_identity, *self.trusted),
             who=fingerprint_of,
             answer=self.echo,
             follow=self.three,
@@ -56,16 +54,10 @@ class Pair:
 
     def credentials(self, identity: Identity, *trusted: bytes) -> Credentials:
         """What one end shows and trusts."""
-        return Credentials(
-            identity.key_pem(), identity.tls_certificate(), b"".join(trusted)
-        )
+        return Credentials(identity.key_pem(), identity.tls_certificate(), b"".join(trusted))
 
     def client(
-        self,
-        identity: Identity,
-        *,
-        trusted: Identity | None = None,
-        port: int | None = None,
+        self, identity: Identity, *, trusted: Identity | None = None, port: int | None = None
     ) -> Client:
         """A client with the keys of ``identity``."""
         peer = trusted or self.server_identity
@@ -86,9 +78,7 @@ class Pair:
             raise TransportError("a bad message")
         return message
 
-    def three(
-        self, certificate: bytes, listens: Callable[[], bool]
-    ) -> Iterator[bytes]:
+    def three(self, certificate: bytes, listens: Callable[[], bool]) -> Iterator[bytes]:
         """Three messages."""
         yield from (b"1", b"2", b"3")
 
@@ -183,9 +173,7 @@ def test_a_client_talks_to_no_other_server(pair: Pair) -> None:
     client.close()
 
 
-@pytest.mark.parametrize(
-    "version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
-)
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_there_is_no_way_below_tls_1_3(pair: Pair, version: ssl.TLSVersion) -> None:
     """A member that offers TLS 1.2 is refused; with TLS 1.3 the same handshake succeeds."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -196,9 +184,7 @@ def test_there_is_no_way_below_tls_1_3(pair: Pair, version: ssl.TLSVersion) -> N
     folder = pair.friend.folder
     context.load_cert_chain(folder / "tls.pem", folder / "key.pem")
     context.set_alpn_protocols(["h2"])
-    with socket.create_connection(
-        ("127.0.0.1", pair.server.port), PATIENCE
-    ) as plain:
+    with socket.create_connection(("127.0.0.1", pair.server.port), PATIENCE) as plain:
         if version == ssl.TLSVersion.TLSv1_2:
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 context.wrap_socket(plain)
@@ -212,10 +198,7 @@ def test_grpc_must_not_come_first() -> None:
     environment = {**os.environ, "GRPC_SSL_CIPHER_SUITES": ""}
     script = "import grpc, proxyfl.transport.grpc"
     found = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
     )
     assert found.returncode == 1
     assert "TLS 1.2 could not be ruled out" in found.stderr
@@ -264,9 +247,7 @@ def calls_with(pair: Pair, identity: Identity | None, content: bytes) -> bytes:
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     if identity is not None:
-        context.load_cert_chain(
-            identity.folder / "tls.pem", identity.folder / "key.pem"
-        )
+        context.load_cert_chain(identity.folder / "tls.pem", identity.folder / "key.pem")
     received = b""
     address = ("127.0.0.1", pair.server.port)
     with (
@@ -311,9 +292,7 @@ def garbage(draw: random.Random) -> Iterator[bytes]:
         for _ in range(draw.randrange(1, 20)):
             kind, flags = draw.randrange(12), draw.randrange(256)
             stream = draw.choice([0, 1, 3, 2**31 - 1])
-            content += frame(
-                kind, flags, stream, draw.randbytes(draw.randrange(200))
-            )
+            content += frame(kind, flags, stream, draw.randbytes(draw.randrange(200)))
         yield preface + settings + content
 
 
@@ -330,10 +309,7 @@ def garbled(folder: Path) -> None:
     assert client.send(b"before", timeout=PATIENCE)
     before = memory()
     for identity in (pair.friend, pair.stranger, None):
-        replies = [
-            calls_with(pair, identity, content)
-            for content in garbage(random.Random(7))
-        ]
+        replies = [calls_with(pair, identity, content) for content in garbage(random.Random(7))]
         assert any(replies) or identity is not pair.friend
         assert client.send(b"meanwhile", timeout=PATIENCE)
     assert set(pair.callers) == {pair.friend.fingerprint}
@@ -410,9 +386,7 @@ def crowded(folder: Path) -> None:
         "sys.stdin.read()\n"
     )
     strangers = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert strangers.stdout is not None
     assert strangers.stdout.readline() == b"all\n"
@@ -459,9 +433,7 @@ def test_strangers_write_nothing_to_the_terminal(
 
 def test_plain_text_gets_nothing(pair: Pair) -> None:
     """An HTTP/2 preface without TLS is answered by closing, or by nothing."""
-    with socket.create_connection(
-        ("127.0.0.1", pair.server.port), PATIENCE
-    ) as plain:
+    with socket.create_connection(("127.0.0.1", pair.server.port), PATIENCE) as plain:
         plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
         plain.settimeout(PATIENCE)
         received = b""
@@ -493,15 +465,10 @@ def test_too_large_a_piece_is_refused(pair: Pair) -> None:
     """A peer whose own program cuts larger pieces is turned away by its first."""
     client = pair.client(pair.friend)
     secure = grpc.ssl_channel_credentials(
-        pair.server_identity.card("").pem,
-        pair.friend.key_pem(),
-        pair.friend.tls_certificate(),
+        pair.server_identity.card("").pem, pair.friend.key_pem(), pair.friend.tls_certificate()
     )
     name = tls_name(pair.server_identity.fingerprint)
-    options = [
-        ("grpc.ssl_target_name_override", name),
-        ("grpc.max_send_message_length", -1),
-    ]
+    options = [("grpc.ssl_target_name_override", name), ("grpc.max_send_message_length", -1)]
     with grpc.secure_channel(client.address, secure, options) as channel:
         ask = channel.unary_unary(SEND)
         with pytest.raises(grpc.RpcError, match="larger than max"):

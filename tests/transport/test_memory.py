@@ -23,9 +23,7 @@ class TestMemory(TransportContract):
             with ThreadPoolExecutor(len(parts)) as threads:
                 return [
                     future.result()
-                    for future in [
-                        threads.submit(part, transport) for part in parts
-                    ]
+                    for future in [threads.submit(part, transport) for part in parts]
                 ]
         finally:
             transport.close()

@@ -34,8 +34,7 @@ def on_ranks(parts: Sequence[Part]) -> list[Any]:
         done = ranks.run(len(parts), ["-m", __name__, folder])
         assert done.returncode == 0, done.stderr
         return [
-            pickle.loads((Path(folder) / f"result-{k}").read_bytes())
-            for k in range(len(parts))
+            pickle.loads((Path(folder) / f"result-{k}").read_bytes()) for k in range(len(parts))
         ]
 
 
@@ -44,14 +43,10 @@ def fill_many(transport: Any, client: int, frames: int, size: int) -> bool:
     if client == 0:
         for round in range(frames):
             transport.send(bytes([round]) * size, sender=0, receiver=1, round=round)
-        return bool(
-            transport.receive(sender=1, receiver=0, round=0, timeout=PATIENCE)
-            == b"all"
-        )
+        return bool(transport.receive(sender=1, receiver=0, round=0, timeout=PATIENCE) == b"all")
     backwards = reversed(range(frames))
     got = [
-        transport.receive(sender=0, receiver=1, round=r, timeout=PATIENCE)
-        == bytes([r]) * size
+        transport.receive(sender=0, receiver=1, round=r, timeout=PATIENCE) == bytes([r]) * size
         for r in backwards
     ]
     transport.send(b"all", sender=1, receiver=0, round=0)
@@ -67,9 +62,7 @@ def reuse_key(transport: Any, client: int) -> bool:
         return True
     got = []
     for _ in range(2):
-        got.append(
-            transport.receive(sender=0, receiver=1, round=0, timeout=PATIENCE)
-        )
+        got.append(transport.receive(sender=0, receiver=1, round=0, timeout=PATIENCE))
         transport.send(b"thanks", sender=1, receiver=0, round=0)
     return got == [b"first", b"second"]
 
@@ -89,9 +82,7 @@ def flush_before_and_after(transport: MpiTransport, client: int) -> list[list[in
 def test_flush_names_who_is_late() -> None:
     """Flushing ends by its timeout with the ranks that have not received all, and with none once
     they have."""
-    assert on_ranks([_Part(flush_before_and_after, client) for client in range(2)])[
-        0
-    ] == [[1], []]
+    assert on_ranks([_Part(flush_before_and_after, client) for client in range(2)])[0] == [[1], []]
 
 
 def refuse_many(transport: MpiTransport) -> tuple[str, str]:
@@ -109,9 +100,7 @@ def test_more_clients_than_tags_are_refused() -> None:
 def test_what_nobody_asked_for_yet_waits() -> None:
     """Thirty megabytes that arrive before they are asked for are kept, and handed out in any
     order."""
-    assert on_ranks(
-        [_Part(fill_many, client, 30, 1_000_000) for client in range(2)]
-    ) == [
+    assert on_ranks([_Part(fill_many, client, 30, 1_000_000) for client in range(2)]) == [
         True,
         True,
     ]
@@ -119,10 +108,7 @@ def test_what_nobody_asked_for_yet_waits() -> None:
 
 def test_a_received_key_is_free_again() -> None:
     """Nothing is remembered for ever: once received, a key may be used again."""
-    assert on_ranks([_Part(reuse_key, client) for client in range(2)]) == [
-        True,
-        True,
-    ]
+    assert on_ranks([_Part(reuse_key, client) for client in range(2)]) == [True, True]
 
 
 def test_no_launcher_means_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:

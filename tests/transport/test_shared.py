@@ -26,21 +26,16 @@ class TestSharedBetweenThreads(TransportContract):
     def group(self, parts: Sequence[Part]) -> list[Any]:
         with shared_folder() as folder, ThreadPoolExecutor(len(parts)) as threads:
             return [
-                future.result()
-                for future in [threads.submit(host, part, folder) for part in parts]
+                future.result() for future in [threads.submit(host, part, folder) for part in parts]
             ]
 
 
 def test_frames_cross_between_processes() -> None:
     """What one process sends another receives whole, and the folder is gone afterwards."""
     with shared_folder() as folder:
-        with ProcessPoolExecutor(
-            1, mp_context=multiprocessing.get_context("forkserver")
-        ) as other:
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("forkserver")) as other:
             sent = other.submit(_send, folder, b"x" * 3_000_000)
-            got = SharedTransport(folder).receive(
-                sender=1, receiver=0, round=4, timeout=PATIENCE
-            )
+            got = SharedTransport(folder).receive(sender=1, receiver=0, round=4, timeout=PATIENCE)
             sent.result()
         assert got == b"x" * 3_000_000
         assert list(folder.iterdir()) == []

@@ -38,42 +38,22 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--clients",
-        default="2,4,8",
-        metavar="N,N",
-        help="numbers of clients (default 2,4,8)",
+        "--clients", default="2,4,8", metavar="N,N", help="numbers of clients (default 2,4,8)"
     )
     parser.add_argument(
-        "--models",
-        default="mlp,cnn1",
-        metavar="M,M",
-        help=f"of {', '.join(SHAPES)}",
+        "--models", default="mlp,cnn1", metavar="M,M", help=f"of {', '.join(SHAPES)}"
     )
     parser.add_argument(
-        "--methods",
-        default=",".join(SHARING),
-        metavar="M,M",
-        help="default: all that share",
+        "--methods", default=",".join(SHARING), metavar="M,M", help="default: all that share"
     )
     parser.add_argument(
-        "--rounds",
-        type=int,
-        default=15,
-        metavar="T",
-        help="rounds per point (default 15)",
+        "--rounds", type=int, default=15, metavar="T", help="rounds per point (default 15)"
     )
     parser.add_argument(
-        "--bandwidth",
-        type=float,
-        metavar="MBIT",
-        help="emulate a link of MBIT/s for every client",
+        "--bandwidth", type=float, metavar="MBIT", help="emulate a link of MBIT/s for every client"
     )
     parser.add_argument(
-        "--latency",
-        type=float,
-        default=0.0,
-        metavar="MS",
-        help="and its latency (default 0 ms)",
+        "--latency", type=float, default=0.0, metavar="MS", help="and its latency (default 0 ms)"
     )
     parser.add_argument(
         "--time-limit",

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
+from benchmarks import checks
 from benchmarks.communication import measure, output, tables
 from benchmarks.communication.mixing import Setting
-from proxyfl import _validate
 
 _EPILOG = """\
 examples:
@@ -43,10 +43,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="distance from the mean (default 0.001)",
     )
     parser.add_argument(
-        "--model",
-        default="mlp",
-        metavar="M",
-        help="whose size gives the bytes (default mlp)",
+        "--model", default="mlp", metavar="M", help="whose size gives the bytes (default mlp)"
     )
     parser.add_argument(
         "--failures",
@@ -62,22 +59,18 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="T",
         help="rounds of the table with lost messages (default 100)",
     )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the simulations (default 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="of the simulations (default 0)")
     output.add_options(parser)
     parser.set_defaults(execute=execute)
 
 
 def execute(args: argparse.Namespace) -> int:
     """Simulate, save, draw and show."""
-    target = _validate.number("--target", args.target, above=0, below=1)
+    target = checks.within("--target", args.target, 0, 1)
     clients = output.numbers("--clients", args.clients)
     size = 4 * measure.parameters(args.model)
     rows = tables.consensus(clients, target, size, seed=args.seed)
-    lost = tables.losses(
-        args.failures, _LOSSES, target, args.rounds, seed=args.seed
-    )
+    lost = tables.losses(args.failures, _LOSSES, target, args.rounds, seed=args.seed)
     absent = tables.absences(args.failures, _ABSENCES, target, seed=args.seed)
     document = {"target": target, "consensus": rows, "lost": lost, "absent": absent}
     output.save(args, document, rows)
@@ -89,17 +82,13 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _draw(
-    args: argparse.Namespace,
-    rows: Sequence[output.Row],
-    absent: Sequence[output.Row],
+    args: argparse.Namespace, rows: Sequence[output.Row], absent: Sequence[output.Row]
 ) -> None:
     averaging = [row for row in rows if row["self_weight"] != 0]
     output.draw(args.figure, lambda plots: plots.mixing(averaging, args.target))
     curves = _curves(args.failures, args.seed)
     failures = output.beside(args.figure, "failures")
-    output.draw(
-        failures, lambda plots: plots.failures(curves, absent, args.failures)
-    )
+    output.draw(failures, lambda plots: plots.failures(curves, absent, args.failures))
 
 
 def _curves(clients: int, seed: int) -> dict[str, list[float]]:
@@ -111,8 +100,7 @@ def _curves(clients: int, seed: int) -> dict[str, list[float]]:
         settings[f"{loss:.0%} lost"] = lost
         settings[f"{loss:.0%}, kept by the sender"] = kept
     return {
-        name: tables.error_curve(setting, _CURVE, seed=seed)
-        for name, setting in settings.items()
+        name: tables.error_curve(setting, _CURVE, seed=seed) for name, setting in settings.items()
     }
 
 
@@ -122,12 +110,8 @@ def _show(
     lost: Sequence[output.Row],
     absent: Sequence[output.Row],
 ) -> None:
-    output.show(
-        ["graph", "self_weight", "clients", "rounds", "messages", "megabytes"], rows
-    )
-    print(
-        f"Lost messages, exponential graph, {args.failures} clients, after {args.rounds} rounds:"
-    )
+    output.show(["graph", "self_weight", "clients", "rounds", "messages", "megabytes"], rows)
+    print(f"Lost messages, exponential graph, {args.failures} clients, after {args.rounds} rounds:")
     output.show(
         [
             "loss",

@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checks import whole
 from benchmarks.communication import measure, output, wiremodel
 from benchmarks.communication.link import Link
 from benchmarks.communication.measure import Point
 from benchmarks.communication.wiremodel import Processor, Wire
-from proxyfl import _validate
 
 _EPILOG = """\
 examples:
@@ -34,11 +34,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "points",
-        nargs="+",
-        type=Path,
-        metavar="POINTS.json",
-        help="what `measure --out` wrote",
+        "points", nargs="+", type=Path, metavar="POINTS.json", help="what `measure --out` wrote"
     )
     parser.add_argument(
         "--bandwidth",
@@ -48,11 +44,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="everyone's link (default 100 Mbit/s)",
     )
     parser.add_argument(
-        "--latency",
-        type=float,
-        default=10.0,
-        metavar="MS",
-        help="its latency (default 10 ms)",
+        "--latency", type=float, default=10.0, metavar="MS", help="its latency (default 10 ms)"
     )
     parser.add_argument(
         "--hub",
@@ -69,11 +61,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="fit on at most N clients (default 16), test on the rest",
     )
     parser.add_argument(
-        "--limit",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="extend to N clients (default 10000)",
+        "--limit", type=int, default=10_000, metavar="N", help="extend to N clients (default 10000)"
     )
     parser.add_argument(
         "--cores",
@@ -92,7 +80,7 @@ def execute(args: argparse.Namespace) -> int:
     for path in args.points:
         points += measure.read(path)
     near = [point for point in points if point.clients <= args.fit_up_to]
-    wire = wiremodel.fit(near, cores=_validate.whole("--cores", args.cores))
+    wire = wiremodel.fit(near, cores=whole("--cores", args.cores))
     link = Link(args.latency / 1e3, args.bandwidth * output.MEGABIT)
     hub = Link(args.latency / 1e3, args.hub * output.MEGABIT)
     checks = _checks(wire, points, args.fit_up_to)
@@ -106,10 +94,7 @@ def execute(args: argparse.Namespace) -> int:
     }
     output.save(args, document, rows)
     if args.figure is not None:
-        output.draw(
-            args.figure,
-            lambda plots: plots.extended(wire, points, link, hub, args.limit),
-        )
+        output.draw(args.figure, lambda plots: plots.extended(wire, points, link, hub, args.limit))
         measured = output.beside(args.figure, "measured")
         output.draw(measured, lambda plots: plots.measured(points, wire))
     if not args.json:
@@ -121,23 +106,15 @@ def _checks(wire: Wire, points: Sequence[Point], near: int) -> list[dict[str, An
     """The model's median error on the points it was fitted to and on those it has not seen."""
     bare = [point for point in points if point.bandwidth is None]
     groups = {
-        f"fitted, up to {near} clients": [
-            point for point in bare if point.clients <= near
-        ],
-        f"predicted, more than {near} clients": [
-            point for point in bare if point.clients > near
-        ],
-        "predicted, emulated link": [
-            point for point in points if point.bandwidth is not None
-        ],
+        f"fitted, up to {near} clients": [point for point in bare if point.clients <= near],
+        f"predicted, more than {near} clients": [point for point in bare if point.clients > near],
+        "predicted, emulated link": [point for point in points if point.bandwidth is not None],
     }
     checks = []
     for name, group in groups.items():
         if group:
             error = statistics.median(map(abs, wiremodel.errors(wire, group)))
-            checks.append(
-                {"points": name, "number": len(group), "median_error": error}
-            )
+            checks.append({"points": name, "number": len(group), "median_error": error})
     return checks
 
 
@@ -157,27 +134,19 @@ def _extended(
                     "model": model,
                     "clients": clients,
                     "bytes": round(size),
-                    "gossip_seconds": wiremodel.seconds(
-                        wide, "gossip", clients, size
-                    ),
+                    "gossip_seconds": wiremodel.seconds(wide, "gossip", clients, size),
                     "hub_seconds": wiremodel.seconds(wide, "hub", clients, size),
-                    "fast_hub_seconds": wiremodel.seconds(
-                        fast_hub, "hub", clients, size
-                    ),
+                    "fast_hub_seconds": wiremodel.seconds(fast_hub, "hub", clients, size),
                     "hub_bytes": wiremodel.bytes_busiest("hub", clients, size),
                 }
             )
     return rows
 
 
-def _show(
-    wire: Wire, rows: Sequence[output.Row], checks: Sequence[output.Row]
-) -> None:
+def _show(wire: Wire, rows: Sequence[output.Row], checks: Sequence[output.Row]) -> None:
     seconds = ["gossip_seconds", "hub_seconds", "fast_hub_seconds"]
     output.show(["model", "clients", *seconds, "hub_bytes"], rows)
-    print(
-        f"Processor per message: gossip {_cost(wire.gossip)}; hub {_cost(wire.hub)}."
-    )
+    print(f"Processor per message: gossip {_cost(wire.gossip)}; hub {_cost(wire.hub)}.")
     print("The model's relative error:")
     output.show(["points", "number", "median_error"], checks)
 

@@ -144,13 +144,7 @@ def ideal(
     for _ in range(trials):
         took_part = generator.random(canaries) < 0.5
         scores = generator.standard_normal(canaries) + distance * took_part
-        value, _ = best(
-            scores,
-            took_part,
-            delta=delta,
-            confidence=confidence,
-            bound=bound,
-        )
+        value, _ = best(scores, took_part, delta=delta, confidence=confidence, bound=bound)
         found.append(value)
     return float(np.mean(found))
 
@@ -207,11 +201,7 @@ def _excess(guesses: Guesses, mu: float, error: float) -> float:
     return right + wrong - made / canaries
 
 
-def _largest(
-    contradicted: Callable[[float], float],
-    delta: float,
-    confidence: float,
-) -> float:
+def _largest(contradicted: Callable[[float], float], delta: float, confidence: float) -> float:
     """The root of a function that falls in epsilon; 0 if even epsilon 0 is not contradicted."""
     number("delta", delta, above=0, below=1)
     number("confidence", confidence, above=0, below=1)

@@ -13,7 +13,7 @@ falls below C in the course of a training merely counts for less.
 
 Guarantees:
     * inputs, labels and coins depend on the generator alone, and no coin depends on anything else;
-    * ``clipped_gradients`` has rows of norm at most C, computed without ``privacy.clipping``: the
+    * ``clipped_gradients`` has rows of norm at most C, computed without ``privacy.perexample``: the
       audit does not rely on the code that it audits.
 """
 
@@ -115,11 +115,7 @@ def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
     return columns.T
 
 
-def fitted(
-    canaries: Canaries,
-    model: nn.Module,
-    clip_norm: float,
-) -> Canaries:
+def fitted(canaries: Canaries, model: nn.Module, clip_norm: float) -> Canaries:
     """The canaries, enlarged until nine of ten gradients at ``model`` exceed the clip norm five
     times.
 
@@ -162,10 +158,7 @@ def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
 
 
 def clipped_gradients(
-    model: nn.Module,
-    theta: Tensor,
-    canaries: Canaries,
-    clip_norm: float,
+    model: nn.Module, theta: Tensor, canaries: Canaries, clip_norm: float
 ) -> Tensor:
     """The same, each clipped to ``clip_norm`` and in units of it."""
     rows = gradients(model, theta, canaries)

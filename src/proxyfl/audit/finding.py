@@ -6,13 +6,7 @@ from typing import Any
 from proxyfl._validate import number
 from proxyfl.audit import onerun, steps
 from proxyfl.audit.evidence import collect
-from proxyfl.audit.observe import (
-    Observation,
-    Progress,
-    method_of,
-    observe,
-    silent,
-)
+from proxyfl.audit.observe import Observation, Progress, method_of, observe, silent
 from proxyfl.audit.onerun import OneRun
 from proxyfl.audit.steps import Steps
 from proxyfl.simulation.config import Config
@@ -123,13 +117,7 @@ def audit(
     """
     number("confidence", confidence, above=0.5, below=1)
     name = method_of(config, method)
-    observation = observe(
-        config,
-        method=name,
-        client=client,
-        canaries=canaries,
-        progress=progress,
-    )
+    observation = observe(config, method=name, client=client, canaries=canaries, progress=progress)
     evidence = collect(observation, progress)
     measured = steps.measure(evidence, observation, confidence=confidence)
     return Finding(

@@ -22,8 +22,8 @@ import numpy as np
 
 from proxyfl.audit.bounds import Array, Mask
 from proxyfl.audit.shadows import TARGETS, Shadow
-from proxyfl.curves import Curve
 from proxyfl.errors import ConfigError
+from proxyfl.measures import Curve
 
 FEWEST_SHADOWS = 8
 _POINTS = 61
@@ -83,12 +83,7 @@ def _log_normal(x: Array, mean: Array, spread: float) -> Array:
     return found
 
 
-def as_dict(
-    curves: dict[str, Curve],
-    *,
-    federations: int,
-    client: int,
-) -> dict[str, Any]:
+def as_dict(curves: dict[str, Curve], *, federations: int, client: int) -> dict[str, Any]:
     """Plain data, for JSON: the rates that are quoted, and the curve at rates for log axes."""
     targets = []
     curve = []

@@ -27,7 +27,7 @@ from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
 from proxyfl.federation import exchange
 from proxyfl.federation.client import Client
-from proxyfl.federation.exchange import Exchange, MassChannel
+from proxyfl.federation.exchange import Exchange, Traffic
 from proxyfl.federation.methods import METHODS
 from proxyfl.federation.rounds import run_rounds
 from proxyfl.gossip.pushsum import Mass
@@ -36,6 +36,7 @@ from proxyfl.seeds import stream
 from proxyfl.simulation.clients import evaluator
 from proxyfl.simulation.config import Config, Optimizer
 from proxyfl.simulation.division import ClientData
+from proxyfl.simulation.engines import mixing_of
 from proxyfl.simulation.prepare import Prepared, prepare
 from proxyfl.transport.memory import MemoryTransport
 
@@ -92,6 +93,11 @@ class Observation:
 def method_of(config: Config, method: str | None) -> str:
     """The method to audit: the one named, or the config's last that shares a model with DP."""
     if method is not None:
+        if method in METHODS and METHODS[method].exchange == "masked":
+            raise ConfigError(
+                f"This audit watches what one client releases, and in {method} nobody sees that: "
+                "only sums over clients. Audit another method, for example proxyfl."
+            )
         return choice("method", method, filter(_shares, METHODS))
     sharing = list(filter(_shares, config.methods))
     if not sharing:
@@ -121,24 +127,12 @@ def observe(
     model = initial_model(prepared, method)
     planted = _canaries(prepared, method, client, model, canaries)
     audited = with_records(
-        prepared,
-        method,
-        client,
-        planted.examples(),
-        expected=planted.expected_records,
+        prepared, method, client, planted.examples(), expected=planted.expected_records
     )
     everyone, seen = watched_run(audited, method, progress)
     mechanism = _mechanism(audited, method, client)
     claimed = everyone[client].ledger.epsilon()
-    return Observation(
-        method,
-        client,
-        mechanism,
-        planted,
-        model,
-        seen,
-        claimed,
-    )
+    return Observation(method, client, mechanism, planted, model, seen, claimed)
 
 
 def check_client(prepared: Prepared, client: int) -> None:
@@ -152,7 +146,7 @@ def check_client(prepared: Prepared, client: int) -> None:
 
 def _shares(name: str) -> bool:
     row = METHODS[name]
-    return row.dp and row.exchange != "none"
+    return row.dp and row.shares and row.exchange != "masked"
 
 
 def initial_model(prepared: Prepared, method: str) -> nn.Module:
@@ -161,11 +155,7 @@ def initial_model(prepared: Prepared, method: str) -> nn.Module:
 
 
 def _canaries(
-    prepared: Prepared,
-    method: str,
-    client: int,
-    model: nn.Module,
-    count: int | None,
+    prepared: Prepared, method: str, client: int, model: nn.Module, count: int | None
 ) -> Canaries:
     """Canaries for the model: by default a fifth as many as it has parameters, at most 600."""
     size = params.size(model)
@@ -173,96 +163,73 @@ def _canaries(
     dataset = prepared.dataset
     generator = stream(prepared.config.seed, "canaries", client)
     anchors = min(MOST_ANCHORS, size // 8, count)
-    made = make(
-        count,
-        dataset.shape,
-        dataset.classes,
-        generator,
-        anchors=anchors,
-    )
-    return fitted(made, model, prepared.assembly(method).dp(client).clip_norm)
+    made = make(count, dataset.shape, dataset.classes, generator, anchors=anchors)
+    return fitted(made, model, prepared.assembly(method).locals[client].privacy.clip_norm)
 
 
 def with_records(
-    prepared: Prepared,
-    method: str,
-    client: int,
-    examples: InMemory,
-    *,
-    expected: int,
+    prepared: Prepared, method: str, client: int, examples: InMemory, *, expected: int
 ) -> Prepared:
     """The same run in which ``client`` has other records, of which it has ``expected`` on average.
 
     Its rate and delta are stated as they were, and its batch size follows from ``expected``.
     Nothing of these depends on the records.
     """
-    config = prepared.config
     assembly = prepared.assembly(method)
-    rates = []
-    deltas = []
-    batch_sizes = []
-    steps = []
-    for each in range(len(prepared.clients)):
+    locals = []
+    for each, local in enumerate(prepared.locals):
         sampling = assembly.sampling(each)
-        rates.append(sampling.rate)
-        deltas.append(assembly.dp(each).delta or sampling.default_delta())
-        batch_sizes.append(assembly.batch_size(each))
-        steps.append(assembly.steps(each))
-    batch_sizes[client] = max(1, round(rates[client] * expected))
-    privacy = replace(
-        config.privacy,
-        sampling_rate=tuple(rates),
-        examples=None,
-        delta=tuple(deltas),
-    )
-    learning = replace(
-        config.learning,
-        batch_size=tuple(batch_sizes),
-        steps_per_round=tuple(steps),
-    )
-    changed = replace(config, privacy=privacy, learning=learning)
+        batch_size = local.learning.batch_size
+        if each == client:
+            batch_size = max(1, round(sampling.rate * expected))
+        learning = replace(
+            local.learning, batch_size=batch_size, steps_per_round=assembly.steps(each)
+        )
+        privacy = replace(
+            local.privacy,
+            sampling_rate=sampling.rate,
+            examples=None,
+            delta=local.privacy.delta or sampling.default_delta(),
+        )
+        locals.append(replace(local, learning=learning, privacy=privacy))
     clients = list(prepared.clients)
     rows = torch.arange(len(examples))
     clients[client] = ClientData(clients[client].name, rows, examples)
-    return replace(prepared, config=changed, clients=clients)
+    return replace(prepared, clients=clients, locals=locals)
 
 
-def _watching(
-    inner: Exchange,
-    starts: dict[int, Tensor],
-    notes: Mapping[int, Seen],
-) -> Exchange:
+def _watching(inner: Exchange, starts: dict[int, Tensor], notes: Mapping[int, Seen]) -> Exchange:
     """``inner``, with what it moves noted; ``starts`` is where each client's round starts."""
 
     def watched(
-        masses: Mapping[int, Mass],
-        present: Sequence[int],
-        leaving: Set[int],
-        channel: MassChannel,
-    ) -> dict[int, Mass]:
+        round: int, masses: Mapping[int, Mass], *, present: Sequence[int], leaving: Set[int]
+    ) -> tuple[dict[int, Mass], dict[int, Traffic]]:
         for client, mass in masses.items():
             seen = notes[client]
-            seen.rounds.append(channel.round)
+            seen.rounds.append(round)
             seen.starts.append(starts[client])
             seen.releases.append(mass.theta.clone())
-        mixed = inner(masses, present, leaving, channel)
+        mixed, traffic = inner(round, masses, present=present, leaving=leaving)
         for client, mass in mixed.items():
             starts[client] = mass.theta.clone()
-        return mixed
+        return mixed, traffic
 
     return watched
 
 
 def watched_run(
-    prepared: Prepared,
-    method: str,
-    progress: Progress = silent,
+    prepared: Prepared, method: str, progress: Progress = silent
 ) -> tuple[list[Client], dict[int, Seen]]:
     """Run all rounds; the clients as they are at the end, and what peers saw of each."""
     config = prepared.config
     assembly = prepared.assembly(method)
     clients = [assembly.client(i) for i in range(len(prepared.clients))]
-    mixing = exchange.make(assembly.method.exchange, prepared.topology)
+    mix = mixing_of(prepared, method, clients)
+    if mix is None:
+        raise ConfigError(f"{method} exchanges no masses, so peers see none of its proxies.")
+    inner = exchange.over(
+        MemoryTransport(), mix, shared=clients[0].learner.shared, timeout=config.exchange.timeout
+    )
     starts = {}
     seen = {}
     for each in clients:
@@ -272,12 +239,10 @@ def watched_run(
     rounds = run_rounds(
         clients,
         rounds=config.rounds,
-        exchange=_watching(mixing, starts, seen),
-        transport=MemoryTransport(),
+        exchange=_watching(inner, starts, seen),
         presence=presences.__getitem__,
         evaluate=evaluator(config, prepared.dataset, assembly.method),
         evaluate_now=lambda _round: False,
-        timeout=config.exchange.timeout,
     )
     for records in rounds:
         for record in records:
@@ -287,14 +252,14 @@ def watched_run(
 
 
 def _mechanism(prepared: Prepared, method: str, client: int) -> Mechanism:
-    config = prepared.config
     assembly = prepared.assembly(method)
-    dp = assembly.dp(client)
-    own = assembly.method.learner == "single" and assembly.single_is_private
+    local = assembly.locals[client]
+    row = assembly.method
+    own = not row.mutual and row.architecture == "private"
     return Mechanism(
         sampling_rate=assembly.sampling(client).rate,
-        noise_multiplier=dp.noise_multiplier,
-        clip_norm=dp.clip_norm,
-        divisor=assembly.batch_size(client),
-        optimizer=config.private_optimizer if own else config.proxy_optimizer,
+        noise_multiplier=local.privacy.noise_multiplier,
+        clip_norm=local.privacy.clip_norm,
+        divisor=local.learning.batch_size,
+        optimizer=local.private_optimizer if own else local.proxy_optimizer,
     )

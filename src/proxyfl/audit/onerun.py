@@ -50,35 +50,18 @@ def scores(evidence: Evidence, sampling_rate: float) -> Array:
     return found
 
 
-def guess(
-    evidence: Evidence,
-    observation: Observation,
-    *,
-    confidence: float,
-) -> OneRun:
+def guess(evidence: Evidence, observation: Observation, *, confidence: float) -> OneRun:
     """Guess, compare with the coins, and bound."""
     canaries = observation.canaries
     planted = canaries.planted[: len(canaries)].numpy()
     found = scores(evidence, observation.mechanism.sampling_rate)
     delta = observation.claimed.delta
-    by_curve, guesses = bounds.best(
-        found,
-        planted,
-        delta=delta,
-        confidence=confidence,
-    )
+    by_curve, guesses = bounds.best(found, planted, delta=delta, confidence=confidence)
     by_point, _ = bounds.best(
-        found,
-        planted,
-        delta=delta,
-        confidence=confidence,
-        bound=bounds.steinke,
+        found, planted, delta=delta, confidence=confidence, bound=bounds.steinke
     )
     ideal = bounds.ideal(
-        observation.claimed.best,
-        len(canaries),
-        delta=delta,
-        confidence=confidence,
+        observation.claimed.best, len(canaries), delta=delta, confidence=confidence
     )
     return OneRun(
         by_curve=by_curve,

@@ -38,7 +38,6 @@ from proxyfl.audit.observe import (
 )
 from proxyfl.data.examples import InMemory, gathered
 from proxyfl.errors import ConfigError, RunError
-from proxyfl.privacy.guarantee import Unit
 from proxyfl.seeds import derive, stream
 from proxyfl.simulation.config import Config, to_toml
 from proxyfl.simulation.prepare import Prepared, prepare
@@ -71,7 +70,7 @@ def train(
         raise ConfigError(
             "privacy.enabled is false: there is no proxy with DP to attack. Set it to true."
         )
-    if Unit(config.privacy.unit) is Unit.GROUP:
+    if config.protects_persons:
         raise ConfigError(
             "Shadow federations flip a coin for each record, and privacy.unit is 'group'. Attack "
             "the same config with privacy.unit=record."
@@ -103,13 +102,7 @@ def _shadow(prepared: Prepared, client: int, number: int) -> Shadow:
     generator = stream(seed, "members", client, number)
     members = torch.rand(len(pool), generator=generator) < 0.5
     examples = InMemory(pool.x[members], pool.labels[members])
-    planted = with_records(
-        prepared,
-        METHOD,
-        client,
-        examples,
-        expected=len(pool) // 2,
-    )
+    planted = with_records(prepared, METHOD, client, examples, expected=len(pool) // 2)
     config = replace(planted.config, seed=derive(seed, "shadow", number))
     no_privacy = replace(config.privacy, enabled=False)
     with_dp = replace(planted, config=config)
@@ -136,7 +129,7 @@ def _trained(prepared: Prepared, client: int) -> tuple[Tensor, nn.Module]:
 def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:
     """log(p / (1 - p)) for the probability p that ``model`` gives each record's own label."""
     with torch.no_grad(), params.evaluating(model):
-        logits: Tensor = model(records.x).double()
+        logits: Tensor = model(records.x.clone()).double()
     own = nn.functional.one_hot(records.labels, logits.shape[1]).bool()
     others = logits.masked_fill(own, -torch.inf).logsumexp(dim=1)
     margins = (logits[own] - others).tolist()

@@ -73,12 +73,7 @@ class Steps:
         return self.steady is not False and self.explained < _MATERIAL
 
 
-def measure(
-    evidence: Evidence,
-    observation: Observation,
-    *,
-    confidence: float,
-) -> Steps:
+def measure(evidence: Evidence, observation: Observation, *, confidence: float) -> Steps:
     """Measure and bound; ``epsilon`` composes."""
     number("confidence", confidence, above=0, below=1)
     rounds = len(evidence.along)
@@ -103,11 +98,7 @@ def measure(
     )
 
 
-def _share(
-    evidence: Evidence,
-    weights: Array,
-    error: float,
-) -> tuple[float, float]:
+def _share(evidence: Evidence, weights: Array, error: float) -> tuple[float, float]:
     """The mean share and the margin below it, by a t interval over rounds."""
     rounds = len(weights)
     total = float(weights @ evidence.lengths)
@@ -119,11 +110,7 @@ def _share(
     return share, quantile * spread
 
 
-def _noise(
-    evidence: Evidence,
-    weights: Array,
-    error: float,
-) -> tuple[float, float]:
+def _noise(evidence: Evidence, weights: Array, error: float) -> tuple[float, float]:
     """The noise of a step: its harmonic mean over the rounds, and an upper bound of that."""
     freedoms = evidence.freedoms
     # An estimated variance's inverse is too large by f / (f - 2) on average.
@@ -175,11 +162,7 @@ def _steady(evidence: Evidence, observation: Observation) -> bool | None:
     return bool(chance > _IRREGULAR)
 
 
-def _multiplier(
-    share: float,
-    noise: float,
-    observation: Observation,
-) -> float:
+def _multiplier(share: float, noise: float, observation: Observation) -> float:
     """The noise multiplier of a record that is drawn at the stated rate and adds this share."""
     if share <= 0:
         return math.inf

@@ -10,11 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from proxyfl._machine import keep_freed_memory
-from proxyfl.cli.commands import COMMANDS
-from proxyfl.cli.options import add_action
+from proxyfl.cli.options import Action, add_action, add_actions
 from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.errors import InputError, ProxyFLError
+from proxyfl.machine import keep_freed_memory
 
 _DESCRIPTION = """\
 Decentralized federated learning through proxy models. Each institution keeps a private model and
@@ -24,16 +23,46 @@ shares only a small proxy, trained with differential privacy.
 _EPILOG = """\
 first steps:
   proxyfl run                                 eight clients, embedded data, about half a minute
+  proxyfl new stroke --tables a.csv b.csv     a study of your own tables, one file per site
   proxyfl federation try                      four sites with real certificates on this machine
   proxyfl report RUN                          its results as a page (RUN: the folder it named)
   proxyfl run --set rounds=200 --out runs/a   the same run, longer, in a folder of your choice
-  proxyfl data patients.csv --label diagnosis what is in your own data
+  proxyfl data patients.csv --label died      what is in your own data
   proxyfl epsilon --examples 1000 --batch 250 --epochs 300 --noise 1
 
 what to read next:
   proxyfl COMMAND --help                      what a command does and takes, with examples
   proxyfl run --print-config                  every setting with its value; docs/settings.md
 """
+
+COMMANDS = {
+    "new": "make a project from your own tables, images or slides; start here",
+    "run": "run one or more methods and compare them",
+    "resume": "continue an interrupted run",
+    "sweep": "run a grid of settings and seeds over one config",
+    "table": "compare runs: mean and spread over clients and seeds, significance",
+    "report": "make one self-contained page about one or more runs",
+    "watch": "follow a run in the browser while it runs",
+    "predict": "predict with a client's private model from a finished run",
+    "epsilon": "what a training costs in privacy, or what a target epsilon allows",
+    "certificate": "what each client's releases cost, on a page; check such a page",
+    "audit": "test a claimed epsilon: how much peers really learn from the proxies",
+    "ledger": "what all studies on the same data cost together, and what is left of a budget",
+    "plan": "which batch, noise and rounds fit a budget, and which proxies it rules out",
+    "worth": "whether joining can be expected to pay, and with which settings",
+    "methods": "list the methods and what distinguishes them",
+    "models": "the model architectures, their sizes, and which may be a proxy",
+    "topology": "who sends to whom in each round, and how fast news spreads",
+    "data": "the datasets found here, or what is in one",
+    "images": "bring folders of images to one shape, in a store",
+    "slides": "cut labelled patches out of whole slides, in a store",
+    "embed": "features of images, from public networks or fixed wavelets, in a store",
+    "node": "run one site of a real federation",
+    "federation": "found a federation, change its manifest, or try one out",
+    "preflight": "check a site before it takes part: keys, peers, data, models, budget, disk",
+    "schema": "draft a table's schema, check files against it, estimate ranges with DP",
+}
+"""Every command and what it does in one line. Its module is ``proxyfl.cli.commands.NAME``."""
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -47,26 +76,24 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Version, help="show the version and exit")
-    commands = top.add_subparsers(
-        title="commands", metavar="COMMAND", required=True
-    )
-    for name, (module, summary) in COMMANDS.items():
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
         if only not in (None, name):
             commands.add_parser(name, help=summary)
             continue
-        made = importlib.import_module(f"proxyfl.cli.commands.{module}")
-        has_actions = hasattr(made, "add")
-        parser = add_action(
-            commands,
+        module = importlib.import_module(f"proxyfl.cli.commands.{name}")
+        has_actions = hasattr(module, "ACTIONS")
+        action = Action(
             name,
             summary,
-            () if has_actions else made.OPTIONS,
-            made.DESCRIPTION,
-            made.EPILOG,
-            getattr(made, "execute", None),
+            () if has_actions else module.OPTIONS,
+            None if has_actions else module.execute,
+            module.DESCRIPTION,
+            module.EPILOG,
         )
+        command = add_action(commands, action)
         if has_actions:
-            made.add(parser)
+            add_actions(command, module.ACTIONS)
     return top
 
 

@@ -4,6 +4,7 @@ An option's default stands in one place: ``option`` says it in the help."""
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,20 @@ Execute = Callable[[argparse.Namespace], int]
 
 
 @dataclass(frozen=True)
+class Action:
+    """A command, or one of the things that a command does: ``proxyfl COMMAND ACTION ...``.
+
+    A command that has actions leaves it to them to execute something."""
+
+    name: str
+    summary: str
+    options: Iterable["Option | OneOf"] = ()
+    execute: Execute | None = None
+    description: str = ""
+    epilog: str = ""
+
+
+@dataclass(frozen=True)
 class OneOf:
     """Options of which at most one is given, or exactly one."""
 
@@ -29,11 +44,7 @@ class OneOf:
 
 
 def option(
-    usage: str,
-    help: str,
-    kind: Callable[[str], Any] = str,
-    default: Any = None,
-    **more: Any,
+    usage: str, help: str, kind: Callable[[str], Any] = str, default: Any = None, **more: Any
 ) -> Option:
     """What ``usage`` names: ``--clients K`` is an option, ``folder RUN`` a place."""
     name, _, metavar = usage.partition(" ")
@@ -63,7 +74,20 @@ def unit(help: str) -> Option:
     return option("--unit", help, str, str(Unit.RECORD), choices=units)
 
 
+STUDY = Path("study.toml")
+"""What `proxyfl run` runs in a folder that `proxyfl new` made."""
+
 JSON = flag("--json", "print one JSON document and nothing else")
+
+COALITION = (
+    option(
+        "--colluders T",
+        "of a masked sum: members, 1 or more, that may collude or leave out their noise",
+        int,
+    ),
+    option("--quorum K_MIN", "of a masked sum: the fewest members that a sum may have", int),
+)
+"""The terms of a masked sum, both or neither."""
 
 COLUMNS = (
     option("--label COLUMN", "label column of a table", str, "label"),
@@ -71,9 +95,7 @@ COLUMNS = (
 )
 
 
-def config_options(
-    usage: str = "config CONFIG.toml", what: str = ""
-) -> tuple[Option, ...]:
+def config_options(usage: str = "config CONFIG.toml", what: str = "") -> tuple[Option, ...]:
     """The settings of a run: a file, and changes to single ones of them."""
     one = "change one setting, for example privacy.noise_multiplier=1.1"
     return (
@@ -82,31 +104,25 @@ def config_options(
     )
 
 
-def add_actions(parser: argparse.ArgumentParser) -> Actions:
-    """Give a command actions of its own, one of which must be named."""
-    return parser.add_subparsers(
-        title="actions", metavar="ACTION", dest="action", required=True
-    )
+def add_actions(parser: argparse.ArgumentParser, actions: Iterable[Action]) -> None:
+    """Give a command actions of its own, one of which must be named. The help of each shows those
+    of its command's examples that are about it."""
+    places = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    for action in actions:
+        add_action(places, action)
+    show_examples(parser)
 
 
-def add_action(
-    actions: Actions,
-    name: str,
-    summary: str,
-    options: Iterable[Option | OneOf] = (),
-    description: str = "",
-    epilog: str = "",
-    execute: Execute | None = None,
-) -> argparse.ArgumentParser:
-    """Add a command, or an action of one. Without ``execute`` it leaves that to others."""
-    parser = actions.add_parser(
-        name,
-        help=summary,
-        description=description or f"{summary.capitalize()}.",
-        epilog=epilog,
+def add_action(places: Actions, action: Action) -> argparse.ArgumentParser:
+    """Add a command, or an action of one."""
+    parser = places.add_parser(
+        action.name,
+        help=action.summary,
+        description=action.description or f"{action.summary.capitalize()}.",
+        epilog=action.epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    for each in options:
+    for each in action.options:
         if isinstance(each, OneOf):
             group = parser.add_mutually_exclusive_group(required=each.required)
             for place, more in each.options:
@@ -114,9 +130,22 @@ def add_action(
         else:
             place, more = each
             parser.add_argument(place, **more)
-    if execute is not None:
-        parser.set_defaults(run=execute)
+    if action.execute is not None:
+        parser.set_defaults(run=action.execute)
     return parser
+
+
+def show_examples(parser: argparse.ArgumentParser) -> None:
+    """Show in the help of each action those of its command's examples that are about it, before
+    what else it has to say."""
+    examples = re.findall(r"^  (?:.*\\\n)*.*", parser.epilog or "", re.MULTILINE)
+    for actions in parser._actions:
+        if not isinstance(actions, argparse._SubParsersAction):
+            continue
+        for action in actions.choices.values():
+            own = [line for line in examples if f"{line} ".startswith(f"  {action.prog} ")]
+            shown = "\n".join(["examples:", *own])
+            action.epilog = "\n\n".join(filter(None, [shown, action.epilog]))
 
 
 def print_json(document: Any, *, indent: int | None = 2) -> None:

@@ -16,14 +16,7 @@ import torch
 from torch import Tensor
 
 from proxyfl.data.dataset import Asked, Dataset, hold_out
-from proxyfl.data.examples import (
-    Array,
-    Examples,
-    InMemory,
-    MemoryMapped,
-    as_inputs,
-    read_npy,
-)
+from proxyfl.data.examples import Array, Examples, InMemory, MemoryMapped, as_inputs, read_npy
 from proxyfl.data.labels import encoded
 from proxyfl.errors import DataError
 
@@ -95,7 +88,7 @@ def _dataset(
             part("x", labels),
             class_names,
             test_fraction=asked.test_fraction,
-            seed=asked.seed,
+            key=asked.key,
             site=sites,
             site_names=site_names,
         )
@@ -115,10 +108,7 @@ def _dataset(
 
 
 def _check_names(
-    path: Path,
-    arrays: Mapping[str, Array],
-    wanted: tuple[str, ...],
-    site: str | None,
+    path: Path, arrays: Mapping[str, Array], wanted: tuple[str, ...], site: str | None
 ) -> None:
     needed = (*wanted, site) if site else wanted
     missing = [key for key in needed if key not in arrays]
@@ -129,9 +119,7 @@ def _check_names(
         )
 
 
-def _check_lengths(
-    path: Path, arrays: Mapping[str, Array], inputs: str, site: str | None
-) -> None:
+def _check_lengths(path: Path, arrays: Mapping[str, Array], inputs: str, site: str | None) -> None:
     """A label, a site and a group for each example."""
     pairs = [
         (inputs, inputs.replace("x", "y")),
@@ -145,9 +133,7 @@ def _check_lengths(
             continue
         for name in (key, other):
             if not arrays[name].ndim:
-                raise DataError(
-                    f"{path}: expected an array {name} (N, ...), got a single value."
-                )
+                raise DataError(f"{path}: expected an array {name} (N, ...), got a single value.")
         expected, found = len(arrays[key]), len(arrays[other])
         if found != expected:
             raise DataError(
@@ -182,13 +168,5 @@ def read_npz(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        zipfile.BadZipFile,
-        AttributeError,
-    ) as problem:
-        raise DataError(
-            f"{path}: not a readable .npz of plain arrays: {problem}."
-        ) from problem
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, AttributeError) as problem:
+        raise DataError(f"{path}: not a readable .npz of plain arrays: {problem}.") from problem

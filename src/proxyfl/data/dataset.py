@@ -2,22 +2,17 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from proxyfl._validate import number
-from proxyfl.data.examples import (
-    Examples,
-    InMemory,
-    Subset,
-    chunks,
-    original_rows,
-)
+from proxyfl.data import holdout
+from proxyfl.data.examples import Examples, InMemory, Subset, chunks
+from proxyfl.data.holdout import KEY_OF_SEED_0, Key
 from proxyfl.errors import DataError
-from proxyfl.seeds import numpy_stream
+from proxyfl.settings import Synthetic
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -37,8 +32,8 @@ class Dataset:
 
     Tables say more. ``test_site`` is the site of each test example, so that each site is also
     judged on its own. ``schema`` is the text of the table's schema, ``prevalence`` the publicly
-    known share of each class, and ``notes`` say what a user should know of how the files were read.
-    ``person_names`` has the name of each group where names are known; numbers name themselves.
+    known share of each class, ``published`` the coefficients and the intercept of a published
+    score, and ``notes`` say what a user should know of how the files were read.
     """
 
     name: str
@@ -52,8 +47,8 @@ class Dataset:
     feature_names: tuple[str, ...]
     schema: str
     prevalence: tuple[float, ...]
+    published: tuple[float, ...]
     notes: tuple[str, ...]
-    person_names: tuple[str, ...]
 
     def __init__(
         self,
@@ -73,8 +68,8 @@ class Dataset:
         feature_names: Sequence[str] = (),
         schema: str = "",
         prevalence: Sequence[float] = (),
+        published: Sequence[float] = (),
         notes: Sequence[str] = (),
-        person_names: Sequence[str] = (),
     ) -> None:
         vars(self).update(
             name=name,
@@ -88,8 +83,8 @@ class Dataset:
             feature_names=tuple(feature_names),
             schema=schema,
             prevalence=tuple(prevalence),
+            published=tuple(published),
             notes=tuple(notes),
-            person_names=tuple(person_names),
         )
         self._check()
 
@@ -109,9 +104,7 @@ class Dataset:
         _check_persons(self.name, self.train.groups, self.test.groups)
         if self.site is not None:
             where = f"{self.name}, sites"
-            _check_ids(
-                where, "site", self.site, len(self.train), len(self.site_names)
-            )
+            _check_ids(where, "site", self.site, len(self.train), len(self.site_names))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,17 +131,6 @@ class Dataset:
         """The test labels."""
         return self.test.labels
 
-    def ids(self, examples: Examples) -> tuple[str, tuple[str, ...]]:
-        """The distinct ids of some of the training examples, and what they are: "persons" where
-        the data name them, else "rows", each by the dataset's name and its place in the file."""
-        groups = examples.groups
-        if groups is None:
-            rows = original_rows(examples).tolist()
-            return "rows", tuple(f"{self.name}:{row}" for row in rows)
-        numbers = sorted(set(groups.tolist()))
-        names = self.person_names
-        return "persons", tuple(names[i] if names else str(i) for i in numbers)
-
     def described(self, *, feature_names: Sequence[str]) -> Self:
         """The same dataset with a name for each feature."""
         return self._with(feature_names=tuple(map(str, feature_names)))
@@ -173,6 +155,8 @@ class Asked:
     faults: str = "refuse"
     test_fraction: float = 0.2
     seed: int = 0
+    key: Key = KEY_OF_SEED_0
+    synthetic: Synthetic = field(default_factory=Synthetic)
 
 
 def hold_out(
@@ -181,65 +165,53 @@ def hold_out(
     class_names: Sequence[str],
     *,
     test_fraction: float,
-    seed: int,
+    key: Key,
     site: Tensor | None = None,
     site_names: Sequence[str] = (),
 ) -> Dataset:
-    """A dataset whose test part is drawn uniformly from all examples, by the stream ``split`` of
-    ``seed`` alone.
+    """A dataset whose test part is held out by ``key``, each person or record by itself
+    (``data.holdout``).
 
-    The draw looks at no label: it is the same whatever the examples are. Where examples have
-    groups, persons are drawn instead, and all of a person's examples are on one side.
-    """
-    train, test = drawn_rows(name, examples, test_fraction, seed, site)
-    return of_rows(
-        name,
-        examples,
-        class_names,
-        train,
-        test,
-        site=site,
-        site_names=site_names,
-    )
+    Where examples have groups, persons are held out, each with all of their examples."""
+    train, test = divided_rows(name, examples, class_names, test_fraction, key, site=site)
+    return of_rows(name, examples, class_names, train, test, site=site, site_names=site_names)
 
 
-def drawn_rows(
+def divided_rows(
     name: str,
     examples: Examples,
+    class_names: Sequence[str],
     test_fraction: float,
-    seed: int,
+    key: Key,
+    *,
     site: Tensor | None = None,
+    person_names: Sequence[str] = (),
+    records: Sequence[str] = (),
 ) -> tuple[Tensor, Tensor]:
-    """The rows of the training and of the test part that ``hold_out`` draws, each sorted: the order
-    of the file is kept."""
-    number("test_fraction", test_fraction, above=0, below=1, error=DataError)
-    if len(examples) < 2:
-        raise DataError(
-            f"{name}: expected at least 2 examples, to train on one and test on another, got "
-            f"{len(examples)}."
-        )
+    """The rows of the training and of the test part of ``hold_out``, each sorted: the order of the
+    file is kept.
+
+    ``person_names`` has the name of each group; without it a number names itself. ``records`` are
+    fingerprints of the examples, if they are known already."""
     groups = examples.groups
-    given = {"label": examples.labels, "site": site, "group": groups}
-    for what, values in given.items():
+    lengths = {"label": examples.labels, "site": site, "group": groups}
+    for what, values in lengths.items():
         if values is not None and len(values) != len(examples):
             raise DataError(
                 f"{name}: expected a {what} for each example, got {len(examples)} examples and "
                 f"{len(values)} {what}s."
             )
     if groups is None:
-        groups = torch.arange(len(examples))
-    persons, unit_of = torch.unique(groups, return_inverse=True)
-    if len(persons) < 2:
-        raise DataError(
-            f"{name}: all examples are of one person, so there is nobody else to test on. "
-            "Give a test part yourself."
-        )
-    tests = min(max(round(test_fraction * len(persons)), 1), len(persons) - 1)
-    order = torch.from_numpy(numpy_stream(seed, "split").permutation(len(persons)))
-    is_test = torch.zeros(len(persons), dtype=torch.bool)
-    is_test[order[:tests]] = True
-    chosen = is_test[unit_of]
-    return (~chosen).nonzero().view(-1), chosen.nonzero().view(-1)
+        names = records or holdout.fingerprints(examples, class_names)
+        return holdout.divide(name, names, test_fraction, key(), unit="records")
+    persons = [person_names[i] if person_names else person_number(i) for i in groups.tolist()]
+    return holdout.divide(name, persons, test_fraction, key(), unit="persons")
+
+
+def person_number(group: int) -> str:
+    """The name of a person whom the data only number. Zeros in front, so that names sort as the
+    numbers do."""
+    return f"{group:09d}"
 
 
 def of_rows(
@@ -252,7 +224,6 @@ def of_rows(
     site: Tensor | None = None,
     site_names: Sequence[str] = (),
     notes: Sequence[str] = (),
-    person_names: Sequence[str] = (),
 ) -> Dataset:
     """A dataset whose training and test parts are rows of ``examples``. ``site`` is of all of
     them."""
@@ -266,16 +237,11 @@ def of_rows(
         site_names=site_names,
         test_site=None if site is None else site[test],
         notes=notes,
-        person_names=person_names,
     )
 
 
 def _part(
-    name: str,
-    part: str,
-    examples: Examples | None,
-    x: Tensor | None,
-    y: Tensor | None,
+    name: str, part: str, examples: Examples | None, x: Tensor | None, y: Tensor | None
 ) -> Examples:
     """One part of a dataset, from examples or from two tensors."""
     if examples is not None and x is None and y is None:
@@ -296,9 +262,7 @@ def _all_inputs(examples: Examples) -> Tensor:
 
 def _check_part(where: str, examples: Examples, classes: int) -> None:
     if isinstance(examples, InMemory) and examples.x.dtype != torch.float32:
-        raise DataError(
-            f"{where}: expected float32 examples, got {examples.x.dtype}."
-        )
+        raise DataError(f"{where}: expected float32 examples, got {examples.x.dtype}.")
     if not len(examples) or not examples.shape or 0 in examples.shape:
         raise DataError(
             f"{where}: expected examples (N, ...) with N >= 1, got an array of shape "
@@ -323,7 +287,8 @@ def _check_finite(where: str, examples: Examples) -> None:
             found = inputs[(row, *place)].item()
             raise DataError(
                 f"{where}: expected finite values, got {found} in example {before + row} at "
-                f"{tuple(place)}. Remove or fill such values first."
+                f"{tuple(place)}. Remove such examples, or put a constant that is known "
+                "beforehand: a statistic of the records is a look that no epsilon covers."
             )
         before += len(inputs)
 

@@ -6,7 +6,7 @@ the same bits whichever it is: the kind decides where inputs are kept, never wha
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -109,6 +109,54 @@ class Subset:
 
 
 @dataclass(frozen=True, eq=False)
+class Relabelled:
+    """Other examples with other labels, such as classes numbered in another order."""
+
+    examples: Examples
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def groups(self) -> Tensor | None:
+        return self.examples.groups
+
+    @property
+    def shape(self) -> Shape:
+        return self.examples.shape
+
+    def take(self, rows: Tensor) -> Tensor:
+        return self.examples.take(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Several examples one after the other. No input is copied."""
+
+    parts: tuple[Examples, ...]
+    labels: Tensor
+    groups: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def shape(self) -> Shape:
+        return self.parts[0].shape
+
+    def take(self, rows: Tensor) -> Tensor:
+        inputs = torch.empty((len(rows), *self.shape))
+        start = 0
+        for part in self.parts:
+            wanted = (rows >= start) & (rows < start + len(part))
+            if wanted.any():
+                inputs[wanted] = part.take(rows[wanted] - start)
+            start += len(part)
+        return inputs
+
+
+@dataclass(frozen=True, eq=False)
 class Absent:
     """Examples whose inputs another process holds: labels, groups and shape are all there is."""
 
@@ -144,13 +192,6 @@ def chunks(examples: Examples, size: int | None = None) -> Iterator[Tensor]:
             yield examples.take(rows)
 
 
-def original_rows(examples: Examples) -> Tensor:
-    """The row that each example has in what it is a part of, such as its file."""
-    if isinstance(examples, Subset):
-        return original_rows(examples.examples)[examples.rows]
-    return torch.arange(len(examples))
-
-
 def checksum(examples: Examples, start: int = 0) -> int:
     """A CRC-32 of all inputs, then all labels: equal for equal examples, of whichever kind."""
     found = start
@@ -165,7 +206,7 @@ def _crc(tensor: Tensor, start: int) -> int:
 
 def is_in_memory(examples: Examples) -> bool:
     """True if the inputs are tensors in this process."""
-    while isinstance(examples, Subset):
+    while isinstance(examples, Subset | Relabelled):
         examples = examples.examples
     return isinstance(examples, InMemory)
 
@@ -174,6 +215,18 @@ def gathered(examples: Examples, device: str | torch.device = "cpu") -> InMemory
     """A copy of the inputs on ``device``, which keeps nothing else alive."""
     inputs = examples.take(torch.arange(len(examples))).to(device)
     return InMemory(inputs, *_copied(examples))
+
+
+def joined(parts: Sequence[Examples], groups: Sequence[Tensor | None]) -> Examples:
+    """All of ``parts`` as one, in their order. ``groups`` are the persons of each part, numbered
+    for all of them together; None for each where nobody names persons."""
+    labels = torch.cat([part.labels for part in parts])
+    known = [each for each in groups if each is not None]
+    persons = torch.cat(known) if known else None
+    whole = Joined(tuple(parts), labels, persons)
+    if all(map(is_in_memory, parts)):
+        return gathered(whole)
+    return whole
 
 
 def _copied(examples: Examples) -> tuple[Tensor, Tensor | None]:
@@ -211,11 +264,7 @@ def as_inputs(where: str, values: Array) -> Tensor:
 def read_npy(path: Path, *, mapped: bool = False) -> Array:
     """The array in a ``.npy`` file, mapped rather than read if asked; no pickled objects."""
     try:
-        found: Array = np.load(
-            path, mmap_mode="r" if mapped else None, allow_pickle=False
-        )
+        found: Array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, EOFError, ValueError) as problem:
-        raise DataError(
-            f"{path}: not a readable .npy of plain numbers: {problem}."
-        ) from problem
+        raise DataError(f"{path}: not a readable .npy of plain numbers: {problem}.") from problem
     return found

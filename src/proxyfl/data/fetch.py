@@ -55,9 +55,7 @@ def data_folder(directory: str | Path | None = None) -> Path:
     return Path(os.environ.get("PROXYFL_DATA") or "~/.cache/proxyfl").expanduser()
 
 
-def fetch_all(
-    dataset: str, remotes: Sequence[Remote], folder: Path, *, download: bool
-) -> None:
+def fetch_all(dataset: str, remotes: Sequence[Remote], folder: Path, *, download: bool) -> None:
     """Bring those of ``remotes`` that are not in ``folder`` there; a DataError says which files to
     put where."""
     absent = [remote for remote in remotes if not (folder / remote.name).exists()]
@@ -110,9 +108,7 @@ def _copy(remote: Remote, out: IO[bytes]) -> str:
     )
     with (
         urllib.request.urlopen(remote.url, timeout=SECONDS) as response,
-        Progress(
-            *columns, console=Console(stderr=True), transient=True
-        ) as progress,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
     ):
         length = response.headers.get("Content-Length")
         task = progress.add_task(remote.name, total=int(length) if length else None)

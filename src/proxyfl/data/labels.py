@@ -1,6 +1,6 @@
 """Labels as files have them, numbers or names, to class numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,13 @@ from proxyfl.errors import DataError
 
 
 def encoded(
-    name: str, values: npt.NDArray[Any], classes: Sequence[str] = ()
+    name: str,
+    values: npt.NDArray[Any],
+    classes: Sequence[str] = (),
+    *,
+    place: Callable[[int], str] = "at index {}".format,
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as int64, and the name of each class.
+    """Labels as int64, and the name of each class. Errors say where a label is by ``place``.
 
     With ``classes``, label i is the i-th of them, whatever labels there are, and a label that is
     not among them is refused. Without, whole numbers stay as they are (classes 0 .. largest), and
@@ -34,18 +38,16 @@ def encoded(
         if strange.any():
             where = int(np.argmax(strange))
             raise DataError(
-                f"{name}: expected whole numbers or names, got values such as {values[where]} at "
-                f"index {where}."
+                f"{name}: expected whole numbers or names, got values such as {values[where]} "
+                f"{place(where)}."
             )
         values = values.astype(np.int64)
     if classes:
-        return _numbered(name, values, classes), tuple(classes)
+        return _numbered(name, values, classes, place), tuple(classes)
     if values.dtype.kind in "iu":
         if values.min() < 0:
             where = int(np.argmax(values < 0))
-            raise DataError(
-                f"{name}: expected numbers from 0, got {values[where]} at index {where}."
-            )
+            raise DataError(f"{name}: expected numbers from 0, got {values[where]} {place(where)}.")
         if values.max() >= 1_000_000:
             raise DataError(
                 f"{name}: expected a class number, got {values.max()}: is this the right column?"
@@ -58,7 +60,7 @@ def encoded(
 
 
 def _numbered(
-    name: str, values: npt.NDArray[Any], classes: Sequence[str]
+    name: str, values: npt.NDArray[Any], classes: Sequence[str], place: Callable[[int], str]
 ) -> Tensor:
     """For each label its place in ``classes``."""
     numbers = {each: number for number, each in enumerate(classes)}
@@ -69,7 +71,7 @@ def _numbered(
         if label not in numbers:
             where = int(np.argmax(texts == label))
             raise DataError(
-                f"{name}: label {label!r} at index {where} is not among data.classes, which are "
+                f"{name}: label {label!r} {place(where)} is not among data.classes, which are "
                 f"{list(classes)}. Correct it, leave the example out, or agree on a longer list."
             )
         of_found[i] = numbers[label]

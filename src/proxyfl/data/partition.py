@@ -1,5 +1,11 @@
 """Divides examples among clients: pure functions from labels (or sites) and a generator to indices.
 
+For simulations alone. A division looks at all labels and permutes all rows, so one record more in
+the pool moves others to another client. What a simulated client's epsilon compares are two datasets
+of that client, after the division: an institution's records are not dealt to it from a pool, and a
+simulation protects nobody. With ``by_site`` each client has the records of its own file, held out
+by the rule of a real site (``data.holdout``), and nothing is dealt.
+
 Guarantees of every function here:
     * the parts, one sorted int64 array for each client, do not overlap;
     * equal arguments and an equal generator give equal parts;
@@ -20,11 +26,7 @@ TRIES = 1000
 
 
 def iid(
-    labels: Indices,
-    *,
-    clients: int,
-    examples: int | None = None,
-    generator: np.random.Generator,
+    labels: Indices, *, clients: int, examples: int | None = None, generator: np.random.Generator
 ) -> list[Indices]:
     """``examples`` for each client, drawn uniformly without replacement; as many as there are for
     None."""
@@ -167,9 +169,7 @@ def by_site(site: Indices) -> list[Indices]:
     return _sorted(parts)
 
 
-def class_counts(
-    labels: Indices, parts: Sequence[Indices], classes: int
-) -> Indices:
+def class_counts(labels: Indices, parts: Sequence[Indices], classes: int) -> Indices:
     """The number of examples of each class that each client has: an array (clients, classes)."""
     labels = np.asarray(labels)
     counts = [np.bincount(labels[part], minlength=classes) for part in parts]
@@ -197,9 +197,7 @@ def _majority_classes(
     return chosen
 
 
-def _shortage(
-    counts: Indices, chosen: Sequence[int], clients: int, size: int, major: int
-) -> str:
+def _shortage(counts: Indices, chosen: Sequence[int], clients: int, size: int, major: int) -> str:
     """Why ``size`` examples with ``major`` of the ``chosen`` class cannot be dealt; empty if they
     can."""
     left = counts - major * np.bincount(chosen, minlength=len(counts))
@@ -224,11 +222,7 @@ def _shortage(
 
 
 def _deal(
-    labels: Indices,
-    chosen: Sequence[int],
-    size: int,
-    major: int,
-    generator: np.random.Generator,
+    labels: Indices, chosen: Sequence[int], size: int, major: int, generator: np.random.Generator
 ) -> list[Indices]:
     """The majority parts, then the rest: shuffled over all clients, and own-class examples traded
     away."""
@@ -270,9 +264,7 @@ def _of_each(examples: int, classes: int, most: int) -> int:
     """The examples of each of a client's classes; DataError if they cannot be had."""
     whole("examples", examples, error=DataError)
     if examples % classes:
-        raise DataError(
-            f"Expected a multiple of classes={classes} for examples, got {examples}."
-        )
+        raise DataError(f"Expected a multiple of classes={classes} for examples, got {examples}.")
     each = examples // classes
     if not 1 <= each <= most:
         raise DataError(

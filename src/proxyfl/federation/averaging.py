@@ -55,9 +55,3 @@ def tail_over(share: float, training_rounds: int) -> Tail | None:
         return None
     length = max(1, math.floor(share * training_rounds))
     return Tail(training_rounds - length, training_rounds)
-
-
-def rounds_to_settle(clients: int, rounds: int) -> int:
-    """Enough last rounds for what spreads by doubling to reach everyone, and one more for the
-    private models."""
-    return min(math.ceil(math.log2(clients)) + 1, rounds - 1)

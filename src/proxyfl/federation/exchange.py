@@ -1,5 +1,5 @@
-r"""The exchanges by which models mix: P(t) applied to masses, over a transport (paper, Alg. 1,
-lines 7 to 11, in mass form).
+r"""The exchanges by which models mix: P(t) applied to masses (paper, Alg. 1, lines 7 to 11, in
+mass form). An exchange owns the transport over which masses travel.
 
     none      nothing moves: there is no exchange
     mean      P = 11'/K: everyone sends to a hub, which adds and sends a K-th of the sum back
@@ -10,11 +10,17 @@ Guarantees: the total of masses and weights is the same before and after (to rou
 taken in the order of the senders, so the result does not depend on where a client runs or on what
 arrives first."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from proxyfl import params
+from proxyfl._entrypoint import is_code, resolve
+from proxyfl.errors import ConfigError
+from proxyfl.federation.methods import name_of
 from proxyfl.gossip.pushsum import Mass, add
 from proxyfl.gossip.routes import routes
 from proxyfl.gossip.topology import Topology, cycle
@@ -52,9 +58,7 @@ class MassChannel:
         theta = mass.theta.cpu()
         message = Message(self.round, sender, mass.w, theta, self.model)
         frame = encode(message)
-        self.transport.send(
-            frame, sender=sender, receiver=receiver, round=self.round
-        )
+        self.transport.send(frame, sender=sender, receiver=receiver, round=self.round)
         counters = self.of(sender)
         counters.bytes_sent += len(frame)
         counters.messages_sent += 1
@@ -72,10 +76,7 @@ class MassChannel:
     def receive(self, *, sender: int, receiver: int, like: Tensor) -> Mass:
         """Wait for the mass that ``sender`` owes ``receiver`` in this round."""
         frame = self.transport.receive(
-            sender=sender,
-            receiver=receiver,
-            round=self.round,
-            timeout=self.timeout,
+            sender=sender, receiver=receiver, round=self.round, timeout=self.timeout
         )
         message = decode(
             frame,
@@ -90,18 +91,28 @@ class MassChannel:
         return Mass(message.values.to(like), message.weight)
 
 
-Exchange = Callable[
-    [Mapping[int, Mass], Sequence[int], Set[int], MassChannel], dict[int, Mass]
-]
-"""(masses of this process's clients, all clients present, those who leave, channel) -> masses of
-those who stay."""
+class Exchange(Protocol):
+    """Exchanges the masses of this process's clients in one round.
+
+    Takes all clients present and those among them who leave; returns the masses of those who stay,
+    and the traffic of each client."""
+
+    def __call__(
+        self, round: int, masses: Mapping[int, Mass], *, present: Sequence[int], leaving: Set[int]
+    ) -> tuple[dict[int, Mass], dict[int, Traffic]]: ...
+
+
+Mixing = Callable[[Mapping[int, Mass], Sequence[int], Set[int], MassChannel], dict[int, Mass]]
+"""(masses, present, leaving, channel) -> masses: one round's exchange, for ``Method.exchange``.
+
+``masses`` are those of this process's clients, ``present`` are all clients, ``leaving`` those who
+hand their mass over and take nothing. Clients may be in other processes, so everything moves by
+``channel.send`` and ``channel.receive``, in an order in which nobody waits for a message that is
+sent later: send first, then receive. Returns the masses of this process's clients who stay."""
 
 
 def mean(
-    masses: Mapping[int, Mass],
-    present: Sequence[int],
-    leaving: Set[int],
-    channel: MassChannel,
+    masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
 ) -> dict[int, Mass]:
     """P = 11'/K through the first client that stays, who acts as the hub."""
     staying = [client for client in sorted(present) if client not in leaving]
@@ -118,20 +129,15 @@ def mean(
             channel.send(part, sender=hub, receiver=client)
     for client, mass in masses.items():
         if client != hub and client not in leaving:
-            mixed[client] = channel.receive(
-                sender=hub, receiver=client, like=mass.theta
-            )
+            mixed[client] = channel.receive(sender=hub, receiver=client, like=mass.theta)
     return mixed
 
 
-def peer_to_peer(topology: Topology) -> Exchange:
+def peer_to_peer(topology: Topology) -> Mixing:
     """P(t) given by ``topology``: shares go directly from client to client."""
 
-    def exchange(
-        masses: Mapping[int, Mass],
-        present: Sequence[int],
-        leaving: Set[int],
-        channel: MassChannel,
+    def mix(
+        masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
     ) -> dict[int, Mass]:
         plan = routes(topology, channel.round, present, leaving=leaving)
         kept: dict[int, Mass] = {}
@@ -152,14 +158,58 @@ def peer_to_peer(topology: Topology) -> Exchange:
             mixed[client] = channel.collect(client, own, sorted(sources))
         return mixed
 
+    return mix
+
+
+def mixing(exchange: str | Mixing, topology: Topology) -> Mixing:
+    """The mixing of a method's row: by its name, or the caller's own function."""
+    mixings = {"mean": mean, "cycle": peer_to_peer(cycle()), "pushsum": peer_to_peer(topology)}
+    if not isinstance(exchange, str):
+        return _checked(exchange)
+    if is_code(exchange):
+        return _checked(resolve(exchange, error=ConfigError))
+    return mixings[exchange]
+
+
+def _checked(mix: Mixing) -> Mixing:
+    """``mix``, whose result is looked at: every client that stays has a mass of the right size."""
+
+    def checked(
+        masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
+    ) -> dict[int, Mass]:
+        mixed = mix(masses, present, leaving, channel)
+        staying = {client for client in masses if client not in leaving}
+        if not isinstance(mixed, dict) or mixed.keys() != staying:
+            got = sorted(mixed) if isinstance(mixed, dict) else type(mixed).__name__
+            raise ConfigError(
+                f"Expected a mass for each of the clients {sorted(staying)} from the exchange "
+                f"{name_of(mix)} in round {channel.round}, got {got}."
+            )
+        for client, mass in mixed.items():
+            size = mass.theta.shape if isinstance(mass, Mass) else None
+            if size != (channel.size,) or not (mass.w > 0 and math.isfinite(mass.w)):
+                raise ConfigError(
+                    f"Expected a mass of {channel.size} parameters and a positive weight for "
+                    f"client {client} from the exchange {name_of(mix)} in round {channel.round}, "
+                    f"got {mass}."
+                )
+        return mixed
+
+    return checked
+
+
+def over(
+    transport: Transport, mix: Mixing, *, shared: nn.Module, timeout: float = 60.0
+) -> Exchange:
+    """The exchange that moves the parameters of models like ``shared`` by ``mix``."""
+    model = params.fingerprint(shared)
+    size = params.size(shared)
+
+    def exchange(
+        round: int, masses: Mapping[int, Mass], *, present: Sequence[int], leaving: Set[int]
+    ) -> tuple[dict[int, Mass], dict[int, Traffic]]:
+        channel = MassChannel(transport, round, model, size, timeout)
+        mixed = mix(masses, present, leaving, channel)
+        return mixed, channel.traffic
+
     return exchange
-
-
-def make(name: str, topology: Topology) -> Exchange:
-    """The exchange that the row of a method with one names."""
-    exchanges = {
-        "mean": mean,
-        "cycle": peer_to_peer(cycle()),
-        "pushsum": peer_to_peer(topology),
-    }
-    return exchanges[name]

@@ -160,9 +160,7 @@ def _part(weight: float, share: float, sender: int, round: int) -> float:
         raise TopologyError(f"Client {sender} in round {round}: {error}") from error
 
 
-def _checked(
-    schedule: Sequence[Attendance], clients: int, rounds: int
-) -> dict[int, Attendance]:
+def _checked(schedule: Sequence[Attendance], clients: int, rounds: int) -> dict[int, Attendance]:
     stays = {c: Attendance(c) for c in range(clients)}
     seen: set[int] = set()
     for stay in schedule:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl._examples import Examples
 from proxyfl.data.examples import chunks
-from proxyfl.measures import MEASURES, Predictions, calibration
-from proxyfl.resampling import Interval, interval, resampled
+from proxyfl.measures import MEASURES, Interval, Predictions, calibration, interval, resampled, roc
 
 CHUNK = 1000
 """Examples evaluated at a time: keeps a convolution's activations small."""
@@ -30,13 +29,14 @@ class Score:
 
     ``confusion[i, j]`` counts the examples of class i that were taken for class j. ``own`` is the
     score on the client's own test part, where there is one. A last score also has a calibration
-    curve, each measure's 95 % interval over persons, and the run's measure on every bootstrap
-    sample (``proxyfl.resampling``)."""
+    curve, with two classes a ROC curve, each measure's 95 % interval over persons, and the run's
+    measure on every bootstrap sample (``proxyfl.measures``)."""
 
     confusion: Tensor
     values: Mapping[str, float | None]
     own: "Score | None" = None
     calibration: Sequence[tuple[float, float, int]] = ()
+    roc: Sequence[tuple[float, float]] = ()
     intervals: Mapping[str, Interval | None] = field(default_factory=dict)
     resampled: Sequence[float | None] = ()
 
@@ -65,16 +65,15 @@ def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score
 
 
 @torch.no_grad()
-def predict(
-    model: nn.Module, examples: Examples, device: str = "cpu"
-) -> Predictions:
+def predict(model: nn.Module, examples: Examples, device: str = "cpu") -> Predictions:
     """The logits of ``model`` for all examples; it is left in the mode it was in."""
     most = CHUNK_BYTES // (4 * math.prod(examples.shape))
     size = max(1, min(CHUNK, most))
     logits = []
     with params.evaluating(model):
         for part in chunks(examples, size):
-            logits.append(model(part.to(device)).float().cpu())
+            # a copy: a model that works in place must not change the examples
+            logits.append(model(part.to(device, copy=True)).float().cpu())
     return Predictions(torch.cat(logits).numpy(), examples.labels.numpy())
 
 
@@ -91,9 +90,7 @@ class Judge:
     site: Tensor | None = None
     device: str = "cpu"
 
-    def __call__(
-        self, model: nn.Module, client: int, *, last: bool = False
-    ) -> Score:
+    def __call__(self, model: nn.Module, client: int, *, last: bool = False) -> Score:
         """The score of ``model`` of ``client``; ``last`` if the client's last."""
         predictions = predict(model, self.examples, self.device)
         groups = self.examples.groups
@@ -107,10 +104,7 @@ class Judge:
         return replace(score, own=own)
 
     def _score(
-        self,
-        predictions: Predictions,
-        persons: NDArray[np.int64] | None,
-        last: bool,
+        self, predictions: Predictions, persons: NDArray[np.int64] | None, last: bool
     ) -> Score:
         score = judge(predictions)
         if not last:
@@ -119,6 +113,7 @@ class Judge:
         return replace(
             score,
             calibration=calibration(predictions),
+            roc=roc(predictions),
             intervals={name: interval(found) for name, found in values.items()},
             resampled=values.get(self.measure, ()),
         )

@@ -6,18 +6,24 @@ by the error.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from proxyfl import models
+from proxyfl._entrypoint import Imports
 from proxyfl._files import write_bytes
 from proxyfl.errors import ModelError
-from proxyfl.federation.home.model import Home, rebuilt
+from proxyfl.federation.home import Home, rebuilt
 from proxyfl.federation.learners import Residual
+
+_OF_A_FILE = Imports(
+    here=True, remedy="If you know that code, and it is yours, say so with --trust {module}."
+)
 
 
 def save_model(path: Path, model: nn.Module, about: Mapping[str, str]) -> None:
@@ -47,12 +53,15 @@ def _sorted(content: bytes) -> bytes:
 
 
 def load_model(
-    path: Path, *, unpickle: bool = False
+    path: Path, *, unpickle: bool = False, trust: Sequence[str] = ()
 ) -> tuple[nn.Module, dict[str, str]]:
     """A model from its file, ready to predict, and what the file says about it.
 
     An estimator that is no table of numbers is kept as a pickle, which runs code when it is opened;
-    ``unpickle`` says that the file is trusted."""
+    ``unpickle`` says that the file is trusted. An architecture that is code of its own
+    (``package.module:factory``) runs only if ``trust`` lists its module or package: the file says
+    which it is, and the file may be anybody's."""
+    imports = replace(_OF_A_FILE, modules=tuple(trust))
     try:
         with _opened(path) as file:
             about: dict[str, str] = file.metadata() or {}
@@ -62,18 +71,16 @@ def load_model(
                 tensors[name] = file.get_tensor(name)
         model: nn.Module
         if "home" in about:
-            model = _home(about, tensors, unpickle=unpickle)
+            model = _home(about, tensors, imports, unpickle=unpickle)
         else:
-            model = _built(about, "architecture")
+            model = _built(about, "architecture", imports)
             if "residual_on" in about:
-                model = Residual(model, _built(about, "residual_on"))
+                model = Residual(model, _built(about, "residual_on", imports))
             model.load_state_dict(tensors)
     except ModelError:
         raise  # says already what cannot be read or built
     except (KeyError, ValueError, RuntimeError) as error:
-        raise ModelError(
-            f"{path} is not a model file of this program: {error}"
-        ) from error
+        raise ModelError(f"{path} is not a model file of this program: {error}") from error
     return model.eval(), about
 
 
@@ -85,20 +92,20 @@ def about_model(path: Path) -> dict[str, str]:
 
 
 def _home(
-    about: Mapping[str, str], tensors: Mapping[str, Tensor], *, unpickle: bool
+    about: Mapping[str, str], tensors: Mapping[str, Tensor], imports: Imports, *, unpickle: bool
 ) -> Home:
     """What an institution kept: its estimator, the received proxy, or both."""
     proxy = None
     if "residual_on" in about:
-        proxy = _built(about, "residual_on")
+        proxy = _built(about, "residual_on", imports)
     return rebuilt(json.loads(about["home"]), tensors, proxy, unpickle=unpickle)
 
 
-def _built(about: Mapping[str, str], key: str) -> nn.Module:
+def _built(about: Mapping[str, str], key: str, imports: Imports) -> nn.Module:
     """The model whose architecture stands under ``key``."""
     shape = tuple(map(int, json.loads(about["shape"])))
     classes = int(about["classes"])
-    return models.build(about[key], shape=shape, classes=classes, seed=0)
+    return models.build(about[key], shape=shape, classes=classes, seed=0, imports=imports)
 
 
 @contextmanager
@@ -109,8 +116,6 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except FileNotFoundError as error:
-        raise ModelError(
-            f"There is no model file {path}. Did the run finish?"
-        ) from error
+        raise ModelError(f"There is no model file {path}. Did the run finish?") from error
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path} is damaged or no model file: {error}") from error

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from proxyfl.errors import ModelError
 
-PRECISIONS = ("float32", "bfloat16")
-
 
 def computing_in(precision: str, model: nn.Module) -> nn.Module:
     """``model``, which from now on computes its logits in ``precision`` and returns them in

@@ -16,25 +16,23 @@ from typing import Protocol
 
 import torch
 
-from proxyfl import params
 from proxyfl.federation.client import Client
-from proxyfl.federation.exchange import Exchange, MassChannel, Traffic
-from proxyfl.federation.home.model import Home
-from proxyfl.federation.learners import Losses
+from proxyfl.federation.exchange import Exchange, Traffic
+from proxyfl.federation.home import Home
+from proxyfl.federation.learners import Losses, goes_on, warn_of_fault
+from proxyfl.federation.masked import MaskedSum
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
 from proxyfl.federation.metrics import Score
 from proxyfl.privacy.guarantee import Epsilon
+from proxyfl.privacy.isolation import modes_contained
 from proxyfl.seeds import seed_global
-from proxyfl.transport.base import Transport
 
 
 class Evaluator(Protocol):
     """Scores a model of a client; ``last`` if it is the client's last score."""
 
-    def __call__(
-        self, model: torch.nn.Module, client: int, *, last: bool = False
-    ) -> Score: ...
+    def __call__(self, model: torch.nn.Module, client: int, *, last: bool = False) -> Score: ...
 
 
 @dataclass(frozen=True)
@@ -71,14 +69,24 @@ class _Work:
     keeps: str | None = None
     evaluation: float = 0.0
 
+    def received(self) -> dict[Role, torch.nn.Module]:
+        """The proxy as it came out of the exchange."""
+        return {"received": self.client.learner.snapshot()}
+
+    @modes_contained()
     def score(
-        self, models: Mapping[Role, torch.nn.Module], evaluate: Evaluator
+        self, models: Callable[[], Mapping[Role, torch.nn.Module]], evaluate: Evaluator
     ) -> None:
         started = time.perf_counter()
-        for role, model in models.items():
-            self.scores[role] = evaluate(model, self.client.id, last=self.last)
-            if isinstance(model, Home):
-                self.keeps = model.name
+        try:
+            for role, model in models().items():
+                self.scores[role] = evaluate(model, self.client.id, last=self.last)
+                if isinstance(model, Home):
+                    self.keeps = model.name
+        except Exception as problem:
+            if not goes_on(self.client.ledger, problem):
+                raise
+            warn_of_fault("A round has no score, because a model cannot be evaluated", problem)
         self.evaluation += time.perf_counter() - started
 
 
@@ -86,36 +94,43 @@ def run_rounds(
     clients: Sequence[Client],
     *,
     rounds: int,
-    exchange: Exchange | None,
-    transport: Transport,
+    exchange: Exchange | MaskedSum | None,
     presence: Callable[[int], Presence],
     evaluate: Evaluator,
     evaluate_now: Callable[[int], bool],
     start: int = 0,
-    timeout: float = 60.0,
 ) -> Iterator[list[ClientRound]]:
     """Run rounds ``start`` to ``rounds`` for these clients; yield each round's records as
-    it ends. Without an ``exchange`` nothing is shared."""
+    it ends. Without an ``exchange`` nothing is shared. With a masked sum it is part of every step,
+    and what a client received is what its proxy is."""
     for round in range(start, rounds):
         who = presence(round)
         here = [client for client in clients if client.id in who.present]
-        work = [_train(client, round, who, round == rounds - 1) for client in here]
+        last = round == rounds - 1
+        traffic: dict[int, Traffic] = {}
+        if isinstance(exchange, MaskedSum):
+            work, traffic = _train_in_step(clients, round, who, last, exchange)
+        else:
+            work = [_train(client, round, who, last) for client in here]
         scored = work
         if not evaluate_now(round):
             scored = [each for each in work if each.client.id in who.leaving]
         for each in scored:
-            each.score(each.client.learner.models(), evaluate)
+            each.score(each.client.learner.models, evaluate)
         started = time.perf_counter()
-        traffic: dict[int, Traffic] = {}
-        if exchange is not None:
-            traffic = _exchange(here, round, who, exchange, transport, timeout)
+        if isinstance(exchange, MaskedSum):
+            for client in clients:
+                client.receive(round, client.mass())
+        elif exchange is not None:
+            traffic = _exchange(here, round, who, exchange)
         exchanging = (time.perf_counter() - started) / max(1, len(here))
         for each in scored:
             if exchange is not None and each.client.id not in who.handing_over:
-                each.score({"received": each.client.learner.shared}, evaluate)
+                each.score(each.received, evaluate)
         yield [_record(each, round, who, traffic, exchanging) for each in work]
 
 
+@modes_contained()
 def _train(client: Client, round: int, who: Presence, last: bool) -> _Work:
     # dropout draws from the global generator
     seed_global(client.global_seed(round))
@@ -127,42 +142,36 @@ def _train(client: Client, round: int, who: Presence, last: bool) -> _Work:
     return _Work(client, steps, last or client.id in who.leaving, losses, seconds)
 
 
+def _train_in_step(
+    clients: Sequence[Client], round: int, who: Presence, last: bool, masked: MaskedSum
+) -> tuple[list[_Work], dict[int, Traffic]]:
+    players, traffic = masked.train(clients, round, who)
+    work = []
+    for i, player in players.items():
+        is_last = last or i in who.leaving
+        work.append(_Work(player.client, player.steps, is_last, player.losses, player.seconds))
+    return work, traffic
+
+
 def _exchange(
-    here: Sequence[Client],
-    round: int,
-    who: Presence,
-    exchange: Exchange,
-    transport: Transport,
-    timeout: float,
+    here: Sequence[Client], round: int, who: Presence, exchange: Exchange
 ) -> dict[int, Traffic]:
     if not here:
         return {}
-    shared = here[0].learner.shared
-    channel = MassChannel(
-        transport, round, params.fingerprint(shared), params.size(shared), timeout
-    )
     for client in here:
         client.ledger.check_release(round)
-    mixed = exchange(
-        {client.id: client.mass() for client in here},
-        who.present,
-        who.handing_over,
-        channel,
-    )
+    masses = {client.id: client.mass() for client in here}
+    mixed, traffic = exchange(round, masses, present=who.present, leaving=who.handing_over)
     for client in here:
         if client.id in mixed:
             client.receive(round, mixed[client.id])
         else:
             client.weight = 0.0
-    return channel.traffic
+    return traffic
 
 
 def _record(
-    work: _Work,
-    round: int,
-    who: Presence,
-    traffic: Mapping[int, Traffic],
-    exchanging: float,
+    work: _Work, round: int, who: Presence, traffic: Mapping[int, Traffic], exchanging: float
 ) -> ClientRound:
     client = work.client
     return ClientRound(
@@ -177,11 +186,7 @@ def _record(
         epsilon=client.ledger.epsilon(through=round),
         traffic=traffic.get(client.id, Traffic()),
         weight=client.weight,
-        seconds={
-            "training": work.training,
-            "evaluation": work.evaluation,
-            "exchange": exchanging,
-        },
+        seconds={"training": work.training, "evaluation": work.evaluation, "exchange": exchanging},
         left=who.leaving.get(client.id),
         keeps=work.keeps,
     )

@@ -8,14 +8,14 @@ loss is the mean over records, not over persons. It promises no privacy, and its
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from proxyfl import params
-from proxyfl._validate import choice, number
+from proxyfl._setonce import SetOnce
+from proxyfl._validate import number
 from proxyfl.errors import ModelError, PrivacyError
 from proxyfl.losses import NO_BALANCE, Balance
 from proxyfl.privacy.dpsgd import Batch
@@ -23,6 +23,7 @@ from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness
+from proxyfl.settings import Optimizer
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -30,34 +31,21 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-@dataclass(frozen=True)
-class Optimizer:
-    """An optimizer by name, and its settings. ``momentum`` is for "sgd" alone."""
-
-    name: str = "adam"
-    learning_rate: float = 0.001
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-
-    def over(self, model: nn.Module) -> torch.optim.Optimizer:
-        """An optimizer of the trainable parameters, in PyTorch's fused form (a single pass)."""
-        trainable = params.trainable(model)
-        if not trainable:
-            raise ModelError(
-                f"The model {type(model).__name__} has no trainable parameters: nothing to learn "
-                "or to share. Leave requires_grad on where it should learn."
-            )
-        make = OPTIMIZERS[choice("optimizer", self.name, OPTIMIZERS)]
-        options: dict[str, Any] = {
-            "lr": self.learning_rate,
-            "weight_decay": self.weight_decay,
-        }
-        if self.name == "sgd":
-            options["momentum"] = self.momentum
-        return make(trainable, **options, fused=True)
+def optimizer_over(settings: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    """Makes an optimizer of the trainable parameters, in PyTorch's fused form (a single pass)."""
+    trainable = params.trainable(model)
+    if not trainable:
+        raise ModelError(
+            f"The model {type(model).__name__} has no trainable parameters: nothing to learn "
+            "or to share. Leave requires_grad on where it should learn."
+        )
+    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    if settings.name == "sgd":
+        options["momentum"] = settings.momentum
+    return OPTIMIZERS[settings.name](trainable, **options, fused=True)
 
 
-class PlainSGD:
+class PlainSGD(SetOnce, changing=("_drawn",)):
     """Ordinary training of one model on one client's data, drawn at ``sampling_rate``."""
 
     def __init__(
@@ -98,28 +86,20 @@ class PlainSGD:
         """The next Poisson sample."""
         self._drawn += 1
         return Batch.drawn(
-            self._units,
-            self.sampling_rate,
-            self._batches,
-            self._device,
-            self._drawn,
+            self._units, self.sampling_rate, self._batches, self._device, self._drawn
         )
 
     def sample(self) -> Batch:
         """A Poisson sample, as ``DPSGD.sample`` gives."""
         return self.draw()
 
-    def step(
-        self, batch: Batch, teacher_logits: Tensor | None = None
-    ) -> float | None:
+    def step(self, batch: Batch, teacher_logits: Tensor | None = None) -> float | None:
         """One step on the batch's mean loss, which it returns. Too small a batch does nothing."""
         if len(batch) < self._smallest_batch:
             return None
         self.model.train()
         weight = self.teacher_weight
-        targets = self._balance.targets(
-            batch.y, self._classes, teacher_logits, weight
-        )
+        targets = self._balance.targets(batch.y, self._classes, teacher_logits, weight)
         loss = self._balance.loss(self.model(batch.x), targets).mean()
         return descend(self.optimizer, loss)
 

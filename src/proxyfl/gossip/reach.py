@@ -71,13 +71,7 @@ def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
     return errors
 
 
-def _spread(
-    topology: Topology,
-    n: int,
-    rounds: int,
-    *,
-    trains: bool = False,
-) -> Iterator[Heard]:
+def _spread(topology: Topology, n: int, rounds: int, *, trains: bool = False) -> Iterator[Heard]:
     """What has spread after each round: one boolean product with P(t) per round."""
     own = np.packbits(np.eye(n, dtype=np.uint8), axis=1)
     heard = own
@@ -108,11 +102,7 @@ def _layers(columns: Columns) -> Iterator[tuple[Counts, Counts]]:
     layer = np.arange(len(receivers)) - first  # i for a receiver's i-th sender
     order = np.argsort(layer, kind="stable")
     cuts = np.cumsum(np.bincount(layer))[:-1]
-    yield from zip(
-        np.split(receivers[order], cuts),
-        np.split(senders[order], cuts),
-        strict=True,
-    )
+    yield from zip(np.split(receivers[order], cuts), np.split(senders[order], cuts), strict=True)
 
 
 def _unpacked(heard: Heard, n: int) -> Heard:

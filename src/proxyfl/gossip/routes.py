@@ -57,11 +57,7 @@ class Routes:
 
 
 def routes(
-    topology: Topology,
-    round: int,
-    present: Sequence[int],
-    *,
-    leaving: Set[int] = frozenset(),
+    topology: Topology, round: int, present: Sequence[int], *, leaving: Set[int] = frozenset()
 ) -> Routes:
     """This round's P over the client ids ``present``, whose order does not matter.
 
@@ -110,10 +106,7 @@ def routes(
 
 
 def _hand_over(
-    j: int,
-    shares: dict[int, float],
-    clients: Sequence[int],
-    leaving: Set[int],
+    j: int, shares: dict[int, float], clients: Sequence[int], leaving: Set[int]
 ) -> dict[int, float]:
     staying = {}
     back = []

@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING
 from proxyfl import _validate, seeds
 from proxyfl._entrypoint import resolve
 from proxyfl.errors import TopologyError
+from proxyfl.settings import Graph
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Columns = tuple[dict[int, float], ...]
 Topology = Callable[[int, int], Columns]
+"""(round, number of clients present) -> for each sender a dict: receiver -> share of its mass."""
 
 
 def exponential(self_weight: float = 0.0) -> Topology:
@@ -69,11 +71,7 @@ def complete(self_weight: float | None = None) -> Topology:
     return schedule
 
 
-def random_out(
-    degree: int = 1,
-    seed: int = 0,
-    self_weight: float | None = None,
-) -> Topology:
+def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None) -> Topology:
     """Send to one or more (the degree) others at random, drawn anew for each client and round.
 
     Fewer than ``degree`` others: to all of them.
@@ -84,9 +82,7 @@ def random_out(
     left with nothing."""
     _validate.whole("degree", degree, error=TopologyError)
     if self_weight is not None:
-        _validate.number(
-            "self_weight", self_weight, above=0, below=1, error=TopologyError
-        )
+        _validate.number("self_weight", self_weight, above=0, below=1, error=TopologyError)
 
     def schedule(round: int, n: int) -> Columns:
         count = min(degree, n - 1)
@@ -128,9 +124,7 @@ def from_matrices(matrices: "ArrayLike") -> Topology:
         try:
             check_columns(columns, size)
         except TopologyError as error:
-            raise TopologyError(
-                f"Matrix {index} of {len(stack)}: {error}"
-            ) from error
+            raise TopologyError(f"Matrix {index} of {len(stack)}: {error}") from error
         rounds.append(tuple(columns))
 
     def schedule(round: int, n: int) -> Columns:
@@ -156,11 +150,7 @@ TOPOLOGIES: dict[str, Callable[..., Topology]] = {
 
 
 def make(
-    name: str,
-    *,
-    self_weight: float | None = None,
-    degree: int | None = None,
-    seed: int = 0,
+    name: str, *, self_weight: float | None = None, degree: int | None = None, seed: int = 0
 ) -> Topology:
     """The topology called ``name``: one of TOPOLOGIES, a .json or .npy file, or the user's
     "package.module:function".
@@ -191,6 +181,14 @@ def make(
         seeded = {"seed": seed} if "seed" in taken else {}
         return TOPOLOGIES[name](**given, **seeded)
     return _from_file(Path(name)) if is_file else _from_function(name)
+
+
+def from_graph(graph: Graph, *, seed: int) -> Topology:
+    """The topology of ``graph``. The default self weight holds where the topology takes one."""
+    weight = graph.self_weight
+    if weight == Graph.self_weight and "self_weight" not in takes(graph.topology):
+        weight = None
+    return make(graph.topology, self_weight=weight, degree=graph.degree, seed=seed)
 
 
 def takes(name: str) -> tuple[str, ...]:
@@ -234,9 +232,7 @@ def check_columns(columns: Sequence[Mapping[int, float]], n: int) -> None:
 
 
 def _kept(self_weight: float) -> None:
-    _validate.number(
-        "self_weight", self_weight, at_least=0, below=1, error=TopologyError
-    )
+    _validate.number("self_weight", self_weight, at_least=0, below=1, error=TopologyError)
 
 
 def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
@@ -258,13 +254,7 @@ def _shift(hop: int, n: int, kept: float) -> Columns:
     return tuple(columns)
 
 
-def _subset(
-    count: int,
-    below: int,
-    seed: int,
-    round: int,
-    j: int,
-) -> set[int]:
+def _subset(count: int, below: int, seed: int, round: int, j: int) -> set[int]:
     # Floyd's way to a uniform subset of range(below): `count` draws and no rejection.
     chosen: set[int] = set()
     for top in range(below - count, below):

@@ -3,7 +3,7 @@ classifier of scikit-learn's kind.
 
 An estimator is named ``logistic``, ``trees``, or ``package.module:Class`` for a class with ``fit``
 and ``predict_proba``. ``a|b`` names several, of which a client takes the best by its own validation
-(``federation.home.choosing``). Each is tried with the few settings that ``candidates`` lists.
+(``federation.fitted.choose``). Each is tried with the few settings that ``candidates`` lists.
 
 Guarantees:
     * what ``fit`` returns is a module that maps a batch to logits over all classes, also where the
@@ -15,7 +15,7 @@ Guarantees:
 """
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,8 +24,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from proxyfl._entrypoint import resolve, translated
+from proxyfl._entrypoint import HERE, INSTALLED, Imports, translated
 from proxyfl.errors import ModelError
+from proxyfl.models.architectures import set_score
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -39,6 +40,8 @@ PENALTIES = (100.0, 10.0, 1.0)
 TREES = "sklearn.ensemble:HistGradientBoostingClassifier"
 SHORT = {"trees": TREES}
 LOGISTIC = "logistic"
+PUBLISHED = "published score"
+"""The name of the candidate that is a published score, unchanged."""
 
 _SMALL_TREES = {
     "max_iter": 60,
@@ -61,17 +64,17 @@ class Candidate:
     fit: Callable[[Array, Labels, int, Array | None, int], nn.Module]
 
 
-def is_estimator(spec: str) -> bool:
-    """Whether ``spec`` names something that is fitted, as opposed to a torch model."""
+def is_estimator(spec: str, imports: Imports = HERE) -> bool:
+    """True if ``spec`` names something that is fitted, as opposed to a torch model."""
     if "|" in spec or spec.strip() in (LOGISTIC, *SHORT):
         return True
     if ":" not in spec:
         return False
-    found = resolve(spec.strip(), error=ModelError)
-    return hasattr(found, "predict_proba")
+    named = imports.resolve(spec.strip(), error=ModelError)
+    return hasattr(named, "predict_proba")
 
 
-def candidates(spec: str) -> list[Candidate]:
+def candidates(spec: str, imports: Imports = HERE) -> list[Candidate]:
     """What ``spec`` stands for, each with the settings that are tried."""
     found: list[Candidate] = []
     for part in spec.split("|"):
@@ -79,16 +82,36 @@ def candidates(spec: str) -> list[Candidate]:
         if name == LOGISTIC:
             found.extend(_logistic(penalty) for penalty in PENALTIES)
         else:
-            found.append(_foreign(name))
+            found.append(_foreign(name, imports))
     return found
 
 
-def rebuilt(
-    form: str,
-    tensors: Mapping[str, Tensor],
-    *,
-    unpickle: bool,
-) -> nn.Module:
+def score_candidates(score: Sequence[float]) -> list[Candidate]:
+    """A published score (``set_score``) as it stands, and regressions on top of it."""
+    published = nn.Linear(len(score) - 1, 2)
+    set_score(published, score)
+    published.requires_grad_(False)
+
+    def as_published(
+        x: Array, y: Labels, classes: int, weights: Array | None, seed: int
+    ) -> nn.Module:
+        return published
+
+    def refitted(penalty: float) -> Candidate:
+        def fit(x: Array, y: Labels, classes: int, weights: Array | None, seed: int) -> nn.Module:
+            offset = x @ published.weight.double().numpy().T + published.bias.double().numpy()
+            model = softmax_fit(x, y, classes, penalty, offset=offset, weights=weights)
+            with torch.no_grad():
+                model.weight.add_(published.weight)
+                model.bias.add_(published.bias)
+            return model
+
+        return Candidate(f"{PUBLISHED} refitted, penalty {penalty:g}", fit)
+
+    return [Candidate(PUBLISHED, as_published), *map(refitted, PENALTIES)]
+
+
+def rebuilt(form: str, tensors: Mapping[str, Tensor], *, unpickle: bool) -> nn.Module:
     """The module of this form that had these tensors as its state."""
     if form == "Linear":
         outputs, inputs = tensors["weight"].shape
@@ -199,12 +222,7 @@ class Pickled(nn.Module):
     """An estimator of any kind, kept as the bytes of its pickle. ``column`` names the class of each
     of its probabilities; the logits have one entry per class up to ``column``'s last entry."""
 
-    def __init__(
-        self,
-        content: Tensor,
-        column: Tensor,
-        estimator: Any = None,
-    ) -> None:
+    def __init__(self, content: Tensor, column: Tensor, estimator: Any = None) -> None:
         super().__init__()
         self.register_buffer("content", content)
         self.register_buffer("column", column)
@@ -223,35 +241,24 @@ class Pickled(nn.Module):
 
 
 def _logistic(penalty: float) -> Candidate:
-    def fit(
-        x: Array,
-        y: Labels,
-        classes: int,
-        weights: Array | None,
-        seed: int,
-    ) -> nn.Module:
+    def fit(x: Array, y: Labels, classes: int, weights: Array | None, seed: int) -> nn.Module:
         return softmax_fit(x, y, classes, penalty, weights=weights)
 
     return Candidate(f"{LOGISTIC}, penalty {penalty:g}", fit)
 
 
-def _foreign(name: str) -> Candidate:
+def _foreign(name: str, imports: Imports) -> Candidate:
     """A class of scikit-learn's kind, with its defaults; small trees for few examples."""
     spec = SHORT.get(name, name)
-    make = resolve(spec, error=ModelError)
+    allowed = INSTALLED if name in SHORT else imports
+    make = allowed.resolve(spec, error=ModelError)
     if not hasattr(make, "predict_proba") or not hasattr(make, "fit"):
         raise ModelError(
             f"{name!r} is no classifier: expected a class with fit and predict_proba, such as "
             f"{TREES}, or {LOGISTIC}."
         )
 
-    def fit(
-        x: Array,
-        y: Labels,
-        classes: int,
-        weights: Array | None,
-        seed: int,
-    ) -> nn.Module:
+    def fit(x: Array, y: Labels, classes: int, weights: Array | None, seed: int) -> nn.Module:
         if len(np.unique(y)) < 2:
             return softmax_fit(x, y, classes, 1.0)  # one class: nothing to tell
         small = spec == TREES and len(y) < _MANY

@@ -13,14 +13,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from proxyfl._entrypoint import resolve, translated
+from proxyfl._entrypoint import HERE, Imports, translated
 from proxyfl._examples import Shape
 from proxyfl._validate import whole
 from proxyfl.errors import ModelError
-from proxyfl.models.convolutional import cnn1, cnn2, lenet5, vgg
-from proxyfl.models.fourier import fourier
-from proxyfl.models.plain import linear, mlp, tabular
-from proxyfl.models.resnet import resnet18
+from proxyfl.models.architectures import (
+    cnn1,
+    cnn2,
+    fourier,
+    lenet5,
+    linear,
+    mlp,
+    resnet18,
+    tabular,
+    vgg,
+)
 
 
 @dataclass(frozen=True)
@@ -33,43 +40,38 @@ class Architecture:
 
 MODELS = {
     "linear": Architecture(
-        linear,
-        "logistic regression: few parameters, little DP noise, a good first proxy",
+        linear, "logistic regression: few parameters, little DP noise, a good first proxy"
     ),
-    "mlp": Architecture(
-        mlp, "the paper's MLP, two hidden layers of 200; its MNIST proxy"
-    ),
+    "mlp": Architecture(mlp, "the paper's MLP, two hidden layers of 200; its MNIST proxy"),
     "lenet5": Architecture(
-        lenet5,
-        "two 5x5 convolutions, three dense layers; the paper's MNIST private model",
+        lenet5, "two 5x5 convolutions, three dense layers; the paper's MNIST private model"
     ),
-    "cnn1": Architecture(
-        cnn1, "the paper's CNN1, 6 and 16 channels; its CIFAR-10 proxy"
-    ),
+    "cnn1": Architecture(cnn1, "the paper's CNN1, 6 and 16 channels; its CIFAR-10 proxy"),
     "cnn2": Architecture(
         cnn2, "the paper's CNN2, 128 and 128 channels; its CIFAR-10 private model"
     ),
-    "vgg": Architecture(
-        vgg, "VGG-11 at a quarter of its width, for 100x80 endoscopy images"
-    ),
+    "vgg": Architecture(vgg, "VGG-11 at a quarter of its width, for 100x80 endoscopy images"),
     "resnet18": Architecture(
         resnet18, "ResNet-18 with GroupNorm; the paper's histopathology model"
     ),
     "tabular": Architecture(tabular, "two hidden layers of 64, for tables"),
     "fourier": Architecture(
-        fourier,
-        "logistic regression on 256 random waves: a proxy for tables with interactions",
+        fourier, "logistic regression on 256 random waves: a proxy for tables with interactions"
     ),
 }
 
 
-def build(spec: str, *, shape: Shape, classes: int, seed: int) -> nn.Module:
-    """The model ``spec`` for inputs of ``shape`` and ``classes`` classes, in training mode."""
+def build(
+    spec: str, *, shape: Shape, classes: int, seed: int, imports: Imports = HERE
+) -> nn.Module:
+    """The model ``spec`` for inputs of ``shape`` and ``classes`` classes, in training mode.
+
+    ``imports`` says which code ``spec`` may name, and where it is looked for."""
     for size in shape:
         whole("every size in shape", size, error=ModelError)
     whole("classes", classes, error=ModelError)
     whole("seed", seed, at_least=0, error=ModelError)
-    factory = _factory(spec)
+    factory = _factory(spec, imports)
     with torch.random.fork_rng(devices=[]):
         # Only the generator that fork_rng puts back: torch.manual_seed would reseed every
         # accelerator as well.
@@ -95,7 +97,7 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _factory(spec: str) -> Callable[[Shape, int], object]:
+def _factory(spec: str, imports: Imports) -> Callable[[Shape, int], object]:
     if spec in MODELS:
         return MODELS[spec].factory
     if ":" not in spec:
@@ -103,7 +105,7 @@ def _factory(spec: str) -> Callable[[Shape, int], object]:
         raise ModelError(
             f"Unknown model {spec!r}. Known: {known}; or your own as package.module:factory."
         )
-    return resolve(spec, error=ModelError)
+    return imports.resolve(spec, error=ModelError)
 
 
 def _try(spec: str, model: nn.Module, shape: Shape, classes: int) -> None:

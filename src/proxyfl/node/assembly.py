@@ -6,41 +6,40 @@ compared with a simulation bit for bit, and protect nobody.
 """
 
 import dataclasses
-import secrets
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from proxyfl import data, models
+from proxyfl import settings
+from proxyfl._entrypoint import is_code
 from proxyfl._examples import Examples
-from proxyfl.data import Dataset
+from proxyfl.data import Dataset, sources
+from proxyfl.data.examples import Relabelled
+from proxyfl.data.sources import SOURCES
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import DataError, PrivacyError
-from proxyfl.federation.averaging import tail_over
-from proxyfl.federation.client import (
-    DP,
-    Client,
-    Estimator,
-    Part,
-    assemble,
-    real,
-    seeded,
-)
+from proxyfl.federation.assembly import assemble, real, seeded, tail_of
+from proxyfl.federation.client import Client
 from proxyfl.federation.methods import METHODS
-from proxyfl.losses import balance_for, class_shares
-from proxyfl.models.estimators import is_estimator
+from proxyfl.node.members import holdout
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
-from proxyfl.privacy.dpsgd import DPSGD
-from proxyfl.privacy.guarantee import Unit
-from proxyfl.privacy.ledger import Budget
-from proxyfl.privacy.spending.account import Ids, Kept
-from proxyfl.seeds import derive
+from proxyfl.node.members.study import METHOD, site_in_step
+from proxyfl.node.members.trust import Code, code_of
+from proxyfl.node.proposal import Plan
+from proxyfl.privacy import journal
+from proxyfl.privacy.account import Kept
+from proxyfl.privacy.dpsgd import DPSGD, check_trust
+from proxyfl.privacy.guarantee import Gradients
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.sampling import cautious_delta
+from proxyfl.privacy.units import Units
 
-LEDGER_FILE = "ledger.jsonl"
+LEDGER_FILE = holdout.LEDGER_FILE
 
 
 @dataclass(frozen=True)
@@ -55,34 +54,11 @@ class SiteData:
     """The account in which the site's spending stands beside that of other studies."""
 
 
-@dataclass(frozen=True)
-class Relabelled:
-    """Examples whose classes are numbered as the manifest lists them."""
+def load(manifest: Manifest, site: Site, folder: Path, code: Code | None = None) -> SiteData:
+    """The site's examples; DataError if they are not of the manifest's shape and classes.
 
-    examples: Examples
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    @property
-    def groups(self) -> Tensor | None:
-        """The person whom each example is about."""
-        return self.examples.groups
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
-        return self.examples.shape
-
-    def take(self, rows: Tensor) -> Tensor:
-        """The inputs of ``rows``."""
-        return self.examples.take(rows)
-
-
-def load(manifest: Manifest, site: Site, folder: Path) -> SiteData:
-    """The site's examples; DataError if they are not of the manifest's shape and classes."""
-    dataset = _dataset(manifest, site, folder)
+    ``code`` is what may run for that, by default what the site's own settings allow."""
+    dataset = _dataset(manifest, site, folder, code or code_of(site, folder))
     if dataset.shape != manifest.input.shape:
         raise DataError(
             f"{site.data.source}: examples have the shape {list(dataset.shape)}, the manifest says "
@@ -92,25 +68,26 @@ def load(manifest: Manifest, site: Site, folder: Path) -> SiteData:
     return SiteData(
         Relabelled(dataset.train, numbers[dataset.train.labels]),
         Relabelled(dataset.test, numbers[dataset.test.labels]),
-        tuple(dataset.notes),
-        _kept(dataset, manifest, site, folder),
+        (*dataset.notes, *holdout.notes(folder)),
+        _kept(manifest, site, folder),
     )
 
 
-def _kept(
-    dataset: Dataset, manifest: Manifest, site: Site, folder: Path
-) -> Kept | None:
+def _kept(manifest: Manifest, site: Site, folder: Path) -> Kept | None:
     """The place of the site's spending in the institution's account, if it keeps one."""
     if site.privacy.account is None:
         return None
-    ids = Ids(*dataset.ids(dataset.train))
-    study = f"federation {manifest.name}"
-    return Kept(folder / site.privacy.account, ids, study)
+    populations = settings.populations(site.privacy.population)
+    return Kept(folder / site.privacy.account, populations, f"federation {manifest.name}")
 
 
-def _dataset(manifest: Manifest, site: Site, folder: Path) -> Dataset:
-    """The site's data as the manifest's schema or its own files say."""
+def _dataset(manifest: Manifest, site: Site, folder: Path, code: Code) -> Dataset:
+    """The site's data as the manifest's schema or its own files say.
+
+    Each person or record is held out by itself, by the site's secret: one more in the file changes
+    nobody else's side, and so no more than one summand of any step."""
     own = site.data
+    key = partial(holdout.key, folder)
     if manifest.schema is not None:
         return load_tables(
             [folder / own.source],
@@ -119,18 +96,20 @@ def _dataset(manifest: Manifest, site: Site, folder: Path) -> Dataset:
             dialect=Dialect(own.separator, own.decimal, own.encoding),
             faults=own.faults,
             test_fraction=own.test_fraction,
-            seed=own.seed,
+            key=key,
         )
     path = folder / own.source
-    is_file = path.exists()
-    return data.load(
+    # Whatever else it is, it is a file of the site's folder, never one of the current directory.
+    is_file = path.exists() or not (own.source in SOURCES or is_code(own.source))
+    return sources.load(
         str(path) if is_file else own.source,
         label=own.label,
         # A named source or a factory has its own list, which ``_numbers`` compares.
         classes=manifest.input.classes if is_file else (),
         test_fraction=own.test_fraction,
-        seed=own.seed,
+        key=key,
         download=False,
+        imports=code.own,
     )
 
 
@@ -141,37 +120,35 @@ def client(
     *,
     ledger: Path | None,
     seed: int | None = None,
-    method: str = "proxyfl",
+    method: str = METHOD,
     account: Kept | None = None,
+    code: Code | None = None,
 ) -> Client:
-    """The site as the round loop sees it. With ``method="alone"``, what it has without joining."""
+    """The site as the round loop sees it. With ``method="alone"``, what it has without joining.
+
+    ``code`` is what names in the manifest and in site.toml may lead to; by default the installed
+    modules that the site's settings allow."""
     id = manifest.position(site.name)
-    if seed is None:
-        streams = real()
-        # Nothing that this site does alone is shared, so nothing of it is secret to be drawn.
-        own_seed = secrets.randbits(62)
-    else:
+    masked = manifest.masked if method == METHOD else None
+    if masked is not None:
+        site = site_in_step(site, masked)
+    streams = real()
+    if seed is not None:
         streams = seeded(seed, id)
-        own_seed = derive(seed, "init", 1, id)
-    dp = _dp(site, ledger, account)
+    delta = site.privacy.delta or _delta(site, examples, ledger)
     return assemble(
-        id,
-        site.name,
-        METHODS[method],
+        manifest,
+        dataclasses.replace(site, privacy=dataclasses.replace(site.privacy, delta=delta)),
         examples,
-        classes=len(manifest.input.classes),
-        batch_size=_batch_size(site, len(dp.units(examples))),
-        dp=dp,
-        streams=streams,
-        private=_private(manifest, site, examples, own_seed),
-        proxy=_proxy(manifest, site),
-        steps=site.learning.steps_per_round,
-        alpha=site.learning.alpha,
-        beta=site.learning.beta,
-        teacher="received" if site.learning.teacher == "received" else "current",
-        residual=site.model.residual,
-        device=site.resources.device,
-        tail=tail_over(manifest.average, manifest.training_rounds),
+        METHODS[method if masked is None else manifest.method],
+        streams,
+        id=id,
+        ledger=ledger,
+        account=account,
+        code=code or code_of(site, None),
+        coalition=None if masked is None else masked.coalition,
+        charge_each_step=masked is not None and ledger is not None,
+        members=len(manifest.members),
     )
 
 
@@ -179,18 +156,54 @@ def affordable_steps(client: Client, wanted: int) -> int:
     """How many of ``wanted`` further steps the client's budget covers."""
     trainer = _trainer(client)
     return client.ledger.affordable_steps(
-        trainer.sampling_rate, trainer.noise_multiplier, wanted
+        trainer.sampling_rate, trainer.noise_multiplier, wanted, trainer.coalition
     )
 
 
-def charge_in_full(client: Client, round: int) -> None:
-    """Charge a round as if trained in full, as far as the budget goes."""
+def public_examples(client: Client) -> int:
+    """The number of examples, or of persons, that the client's sampling rate tells."""
     trainer = _trainer(client)
-    client.ledger.charge(
-        round,
-        affordable_steps(client, client.steps),
+    return round(trainer.batch_size / trainer.sampling_rate)
+
+
+def plan(client: Client, manifest: Manifest, site: Site, folder: Path) -> Plan:
+    """The steps that are left to the site, against all that its ledger in ``folder`` has been
+    charged for. Nothing is charged or entered."""
+    trainer = _trainer(client)
+    path = folder / LEDGER_FILE
+    ledger = client.ledger
+    done = 0
+    if path.exists():
+        ledger = Ledger.read(path, budget=ledger.budget)
+        done = max((charge.round + 1 for charge in ledger.charges), default=0)
+        account = _kept(manifest, site, folder)
+        if account is not None:
+            ledger.page = account.look(ledger)
+    left = max(0, manifest.training_rounds - done)
+    return Plan(
+        ledger,
         trainer.sampling_rate,
         trainer.noise_multiplier,
+        client.steps,
+        left,
+        trainer.coalition,
+    )
+
+
+def gradients(client: Client, site: Site) -> Gradients:
+    """How the client's gradients are computed; ModelError if the site does not trust that."""
+    found = _trainer(client).gradients
+    check_trust(found, trusted=site.proxy.trust_unproven)
+    return found
+
+
+def record_in_full(client: Client, round: int, times: int = 1) -> None:
+    """Put on the ledger that a lost copy has trained ``round`` in full, ``times`` over. What was
+    spent is spent, whatever the budget."""
+    trainer = _trainer(client)
+    steps = times * client.steps
+    client.ledger.record_spent(
+        round, steps, trainer.sampling_rate, trainer.noise_multiplier, trainer.coalition
     )
 
 
@@ -203,81 +216,30 @@ def _trainer(client: Client) -> DPSGD:
 
 def follow_tail(client: Client, manifest: Manifest) -> None:
     """Average over the rounds that a new version of the manifest says."""
-    tail = tail_over(manifest.average, manifest.training_rounds)
+    tail = tail_of(manifest, METHODS[METHOD])
     if tail is not None and client.tail is not None:
         tail.restore(client.tail.state())
     client.tail = tail
 
 
-def _dp(site: Site, ledger: Path | None, account: Kept | None) -> DP:
-    asked = site.privacy
-    budget = None
-    if asked.budget is not None:
-        budget = Budget(asked.budget, asked.accountant)
-    return DP(
-        unit=Unit(asked.unit),
-        max_per_group=asked.max_per_group,
-        max_physical_batch_size=asked.max_physical_batch_size,
-        clip_norm=asked.clip_norm,
-        noise_multiplier=asked.noise_multiplier,
-        sampling_rate=asked.sampling_rate,
-        declared_examples=asked.examples,
-        delta=asked.delta,
-        budget=budget,
-        ledger=ledger,
-        account=account,
-    )
+def _delta(site: Site, examples: Examples, ledger: Path | None) -> float:
+    """The delta of a site that states none: its ledger's, if it has begun, else 1/(10 n) rounded
+    down to a power of ten, for the declared n or else the true one, which is public then."""
+    if ledger is not None and ledger.exists():
+        header, _, _ = journal.read(ledger)
+        return float(header["delta"])
+    return cautious_delta(site.privacy.examples or count_units(site, examples))
 
 
-def _private(
-    manifest: Manifest, site: Site, examples: Examples, seed: int
-) -> Part | Estimator:
-    """The private model, balanced by the site's own classes: it is never shared."""
-    architecture = site.model.architecture
-    shares = class_shares(examples.labels, len(manifest.input.classes))
-    balance = balance_for(site.learning.balance, shares, public=False)
-    if is_estimator(architecture):
-        # Fitted anew at each start: with the same seed it is the same model.
-        same = derive(manifest.proxy.seed, "init", 1)
-        return Estimator(architecture, balance, same)
-    model = _built(manifest, architecture, seed)
-    return Part(model, site.private_optimizer, balance)
-
-
-def _proxy(manifest: Manifest, site: Site) -> Part:
-    balance = balance_for(manifest.proxy.balance, manifest.prevalence, public=True)
-    return Part(initial_proxy(manifest), site.proxy_optimizer, balance)
-
-
-def _batch_size(site: Site, units: int) -> int:
-    """The site's batch size, which a declared sampling leaves as it is: it is public then."""
-    if site.privacy.declared:
-        return site.learning.batch_size
-    return min(site.learning.batch_size, units)
-
-
-def initial_proxy(manifest: Manifest) -> torch.nn.Module:
-    """The proxy that all sites begin with."""
-    seed = derive(manifest.proxy.seed, "init", 0)
-    model = _built(manifest, manifest.proxy.architecture, seed)
-    if manifest.prevalence and manifest.proxy.balance == "none":
-        models.set_prior(model, manifest.prevalence)
-    return model
+def count_units(site: Site, examples: Examples) -> int:
+    """The number of examples, or of persons where they are the site's unit."""
+    return len(Units.of(examples, site.privacy))
 
 
 def with_budget(site: Site, epsilon: float | None) -> Site:
     """The site with another budget."""
     privacy = dataclasses.replace(site.privacy, budget=epsilon)
     return dataclasses.replace(site, privacy=privacy)
-
-
-def _built(manifest: Manifest, architecture: str, seed: int) -> torch.nn.Module:
-    return models.build(
-        architecture,
-        shape=manifest.input.shape,
-        classes=len(manifest.input.classes),
-        seed=seed,
-    )
 
 
 def _numbers(dataset: Dataset, manifest: Manifest, site: Site) -> Tensor:

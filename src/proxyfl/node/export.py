@@ -5,8 +5,9 @@
                           not for an estimator of another library, whose pickle is in the weights
     schema.toml           how a table's columns become the inputs, if the manifest has a schema
     about.json            classes, input shape, rounds, and what the site's data have cost
-    certificate.md        what the site's releases have cost; `proxyfl certificate SITE --check`
-    certificate.json      compares either with the ledger
+    certificate.md        what the site's releases have cost, signed with the site's key;
+    certificate.json      `proxyfl certificate SITE --check` compares either with the ledger, and
+                          with `--card` anybody can check who signed it
 
 Guarantee: weights and program give the predictions of the site's own private model.
 
@@ -25,10 +26,10 @@ from torch import Tensor
 from proxyfl._files import finite, write_json, write_text
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import RunError
-from proxyfl.federation.home.model import Home
+from proxyfl.federation.home import Home
 from proxyfl.federation.modelfile import save_model
-from proxyfl.models.estimators import Pickled, is_estimator
-from proxyfl.node import assembly, keeping
+from proxyfl.models.estimators import Pickled
+from proxyfl.node import assembly, keeping, recording
 from proxyfl.node.assembly import SiteData
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.store import FILE as STORE_FILE
@@ -37,9 +38,10 @@ from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
+from proxyfl.node.members.trust import code_of
 from proxyfl.node.observe import status
+from proxyfl.privacy import certificate as certificates
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.privacy.statements import certificate as certificates
 
 WARNING = (
     "The private model was trained without DP on this site's records. Whoever has it may learn "
@@ -63,9 +65,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     finally:
         store.close()
     if not here.learner:
-        raise RunError(
-            f"{site.name} has finished no round yet: there is nothing to export."
-        )
+        raise RunError(f"{site.name} has finished no round yet: there is nothing to export.")
     data = assembly.load(manifest, site, folder)
     model = _private_model(manifest, site, folder, data, here.learner)
     try:
@@ -73,15 +73,17 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     except FileExistsError:
         raise RunError(f"{out} exists already. Name a new folder.") from None
     example = data.test.take(torch.tensor([0]))
-    about = _about(manifest, site)
+    about = recording.about_model(manifest, site, code_of(site, folder))
+    about |= {"site": site.name, "client": site.name, "method": manifest.method}
     save_model(out / "private.safetensors", model, about)
     write_program(model, example, out)
     if manifest.schema is not None:
         write_text(out / "schema.toml", schemas.to_toml(manifest.schema))
     ledger = Ledger.read(folder / assembly.LEDGER_FILE)
-    document = certificates.certificate(ledger, certificates.NODE)
-    write_json(out / "certificate.json", {"certificates": [document]})
-    write_text(out / "certificate.md", certificates.markdown(document))
+    signer = Identity(folder, site.name)
+    document = certificates.certificate(ledger, certificates.NODE, signer)
+    write_text(out / "certificate.json", certificates.to_json([document]))
+    write_text(out / "certificate.md", certificates.markdown(document, signer))
     history = status.rows(folder)
     content = {
         "site": site.name,
@@ -100,9 +102,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     return sorted(out.iterdir())
 
 
-def write_program(
-    model: torch.nn.Module, example: Tensor, out: Path
-) -> Path | None:
+def write_program(model: torch.nn.Module, example: Tensor, out: Path) -> Path | None:
     """Write the model as TorchScript; None if it is another library's, which that cannot hold."""
     if isinstance(model, Home) and isinstance(model.own, Pickled):
         return None
@@ -119,21 +119,7 @@ def _private_model(
     manifest: Manifest, site: Site, folder: Path, data: SiteData, name: str
 ) -> torch.nn.Module:
     # A throw-away client without a ledger: it takes no step.
-    client = assembly.client(manifest, site, data.train, ledger=None, seed=0)
+    code = code_of(site, folder)
+    client = assembly.client(manifest, site, data.train, ledger=None, seed=0, code=code)
     keeping.restore(folder, client, name)
     return client.learner.models()["private"].eval()
-
-
-def _about(manifest: Manifest, site: Site) -> dict[str, str]:
-    """The header of the weights' file, enough to build the model again."""
-    about = {
-        "architecture": site.model.architecture,
-        "site": site.name,
-        "role": "private",
-        "shape": json.dumps(manifest.input.shape),
-        "classes": str(len(manifest.input.classes)),
-        "class_names": json.dumps(manifest.input.classes),
-    }
-    if site.model.residual or is_estimator(site.model.architecture):
-        about["residual_on"] = manifest.proxy.architecture
-    return about

@@ -6,16 +6,16 @@ is there. A budget is never raised, and no charge that the store has seen is for
 """
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from proxyfl._files import sync_folder, whole
 from proxyfl.errors import ConfigError, PrivacyError, RunError
 from proxyfl.federation.client import Client
 from proxyfl.node.exchange.store import Store
-from proxyfl.privacy.ledger import Ledger
+from proxyfl.privacy.ledger import Charge, Ledger
 
 FOLDER = "state"
 _PREFIX = "round-"
@@ -24,15 +24,21 @@ _SUFFIX = ".safetensors"
 
 def save(folder: Path, client: Client, round: int) -> str:
     """Write the client's state; return the name under which the store should know it."""
-    kept = folder / FOLDER
-    kept.mkdir(mode=0o700, exist_ok=True)  # the private model is in it
     name = f"{_PREFIX}{round:06d}{_SUFFIX}"
+    path = folder / FOLDER / name
     state = {}
     for key, value in client.state().items():
         state[key] = value.contiguous()
-    with whole(kept / name) as scratch:
-        save_file(state, scratch)
-    sync_folder(kept)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # the private model is in it
+        with whole(path) as scratch:
+            save_file(state, scratch)
+        sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise RunError(
+            f"Cannot write the models to {path}: {error}. Nothing was released. Make room on the "
+            "disk, then start the site again."
+        ) from error
     return name
 
 
@@ -70,16 +76,16 @@ def check_budget(store: Store, budget: float | None) -> None:
 
 def charges(ledger: Ledger) -> list[str]:
     """The ledger's charges, one line each, as the store keeps them."""
-    return [json.dumps(asdict(charge)) for charge in ledger.charges]
+    return [json.dumps(charge.line()) for charge in ledger.charges]
 
 
 def check_ledger(store: Store, ledger: Ledger) -> None:
-    """Whatever the store has seen charged must still be in the ledger."""
-    found = charges(ledger)
+    """Refuses a ledger that lacks a charge that the store has seen. Charges are compared, not their
+    text, to which a release may add."""
     with store.reading() as run:
         rows = run.execute("select entry from charges order by number").fetchall()
-    known = [entry for (entry,) in rows]
-    if found[: len(known)] != known:
+    known = [Charge.read(json.loads(entry)) for (entry,) in rows]
+    if list(ledger.charges[: len(known)]) != known:
         raise PrivacyError(
             f"The ledger {ledger.path} lacks charges that the store has seen, so what was spent "
             "is not known. Bring back the newer ledger."

@@ -4,16 +4,19 @@ Guarantees, for what a peer sends:
     * a frame is refused unless it is the member's whose share announces it, of that round, of the
       manifest's proxy, with finite values of a sane size and the weight that the share states;
     * a weight above the number of members is refused: no honest site can hold as much.
+
+What a graph sends on an edge, and how much of it at most, is in ``Edge``; ``admission`` holds peers
+to it, and a site holds itself to it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from torch import Tensor
 
 from proxyfl.errors import TransportError
-from proxyfl.gossip.pushsum import Mass, add
+from proxyfl.gossip.pushsum import Mass
 from proxyfl.gossip.routes import Routes, routes
 from proxyfl.node.exchange.books import Part
 from proxyfl.node.exchange.messages import Share
@@ -23,6 +26,43 @@ from proxyfl.transport import wire
 
 LARGEST_VALUE = 1e4
 """No parameter of a proxy that learns comes near it."""
+
+
+MOST_MEANS = 2.0
+"""No share carries more than a member with so many times the mean weight sends on that edge. A site
+with more weight keeps the rest and sends it later, so honest weight is only delayed. All members
+agree on the number: it belongs to the protocol."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """An edge of one round's graph, as somebody sees it who knows which members have left.
+
+    ``share`` is the part of the sender's mass that goes there, ``mean`` the mean weight of the
+    members present, if those who left have handed theirs on."""
+
+    share: float
+    mean: float
+
+    @property
+    def heaviest(self) -> Fraction:
+        """The largest weight of a share on this edge."""
+        return Fraction(MOST_MEANS * self.share * self.mean)
+
+    @property
+    def heaviest_handover(self) -> Fraction:
+        """The largest weight that a leaving member hands to one other in one share."""
+        return Fraction(MOST_MEANS * self.mean)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A mass that is about to be added: whose it is, that member's position, and the round."""
+
+    sender: str
+    place: int
+    round: int
+    mass: Mass
 
 
 @dataclass(frozen=True)
@@ -93,29 +133,63 @@ class Mixer:
         return message.values
 
     def routes(
-        self, round: int, *, left: Collection[str] = (), leaving: bool = False
+        self,
+        round: int,
+        *,
+        left: Collection[str] = (),
+        leaving: bool = False,
+        version: int | None = None,
+        as_seen_by: str = "",
     ) -> tuple[Routes, Sequence[str]]:
-        """The round's graph over those who take part, and the names of its positions."""
-        manifest = self.roster.current
+        """The round's graph over those who take part, and the names of its positions.
+
+        Without ``version``, that of the manifest in force; without ``as_seen_by``, this site's."""
+        viewer = as_seen_by or self.me
+        manifest = self.roster.current if version is None else self._manifest(version)
         names = manifest.names()
-        absent = set(left) - {self.me}
+        absent = set(left) - {viewer}
         present = []
         for position, card in enumerate(manifest.members):
             if card.joins <= round and card.name not in absent:
                 present.append(position)
         going: set[int] = set()
         if leaving and len(present) > 1:
-            going.add(manifest.position(self.me))
+            going.add(manifest.position(viewer))
         plan = routes(manifest.mixing(), round, present, leaving=frozenset(going))
         return plan, names
 
+    def members(self, version: int, round: int) -> set[str]:
+        """The members that have joined by ``round`` in a version of the manifest."""
+        manifest = self._manifest(version)
+        return {card.name for card in manifest.members if card.joins <= round}
+
+    def edge(
+        self, sender: str, receiver: str, round: int, *, version: int, left: Collection[str]
+    ) -> Edge | None:
+        """The edge from ``sender`` to ``receiver`` if ``left`` have left; None if there is none."""
+        joined = self.members(version, round)
+        present = joined - (set(left) - {sender})
+        if not {sender, receiver} <= present:
+            return None
+        plan, names = self.routes(round, left=left, version=version, as_seen_by=sender)
+        shares = plan.shares(names.index(sender))
+        share = shares.get(names.index(receiver), 0.0)
+        return Edge(share, len(joined) / len(present)) if share else None
+
+    def most_weights(
+        self, round: int, shares: Mapping[str, float], *, left: Collection[str], leaving: bool
+    ) -> dict[str, Fraction]:
+        """Receiver -> the largest weight that this site sends it."""
+        joined = self.members(self.roster.current.version, round)
+        present = joined - (set(left) - {self.me})
+        most = {}
+        for name, share in shares.items():
+            edge = Edge(share, len(joined) / max(1, len(present)))
+            most[name] = edge.heaviest_handover if leaving else edge.heaviest
+        return most
+
     def shares(
-        self,
-        round: int,
-        *,
-        blocked: Collection[str],
-        left: Collection[str],
-        leaving: bool,
+        self, round: int, *, blocked: Collection[str], left: Collection[str], leaving: bool
     ) -> dict[str, float]:
         """Receiver -> share of this site's mass. What a blocked peer should get, the site keeps.
 
@@ -133,11 +207,7 @@ class Mixer:
         return shares
 
     def _handed_over(
-        self,
-        shares: dict[str, float],
-        round: int,
-        blocked: Collection[str],
-        left: Collection[str],
+        self, shares: dict[str, float], round: int, blocked: Collection[str], left: Collection[str]
     ) -> dict[str, float]:
         rest = shares.pop(self.me)
         if shares:
@@ -156,44 +226,41 @@ class Mixer:
         own = self.roster.current.position(self.me)
         return {names[position] for position in plan.senders(own)}
 
-    def added(self, kept: Mass, parts: Sequence[Part]) -> Mass | None:
-        """The sum of what was kept and what has arrived; None if all of it weighs nothing.
+    def heaviest(self, round: int, *, left: Collection[str]) -> Fraction:
+        """The largest weight of a share that an edge of the round's graph carries to this site.
 
-        Summed in the order of the members, as the simulation does."""
+        All edges of a round carry the same part of their senders' mass."""
+        version = self.roster.current.version
+        for sender in self.senders(round, left=left):
+            edge = self.edge(sender, self.me, round, version=version, left=left)
+            if edge is not None:
+                return edge.heaviest
+        return Fraction(0)
+
+    def entries(self, kept: Mass, parts: Sequence[Part]) -> list[Entry]:
+        """What was kept and what has arrived, in the order of the members, as the simulation adds
+        it."""
         names = self.roster.current.names()
-        found = [(names.index(self.me), -1, kept)]
+        entries = [Entry(self.me, names.index(self.me), -1, kept)]
         for part in parts:
             place = len(names)
             if part.sender in names:
                 place = names.index(part.sender)
-            mass = self.mass(part)
-            found.append((place, part.round, mass))
-        found.sort(key=lambda entry: entry[:2])
-        masses = [mass for _, _, mass in found if mass.w > 0]
-        if not masses:
-            return None
-        return add(masses)
+            entries.append(Entry(part.sender, place, part.round, self.mass(part)))
+        return sorted(entries, key=lambda entry: (entry.place, entry.round))
 
-    def _encoded(
-        self, round: int, sender: int, weight: Fraction, theta: Tensor
-    ) -> bytes:
+    def _encoded(self, round: int, sender: int, weight: Fraction, theta: Tensor) -> bytes:
         model = self.proxy.model
         message = wire.Message(round, sender, float(weight), theta.cpu(), model)
         return wire.encode(message)
 
     def _manifest(self, version: int) -> Manifest:
         if version not in self.roster.versions:
-            raise TransportError(
-                f"Version {version} of the manifest is not known here."
-            )
+            raise TransportError(f"Version {version} of the manifest is not known here.")
         return self.roster.versions[version]
 
     def _examined(
-        self,
-        frame: bytes | memoryview,
-        manifest: Manifest,
-        sender: str,
-        round: int,
+        self, frame: bytes | memoryview, manifest: Manifest, sender: str, round: int
     ) -> wire.Examined:
         return wire.examine(
             frame,

@@ -18,26 +18,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography import x509
+
 from proxyfl import params
-from proxyfl.errors import ProxyFLError, TransportError
+from proxyfl._command import command
+from proxyfl._entrypoint import is_code
+from proxyfl.errors import PeerTimeout, ProxyFLError, TransportError
 from proxyfl.federation.client import Client
-from proxyfl.node import assembly
+from proxyfl.node import assembly, proposal
+from proxyfl.node.exchange import auditlog
+from proxyfl.node.exchange.auditlog import CLOCK_SECONDS
 from proxyfl.node.exchange.service import ABOUT, about
 from proxyfl.node.exchange.store import FILE as STORE_FILE
 from proxyfl.node.exchange.ways import dial
+from proxyfl.node.members import holdout
 from proxyfl.node.members.card import Card, fingerprint_of
 from proxyfl.node.members.identity import (
     KEY_FILE,
+    NEXT_FOLDER,
     SEALING_FILE,
     Identity,
+    check_dates,
     check_folder,
     check_secret,
 )
-from proxyfl.node.members.manifest import Manifest
+from proxyfl.node.members.manifest import Manifest, notes
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
+from proxyfl.node.members.trust import check_code, code_of, named_code
+from proxyfl.node.members.versions import PROTOCOL, other_protocol
+from proxyfl.node.observe import status
+from proxyfl.node.summing import rehearse
+from proxyfl.privacy.coalition import worst_case
+from proxyfl.privacy.guarantee import shown
 
-CLOCK_SECONDS = 30.0
 STATES_KEPT = 8
 """The copies of all models that a site's folder holds at its fullest."""
 
@@ -46,40 +60,47 @@ _CALL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Line:
-    """One check: what was looked at, whether it is in order, what was found or is to be done."""
+    """One check: what was looked at, whether it is in order, what was found or is to be done.
+
+    With ``warn`` the site can take part, and somebody should read the text first."""
 
     check: str
     ok: bool
     text: str
+    warn: bool = False
+
+
+class Caution(Exception):
+    """What a check raises for a line that warns: its text."""
 
 
 def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
     """All checks, as they are done."""
     yield _tried("private keys", lambda: _keys(folder))
-    identity = _tried(
-        "certificate", lambda: _certificate(Identity(folder, site.name))
-    )
+    identity = _tried("certificate", lambda: _certificate(Identity(folder, site.name)))
     yield identity
     if not identity.ok:
         return
+    yield _tried("clock", lambda: _clock(folder))
+    yield _tried("records", lambda: _records(folder))
     found: list[Roster] = []
     yield _tried("manifest", lambda: _manifest(site, folder, found))
     if not found:
         return
     roster = found[0]
+    yield _tried("members' certificates", lambda: _members(roster))
+    yield _tried("code", lambda: _code(site, roster.current))
     clients: list[Client] = []
     yield _tried("data", lambda: _data(site, folder, roster.current))
-    yield _tried(
-        "models and one DP step",
-        lambda: _step(site, folder, roster.current, clients),
-    )
+    if roster.current.schema is not None:
+        yield _tried("form of the file", lambda: _form(site, folder))
+    yield _tried("models and one DP step", lambda: _step(site, folder, roster.current, clients))
     if clients:
-        yield _tried("budget", lambda: _budget(clients[0], roster.current))
+        yield _tried("declared numbers", lambda: _declared(site, clients[0]))
+        yield _tried("budget", lambda: _budget(clients[0], roster.current, site, folder))
         yield _tried("disk", lambda: _disk(clients[0], folder))
     if site.network.folder:
-        yield _tried(
-            "exchange folder", lambda: _writable(folder / site.network.folder)
-        )
+        yield _tried("exchange folder", lambda: _writable(folder / site.network.folder))
         return
     yield from _network(site, folder, roster, wait)
 
@@ -87,6 +108,8 @@ def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
 def _tried(check: str, look: Callable[[], str]) -> Line:
     try:
         return Line(check, True, look())
+    except Caution as caution:
+        return Line(check, True, str(caution), warn=True)
     except (ProxyFLError, OSError) as error:
         return Line(check, False, str(error))
 
@@ -94,18 +117,68 @@ def _tried(check: str, look: Callable[[], str]) -> Line:
 def _keys(folder: Path) -> str:
     for name in (KEY_FILE, SEALING_FILE):
         check_secret(folder / name)
+    if (folder / holdout.FILE).exists():
+        check_secret(folder / holdout.FILE)
     check_folder(folder)
-    return "readable by their owner only"
+    if not (folder / NEXT_FOLDER).exists():
+        return "readable by their owner only"
+    for name in (KEY_FILE, SEALING_FILE):
+        check_secret(folder / NEXT_FOLDER / name)
+    return (
+        "readable by their owner only; a new key waits for a manifest that lists it. Its card: "
+        f"{command('node', 'card', folder, '--next')}"
+    )
 
 
 def _certificate(identity: Identity) -> str:
-    identity.tls_certificate()
+    identity.tls_certificate()  # renewed if it ends soon, or a wrong clock dated it
+    identity.check_dates()
     left = identity.expires() - datetime.datetime.now(datetime.UTC)
-    if left.days < 1:
-        raise TransportError(
-            "The TLS certificate has ended. Run `proxyfl node certificate`."
+    text = f"valid for {left.days} days"
+    if left.days < status.SOON_DAYS:
+        request = command("node", "certificate", identity.folder, "--request")
+        raise Caution(f"{text} only. Have your authority sign this request again: {request}")
+    return text
+
+
+def _clock(folder: Path) -> str:
+    """Compare the clock with this site's own records; peers' clocks are compared with theirs."""
+    entries = auditlog.read(folder / auditlog.FILE)
+    times = [entry["time"] for entry in entries[-1:] if isinstance(entry.get("time"), int | float)]
+    ahead = max(times, default=0.0) - time.time()
+    if ahead > CLOCK_SECONDS:
+        raise Caution(
+            f"the last entry of {auditlog.FILE} is {_span(ahead)} in the future: this machine's "
+            "clock was ahead then, or is behind now. Set it by NTP. If it is right now, start the "
+            "site: its log then says that the clock was set."
         )
-    return f"valid for {left.days} days"
+    return "no entry of this site is from the future"
+
+
+def _span(seconds: float) -> str:
+    if seconds > 2 * 86400:
+        return f"{seconds / 86400:.0f} days"
+    return f"{seconds:.0f} s"
+
+
+def _records(folder: Path) -> str:
+    """See that the files that only grow are whole; a damaged ledger is refused elsewhere."""
+    faults = [*auditlog.faults(folder / auditlog.FILE), *status.metrics_log(folder).faults]
+    if faults:
+        raise Caution(" ".join(faults))
+    return "audit log and metrics are whole"
+
+
+def _members(roster: Roster) -> str:
+    """See that the certificates by which peers know each other are valid."""
+    for card in roster.current.members:
+        advice = (
+            f"If the clock here is right, {card.name} makes a new card, and a new version of the "
+            f"manifest lists it. At {card.name}, run: {command('node', 'certificate', 'SITE')}"
+        )
+        certificate = x509.load_pem_x509_certificate(card.pem)
+        check_dates(certificate, f"The certificate of {card.name} in the manifest", advice)
+    return "valid now"
 
 
 def _manifest(site: Site, folder: Path, found: list[Roster]) -> str:
@@ -113,9 +186,18 @@ def _manifest(site: Site, folder: Path, found: list[Roster]) -> str:
     agreed = roster.current
     agreed.member(site.name)
     found.append(roster)
-    return (
-        f"version {agreed.version} of {agreed.name!r}, hash {agreed.digest[:16]}..."
-    )
+    text = f"version {agreed.version} of {agreed.name!r}, hash {agreed.digest[:16]}..."
+    return "; ".join([text, *notes(agreed)])
+
+
+def _code(site: Site, agreed: Manifest) -> str:
+    """The code that names lead to; nothing is imported here."""
+    check_code(agreed, site.trust)
+    named = ", ".join(named_code(agreed))
+    own = ", ".join(filter(is_code, [site.model.architecture, site.data.source]))
+    said = f"the manifest names {named}, which trust.modules allows" if named else ""
+    ours = f"site.toml names {own}" if own else ""
+    return "; ".join(filter(None, [said, ours])) or "neither the manifest nor site.toml names any"
 
 
 def _data(site: Site, folder: Path, agreed: Manifest) -> str:
@@ -129,36 +211,91 @@ def _data(site: Site, folder: Path, agreed: Manifest) -> str:
     return "; ".join([found, *own.notes])
 
 
+def _form(site: Site, folder: Path) -> str:
+    """See that the form of a CSV file is stated, and not recognised at each start."""
+    stated = proposal.state_form(site.data, folder)
+    open_ = []
+    for name in ("separator", "decimal", "encoding"):
+        if getattr(site.data, name) != getattr(stated, name):
+            open_.append(f'{name} = "{getattr(stated, name)}"')
+    if open_:
+        raise Caution(
+            "recognised from the file at each start, so one record can change how all others are "
+            f"read, which no epsilon covers. State it in [data] of site.toml: {', '.join(open_)}"
+        )
+    return "stated in site.toml, or follows from the kind of file"
+
+
 def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> str:
     own = assembly.load(agreed, site, folder)
     # Without a budget: whether it covers the rounds is the next check's question.
     unbounded = assembly.with_budget(site, None)
-    client = assembly.client(agreed, unbounded, own.train, ledger=None, seed=0)
-    client.learner.train(0, 1)
+    code = code_of(site, folder)
+    client = assembly.client(agreed, unbounded, own.train, ledger=None, seed=0, code=code)
+    if agreed.masked is None:
+        client.learner.train(0, 1)
+    else:
+        rehearse(client, agreed)
     clients.append(
         assembly.client(
-            agreed, site, own.train, ledger=None, seed=0, account=own.account
+            agreed, site, own.train, ledger=None, seed=0, account=own.account, code=code
         )
     )
     size = params.size(client.learner.shared)
+    gradients = assembly.gradients(client, site)
     return (
-        f"a proxy of {size} parameters ({agreed.proxy.architecture}) learns with DP"
+        f"a proxy of {size} parameters ({agreed.proxy.architecture}) learns with DP; gradients: "
+        f"{gradients}"
     )
 
 
-def _budget(client: Client, agreed: Manifest) -> str:
-    wanted = agreed.training_rounds * client.steps
-    affordable = assembly.affordable_steps(client, wanted)
-    rounds = affordable // client.steps
-    if not rounds:
-        raise TransportError(
-            "privacy.budget, or what is left in the account, does not cover one round. Raise "
-            "privacy.noise_multiplier, or use smaller batches or fewer steps."
-        )
+def _declared(site: Site, client: Client) -> str:
+    """What an observer learns of the number of examples, and how the promise may fail."""
+    asked = site.privacy
+    promise = f"delta {client.ledger.delta:g}, {client.ledger.relation}"
+    if asked.declared:
+        return promise
+    examples = assembly.public_examples(client)
+    lines = proposal.declaration(examples)
+    advice = f" Declare a rounded one in [privacy] of site.toml: {lines}" if lines else ""
+    raise Caution(
+        f"{promise}: the number of examples, {examples}, is public, since the sampling rate "
+        f"follows from it.{advice}"
+    )
+
+
+def _budget(client: Client, agreed: Manifest, site: Site, folder: Path) -> str:
+    plan = assembly.plan(client, agreed, site, folder)
     kind = f"{client.ledger.kind}, per {client.ledger.unit}"
-    if affordable < wanted:
-        return f"covers {rounds} of {agreed.rounds} rounds ({kind}); the site leaves after those"
-    return f"covers all {agreed.rounds} rounds ({kind})"
+    if not plan.rounds:
+        return f"all rounds are charged already ({kind})"
+    rounds = plan.affordable_rounds()
+    if rounds >= plan.rounds:
+        return f"covers all {plan.rounds} rounds ({kind}){_coalition(plan)}"
+    fits = []
+    noise = plan.noise_that_fits()
+    if noise is not None:
+        home = "privacy" if plan.coalition is None else "in the manifest graph.masked"
+        fits.append(f"{home}.noise_multiplier = {noise:g}")
+    if rounds:
+        fits.append(f"{rounds} rounds")
+    if not plan.has_begun:  # a budget is never raised
+        fits.append(f"a budget of {plan.budget_that_fits():g}")
+    limit = "privacy.budget" if client.ledger.page is None else "the budget or the account"
+    short = f"{limit} covers {rounds} of {plan.rounds} rounds ({kind})"
+    advice = f"What would fit: {', or '.join(fits)}." if fits else "It is spent."
+    if not rounds:
+        raise TransportError(f"{short}: not one. {advice}")
+    raise Caution(f"{short}. The site leaves after those. {advice}")
+
+
+def _coalition(plan: proposal.Plan) -> str:
+    """Against whom the planned epsilon holds, if the rounds are masked sums, and what is left if
+    all others collude."""
+    if plan.coalition is None:
+        return ""
+    worst = worst_case(shown(plan.epsilon_all_others()))
+    return f". {plan.coalition.sentence} {worst}"
 
 
 def _disk(client: Client, folder: Path) -> str:
@@ -180,9 +317,7 @@ def _writable(path: Path) -> str:
     return f"{path} can be written"
 
 
-def _network(
-    site: Site, folder: Path, roster: Roster, wait: float
-) -> Iterator[Line]:
+def _network(site: Site, folder: Path, roster: Roster, wait: float) -> Iterator[Line]:
     identity = roster.identity
     answering: list[Any] = []
     if site.network.listen:
@@ -228,14 +363,10 @@ def _listen(site: Site, folder: Path, roster: Roster, answering: list[Any]) -> s
     return f"{site.network.listen} is free"
 
 
-def _peer_line(
-    card: Card, identity: Identity, roster: Roster, deadline: float
-) -> Line:
+def _peer_line(card: Card, identity: Identity, roster: Roster, deadline: float) -> Line:
     check = f"peer {card.name}"
     if not card.address:
-        return Line(
-            check, True, "can only dial out: it will call this site, or use a relay"
-        )
+        return Line(check, True, "can only dial out: it will call this site, or use a relay")
     while True:
         line = _tried(check, lambda: _peer(card, identity, roster))
         if line.ok or time.monotonic() > deadline:
@@ -248,8 +379,16 @@ def _peer(card: Card, identity: Identity, roster: Roster) -> str:
     channel = dial(card, identity, largest=1 << 16)
     try:
         answer = _understood(channel.send(ABOUT, timeout=_CALL_SECONDS))
+    except PeerTimeout as error:
+        raise TransportError(
+            f"{error} It shows the right key, so it may refuse this site's certificate, which is "
+            f"valid until {identity.expires():%Y-%m-%d %H:%M} UTC: is its clock right, and has it "
+            f"accepted a manifest that lists {identity.name}?"
+        ) from error
     finally:
         channel.close()
+    if answer["protocol"] != PROTOCOL:
+        raise TransportError(other_protocol(answer["protocol"], answer["release"]))
     skew = abs(answer["time"] - time.time())
     if skew > CLOCK_SECONDS:
         raise TransportError(f"Its clock differs by {skew:.0f} s. Set both by NTP.")
@@ -259,7 +398,10 @@ def _peer(card: Card, identity: Identity, roster: Roster) -> str:
             f"It has version {answer['version']} of the manifest with another hash; this site has "
             f"version {agreed.version}. Accept the same manifest at both."
         )
-    return f"{card.address} reached over TLS 1.3, same manifest, clocks {skew:.1f} s apart"
+    return (
+        f"{card.address} reached over TLS 1.3, same manifest, clocks {skew:.1f} s apart, release "
+        f"{answer['release']}"
+    )
 
 
 def _understood(answer: bytes) -> dict[str, Any]:
@@ -270,8 +412,11 @@ def _understood(answer: bytes) -> dict[str, Any]:
             "version": int(found["version"]),
             "hash": str(found["hash"]),
             "time": float(found["time"]),
+            # Protocol 1 stated neither.
+            "release": str(found.get("release", ""))[:40],
+            "protocol": int(str(found.get("protocol", "1")).partition(".")[0]),
         }
-    except (ValueError, TypeError, LookupError, RecursionError, OverflowError):
+    except (ValueError, TypeError, LookupError, RecursionError, OverflowError, AttributeError):
         raise TransportError(
             "It answers, but not as a site does. Does it run the same release?"
         ) from None
@@ -286,11 +431,9 @@ def _check_key(card: Card, identity: Identity) -> None:
     context.verify_mode = ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(identity.folder / "tls.pem", identity.folder / KEY_FILE)
+    context.load_cert_chain(*identity.tls_files())
     try:
-        plain = socket.create_connection(
-            (host.strip("[]"), int(port)), _CALL_SECONDS
-        )
+        plain = socket.create_connection((host.strip("[]"), int(port)), _CALL_SECONDS)
     except OSError as error:
         raise TransportError(
             f"{card.address} cannot be reached: {error}. Is the site or its preflight running, and "
@@ -305,8 +448,11 @@ def _check_key(card: Card, identity: Identity) -> None:
                 f"{card.address} answers, but not with TLS 1.3: {error}. Something in between (a "
                 "proxy, an antivirus) may break the connection: exempt this port from inspection."
             ) from error
-    if fingerprint_of(ssl.DER_cert_to_PEM_cert(shown).encode()) != card.fingerprint:
+    pem = ssl.DER_cert_to_PEM_cert(shown).encode()
+    if fingerprint_of(pem) != card.fingerprint:
         raise TransportError(
             f"{card.address} shows another key than the manifest's. Something in between opens "
             "the connection (TLS inspection), or the address is another machine's."
         )
+    advice = f"At {card.name}: proxyfl node certificate {card.name}"
+    check_dates(x509.load_pem_x509_certificate(pem), "The certificate that it shows", advice)

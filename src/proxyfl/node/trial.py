@@ -5,12 +5,14 @@ handwritten digits, divided so that most of a site's examples are of one class, 
 a private model of another architecture.
 """
 
+import itertools
+import os
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,21 +21,26 @@ import torch
 
 from proxyfl._files import write_text
 from proxyfl._validate import whole
-from proxyfl.data import Dataset, load, partition
-from proxyfl.node import assembly, prediction
+from proxyfl.data import Dataset, partition
+from proxyfl.data.sources import load
+from proxyfl.errors import RunError
+from proxyfl.measures import MEASURES
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import roster, site
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Input, Manifest, Proxy
-from proxyfl.node.members.site import Model, Network, Site
-from proxyfl.node.observe import status
-from proxyfl.node.prediction import Outcome
-from proxyfl.records import row
+from proxyfl.node.members.site import Network, Privacy, Site
+from proxyfl.privacy.guarantee import Epsilon
+from proxyfl.records import reading
+from proxyfl.records.reading import SITE_CLIENT
 from proxyfl.seeds import numpy_stream
+from proxyfl.settings import Model, Optimizer
 
 ARCHITECTURES = ("mlp", "tabular", "cnn1", "linear")
 NAMES = ("north", "south", "east", "west")
 LOOPBACK = "127.0.0.1"
+_PORTS = range(10_000, 30_000)
+_PORTS_TRIED = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,24 @@ class Layout:
     folder: Path
     manifest: Manifest
     sites: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One site's scores, in the manifest's measure."""
+
+    name: str
+    architecture: str
+    examples: int
+    alone: float | None
+    joined: float | None
+    epsilon: Epsilon
+
+    def gain(self, measure: str) -> float | None:
+        """The gain from joining; None where the measure is not defined."""
+        if self.alone is None or self.joined is None:
+            return None
+        return MEASURES[measure].gain(self.joined, self.alone)
 
 
 def name_of(at: int) -> str:
@@ -78,18 +103,14 @@ def lay_out(
     folders = [folder / name_of(at) for at in range(sites)]
     cards = []
     joins = joins or {}
-    template = template or Site("template")
+    template = template or quick_site()
     for at, place in enumerate(folders):
         identity = Identity.create(place, name_of(at))
         card = identity.card(addresses[at])
         cards.append(replace(card, joins=joins.get(at, 0)))
         chosen = torch.from_numpy(parts[at])
         _write_data(place / "data.npz", dataset, chosen)
-        network = replace(
-            template.network,
-            listen=addresses[at],
-            status_port=ports[at],
-        )
+        network = replace(template.network, listen=addresses[at], status_port=ports[at])
         settings = replace(
             template,
             name=name_of(at),
@@ -112,21 +133,26 @@ def agreed_by_all(layout: Layout, manifest: Manifest) -> Layout:
     manifests.write(layout.folder, manifest)
     for place in layout.sites:
         shutil.rmtree(place / roster.FOLDER, ignore_errors=True)
-        roster.accept(place, Identity(place, place.name), manifest)
+        settings, _ = site.read(place)
+        roster.accept(place, Identity(place, place.name), manifest, settings.trust)
     return replace(layout, manifest=manifest)
 
 
 def quick_site(patience: float = 60.0) -> Site:
-    """Settings for a trial: short waits, and a budget that the rounds do not exhaust."""
+    """Settings for a trial on public data: short waits, a budget that the rounds leave unspent, and
+    steps large enough that a model trained alone learns in so few rounds."""
     return replace(
         Site("template"),
+        private_optimizer=Optimizer(learning_rate=0.01),
+        proxy_optimizer=Optimizer(learning_rate=0.05),
         network=Network(patience=patience, heartbeat=2.0, timeout=20.0),
+        privacy=Privacy(budget=5.0),
     )
 
 
 def command(place: Path, *arguments: str) -> list[str]:
     """The command that runs the site in ``place``."""
-    program = [sys.executable, "-m", "proxyfl.cli.main"]
+    program = [sys.executable, "-m", "proxyfl"]
     return [*program, "node", "run", str(place), *arguments]
 
 
@@ -155,33 +181,50 @@ def run(layout: Layout, *arguments: str) -> list[int]:
 
 
 def outcomes(layout: Layout) -> list[Outcome]:
-    """Each site's score in a finished trial, beside its score alone."""
-    found = []
+    """Each site's score in a finished trial, and its score alone, as it recorded them."""
+    ends = []
     for place in layout.sites:
         settings, _ = site.read(place)
-        own = assembly.load(layout.manifest, settings, place)
-        last = status.rows(place)[-1]
-        outcome = prediction.outcome(
-            layout.manifest,
-            settings,
-            own,
-            joined=row.score(last, "private", layout.manifest.measure),
-            epsilon=row.epsilon(last),
-            seed=None,
+        run = reading.read(place)
+        spent = run.spent(layout.manifest.method, SITE_CLIENT)
+        if spent is None:
+            raise RunError(f"{settings.name} has recorded no round. See {place / 'node.log'}.")
+        ends.append(
+            Outcome(
+                name=settings.name,
+                architecture=settings.model.architecture,
+                examples=run.described[SITE_CLIENT]["examples"],
+                alone=run.kept("alone", SITE_CLIENT),
+                joined=run.kept(layout.manifest.method, SITE_CLIENT),
+                epsilon=spent,
+            )
         )
-        found.append(outcome)
-    return found
+    return ends
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            opened = stack.enter_context(closing(socket.socket()))
-            opened.bind((LOOPBACK, 0))
-            found.append(int(opened.getsockname()[1]))
-    return found
+    """Returns ports that nobody listens on now.
+
+    They are below the ports that systems give to outgoing connections, so no connection takes one
+    before its site starts. Each process begins to look at a place of its own and returns no port
+    twice, so processes that call this at the same time get different ports."""
+    ports: list[int] = []
+    for _ in _PORTS:
+        port = _PORTS[(os.getpid() * 97 + next(_PORTS_TRIED)) % len(_PORTS)]
+        if _is_free(port):
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise RunError(f"Fewer than {count} ports of {_PORTS[0]} to {_PORTS[-1]} are free.")
+
+
+def _is_free(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
 
 
 def _write_data(path: Path, dataset: Dataset, chosen: torch.Tensor) -> None:

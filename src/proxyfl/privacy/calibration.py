@@ -6,13 +6,13 @@ other direction."""
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
-
-from scipy import optimize
 
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import Segment, epsilon_of, pld_of
+from proxyfl.privacy.coalition import Coalition
 
 _SMALLEST_NOISE, _LARGEST_NOISE = 1e-2, 1e6
 _MOST_STEPS = 10**8
@@ -30,6 +30,7 @@ def noise_for(
     steps: int,
     delta: float,
     accountant: str = "pld",
+    coalition: Coalition | None = None,
 ) -> float:
     """The smallest noise multiplier, to four significant digits, that keeps ``steps`` steps within
     ``epsilon``.
@@ -41,7 +42,7 @@ def noise_for(
 
     @cache
     def cost(noise: float, coarser: float = _COARSER) -> float:
-        segment = Segment(sampling_rate, noise, steps)
+        segment = Segment(sampling_rate, noise, steps, coalition)
         return epsilon_of([segment], delta, accountant, coarser=coarser)
 
     # after this cost(low) > epsilon >= cost(high), a factor of two apart
@@ -64,6 +65,8 @@ def noise_for(
                 f"keeps {steps} steps within it. Such an epsilon protects nobody; choose one "
                 f"below 10."
             )
+    from scipy import optimize  # takes half a second to load
+
     # stands in for a cost of 0, which has no logarithm
     least = min(1e-9, epsilon / 2)
     # On logarithms, where epsilon is nearly a straight line.
@@ -83,12 +86,13 @@ def steps_for(
     noise_multiplier: float,
     delta: float,
     accountant: str = "pld",
+    coalition: Coalition | None = None,
 ) -> int:
     """The largest number of steps within ``epsilon``; 0 if not even one fits."""
     _validate.number("epsilon", epsilon, above=0)
 
     def fits(steps: int) -> bool:
-        segment = Segment(sampling_rate, noise_multiplier, steps)
+        segment = Segment(sampling_rate, noise_multiplier, steps, coalition)
         return epsilon_of([segment], delta, accountant) <= epsilon
 
     high = 1
@@ -104,15 +108,13 @@ def steps_for(
     return most(fits, high // 2, high - 1)
 
 
-def steps_left(
-    spent: Iterable[Segment], setting: Segment, *, delta: float, budget: float
-) -> int:
+def steps_left(spent: Iterable[Segment], setting: Segment, *, delta: float, budget: float) -> int:
     """The number of steps of this ``setting`` that fit the ``budget`` beside all that was
     ``spent``, up to 2^20; 0 if it is spent. By PLD."""
     before = tuple(spent)
 
     def fits(steps: int) -> bool:
-        more = Segment(setting.sampling_rate, setting.noise_multiplier, steps)
+        more = replace(setting, steps=steps)
         return pld_of((*before, more), delta) <= budget
 
     if not fits(0):

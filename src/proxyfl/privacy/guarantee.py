@@ -1,7 +1,8 @@
 """The meaning of an epsilon: its kind, its neighbours, its unit, and how it is printed.
 
 A number alone misleads, so an ``Epsilon`` cannot be made without its kind and carries the relation
-between the datasets that it compares, and the unit in which they differ.
+between the datasets that it compares, the unit in which they differ, and the coalition that it
+holds against.
 
 Guarantees:
     * ``kind_of`` is the only place that decides a guarantee's kind;
@@ -11,12 +12,15 @@ Guarantees:
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, Decimal
 from enum import StrEnum
 from typing import Protocol
 
 from proxyfl import _validate
+from proxyfl.privacy.coalition import ALL_OTHERS, Coalition, worst_case
+from proxyfl.privacy.perexample.gradients import Computation as Computation
+from proxyfl.privacy.perexample.gradients import Gradients as Gradients
 
 WEAK = 10.0
 """Above this an epsilon rules out very little."""
@@ -88,7 +92,7 @@ _SENTENCES: dict[_Told, str] = {
     "end-to-end guarantee.",
     Kind.NONE: "none: trained without differential privacy, so epsilon is infinite.",
     Unit.RECORD: "record: the unit is one record; a person with several records is promised less "
-    "(see `proxyfl epsilon --records-per-person`).",
+    "(see --records-per-person of the command epsilon).",
     Unit.GROUP: "group: the unit is one person with all of their records, however many.",
     Relation.ADD_OR_REMOVE: "add-or-remove: compares datasets of which one has one unit (record or "
     "group) more; the sampling rate does not follow from the data.",
@@ -135,7 +139,10 @@ def weakest(promises: Iterable[Promise]) -> tuple[Kind, Relation]:
 
 @dataclass(frozen=True)
 class Epsilon:
-    """An (epsilon, delta) guarantee by both accountants, with its kind, relation and unit."""
+    """An (epsilon, delta) guarantee by both accountants, with its kind, relation and unit.
+
+    ``coalition`` None: it holds against all others together. Otherwise it holds against coalitions
+    of that many members, and ``all_others`` is the epsilon if all others collude."""
 
     rdp: float
     pld: float
@@ -143,6 +150,31 @@ class Epsilon:
     kind: Kind
     relation: Relation = Relation.ZERO_OUT
     unit: Unit = Unit.RECORD
+    coalition: Coalition | None = None
+    all_others: float | None = None
+
+    @property
+    def against_all(self) -> float:
+        """The epsilon if all other members collude."""
+        return self.best if self.all_others is None else self.all_others
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Against whom it holds, and what is left if all others collude, for the person who answers
+        for the data."""
+        if self.kind is Kind.NONE:
+            return ()
+        if self.coalition is None:
+            return (ALL_OTHERS,)
+        return (self.coalition.sentence, worst_case(shown(self.against_all)))
+
+    def document(self) -> dict[str, object]:
+        """The statement as plain data, both epsilons with their coalitions included."""
+        colluders = "all others" if self.coalition is None else self.coalition.colluders
+        about = asdict(self) | {"all_others": self.against_all, "colluders": colluders}
+        about["quorum"] = None if self.coalition is None else self.coalition.quorum
+        del about["coalition"]
+        return about
 
     @property
     def best(self) -> float:
@@ -159,7 +191,17 @@ class Epsilon:
             return "epsilon infinite (kind: none, trained without differential privacy)"
         delta = f"{upward(self.delta, 3):.3g}"
         promise = f"{self.kind}, {self.relation}, per {self.unit}"
-        return f"epsilon {shown(self.best)} at delta {delta} ({promise})"
+        against = ""
+        if self.coalition is not None:
+            against = (
+                f" against up to {self.coalition.colluders} colluding members and "
+                f"{shown(self.against_all)} if all others collude,"
+            )
+        return f"epsilon {shown(self.best)}{against} at delta {delta} ({promise})"
+
+
+_LONG = 1e12
+"""From here on an epsilon is printed by its first digits: it rules out nothing."""
 
 
 def largest(epsilons: Iterable[Epsilon]) -> Epsilon:
@@ -168,11 +210,14 @@ def largest(epsilons: Iterable[Epsilon]) -> Epsilon:
 
 
 def shown(value: float, decimals: int = 3) -> str:
-    """An epsilon to print: rounded up, and ``<0.001`` rather than ``0.000``."""
+    """An epsilon to print: rounded up, and ``<0.001`` rather than ``0.000``. One that has more than
+    twelve digits before the point is printed as ``5.501e+24``."""
     if math.isinf(value):
         return "inf"
     if value == 0:
         return "0"
+    if value >= _LONG:
+        return f"{upward(value):.3e}"
     step = Decimal(1).scaleb(-decimals)
     number = Decimal(repr(float(value)))
     if number < step:

@@ -7,8 +7,9 @@ example. The noise goes on the *sum*; who divides by the expected batch size div
 it.
 
 Two ways to draw it. A ``Seeded`` source adds 32-bit floating-point noise, which is quick and
-protects nobody anyway. All other noise is drawn exactly and added on a grid (``gaussian``), so that
-no last bit of what is released says anything about the sum that was hidden.
+protects nobody anyway. All other noise is drawn exactly and added on a grid (``gaussian``): what is
+released is floor(Q + N) for the sum Q on the grid, a function of what the accountants are about, so
+that no last bit of it says anything about the sum that was hidden.
 """
 
 import torch
@@ -18,6 +19,9 @@ from proxyfl import _validate
 from proxyfl.errors import PrivacyError
 from proxyfl.privacy import gaussian
 from proxyfl.seeds import Randomness, Seeded
+
+_PART = 2**18
+"""Values that get their noise at a time: enough for the sampler, and little memory."""
 
 
 def add_noise(
@@ -40,10 +44,23 @@ def add_noise(
         scale = noise_multiplier * clip_norm
         flat.add_(noise.to(device=flat.device, dtype=flat.dtype), alpha=scale)
         return
-    step = gaussian.spacing(noise_multiplier, clip_norm)
-    whole = gaussian.on_grid(flat.detach().cpu().double().numpy(), step)
-    whole += gaussian.steps(flat.numel(), source.bits).reshape(whole.shape)
-    flat.copy_(torch.from_numpy(whole * step))
+    _add_on_grid(flat.detach(), gaussian.spacing(noise_multiplier, clip_norm), source)
+
+
+def _add_on_grid(flat: Tensor, step: float, source: Randomness) -> None:
+    """Replaces the sum by step (round(sum / step) + floor(N)), N of standard deviation 2^30 steps.
+
+    A float64 above 2^53 is a whole number, too. In place where ``flat`` is float64, as it is in
+    training."""
+    values = flat.reshape(-1).double()
+    # a tensor and no number, by which a GPU would multiply the reciprocal
+    divisor = values.new_tensor(step)
+    for start in range(0, len(values), _PART):
+        part = values[start : start + _PART]
+        noise = torch.from_numpy(gaussian.steps(len(part), source.bits))
+        part.div_(divisor).round_().add_(noise.to(part.device)).mul_(divisor)
+    if values.data_ptr() != flat.data_ptr():
+        flat.copy_(values.view(flat.shape))
 
 
 def clip_norm_for(
@@ -55,6 +72,4 @@ def clip_norm_for(
     """
     if isinstance(source, Seeded):
         return clip_norm
-    return gaussian.shortened(
-        clip_norm, noise_multiplier=noise_multiplier, size=size
-    )
+    return gaussian.shortened(clip_norm, noise_multiplier=noise_multiplier, size=size)

@@ -12,7 +12,8 @@ added, removed or replaced by one without a value changes f(t) by at most max(p,
 whatever t is. So each answer is a Gaussian mechanism of sensitivity 1 with noise multiplier sigma.
 Which t comes next depends on earlier answers and on nothing else of the data, so the search is an
 adaptive composition of such mechanisms: what the accountants add up for steps with sampling rate 1.
-The comparison with zero and the estimate are post-processing.
+The comparison with zero and the estimate are post-processing: real noise is rounded down to a grid
+that has 0 on it, so that floor(f + N) < 0 exactly if f + N < 0.
 
 A value outside the bounds counts as the nearer bound. A missing value (NaN) counts nowhere.
 """
@@ -40,11 +41,7 @@ ROUND = 0
 
 def queries(columns: int, quantiles: int, halvings: int = HALVINGS) -> int:
     """The number of questions that find so many quantiles of so many columns."""
-    return (
-        whole("columns", columns)
-        * whole("quantiles", quantiles)
-        * whole("halvings", halvings)
-    )
+    return whole("columns", columns) * whole("quantiles", quantiles) * whole("halvings", halvings)
 
 
 def estimate(
@@ -70,9 +67,7 @@ def estimate(
         _check_sensitivity(quantile, noise_multiplier, source)
     for low, high in bounds:
         if not number("low", low) < number("high", high):
-            raise ConfigError(
-                f"Expected bounds from low to high, got [{low:g}, {high:g}]."
-            )
+            raise ConfigError(f"Expected bounds from low to high, got [{low:g}, {high:g}].")
     asked = queries(len(columns), len(quantiles), halvings)
     ledger.charge(ROUND, asked, 1.0, noise_multiplier)
 
@@ -80,12 +75,7 @@ def estimate(
         """With noise: one authorised step a question."""
         ledger.take(1.0, noise_multiplier)
         noisy = torch.tensor([answer], dtype=torch.float64)
-        add_noise(
-            noisy,
-            noise_multiplier=noise_multiplier,
-            clip_norm=1.0,
-            source=source,
-        )
+        add_noise(noisy, noise_multiplier=noise_multiplier, clip_norm=1.0, source=source)
         return bool(noisy.item() < 0)
 
     found = []
@@ -119,9 +109,7 @@ def _search(
     return (low + high) / 2
 
 
-def _check_sensitivity(
-    quantile: float, noise_multiplier: float, source: Randomness
-) -> None:
+def _check_sensitivity(quantile: float, noise_multiplier: float, source: Randomness) -> None:
     """Real noise rounds an answer to a grid; what a record changes must leave room for that."""
     number("quantile", quantile, above=0, below=1)
     room = clip_norm_for(source, 1.0, noise_multiplier=noise_multiplier, size=1)

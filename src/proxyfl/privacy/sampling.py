@@ -12,8 +12,11 @@ everybody's rate: for n = B = 100, noise 4 and 50 steps the accountants say 6.45
 where at least 16.8 holds between the datasets of 100 and 101 records. So B/n promises less:
 
     sampling_rate given                  add-or-remove: the rate does not follow from the data
-    examples declared, rate B/declared   zero-out: the declared number is public
+    examples declared, rate B/declared   add-or-remove: the declared number is a public constant
     neither, rate B/n                    zero-out: n is public
+
+A declared number is one that was written down, not counted anew at each start. One that is the true
+number to the last digit tells that number once, to whoever learns of it: declare a rounded one.
 
 The divisor of the noisy sum is ``batch_size`` in all three, which does not follow from the data.
 """
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING
 from proxyfl import _validate
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Relation, Unit
+from proxyfl.settings import DP
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,16 +42,17 @@ class Sampling:
     batch on average if the client has ``batch_size / rate`` examples.
 
     ``examples`` is the public number of examples that the rate follows from; None where the rate
-    was given."""
+    was given. ``declared`` says that this number was declared, and not counted."""
 
     rate: float
     batch_size: int
     examples: int | None
+    declared: bool = False
 
     @property
     def relation(self) -> Relation:
         """The two datasets that an epsilon for this sampling compares."""
-        if self.examples is None:
+        if self.examples is None or self.declared:
             return Relation.ADD_OR_REMOVE
         return Relation.ZERO_OUT
 
@@ -68,39 +73,42 @@ class Sampling:
         return 1 / max(2, self.examples)
 
 
-def sampling_for(
-    batch_size: int,
-    examples: int,
-    *,
-    sampling_rate: float | None = None,
-    declared_examples: int | None = None,
-    unit: Unit = Unit.RECORD,
-) -> Sampling:
-    """The sampling of a client with ``examples`` examples of this ``unit``.
+def sampling_for(batch_size: int, examples: int, dp: DP | None = None) -> Sampling:
+    """The sampling of a client with ``examples`` records, or persons where ``dp`` protects those.
 
-    With ``sampling_rate`` nothing follows from ``examples``. With ``declared_examples`` that public
+    With ``dp.sampling_rate`` nothing follows from ``examples``. With ``dp.examples`` that public
     number stands in its place; it may be rounded."""
+    dp = dp or DP()
     _validate.whole("batch_size", batch_size)
-    if sampling_rate is not None:
-        if declared_examples is not None:
-            raise ConfigError(
-                f"Expected privacy.sampling_rate or privacy.examples, got both "
-                f"({sampling_rate} and {declared_examples}). The rate alone is enough."
-            )
-        rate = _validate.number(
-            "privacy.sampling_rate", sampling_rate, above=0, at_most=1
-        )
-        return Sampling(rate, batch_size, None)
-    public = examples
-    if declared_examples is not None:
-        public = _validate.whole("privacy.examples", declared_examples)
+    if dp.sampling_rate is not None:
+        return Sampling(dp.sampling_rate, batch_size, None)
+    public = dp.examples or examples
     if batch_size > public:
-        what = "the client's" if declared_examples is None else "the declared"
+        what = "the declared" if dp.declared else "the client's"
         raise ConfigError(
-            f"Expected a batch_size of at most {what} {public} {unit.plural}, got "
+            f"Expected a batch_size of at most {what} {public} {Unit(dp.unit).plural}, got "
             f"batch_size={batch_size}."
         )
-    return Sampling(batch_size / public, batch_size, public)
+    return Sampling(batch_size / public, batch_size, public, dp.declared)
+
+
+def cautious_delta(examples: int) -> float:
+    """1/(10 n), rounded down to a power of ten: the delta of a real site that states none.
+
+    At 1/n a program that publishes one record at random would pass for private."""
+    digits = len(str(10 * _validate.whole("examples", examples) - 1))
+    return float(f"1e-{digits}")
+
+
+def public_number(examples: int) -> int | None:
+    """A number to declare for ``examples`` examples: rounded down to two digits, to one below 100.
+
+    None below 10, where one record more would show in any rounding."""
+    _validate.whole("examples", examples, at_least=0)
+    if examples < 10:
+        return None
+    unit = int("1" + max(1, len(str(examples)) - 2) * "0")
+    return examples - examples % unit
 
 
 def poisson(examples: int, rate: float, source: "Randomness") -> "Tensor":

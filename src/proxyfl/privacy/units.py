@@ -16,6 +16,7 @@ Guarantees:
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ from proxyfl._examples import Examples
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.seeds import Randomness
+from proxyfl.settings import DP
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Units:
     examples: Examples
     unit: Unit = Unit.RECORD
     max_per_group: int | None = None
+
+    @classmethod
+    def of(cls, examples: Examples, dp: DP) -> Self:
+        """The units of ``examples`` that ``dp`` protects."""
+        return cls(examples, Unit(dp.unit), dp.max_per_group)
 
     def __post_init__(self) -> None:
         _validate.choice("privacy.unit", self.unit, tuple(Unit))
@@ -84,9 +91,7 @@ class Units:
         sizes: Tensor = torch.unique(self._groups, return_counts=True)[1]
         return sizes
 
-    def records(
-        self, chosen: Tensor, source: Randomness
-    ) -> tuple[Tensor, Tensor | None]:
+    def records(self, chosen: Tensor, source: Randomness) -> tuple[Tensor, Tensor | None]:
         """The rows of the units ``chosen``, and how many consecutive ones each person has (None if
         every record is a unit)."""
         if self.unit is Unit.RECORD:

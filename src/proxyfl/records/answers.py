@@ -111,7 +111,7 @@ class Answer:
     @property
     def shares(self) -> bool:
         """True if the method exchanges models."""
-        return self._as_run.exchange != "none"
+        return self._as_run.shares
 
     @property
     def pooled(self) -> bool:
@@ -142,12 +142,7 @@ class Answer:
         return found
 
 
-def answer(
-    group: Group,
-    method: str,
-    asked: Question,
-    others: Sequence[Run] = (),
-) -> Answer | None:
+def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = ()) -> Answer | None:
     """The worth of a method in a group; None if it has no score. ``others`` are runs to find
     counterparts in, if the group has none."""
     scores: dict[Pair, float] = {}
@@ -195,12 +190,7 @@ def weakest(spent: Sequence[Epsilon]) -> Epsilon:
     return replace(largest(spent), kind=kind)
 
 
-def _counterpart(
-    group: Group,
-    run: Run,
-    against: str,
-    others: Sequence[Run],
-) -> Run | None:
+def _counterpart(group: Group, run: Run, against: str, others: Sequence[Run]) -> Run | None:
     """The run to compare with: the same if it has the other method, else one of the same seed."""
     if against in run.methods:
         return run
@@ -211,29 +201,17 @@ def _counterpart(
     return None
 
 
-def _scores(
-    run: Run,
-    method: str,
-    clients: Sequence[int],
-    asked: Question,
-) -> dict[int, float]:
+def _scores(run: Run, method: str, clients: Sequence[int], asked: Question) -> dict[int, float]:
     """Client -> the score asked for, of those that have one."""
     found = {}
     for client in clients:
-        score = run.kept(
-            method, client, asked.measure, role=asked.role, after=asked.after
-        )
+        score = run.kept(method, client, asked.measure, role=asked.role, after=asked.after)
         if score is not None:
             found[client] = score
     return found
 
 
-def _gains(
-    run: Run,
-    method: str,
-    other: Run,
-    asked: Question,
-) -> dict[int, float]:
+def _gains(run: Run, method: str, other: Run, asked: Question) -> dict[int, float]:
     """Client -> gain. A pooled method's one model stands for every client of the other."""
     ours = run.clients_of(method)
     theirs = other.clients_of(asked.against)

@@ -2,20 +2,22 @@
 
 Definitions:
     * the **interval** of a gain is the middle 95 % of its values on bootstrap samples of the test
-      set's persons. Both models are judged on the same samples, and so are all clients;
+      set's persons. Both models are judged on the same samples, and so are all clients. With three
+      splits (seeds) or more, the spread between splits makes it wider (``widened``);
     * a gain is **within noise** if its interval contains zero;
     * the **majority rate** is the accuracy of always saying the commonest class of the test set;
     * a kept model **says one class only** if it gives every test example the same class.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from proxyfl.measures import OWN, better_by
+from proxyfl.measures import OWN, Interval, better_by, interval
 from proxyfl.records.answers import Answer, Question
+from proxyfl.records.groups import Group
 from proxyfl.records.row import own_of
 from proxyfl.records.run import Run, compared_after
-from proxyfl.resampling import Interval, interval
 
 
 def answer_interval(found: Answer, client: int | None = None) -> Interval | None:
@@ -27,14 +29,45 @@ def answer_interval(found: Answer, client: int | None = None) -> Interval | None
     if asked.role is not None or asked.after is not None:
         return None
     differences = []
-    for number, who in found.gains:
+    by_seed: dict[int, list[float]] = {}
+    for (number, who), gain in found.gains.items():
         if client is None or who == client:
             run = found.group.runs[number]
             gains = _differences(run, found.method, who, asked)
             if gains is None:
                 return None
             differences.append(gains)
-    return _interval_of_mean(differences)
+            by_seed.setdefault(run.seed, []).append(gain)
+    persons = _interval_of_mean(differences)
+    splits = [sum(gains) / len(gains) for gains in by_seed.values()]
+    return None if persons is None else widened(persons, splits)
+
+
+def widened(persons: Interval, splits: Sequence[float]) -> Interval:
+    """An interval over test persons, made wider by the spread of the gain between splits.
+
+    The squares of the two half-widths add up: the interval over persons, and Student's over the
+    means of the splits, if there are three or more. Splits have different test persons, so part of
+    the noise counts twice; the interval is rather too wide than too narrow."""
+    n = len(splits)
+    if n < 3:
+        return persons
+    mean = sum(splits) / n
+    variance = sum((value - mean) ** 2 for value in splits) / (n - 1)
+    half = _student(n - 1) * math.sqrt(variance / n)
+    low, high = persons
+    return mean - math.hypot(mean - low, half), mean + math.hypot(high - mean, half)
+
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""The 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom."""
+
+
+def _student(freedom: int) -> float:
+    """The same beyond the table, to 0.01; whoever reads runs does not wait for SciPy."""
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    return 1.96 + 2.4 / freedom + 3 / freedom**2
 
 
 def is_within_noise(found: Interval | None) -> bool:
@@ -65,13 +98,65 @@ def one_class_only(run: Run) -> list[tuple[str, int, str]]:
 
 def kind_of_alone(run: Run) -> str | None:
     """Which ``alone`` the gains are over, in a sentence; None if the run has none."""
-    about = run.about("alone")
-    if not about:
+    if not run.about("alone"):
         return None
-    for client in about.get("clients", ()):
-        if client.get("keeps"):
-            return "alone: the best of the stated estimators for each client, by its own examples."
+    if is_estimator(run):
+        return "alone: the best of the stated estimators for each client, by its own examples."
     return "alone: the private model, trained at home by the same settings as the others."
+
+
+CHANCE = 0.5
+"""The AUROC of a coin."""
+
+TOO_WEAK = 0.02
+"""How far ``alone`` may lie below a plain logistic regression and be a fair opponent."""
+
+
+def weak_alone(group: Group, measure: str) -> str | None:
+    """Why ``alone`` is no fair opponent in a group, in a sentence; None if it is one, or if nobody
+    can tell.
+
+    It is not if its mean AUROC is below a coin's, or if it is more than two points below a plain
+    logistic regression on the same records (``reference`` in the summary)."""
+    alone = []
+    plain = []
+    for run in group.runs:
+        for client in run.clients_of("alone") if "alone" in run.methods else ():
+            score = run.kept("alone", client, measure)
+            if score is not None:
+                alone.append(score)
+                reference = reference_of(run, client, measure)
+                if reference is not None:
+                    plain.append(reference)
+    if not alone:
+        return None
+    mean = sum(alone) / len(alone)
+    if measure.removeprefix(OWN) == "auroc" and mean < CHANCE:
+        return f"Alone has an AUROC of {mean:.3f}: a coin has 0.500."
+    if len(plain) == len(alone):
+        behind = better_by(measure, sum(plain) / len(plain), mean)
+        if behind is not None and behind > TOO_WEAK:
+            return (
+                f"Alone is {100 * behind:.0f} points below a plain logistic regression on the same "
+                f"records ({mean:.3f} against {sum(plain) / len(plain):.3f}): it is trained too "
+                "little."
+            )
+    return None
+
+
+def reference_of(run: Run, client: int, measure: str) -> float | None:
+    """The score of a plain logistic regression on a client's records, as the summary has it."""
+    for about in run.about("alone").get("clients", ()):
+        if about.get("client") == client:
+            value: float | None = (about.get("reference") or {}).get(measure)
+            return value
+    return None
+
+
+def is_estimator(run: Run) -> bool:
+    """True if ``alone`` is the best of the stated estimators rather than a network."""
+    clients = run.about("alone").get("clients", ())
+    return any(client.get("keeps") for client in clients)
 
 
 def warnings(run: Run) -> list[str]:
@@ -82,14 +167,10 @@ def warnings(run: Run) -> list[str]:
         found.append(against)
     rate = majority_rate(run)
     if rate is not None:
-        found.append(
-            f"Always saying the commonest class would have accuracy {rate:.3f}."
-        )
+        found.append(f"Always saying the commonest class would have accuracy {rate:.3f}.")
     for name, client, label in one_class_only(run):
         who = run.clients.get(client, f"client {client}")
-        found.append(
-            f"{name}, {who}: the model kept says {label!r} for every test example."
-        )
+        found.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
     return found
 
 
@@ -102,12 +183,7 @@ def _kept_counts(run: Run) -> Iterator[tuple[str, int, list[list[int]]]]:
                 yield name, client, counts
 
 
-def _differences(
-    run: Run,
-    name: str,
-    client: int,
-    asked: Question,
-) -> list[float | None] | None:
+def _differences(run: Run, name: str, client: int, asked: Question) -> list[float | None] | None:
     """A client's gain on each bootstrap sample; None where it is not known."""
     over = asked.against
     if over not in run.methods:
@@ -126,12 +202,7 @@ def _differences(
     return gains
 
 
-def _resampled(
-    run: Run,
-    name: str,
-    client: int,
-    measure: str,
-) -> list[float | None] | None:
+def _resampled(run: Run, name: str, client: int, measure: str) -> list[float | None] | None:
     """The score of the model kept on each sample, which only the run's own measure has."""
     if measure.removeprefix(OWN) != run.measure:
         return None
@@ -144,9 +215,7 @@ def _resampled(
     return values or None
 
 
-def _interval_of_mean(
-    differences: Sequence[Sequence[float | None]],
-) -> Interval | None:
+def _interval_of_mean(differences: Sequence[Sequence[float | None]]) -> Interval | None:
     """The interval of the mean over clients, sample by sample."""
     means = []
     for sample in zip(*differences, strict=True):

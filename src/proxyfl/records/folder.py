@@ -29,37 +29,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from proxyfl._files import (
-    Document,
-    alone_in,
-    finite,
-    read_json,
-    write_json,
-    writing,
-)
+from proxyfl import _lock
+from proxyfl._command import command
+from proxyfl._files import Document, finite, read_json, write_json, writing
 from proxyfl.errors import RunError
 
-FORMAT = 2
-"""The layout that this release resumes. Release 0.1 wrote none, which counts as 1."""
+FORMAT = 3
+"""The layout that this release resumes. Release 0.1 wrote none, which counts as 1; rows of layout
+2 had no confusion counts."""
 
-PACKAGES = (
-    "proxyfl",
-    "torch",
-    "numpy",
-    "dp-accounting",
-    "safetensors",
-    "scikit-learn",
-)
+PACKAGES = ("proxyfl", "torch", "numpy", "dp-accounting", "safetensors", "scikit-learn")
 
 
-def create(
-    path: Path,
-    config: str,
-    *,
-    identity: str,
-    data: int,
-    notes: Sequence[str] = (),
-) -> Path:
+def create(path: Path, config: str, *, identity: str, data: int, notes: Sequence[str] = ()) -> Path:
     """Make the folder with its config (TOML) and environment; it must be new or empty.
 
     ``identity`` of the settings and checksum of the ``data`` are noted for ``resume`` to compare.
@@ -74,13 +56,9 @@ def create(
     try:
         is_empty = path.is_dir() and not any(path.iterdir())
         if path.exists() and not is_empty:
-            raise RunError(
-                f"{path} exists already. Give another folder with --out, or remove it."
-            )
+            raise RunError(f"{path} exists already. Give another folder with --out, or remove it.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(
-            dir=path.parent, prefix=f".{path.name}-"
-        ) as scratch:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
             new = Path(scratch) / "run"
             new.mkdir()
             (new / "config.toml").write_text(config, encoding="utf-8")
@@ -111,9 +89,7 @@ def fresh(parent: Path, source: str) -> Path:
 def environment() -> Document:
     """Versions and machine: all that results may depend on besides the config."""
     return {
-        "started": datetime.datetime.now(datetime.UTC).isoformat(
-            timespec="seconds"
-        ),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -126,13 +102,14 @@ def environment() -> Document:
 def check_environment(path: Path, identity: str) -> None:
     """Raise ``RunError`` unless the run can continue as it began: the same settings and
     releases."""
+    check_simulated(path, "there is nothing to resume")
     began = read_json(existing(path) / "environment.json")
     before = began.get("packages", {})
     if began.get("format", 1) != FORMAT:
         raise RunError(
             f"{path} was begun by release {before.get('proxyfl')} of proxyfl, whose folders this "
-            "release shows (`proxyfl report`, `proxyfl table`) and does not resume. "
-            "Install that release to resume it, or start a new run."
+            "release shows and does not resume. Install that release to resume it, or start a new "
+            f"run. To show it, run: {command('report', path)}"
         )
     if began.get("identity") != identity:
         raise RunError(
@@ -162,10 +139,7 @@ def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
     lines = ""
     for row in rows:
         lines += json.dumps(finite(row)) + "\n"
-    with (
-        writing(path / "metrics.jsonl"),
-        (path / "metrics.jsonl").open("ab") as file,
-    ):
+    with writing(path / "metrics.jsonl"), (path / "metrics.jsonl").open("ab") as file:
         file.write(lines.encode())
         file.flush()
         return file.tell()
@@ -174,10 +148,7 @@ def append_metrics(path: Path, rows: Sequence[Mapping[str, Any]]) -> int:
 def cut_metrics(path: Path, size: int) -> None:
     """Drop what was written to ``metrics.jsonl`` after its first ``size`` bytes: those rounds are
     done again."""
-    with (
-        writing(path / "metrics.jsonl"),
-        (path / "metrics.jsonl").open("r+b") as file,
-    ):
+    with writing(path / "metrics.jsonl"), (path / "metrics.jsonl").open("r+b") as file:
         file.truncate(size)
 
 
@@ -196,9 +167,7 @@ def read_metrics(path: Path) -> Iterator[Document]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 return
-            raise RunError(
-                f"{file}, line {number} is not JSON: {error}."
-            ) from error
+            raise RunError(f"{file}, line {number} is not JSON: {error}.") from error
 
 
 def ended(path: Path, name: str) -> Path:
@@ -214,12 +183,31 @@ def end_run(path: Path, summary: Mapping[str, Any]) -> None:
 
 
 def existing(path: Path) -> Path:
-    """``path`` if it holds a run."""
+    """``path`` if it holds a run, or a real site that has run."""
+    if is_site(path) and not (path / "config.toml").is_file():
+        raise RunError(
+            f"The site in {path} has no record of its rounds yet. To start it, run: "
+            f"{command('node', 'run', path)}"
+        )
     if not (path / "config.toml").is_file():
         raise RunError(
             f"{path} holds no run: expected a config.toml in it. `proxyfl run` makes such folders."
         )
     return path
+
+
+def is_site(path: Path) -> bool:
+    """True if ``path`` is the folder of a real site."""
+    return (path / "site.toml").is_file()
+
+
+def check_simulated(path: Path, what: str) -> None:
+    """Raise ``RunError`` for a real site's folder, with which ``what`` cannot be done."""
+    if is_site(path):
+        raise RunError(
+            f"{path} is the folder of a real site, not of a simulation: {what}. To let the site go "
+            f"on, run: {command('node', 'run', path)}"
+        )
 
 
 def subfolder(path: Path, *names: str) -> Path:
@@ -233,10 +221,8 @@ def subfolder(path: Path, *names: str) -> Path:
 def locked(path: Path) -> AbstractContextManager[int]:
     """Keep other processes from running the same run: two writers would spoil each other's
     records."""
-    return alone_in(
-        path,
-        f"Another process is at work on the run in {path}. Wait for it or stop it.",
-    )
+    refusal = f"Another process is at work on the run in {path}. Wait for it or stop it."
+    return _lock.hold(path / _lock.FILE, refusal)
 
 
 def _version(package: str) -> str | None:

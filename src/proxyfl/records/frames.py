@@ -2,7 +2,7 @@
 
     runs = proxyfl.load("runs/a", "runs/b")     # or the folder that holds them
     runs.gains                                  # one row per run, method and client
-    runs.plot("accuracy")                       # a plotly figure
+    runs.plot("accuracy")                       # an SVG figure
 
 Guarantees:
     * reading changes nothing in a run's folder, and works while the run is under way or after it
@@ -73,12 +73,7 @@ class Runs:
         """Every charge on every ledger."""
         return _frame(_ledger_rows(self.runs))
 
-    def plot(
-        self,
-        what: str = "accuracy",
-        *,
-        measure: str | None = None,
-    ) -> "Figure":
+    def plot(self, what: str = "accuracy", *, measure: str | None = None) -> "Figure":
         """A ready figure: ``accuracy`` (or another measure) over rounds, ``gain`` per client, or
         ``epsilon`` over rounds."""
         choice("plot", what, ("accuracy", "gain", "epsilon"))

@@ -5,9 +5,9 @@ confusion counts with their shares. Tables, the page and ``--json`` ask here."""
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from proxyfl.records.row import calibration_of, intervals_of, own_of, values_of
+from proxyfl.measures import Interval
+from proxyfl.records.row import calibration_of, intervals_of, own_of, roc_of, values_of
 from proxyfl.records.run import Run
-from proxyfl.resampling import Interval
 
 Counts = Sequence[Sequence[int]]
 Shares = list[list[float | None]]
@@ -30,6 +30,7 @@ class Judged:
     intervals: Mapping[str, Interval | None]
     calibration: Sequence[Point]
     confusion: Counts | None
+    roc: Sequence[tuple[float, float]] = ()
 
     @property
     def shares(self) -> Shares | None:
@@ -72,4 +73,5 @@ def judged(run: Run) -> Iterator[Judged]:
                     intervals_of(row, where),
                     calibration_of(row, where),
                     confusion.get(client, {}).get(where),
+                    roc_of(row, where),
                 )

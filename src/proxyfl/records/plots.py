@@ -1,135 +1,231 @@
-"""Ready plots for notebooks. The one home of plotly's Python interface; the report draws in the
-browser instead."""
+"""Ready plots for notebooks, as SVG: drawn here, without a library. The report draws in the browser
+instead."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import plotly.graph_objects as go
-from plotly.graph_objects import Figure as Figure
-
+from proxyfl._files import write_bytes
 from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import shown
 from proxyfl.records.palette import DASHES, looks
+from proxyfl.records.verdict import MINUS
 
 if TYPE_CHECKING:
     import pandas
 
     from proxyfl.records.frames import Runs
 
+WIDTH, HEIGHT = 720, 380
+LEFT, RIGHT, TOP, BOTTOM = 120, 180, 44, 48
 
-def accuracy(runs: "Runs", measure: str) -> go.Figure:
+STROKES = {"solid": "none", "dash": "8 5", "dot": "2 4"}
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve, or one set of marks (``dash`` None), with a band around it if there is one."""
+
+    name: str
+    colour: str
+    points: Sequence[Point]
+    dash: str | None = "solid"
+    band: Sequence[Point] = ()
+    """(low, high) at each point."""
+    hints: Sequence[str] = ()
+    """What each point says in full, shown when a pointer is over it."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart. A notebook shows it by itself; ``save`` writes it as an SVG file."""
+
+    title: str
+    x: str
+    y: str
+    lines: Sequence[Line]
+    rows: Sequence[str] = ()
+    """Names of the rows, if the vertical axis has names instead of numbers: row i is at -i."""
+
+    def save(self, path: Path | str) -> None:
+        """Write the chart to ``path``, whole or not at all."""
+        write_bytes(Path(path), self.svg.encode())
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    @property
+    def svg(self) -> str:
+        """The chart as SVG."""
+        points = [point for line in self.lines for point in line.points]
+        highs = [edge for line in self.lines for ends in line.band for edge in ends]
+        across = Axis.of([x for x, _ in points], LEFT, WIDTH - RIGHT)
+        if self.rows:
+            up = Axis(-len(self.rows) + 0.5, 0.5, HEIGHT - BOTTOM, TOP)
+            ticks = [(float(-number), name) for number, name in enumerate(self.rows)]
+        else:
+            up = Axis.of([*(y for _, y in points), *highs], HEIGHT - BOTTOM, TOP)
+            ticks = up.ticks()
+        drawn = [_text(LEFT, 22, self.title, "start", "15px", "600")]
+        for value, name in ticks:
+            y = up.at(value)
+            drawn.append(_segment(LEFT, y, WIDTH - RIGHT, y, "#e2e6ea"))
+            drawn.append(_text(LEFT - 8, y + 4, name, "end"))
+        for value, name in across.ticks():
+            drawn.append(_text(across.at(value), HEIGHT - BOTTOM + 18, name, "middle"))
+        drawn.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, self.x, "middle"))
+        drawn.append(_text(LEFT, 38, self.y, "start"))
+        for number, line in enumerate(self.lines):
+            drawn.append(_curve(line, across, up))
+            y = TOP + 18 * number
+            drawn.append(
+                _segment(WIDTH - RIGHT + 12, y, WIDTH - RIGHT + 34, y, line.colour, line.dash)
+            )
+            drawn.append(_text(WIDTH - RIGHT + 40, y + 4, line.name, "start"))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'width="{WIDTH}" role="img" aria-label="{escape(self.title)}" '
+            'font-family="system-ui, sans-serif" font-size="12px" fill="#545e69" '
+            f'style="background: #fff">{"".join(drawn)}</svg>'
+        )
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From values to places."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], start: float, end: float) -> "Axis":
+        """An axis that holds the values, with a little room."""
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        room = 0.05 * ((high - low) or abs(high) or 1.0)
+        return cls(low - room, high + room, start, end)
+
+    def at(self, value: float) -> float:
+        """The place of a value."""
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    def ticks(self, wanted: int = 5) -> list[tuple[float, str]]:
+        """Round values within the axis, with their words."""
+        rough = (self.high - self.low) / wanted
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough)
+        first = math.ceil(self.low / step)
+        found = []
+        while first * step <= self.high:
+            found.append((first * step, f"{first * step:.6g}".replace("-", MINUS)))
+            first += 1
+        return found
+
+
+def accuracy(runs: "Runs", measure: str) -> Figure:
     """Mean over clients and seeds of every model's score, with a band of one standard deviation."""
-    figure = go.Figure()
+    lines = []
     metrics = runs.metrics
-    for method, (colour, _) in looks(metrics["method"]).items():
+    for method, (colour, _, _) in looks(metrics["method"]).items():
         rows = metrics[metrics["method"] == method]
         for role, dash in DASHES.items():
             column = f"{role}_{measure}"
             if column in rows and rows[column].notna().any():
                 by_round = rows.dropna(subset=[column]).groupby("round")[column]
-                _band(
-                    figure,
-                    by_round.mean(),
-                    by_round.std().fillna(0.0),
-                    colour,
-                )
-                _line(figure, by_round.mean(), f"{method}, {role}", colour, dash)
+                means, spread = by_round.mean(), by_round.std().fillna(0.0)
+                band = [(mean - one, mean + one) for mean, one in zip(means, spread, strict=True)]
+                lines.append(Line(f"{method}, {role}", colour, _by_round(means), dash, band))
     title = "Mean over clients and seeds; bands: one standard deviation"
-    return _titled(figure, title, "round", title_of(measure))
+    return Figure(title, "round", title_of(measure), lines)
 
 
-def gain(runs: "Runs", measure: str) -> go.Figure:
+def gain(runs: "Runs", measure: str) -> Figure:
     """The gain of each client over ``alone``, in points, one mark per run."""
-    figure = go.Figure()
     gains = runs.gains
     column = f"{measure}_gain"
-    for method, (colour, _) in looks(gains["method"]).items():
+    names = list(dict.fromkeys(gains["name"]))
+    lines = []
+    for method, (colour, _, _) in looks(gains["method"]).items():
         rows = gains[gains["method"] == method].dropna(subset=[column])
         if method == "alone" or rows.empty:
             continue
-        hover = []
-        costs = zip(rows["epsilon"], rows["epsilon_kind"], strict=True)
-        for epsilon, kind in costs:
-            hover.append(f"epsilon {shown(epsilon)} ({kind})")
-        marks = {"color": colour, "size": 10}
-        figure.add_scatter(
-            x=100 * rows[column],
-            y=rows["name"],
-            mode="markers",
-            name=method,
-            text=hover,
-            marker=marks,
-        )
-    figure.add_vline(x=0, annotation_text="alone")
+        points, hints = [], []
+        for row in rows.itertuples():
+            value = 100 * getattr(row, column)
+            points.append((value, float(-names.index(row.name))))
+            hints.append(
+                f"{row.name}: {value:+.1f}, epsilon {shown(row.epsilon)} ({row.epsilon_kind})"
+            )
+        lines.append(Line(method, colour, points, None, hints=hints))
+    zero = Line("alone", "#14181D", [(0.0, 0.4), (0.0, 0.6 - len(names))])
     title = "What each client gains over training alone"
-    return _titled(figure, title, f"points of {title_of(measure)}", "client")
+    return Figure(title, f"points of {title_of(measure)}", "client", [*lines, zero], names)
 
 
-def epsilon(runs: "Runs", _measure: str) -> go.Figure:
+def epsilon(runs: "Runs", _measure: str) -> Figure:
     """The largest epsilon over clients as rounds go by, per method, with its kind in the name."""
-    figure = go.Figure()
+    lines = []
     metrics = runs.metrics
     best = metrics[["epsilon_rdp", "epsilon_pld"]].min(axis=1)
     colours = looks(metrics["method"])
-    by_kind = metrics.assign(best=best).groupby(
-        ["method", "epsilon_kind"], sort=False
-    )
+    by_kind = metrics.assign(best=best).groupby(["method", "epsilon_kind"], sort=False)
     for (method, kind), rows in by_kind:
         if kind != "none":
             largest = rows.groupby("round")["best"].max()
-            _line(
-                figure, largest, f"{method} ({kind})", colours[method][0], "solid"
-            )
-    return _titled(figure, "Epsilon, largest over clients", "round", "epsilon")
+            lines.append(Line(f"{method} ({kind})", colours[method][0], _by_round(largest)))
+    return Figure("Epsilon, largest over clients", "round", "epsilon", lines)
 
 
 PLOTS = {"accuracy": accuracy, "gain": gain, "epsilon": epsilon}
 """Every plot by its name."""
 
 
-def _line(
-    figure: go.Figure,
-    values: "pandas.Series",
-    name: str,
-    colour: str,
-    dash: str,
-) -> None:
-    rounds = [number + 1 for number in values.index]
-    line = {"color": colour, "dash": dash}
-    figure.add_scatter(x=rounds, y=values, mode="lines", name=name, line=line)
+def _by_round(values: "pandas.Series") -> list[Point]:
+    return [(float(number + 1), float(value)) for number, value in values.items()]
 
 
-def _band(
-    figure: go.Figure,
-    mean: "pandas.Series",
-    spread: "pandas.Series",
-    colour: str,
-) -> None:
-    rounds = [number + 1 for number in mean.index]
-    edge = {
-        "mode": "lines",
-        "line": {"width": 0},
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
-    figure.add_scatter(x=rounds, y=mean + spread, **edge)
-    figure.add_scatter(
-        x=rounds,
-        y=mean - spread,
-        fill="tonexty",
-        fillcolor=_faint(colour),
-        **edge,
+def _curve(line: Line, across: Axis, up: Axis) -> str:
+    drawn = []
+    places = [(across.at(x), up.at(y)) for x, y in line.points]
+    if line.band:
+        tops = [(x, up.at(high)) for (x, _), (_, high) in zip(places, line.band, strict=True)]
+        feet = [(x, up.at(low)) for (x, _), (low, _) in zip(places, line.band, strict=True)]
+        around = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*tops, *reversed(feet)])
+        drawn.append(f'<polygon points="{around}" fill="{line.colour}" opacity="0.12"/>')
+    if line.dash is not None:
+        for (a, b), (c, d) in pairwise(places):
+            drawn.append(_segment(a, b, c, d, line.colour, line.dash))
+    if line.dash is None or len(places) == 1:
+        hints = line.hints or [line.name] * len(places)
+        for (x, y), hint in zip(places, hints, strict=True):
+            drawn.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{line.colour}">'
+                f"<title>{escape(hint)}</title></circle>"
+            )
+    return "".join(drawn)
+
+
+def _segment(
+    a: float, b: float, c: float, d: float, colour: str, dash: str | None = "solid"
+) -> str:
+    stroke = STROKES[dash or "solid"]
+    return (
+        f'<line x1="{a:.1f}" y1="{b:.1f}" x2="{c:.1f}" y2="{d:.1f}" stroke="{colour}" '
+        f'stroke-width="2" stroke-dasharray="{stroke}"/>'
     )
 
 
-def _titled(figure: go.Figure, title: str, x: str, y: str) -> go.Figure:
-    return figure.update_layout(
-        title=title,
-        xaxis_title=x,
-        yaxis_title=y,
-        template="plotly_white",
+def _text(
+    x: float, y: float, text: str, anchor: str, size: str = "12px", weight: str = "400"
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+        f'font-weight="{weight}">{escape(text)}</text>'
     )
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = bytes.fromhex(colour.lstrip("#"))
-    return f"rgba({red},{green},{blue},0.12)"

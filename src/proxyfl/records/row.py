@@ -6,10 +6,14 @@
     private_resampled    ROLE_resampled: the run's measure on each sample; equal places are equal
                          samples, for every client and method
     private_calibration  ROLE_calibration: [mean probability, share that came true, examples]
+    private_roc          ROLE_roc: [false-positive rate, true-positive rate], with two classes
     private_own_...      ROLE_own_...: all of these on the client's own test part
     epsilon_pld          what the client had spent by then, per accountant; null where unbounded
+    epsilon_all_others   the same if all other clients collude, besides the colluders and the quorum
+                         of a masked sum; absent where epsilon_pld holds against all others
     seconds_training     how long the round's parts took
-    confusion            role -> counts; only in a whole record, as summaries and workers need it
+    confusion            role -> confusion counts; ROLE_own on the client's own test part. Absent
+                         where the round was not scored
 
 Guarantees:
     * every row that holds an epsilon holds its kind;
@@ -19,13 +23,14 @@ Guarantees:
 
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from proxyfl._files import finite
 from proxyfl.federation.methods import Role
-from proxyfl.measures import MEASURES, OWN, names
+from proxyfl.measures import MEASURES, OWN, Interval, names
+from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
-from proxyfl.resampling import Interval
 
 if TYPE_CHECKING:
     from proxyfl.federation.metrics import Score
@@ -40,18 +45,17 @@ TRAFFIC = ("bytes_sent", "bytes_received", "messages_sent", "messages_received")
 _PLAIN = ("round", "client", "name", "present", "expected", "steps")
 
 
-def row_of(method: str, record: "ClientRound", *, whole: bool = False) -> Row:
-    """The row of a client's round; the whole of it, with confusion counts, is what ``record_of``
-    reads back."""
+def row_of(method: str, record: "ClientRound") -> Row:
+    """Returns the row of a client's round."""
     row: Row = {"method": method}
     for key in _PLAIN:
         row[key] = getattr(record, key)
     row["private_loss"] = record.losses.private
     row["proxy_loss"] = record.losses.proxy
     for role, found in record.scores.items():
-        row |= _score_keys(role, found)
+        row |= score_keys(role, found)
         if found.own is not None:
-            row |= _score_keys(own_of(role), found.own)
+            row |= score_keys(own_of(role), found.own)
     spent = record.epsilon
     row["epsilon_rdp"] = spent.rdp
     row["epsilon_pld"] = spent.pld
@@ -59,6 +63,9 @@ def row_of(method: str, record: "ClientRound", *, whole: bool = False) -> Row:
     row["epsilon_kind"] = str(spent.kind)
     row["epsilon_relation"] = str(spent.relation)
     row["epsilon_unit"] = str(spent.unit)
+    if spent.coalition is not None:
+        row["epsilon_all_others"] = spent.against_all
+        row |= asdict(spent.coalition)
     row["weight"] = record.weight
     for key in TRAFFIC:
         row[key] = getattr(record.traffic, key)
@@ -67,8 +74,8 @@ def row_of(method: str, record: "ClientRound", *, whole: bool = False) -> Row:
     row["left"] = record.left
     if record.keeps is not None:
         row["keeps"] = record.keeps
-    if whole:
-        row["confusion"] = confusion_of(record)
+    if record.scores:
+        row["confusion"] = _confusion(record)
     plain: Row = finite(row)
     return plain
 
@@ -78,7 +85,7 @@ def own_of(role: str) -> str:
     return f"{role}_{OWN}".rstrip("_")
 
 
-def _score_keys(prefix: str, found: "Score") -> Row:
+def score_keys(prefix: str, found: "Score") -> Row:
     """A score as entries of a row."""
     row: Row = {}
     for measure, value in found.values.items():
@@ -90,61 +97,18 @@ def _score_keys(prefix: str, found: "Score") -> Row:
         row[f"{prefix}_intervals"] = bounds
         row[f"{prefix}_resampled"] = [_rounded(value) for value in found.resampled]
         row[f"{prefix}_calibration"] = [list(point) for point in found.calibration]
+        if found.roc:
+            row[f"{prefix}_roc"] = [list(point) for point in found.roc]
     return row
 
 
-def confusion_of(record: "ClientRound") -> dict[str, list[list[int]]]:
-    """Per role, the counts of a client's round; ROLE_own has those of its own test part."""
-    found = {}
+def _confusion(record: "ClientRound") -> dict[str, list[list[int]]]:
+    counts = {}
     for role, score in record.scores.items():
-        found[str(role)] = score.confusion.tolist()
+        counts[str(role)] = score.confusion.tolist()
         if score.own is not None:
-            found[own_of(role)] = score.own.confusion.tolist()
-    return found
-
-
-def record_of(row: Row) -> "ClientRound":
-    """The client's round that ``row_of(..., whole=True)`` wrote down."""
-    from proxyfl.federation.exchange import Traffic
-    from proxyfl.federation.learners import Losses
-    from proxyfl.federation.rounds import ClientRound
-
-    scores: dict[Role, Score] = {}
-    for role in ROLES:
-        if role in row["confusion"]:
-            scores[role] = _score_of(row, role)
-    seconds = {}
-    for part in SECONDS:
-        if f"seconds_{part}" in row:
-            seconds[part] = row[f"seconds_{part}"]
-    return ClientRound(
-        **{key: row[key] for key in _PLAIN},
-        losses=Losses(row["private_loss"], row["proxy_loss"]),
-        scores=scores,
-        epsilon=epsilon(row),
-        traffic=Traffic(**{key: row[key] for key in TRAFFIC}),
-        weight=row["weight"],
-        seconds=seconds,
-        left=row["left"],
-        keeps=row.get("keeps"),
-    )
-
-
-def _score_of(row: Row, prefix: str) -> "Score":
-    """The score that ``_score_keys`` wrote down."""
-    import torch
-
-    from proxyfl.federation.metrics import Score
-
-    own = own_of(prefix)
-    return Score(
-        torch.tensor(row["confusion"][prefix]),
-        values_of(row, prefix),
-        _score_of(row, own) if own in row["confusion"] else None,
-        calibration_of(row, prefix),
-        intervals_of(row, prefix),
-        row.get(f"{prefix}_resampled", ()),
-    )
+            counts[own_of(role)] = score.own.confusion.tolist()
+    return counts
 
 
 def values_of(row: Row, prefix: str) -> dict[str, float | None]:
@@ -166,6 +130,11 @@ def intervals_of(row: Row, prefix: str) -> dict[str, Interval | None]:
 def calibration_of(row: Row, prefix: str) -> list[Any]:
     """The points of the calibration curve, likewise."""
     return [tuple(point) for point in row.get(f"{prefix}_calibration", ())]
+
+
+def roc_of(row: Row, prefix: str) -> list[Any]:
+    """The points of the ROC curve, likewise."""
+    return [tuple(point) for point in row.get(f"{prefix}_roc", ())]
 
 
 def _rounded(value: float | None) -> float | None:
@@ -201,14 +170,22 @@ def scored_in(rows: Iterable[Row]) -> list[str]:
 
 def epsilon(row: Row) -> Epsilon:
     """The client's epsilon at the end of the round; infinite where the row has no bound."""
-    bounds = {}
-    for accountant in ("rdp", "pld"):
-        value = row.get(f"epsilon_{accountant}")
-        bounds[accountant] = math.inf if value is None else float(value)
+    coalition, all_others = None, None
+    if "colluders" in row:
+        coalition = Coalition(row["colluders"], row["quorum"])
+        all_others = _bound(row, "all_others")
     return Epsilon(
-        **bounds,
+        rdp=_bound(row, "rdp"),
+        pld=_bound(row, "pld"),
         delta=row.get("delta") or 0.0,
         kind=Kind(row.get("epsilon_kind", "none")),
         relation=Relation(row.get("epsilon_relation", "zero-out")),
         unit=Unit(row.get("epsilon_unit", "record")),
+        coalition=coalition,
+        all_others=all_others,
     )
+
+
+def _bound(row: Row, name: str) -> float:
+    value = row.get(f"epsilon_{name}")
+    return math.inf if value is None else float(value)

@@ -35,6 +35,9 @@ from proxyfl.records.row import Row, epsilon, roles, score
 DEFAULT_MEASURE = "accuracy"
 """The measure of runs whose settings name none, as those of release 0.1."""
 
+SITE_LEDGER = "ledger.jsonl"
+"""The ledger of a real site, which has one client and one method."""
+
 _KEPT_FIRST: tuple[Role, ...] = ("private", "received", "proxy")
 
 
@@ -154,23 +157,11 @@ class Run:
         """The clients that a method has records of; a pooled one has a single, made-up client."""
         return sorted(self._rows.get(name, {}))
 
-    def last(
-        self,
-        name: str,
-        client: int,
-        *,
-        after: int | None = None,
-    ) -> Row | None:
+    def last(self, name: str, client: int, *, after: int | None = None) -> Row | None:
         """A client's last row under a method, or its last within ``after`` rounds."""
         return next(self._backwards(name, client, after), None)
 
-    def final(
-        self,
-        name: str,
-        client: int,
-        *,
-        after: int | None = None,
-    ) -> Row | None:
+    def final(self, name: str, client: int, *, after: int | None = None) -> Row | None:
         """A client's last row in which its models were scored, likewise."""
         for row in self._backwards(name, client, after):
             if roles(row):
@@ -212,11 +203,7 @@ class Run:
         return score(row, role or kept, measure or self.measure)
 
     def kept_row(
-        self,
-        name: str,
-        client: int,
-        *,
-        after: int | None = None,
+        self, name: str, client: int, *, after: int | None = None
     ) -> tuple[Row, Role] | None:
         """The row in which the model that a client keeps was last scored, and its role there."""
         holder = self.holder(name, client)
@@ -233,12 +220,7 @@ class Run:
         return self.kept(name, client, "accuracy")
 
     def gain(
-        self,
-        name: str,
-        client: int,
-        *,
-        over: str = "alone",
-        measure: str | None = None,
+        self, name: str, client: int, *, over: str = "alone", measure: str | None = None
     ) -> float | None:
         """A client's gain from a method; None if the other was not part of the run, or has no
         score to compare with."""
@@ -250,23 +232,12 @@ class Run:
         alone = self.kept(over, client, measure, after=after)
         return better_by(measure or self.measure, joined, alone)
 
-    def spent(
-        self,
-        name: str,
-        client: int,
-        *,
-        after: int | None = None,
-    ) -> Epsilon | None:
+    def spent(self, name: str, client: int, *, after: int | None = None) -> Epsilon | None:
         """A client's epsilon after the last round it took part in; None if it never did."""
         row = self.last(name, client, after=after)
         return None if row is None else epsilon(row)
 
-    def epsilon(
-        self,
-        name: str,
-        *,
-        after: int | None = None,
-    ) -> Epsilon | None:
+    def epsilon(self, name: str, *, after: int | None = None) -> Epsilon | None:
         """The largest epsilon over a method's clients; None if nothing is on record."""
         found = []
         for client in self.clients_of(name):
@@ -284,9 +255,11 @@ class Run:
         if self.path is None:
             return
         for path in sorted(self.path.glob("ledger/*/*.jsonl")):
-            header, charges, _ = journal.read(path)
             client = int(path.stem) if path.stem.isdigit() else -1
-            yield path.parent.name, client, header, charges
+            yield path.parent.name, client, *_ledger(path)
+        of_site = self.path / SITE_LEDGER
+        if of_site.is_file():
+            yield "proxyfl", 0, *_ledger(of_site)
 
     @cached_property
     def flat(self) -> dict[str, Any]:
@@ -318,8 +291,9 @@ class Run:
         found = {}
         for name in self.methods:
             about = self.about(name)
-            if "method" in about:
-                found[name] = Method(**about["method"])
+            row = _written_row(about)
+            if row is not None:
+                found[name] = row
             elif name in METHODS:
                 found[name] = METHODS[name]
             else:
@@ -347,12 +321,7 @@ class Run:
         """The rows of one method, in order."""
         return [row for row in self.rows if row["method"] == name]
 
-    def _backwards(
-        self,
-        name: str,
-        client: int,
-        after: int | None,
-    ) -> Iterator[Row]:
+    def _backwards(self, name: str, client: int, after: int | None) -> Iterator[Row]:
         rows = self._rows.get(name, {}).get(client, [])
         for row in reversed(rows):
             if after is None or row["round"] < after:
@@ -386,3 +355,18 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_hashable(inner) for inner in value)
     return value
+
+
+def _ledger(path: Path) -> tuple[Row, list[Row]]:
+    header, entries, _ = journal.read(path)
+    return header, [entry for entry in entries if "steps" in entry]
+
+
+def _written_row(about: Mapping[str, Any]) -> Method | None:
+    """The row that a summary has on record; None if there is none that this release knows."""
+    if "method" not in about:
+        return None
+    try:
+        return Method(**about["method"])
+    except (ConfigError, TypeError):
+        return None

@@ -21,12 +21,7 @@ class LivePage(Callback):
         self.patience = patience
         self.server: LiveServer | None = None
 
-    def started(
-        self,
-        config: Config,
-        out: Path | None,
-        sites: Sequence[ClientData],
-    ) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Begin to serve."""
         if out is None:
             raise ConfigError(

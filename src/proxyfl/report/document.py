@@ -5,16 +5,23 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 from proxyfl._files import Document, finite
 from proxyfl._settings import flat
-from proxyfl.measures import better_by, named, title_of
+from proxyfl.errors import ProxyFLError
+from proxyfl.measures import better_by, is_lower_better, named, title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, Unit, shown
+from proxyfl.records import folder
+from proxyfl.records import verdict as sentences
 from proxyfl.records.answers import Answer, Question, answers
 from proxyfl.records.certainty import (
     answer_interval,
+    is_estimator,
     is_within_noise,
+    majority_rate,
+    reference_of,
     warnings,
 )
 from proxyfl.records.groups import Group, distinct, groups
@@ -22,15 +29,12 @@ from proxyfl.records.judged import judged, shares
 from proxyfl.records.palette import looks
 from proxyfl.records.row import Row, scored_in
 from proxyfl.records.run import Run
+from proxyfl.records.verdict import bet, noun_of
 from proxyfl.report.graph import graph
 from proxyfl.report.series import costs, curves, epsilons
 
 
-def document(
-    runs: Sequence[Run],
-    *,
-    live: Mapping[str, Any] | None = None,
-) -> Document:
+def document(runs: Sequence[Run], *, live: Mapping[str, Any] | None = None) -> Document:
     """Everything about ``runs``; ``live`` is what a page that follows a run needs to ask for
     more."""
     methods = distinct(run.methods for run in runs)
@@ -41,6 +45,8 @@ def document(
         "live": live,
         "looks": looks(methods),
         "measures": {name: title_of(name) for name in recorded},
+        "version": metadata.version("proxyfl"),
+        "lower": [name for name in recorded if is_lower_better(name)],
         "kinds": {str(kind): kind.sentence for kind in Kind},
         "units": {str(unit): unit.sentence for unit in Unit},
         "groups": [_group(group, runs, recorded) for group in groups(runs)],
@@ -74,11 +80,27 @@ def about(run: Run) -> Document:
         "confusion": _confusion(run),
         "judged": judgements(run),
         "warnings": warnings(run),
+        "majority": majority_rate(run),
+        "alone_is_estimator": is_estimator(run),
         "notes": notes,
         "by_class": _by_class(run),
         "additions": run.additions,
         "graph": graph(run),
+        "peers": _peers(run),
     }
+
+
+def _peers(run: Run) -> Document | None:
+    """What a real site knows of the other members; None for a simulation, or a folder from which
+    the site's own files were left out."""
+    if run.path is None or not folder.is_site(run.path):
+        return None
+    from proxyfl.node.observe import status  # needed for real sites only
+
+    try:
+        return status.peers_of(run.path)
+    except ProxyFLError:
+        return None
 
 
 def verdict(found: Answer) -> Document:
@@ -115,6 +137,8 @@ def cost(epsilon: Epsilon) -> Document:
         "delta": epsilon.delta,
         "epsilon_kind": str(epsilon.kind),
         "epsilon_unit": str(epsilon.unit),
+        "epsilon_all_others": None if epsilon.kind is Kind.NONE else epsilon.against_all,
+        "epsilon_against": list(epsilon.sentences),
     }
 
 
@@ -128,16 +152,14 @@ def _recorded(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys([*own, *scored_in(finals)]))
 
 
-def _group(
-    group: Group,
-    runs: Sequence[Run],
-    measures: Sequence[str],
-) -> Document:
+def _group(group: Group, runs: Sequence[Run], measures: Sequence[str]) -> Document:
     members = [number for number, run in enumerate(runs) if run in group.runs]
     by_measure = {}
+    finish = {}
     for measure in measures:
         found = answers(group, Question(measure))
         by_measure[measure] = [_answer(one) for one in found]
+        finish[measure] = _finish(found)
     charts: Document = {"curves": {}, "epsilons": {}, "costs": {}}
     for name in group.methods:
         charts["curves"][name] = curves(group, name)
@@ -148,9 +170,33 @@ def _group(
         "runs": members,
         "clients": group.clients,
         "budget": _budget(group.runs[0]),
+        "noun": noun_of(group),
+        "finish": finish,
+        "plain": {measure: _plain(group, measure) for measure in measures},
         "answers": by_measure,
         **charts,
     }
+
+
+def _finish(found: Sequence[Answer]) -> Document | None:
+    """The score of the model that has all records, as far as there is one."""
+    for name in ("pooled", "joint"):
+        for one in found:
+            if one.method == name:
+                return {"method": name, "score": one.score.mean}
+    return None
+
+
+def _alone(found: Answer, client: int) -> list[float]:
+    """What a client has alone, in every run in which it was compared."""
+    asked = found.asked
+    scores = []
+    for number, who in found.gains:
+        run = found.group.runs[number]
+        if who == client and asked.against in run.methods:
+            after = found.rounds[number]
+            scores.append(run.kept(asked.against, client, asked.measure, after=after))
+    return [score for score in scores if score is not None]
 
 
 def _answer(found: Answer) -> Document:
@@ -160,8 +206,11 @@ def _answer(found: Answer) -> Document:
         own = [value for (_, who), value in found.scores.items() if who == client]
         scores = own or list(found.scores.values())
         about = {
+            "client": client,
             "name": names.get(client, f"client {client}"),
             "score": sum(scores) / len(scores),
+            "alone": _mean(_alone(found, client)),
+            "within_noise": is_within_noise(answer_interval(found, client)),
             "gain": gain.mean,
             "low": gain.low,
             "high": gain.high,
@@ -171,12 +220,41 @@ def _answer(found: Answer) -> Document:
         clients.append(about)
     weak = found.epsilon.kind is not Kind.NONE and found.epsilon.weak
     words = shown(found.epsilon.best, 2)
+    alone: list[float] = []
+    for client in found.by_client():
+        own_alone = _mean(_alone(found, client))
+        if own_alone is not None:
+            alone.append(own_alone)
+    said = None
+    if found.gain is not None and found.method != "alone":
+        said = asdict(sentences.verdict(found))
+    epsilon = found.epsilon
     return verdict(found) | {
+        "said": said,
+        "score": found.score.mean,
+        "alone": _mean(alone),
+        "bet": None if epsilon.kind is Kind.NONE else bet(epsilon.best, epsilon.delta),
         "shares": found.shares,
         "shown": words,
+        "shown_all_others": shown(found.epsilon.against_all, 2),
         "weak": weak,
         "by_client": clients,
     }
+
+
+def _plain(group: Group, measure: str) -> float | None:
+    """The mean score of plain logistic regressions on the clients' records, where it is known."""
+    found = []
+    for run in group.runs:
+        for client in run.clients:
+            score = reference_of(run, client, measure)
+            if score is not None:
+                found.append(score)
+    return _mean(found)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _budget(run: Run) -> Document | None:
@@ -190,10 +268,7 @@ def _budget(run: Run) -> Document | None:
             each[client] = given
         elif client < len(given):
             each[client] = given[client]
-    return {
-        "epsilon": each,
-        "accountant": run.flat.get("privacy.accountant", "pld"),
-    }
+    return {"epsilon": each, "accountant": run.flat.get("privacy.accountant", "pld")}
 
 
 def _confusion(run: Run) -> Document:
@@ -229,6 +304,7 @@ def judgements(run: Run) -> list[Document]:
             "on": one.on,
             "scores": scores,
             "calibration": curve,
+            "roc": one.roc,
             "confusion": one.confusion,
         }
         found.append(about)
@@ -254,9 +330,7 @@ def _by_class(run: Run) -> Document:
             own = kept.get((name, run.holder(name, client)))
             alone = kept.get(("alone", client))
             if own is not None:
-                gain = alone and list(
-                    map(partial(better_by, "accuracy"), own, alone)
-                )
+                gain = alone and list(map(partial(better_by, "accuracy"), own, alone))
                 entry = {"accuracy": own, "gain": gain}
                 found.setdefault(name, {})[client] = entry
     return found

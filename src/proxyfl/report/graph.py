@@ -10,6 +10,7 @@ from typing import Any
 
 from proxyfl._files import Document
 from proxyfl.errors import TopologyError
+from proxyfl.federation.methods import EXCHANGES, name_of
 from proxyfl.gossip import topology
 from proxyfl.gossip.routes import routes
 from proxyfl.gossip.topology import Topology
@@ -30,14 +31,20 @@ def graph(run: Run) -> Document:
         exchange = run.method(name).exchange
         if exchange == "none":
             continue
-        present, leaving = _who(list(here))
-        picture: Document = {
-            "present": present,
-            "leaving": sorted(leaving),
-            "edges": [],
-        }
+        rows = list(here)
+        present, leaving = _who(rows)
+        picture: Document = {"present": present, "leaving": sorted(leaving), "edges": []}
         try:
-            picture["edges"] = _edges(exchange, schedule, round, present, leaving)
+            if exchange == "masked":
+                picture["edges"] = _everybody_to_everybody(rows)
+                picture["leaving"] = []  # nobody has a mass to hand over
+            elif not isinstance(exchange, str) or exchange not in EXCHANGES:
+                note = note or (
+                    f"The exchange {name_of(exchange)} is a function of the run's author, whose "
+                    "messages a report does not know."
+                )
+            else:
+                picture["edges"] = _edges(exchange, schedule, round, present, leaving)
         except TopologyError as error:
             note = note or str(error)
         content = json.dumps(picture).encode()
@@ -75,7 +82,7 @@ def _topology(settings: Mapping[str, Any]) -> tuple[Topology | None, str | None]
             name,
             self_weight=_number(exchange.get("self_weight")),
             degree=_number(exchange.get("degree")),
-            seed=settings.get("seed", 0),
+            seed=settings.get("models", {}).get("proxy_seed", settings.get("seed", 0)),
         )
     except TopologyError as error:
         return None, str(error)
@@ -100,6 +107,16 @@ def _edges(
         for receiver, share in sorted(plan.shares(sender).items()):
             if receiver != sender:
                 edges.append((sender, receiver, _short(share)))
+    return edges
+
+
+def _everybody_to_everybody(rows: Sequence[Row]) -> Edges:
+    """The messages of a masked sum: each client that took a step sent to all present."""
+    edges = []
+    for sender in rows:
+        for receiver in rows:
+            if sender is not receiver and sender["steps"]:
+                edges.append((sender["client"], receiver["client"], 1.0))
     return edges
 
 

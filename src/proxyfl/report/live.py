@@ -13,28 +13,24 @@ Guarantees:
 A run without it imports nothing of it.
 """
 
-import contextlib
-import hmac
-import ipaddress
+import datetime
 import json
+import math
 import secrets
-import socket
 import threading
 import time
 import zlib
-from collections.abc import Iterator
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
+from proxyfl import _loopback
 from proxyfl._files import Document
+from proxyfl._loopback import LOOPBACK, is_loopback
 from proxyfl._validate import whole
-from proxyfl.errors import ConfigError, ProxyFLError
+from proxyfl.errors import ConfigError
 from proxyfl.records import folder
 from proxyfl.records.reading import read
 from proxyfl.records.row import Row
+from proxyfl.records.run import Run
 from proxyfl.report import page
 from proxyfl.report.document import document
 
@@ -45,7 +41,6 @@ answer back, so that the end of the run is heard when it comes and not a second 
 HOLD_SECONDS = 5.0
 """The time that a question waits for an answer when there is no news."""
 
-LOOPBACK = "127.0.0.1"
 PACE = 20.0
 """A page is told news at most so often that telling takes this many times less than waiting."""
 
@@ -89,7 +84,7 @@ def live_page(path: Path) -> str:
     """The page as of now; it asks for the rest by itself."""
     rows, cursor = recorded(path)
     run = read(path, rows)
-    content = document([run], live={"cursor": cursor})
+    content = document([run], live={"cursor": cursor, "pace": pace(run)})
     return page.page(content, title=f"ProxyFL live: {run.name}")
 
 
@@ -99,8 +94,38 @@ def news(path: Path, since: str) -> Document:
     rows, cursor = recorded(path)
     content = None
     if done or cursor != since:
-        content = document([read(path, rows)])
+        run = read(path, rows)
+        content = document([run], live={"cursor": cursor, "pace": pace(run)})
     return {"cursor": cursor, "done": done, "document": content}
+
+
+def pace(run: Run) -> Document:
+    """How far a run is, over all its methods: the share of rounds done, the method under way, and
+    the seconds that the rest would take at the pace so far (None before the first round)."""
+    done = sum(min(rounds, run.rounds) for rounds in run.progress.values())
+    total = run.rounds * len(run.methods)
+    started = [name for name, rounds in run.progress.items() if rounds > 0]
+    number = list(run.methods).index(started[-1]) + 1 if started else 1
+    left = None
+    spent = run.environment.get("started")
+    if done and spent is not None:
+        begun = datetime.datetime.fromisoformat(str(spent))
+        now = datetime.datetime.now(begun.tzinfo)
+        left = max(0.0, (now - begun).total_seconds()) * (total - done) / done
+    return {
+        "share": done / total if total else 1.0,
+        "method": number,
+        "methods": len(run.methods),
+        "words": None if left is None else duration(left),
+    }
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 52 s, 3 min, 2 h 10 min."""
+    if seconds < 99:
+        return f"{math.ceil(seconds)} s"
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def await_news(path: Path, since: str, closing: threading.Event) -> None:
@@ -117,162 +142,60 @@ def await_news(path: Path, since: str, closing: threading.Event) -> None:
             return
 
 
-class LiveServer(ThreadingHTTPServer):
+class LiveServer(_loopback.Server):
     """Serves one run's folder. ``url`` is what to open; use it as a context manager, or ``close``
     it."""
 
-    daemon_threads = True
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        host: str = LOOPBACK,
-        port: int = 0,
-    ) -> None:
+    def __init__(self, path: Path, *, host: str = LOOPBACK, port: int = 0) -> None:
         folder.existing(path)
-        page.plotly_script()  # complain now if it is missing, not when the page is opened
         whole("port", port, at_least=0)
         self.path = path
         self.asked = 0.0
         self.done_told = False
         self.closing = threading.Event()
         self._quiet_until = 0.0
-        self.token = None if is_loopback(host) else secrets.token_urlsafe(24)
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        token = None if is_loopback(host) else secrets.token_urlsafe(24)
         try:
-            super().__init__((host, port), _Handler)
+            super().__init__(_Handler, host=host, port=port, token=token)
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"Cannot serve the live page on host {host!r}, port {port}: {error}. "
                 "Choose another with --port (0 takes a free one) or --host."
             ) from error
-        self._thread = threading.Thread(
-            target=self.serve_forever,
-            name="proxyfl-live",
-            daemon=True,
-        )
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """The page's address, with its token if there is one."""
-        host, port = self.server_address[:2]
-        name = str(host)
-        if name in ("0.0.0.0", "::"):
-            name = socket.gethostname()
-        if ":" in name:
-            name = f"[{name}]"
-        token = f"?token={self.token}" if self.token else ""
-        return f"http://{name}:{port}/{token}"
 
     def news(self, since: str) -> Document:
         """The news for a page, at a pace that leaves the machine to the run."""
         started = time.monotonic()
         if started < self._quiet_until and not over(self.path):
             return {"cursor": since, "done": False, "document": None}
-        found = news(self.path, since)
+        content = news(self.path, since)
         ended = time.monotonic()
         self._quiet_until = ended + PACE * (ended - started)
-        return found
+        return content
 
     def close(self) -> None:
         """Stop serving. Questions that wait for news go unanswered."""
         self.closing.set()
-        self.shutdown()
-        self.server_close()
-        self._thread.join(5)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that went away is no news."""
+        super().close()
 
 
-def is_loopback(host: str) -> bool:
-    """True if only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(_loopback.Handler):
     server: LiveServer
-    server_version, sys_version = "proxyfl", ""
-    timeout = 30
+    unavailable = "The run cannot be read just now"
 
-    def do_GET(self) -> None:
+    def answer(self, path: str, query: _loopback.Query) -> None:
         """Answer with the page, or with what is new."""
-        parts = urlsplit(self.path)
-        query = parse_qs(parts.query)
-        if not self._allowed(query):
-            return
-        with self._errors():
-            if parts.path == "/":
-                self._send(live_page(self.server.path), "text/html; charset=utf-8")
-            elif parts.path == "/data.json":
-                self.server.asked = time.monotonic()
-                since = query.get("since", [""])[-1]
-                if "wait" in query:
-                    await_news(self.server.path, since, self.server.closing)
-                if self.server.closing.is_set():
-                    return
-                more = self.server.news(since)
-                text = json.dumps(more, separators=(",", ":"))
-                self._send(text, "application/json")
-                self.server.done_told = more["done"]
-            else:
-                self.send_error(HTTPStatus.NOT_FOUND, "There is / and /data.json")
-
-    do_HEAD = do_GET  # noqa: N815  # the name that http.server looks for
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal belongs to the run, and the token is in the address."""
-
-    def _allowed(self, query: dict[str, list[str]]) -> bool:
-        if self.server.token is not None:
-            given = query.get("token", [""])[-1]
-            if hmac.compare_digest(given.encode(), self.server.token.encode()):
-                return True
-            self.send_error(
-                HTTPStatus.FORBIDDEN,
-                "Use the address with its token, as printed where this was started",
-            )
-            return False
-        host = urlsplit("//" + self.headers.get("Host", "")).hostname or ""
-        if is_loopback(host):
-            return True
-        self.send_error(HTTPStatus.FORBIDDEN, "This page is for this machine only")
-        return False
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        """A folder that is gone or being rewritten is the reader's to hear about; it must not
-        disturb the run."""
-        try:
-            yield
-        except (ProxyFLError, OSError, ValueError) as error:
-            self.send_error(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                "The run cannot be read just now",
-                str(error),
-            )
-
-    def _send(self, text: str, kind: str) -> None:
-        content = text.encode()
-        self.send_response(HTTPStatus.OK)
-        headers = {
-            "Content-Type": kind,
-            "Content-Length": str(len(content)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-            "X-Frame-Options": "DENY",
-        }
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
+        if path == "/":
+            self.send_text(live_page(self.server.path), _loopback.HTML)
+        elif path == "/data.json":
+            self.server.asked = time.monotonic()
+            since = query.get("since", [""])[-1]
+            if "wait" in query:
+                await_news(self.server.path, since, self.server.closing)
+            if self.server.closing.is_set():
+                return
+            content = self.server.news(since)
+            self.send_text(json.dumps(content, separators=(",", ":")), _loopback.JSON)
+            self.server.done_told = content["done"]
+        else:
+            self.send_missing("There is / and /data.json")

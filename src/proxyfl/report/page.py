@@ -2,32 +2,33 @@
 and prints.
 
 The parts lie in ``page/``: a template, a style sheet and plain scripts, which are joined in the
-order of ``SCRIPTS``. Charts are drawn in the browser by plotly.js, which comes out of plotly's own
-wheel."""
+order of ``SCRIPTS``. Charts are drawn by the page itself (``plot.js``): no library is needed."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
-from importlib import resources, util
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from proxyfl._files import write_bytes
-from proxyfl.errors import ConfigError
 from proxyfl.records.run import Run
 from proxyfl.report.document import document
 
 SCRIPTS = (
     "store",
     "elements",
+    "plot",
     "figure",
+    "hero",
     "answer",
     "measures",
     "curves",
     "audit",
     "privacy",
     "graph",
+    "peers",
     "costs",
     "classes",
     "settings",
@@ -56,7 +57,6 @@ def page(content: Mapping[str, Any], *, title: str) -> str:
     parts = {
         "title": escape(title),
         "style": _part("page.css"),
-        "plotly": plotly_script(),
         "data": _embedded(content),
         "script": scripts,
     }
@@ -75,30 +75,8 @@ def style() -> str:
 
 
 @cache
-def plotly_script() -> str:
-    """plotly.js as text, from the installed package, without importing it."""
-    found = util.find_spec("plotly")
-    locations: Iterable[str] = ()
-    if found is not None:
-        locations = found.submodule_search_locations or ()
-    for location in locations:
-        script = Path(location) / "package_data" / "plotly.min.js"
-        if script.is_file():
-            text = script.read_text(encoding="utf-8")
-            # Ends the element early if it stood in a string; plotly's own pages make the same
-            # change.
-            return text.replace("</script", "<\\/script")
-    raise ConfigError(
-        "The report needs plotly, which is not installed. Install the extra: pip install "
-        "'proxyfl[report]'."
-    )
-
-
-@cache
 def _part(name: str) -> str:
-    return (resources.files("proxyfl.report") / "page" / name).read_text(
-        encoding="utf-8"
-    )
+    return (resources.files("proxyfl.report") / "page" / name).read_text(encoding="utf-8")
 
 
 def _embedded(content: Mapping[str, Any]) -> str:

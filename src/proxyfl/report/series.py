@@ -77,7 +77,24 @@ def costs(group: Group, method: str) -> Document | None:
     for key in SUMS:
         total = sum(row.get(key) or 0.0 for row in recorded)
         found[key] = {"each": total / len(recorded), "in_all": total}
-    return found
+    parts = {(row["client"], number) for number, row in _numbered(group, method)}
+    sent = found["bytes_sent"]["in_all"] / len(parts)
+    return {**found, "sent_words": byte_words(sent) if sent else None}
+
+
+def byte_words(number: float) -> str:
+    """Bytes as people say them: 384 B, 16.5 kB, 239 MB."""
+    units = ["B", "kB", "MB", "GB"]
+    while number >= 999.5 and len(units) > 1:
+        number /= 1000
+        del units[0]
+    return f"{number:.3g} {units[0]}"
+
+
+def _numbered(group: Group, method: str) -> Iterable[tuple[int, Row]]:
+    for number, run in enumerate(group.runs):
+        for row in run.rows_of(method):
+            yield number, row
 
 
 def _rows(group: Group, method: str) -> Iterable[Row]:
@@ -121,9 +138,7 @@ def _paid(run: Run, method: str) -> Iterable[tuple[int, dict[int, Epsilon]]]:
         yield number, dict(spent)
 
 
-def _range(
-    paid: Mapping[int, Mapping[int, list[Epsilon]]], accountant: str
-) -> Document:
+def _range(paid: Mapping[int, Mapping[int, list[Epsilon]]], accountant: str) -> Document:
     """The largest and the smallest over clients and runs, and each client's largest."""
     bound = attrgetter(accountant)
     clients: dict[int, list[float | None]] = {}

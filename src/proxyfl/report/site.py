@@ -1,7 +1,7 @@
 """A site's status as one page, in the report's style and colours, drawn from a status alone.
 
 Unlike the report it has no scripts: it is served where a site's keys are, under a policy that lets
-a browser run nothing, and needs no plotly.
+a browser run nothing.
 """
 
 import html
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from proxyfl._files import Document
+from proxyfl.node.observe.status import notices as status_notices
 from proxyfl.records.palette import BLUE, COLOURS, DASHES, GREY, SKY
 from proxyfl.report.page import style
 
@@ -24,7 +25,7 @@ _MORE_STYLE = """
 body { max-width: 60rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: var(--quiet); }
 svg .axis { stroke: var(--line); } svg .grid { stroke: var(--grid); }
-td .late { color: var(--loss); font-weight: 600; }
+.late { color: var(--loss); font-weight: 600; }
 """
 
 _STROKES = {"solid": "none", "dash": "8 5", "dot": "2 4"}
@@ -44,6 +45,7 @@ class Line:
 
 def page(status: Document) -> str:
     """The page for a site's status."""
+    notices = [f'<li class="late">{_text(sentence)}</li>' for sentence in status_notices(status)]
     title = f"{status['name']} of {status['federation']}"
     history = status["history"]
     measure = status["measure"]
@@ -55,12 +57,9 @@ def page(status: Document) -> str:
     parts = [
         f"<h1>{_text(title)}</h1>",
         f'<p class="quiet">{_text(standing)}</p>',
+        f"<ul>{''.join(notices)}</ul>" if notices else "",
         _cards(status),
-        _figure(
-            f"{measure} on this site's own test examples",
-            _scores(history),
-            from_zero=False,
-        ),
+        _figure(f"{measure} on this site's own test examples", _scores(history), from_zero=False),
         _figure("Privacy: epsilon against the budget", _epsilon(status)),
         f"<p>{_text(status['privacy']['sentence'])}</p>",
         _figure("Mass in and out, in PushSum weight", _mass(history)),
@@ -97,9 +96,7 @@ def _cards(status: Document) -> str:
     ]
     drawn = []
     for value, name in shown:
-        drawn.append(
-            f'<li><p class="verdict">{_text(value)}</p><p>{_text(name)}</p></li>'
-        )
+        drawn.append(f'<li><p class="verdict">{_text(value)}</p><p>{_text(name)}</p></li>')
     return f'<ul class="cards">{"".join(drawn)}</ul>'
 
 
@@ -140,12 +137,7 @@ def _points(history: Sequence[Document], key: str) -> list[Point]:
     return found
 
 
-def _figure(
-    title: str,
-    lines: Sequence[Line],
-    *,
-    from_zero: bool = True,
-) -> str:
+def _figure(title: str, lines: Sequence[Line], *, from_zero: bool = True) -> str:
     drawn = [line for line in lines if len(line.points) > 1]
     content = '<p class="empty">After two rounds there is something to draw.</p>'
     if drawn:
@@ -216,11 +208,12 @@ def _peers(peers: Sequence[Document]) -> str:
         if ago is None or ago >= 60:
             contact = f'<span class="late">{contact}</span>'
         cells = []
-        for key in ("name", "state", "round", "owed"):
+        for key in ("name", "state", "round", "owed", "version"):
             cells.append(_text(peer[key]))
-        rows.append([*cells, contact])
-    titles = ("site", "state", "round", "shares owed to it", "last contact")
-    return _table(titles, rows)
+        why = "" if peer["held_up"] is None else peer["held_up"]["text"]
+        rows.append([*cells, _text(peer["release"] or "unknown"), contact, _text(why)])
+    titles = ("site", "state", "round", "shares owed to it", "manifest", "release")
+    return _table((*titles, "last contact", "held up"), rows)
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -27,9 +27,17 @@ from safetensors.torch import save
 from proxyfl._files import Document, finite, write_bytes
 from proxyfl.errors import RunError
 from proxyfl.federation.client import Client
+from proxyfl.federation.state import State
 
-VERSION = 2
+VERSION = 3
 KEPT = 2
+
+
+class Memory(Protocol):
+    """What an exchange remembers of each client from round to round, besides its mass."""
+
+    def restore(self, client: Client, state: State) -> None:
+        """Continue from ``state``, with a client that has been restored."""
 
 
 class CheckpointWarning(UserWarning):
@@ -38,16 +46,15 @@ class CheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: after ``round``, with ``metrics_bytes`` of metrics written by then,
-    and each client's last confusion counts."""
+    """A complete checkpoint: after ``round``, with ``metrics_bytes`` of metrics written by then."""
 
     path: Path
     round: int
     metrics_bytes: int
-    confusion: Document
 
-    def restore(self, clients: Iterable[Client]) -> None:
-        """Put ``clients`` back to where they were."""
+    def restore(self, clients: Iterable[Client], memory: Memory | None = None) -> None:
+        """Put ``clients`` back to where they were, and the memory of their exchange if it has
+        one."""
         for client in clients:
             path = self.path / _name(client.id)
             try:
@@ -58,21 +65,15 @@ class Checkpoint:
                 client.ledger.demand(about["receipt"])
                 client.restore(state)
                 client.weight = float.fromhex(about["weight"])
-            except (
-                OSError,
-                SafetensorError,
-                KeyError,
-                ValueError,
-                RuntimeError,
-            ) as error:
-                raise RunError(
-                    f"The checkpoint {path} does not fit this run: {error}"
-                ) from error
+                if memory is not None:
+                    memory.restore(client, state)
+            except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+                raise RunError(f"The checkpoint {path} does not fit this run: {error}") from error
 
 
-def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
+def write_client(folder: Path, round: int, client: Client, memory: State) -> tuple[str, int]:
     """Write one client's file of round ``round`` below ``folder``; return its name and checksum for
-    the manifest."""
+    the manifest. ``memory`` is what its exchange remembers."""
     path = folder / _round(round) / _name(client.id)
     about = {
         "client": client.name,
@@ -80,19 +81,13 @@ def write_client(folder: Path, round: int, client: Client) -> tuple[str, int]:
         "weight": float(client.weight).hex(),
         "receipt": client.ledger.receipt(),
     }
-    content = save(client.state(), metadata=about)
+    content = save(client.state() | memory, metadata=about)
     write_bytes(path, content, lasting=False)
     return path.name, zlib.crc32(content)
 
 
 def commit(
-    folder: Path,
-    round: int,
-    files: Mapping[str, int],
-    *,
-    metrics_bytes: int,
-    identity: str,
-    confusion: Mapping[int, Any],
+    folder: Path, round: int, files: Mapping[str, int], *, metrics_bytes: int, identity: str
 ) -> None:
     """Declare the files of round ``round`` a checkpoint of the run ``identity``; drop all but the
     last two."""
@@ -102,7 +97,6 @@ def commit(
         "round": round,
         "metrics_bytes": metrics_bytes,
         "files": dict(sorted(files.items())),
-        "confusion": confusion,
     }
     text = json.dumps(finite(manifest))
     path = folder / _round(round) / "manifest.json"
@@ -150,12 +144,7 @@ def _checked(path: Path, identity: str) -> Checkpoint:
     for name, checksum in manifest["files"].items():
         if zlib.crc32((path / name).read_bytes()) != checksum:
             raise ValueError(f"{name} is truncated or damaged")
-    return Checkpoint(
-        path,
-        int(manifest["round"]),
-        int(manifest["metrics_bytes"]),
-        dict(manifest["confusion"]),
-    )
+    return Checkpoint(path, int(manifest["round"]), int(manifest["metrics_bytes"]))
 
 
 def _round(round: int) -> str:

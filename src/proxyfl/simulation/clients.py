@@ -1,45 +1,43 @@
-"""From a config to clients: the arguments with which each is assembled.
+"""The clients of a simulated method, each by ``federation.assembly``.
 
 What a client gets depends on the config and its id alone, so any process can assemble any of them.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from torch import nn
-
-from proxyfl import models
+from proxyfl._entrypoint import Code
+from proxyfl._files import short_hash
 from proxyfl.data import Dataset
 from proxyfl.data.examples import on_device
 from proxyfl.errors import ConfigError
-from proxyfl.federation import trainers
-from proxyfl.federation.averaging import rounds_to_settle, tail_over
-from proxyfl.federation.client import (
-    DP,
-    Client,
-    Estimator,
+from proxyfl.federation.assembly import (
     Part,
+    Parts,
     assemble,
+    parts_of,
+    sampling_of,
     seeded,
+    steps_of,
 )
-from proxyfl.federation.learners import Teacher
+from proxyfl.federation.client import Client
+from proxyfl.federation.masked import Plan
 from proxyfl.federation.methods import Method
 from proxyfl.federation.metrics import Judge
-from proxyfl.losses import Balance, balance_for, class_shares
+from proxyfl.federation.trainers import optimizer_over
 from proxyfl.models.estimators import is_estimator
-from proxyfl.privacy.clipping.validation import checked_clipper
-from proxyfl.privacy.guarantee import Unit
-from proxyfl.privacy.ledger import Budget
+from proxyfl.privacy.account import Kept
+from proxyfl.privacy.coalition import Coalition
+from proxyfl.privacy.masks import Keys
+from proxyfl.privacy.perexample.validation import checked_clipper
 from proxyfl.privacy.sampling import Sampling
-from proxyfl.privacy.spending.account import Kept
-from proxyfl.seeds import derive
-from proxyfl.simulation.config import Config, Optimizer
+from proxyfl.privacy.shares import Share
+from proxyfl.settings import EVERY, Local, Study, populations
+from proxyfl.simulation.config import Config, to_toml
 from proxyfl.simulation.division import ClientData
-from proxyfl.simulation.perclient import per_client
+from proxyfl.simulation.sites import code_of
 
 
 def evaluator(config: Config, dataset: Dataset, method: Method) -> Judge:
@@ -53,147 +51,138 @@ def evaluator(config: Config, dataset: Dataset, method: Method) -> Judge:
 
 @dataclass(frozen=True)
 class Assembly:
-    """The clients of one method: their settings, each with its own value, and the clients."""
+    """The clients of one method: what they agree on, what each decides, and its data.
+
+    ``method`` is the row as the config has it (``prepare.row_of``)."""
 
     config: Config
+    study: Study
     method: Method
     dataset: Dataset
     clients: Sequence[ClientData]
+    locals: Sequence[Local]
 
     def client(self, i: int, ledgers: Path | None = None) -> Client:
         """Client ``i``, its ledger opened or continued in the folder ``ledgers``."""
-        config, own = self.config, self.clients[i]
-        private, proxy = self._models(i)
-        teacher: Teacher = "current"
-        if config.learning.teacher == "received":
-            teacher = "received"
-        tail = None
-        if self.method.exchange != "none":
-            tail = tail_over(config.exchange.average, self.training_rounds)
         return assemble(
-            i,
-            own.name,
-            self.row,
-            own.examples,
-            classes=self.dataset.classes,
-            batch_size=self.batch_size(i),
-            dp=self.dp(i, ledgers),
-            streams=seeded(config.seed, i),
-            private=private,
-            proxy=proxy,
-            steps=self.steps(i),
-            alpha=config.learning.alpha,
-            beta=config.learning.beta,
-            teacher=teacher,
-            residual=config.models.residual,
-            device=config.device,
-            precision=config.precision,
-            tail=tail,
+            self.study,
+            self.locals[i],
+            self.clients[i].examples,
+            self.method,
+            seeded(self.config.seed, i),
+            id=i,
+            ledger=None if ledgers is None else ledgers / f"{i:03d}.jsonl",
+            account=self.account(i, ledgers),
+            coalition=self.coalition,
+            members=len(self.clients),
+            code=self.code,
         )
 
     @property
-    def row(self) -> Method:
-        """The method's row; without DP where the config switches it off."""
-        if self.config.privacy.enabled:
-            return self.method
-        return replace(self.method, dp=False)
+    def code(self) -> Code:
+        """The code that names in the config may lead to."""
+        return code_of(self.config)
 
     @property
     def settling(self) -> int:
         """The number of last rounds in which proxies only mix."""
-        if self.method.exchange == "none":
-            return 0
-        wanted = self.config.exchange.settle
-        if wanted == "auto":
-            return rounds_to_settle(len(self.clients), self.config.rounds)
-        return int(wanted)
+        return self.study.settle if self.method.shares else 0
 
     @property
     def training_rounds(self) -> int:
         """The number of rounds in which proxies take steps."""
-        return self.config.rounds - self.settling
-
-    def batch_size(self, i: int) -> int:
-        """The expected number of units (records or persons) in a batch of client ``i``."""
-        batch_size: int = self._setting("learning.batch_size", i)
-        dp = self.dp(i)
-        counted = dp.units(self.clients[i].examples)
-        units = dp.declared_examples or len(counted)
-        if dp.sampling_rate is None and batch_size > units:
-            raise ConfigError(
-                f"learning.batch_size={batch_size} is larger than the {units} {dp.unit.plural} of "
-                f"client {i}. Set it to {units} or less, or give the clients more data."
-            )
-        return batch_size
+        return self.study.rounds - self.settling
 
     def sampling(self, i: int) -> Sampling:
         """The sampling of client ``i``'s batches."""
-        batch_size = self.batch_size(i)
-        return self.dp(i).sampling(batch_size, self.clients[i].examples)
+        return sampling_of(self.locals[i], self.clients[i].examples)
 
     def steps(self, i: int) -> int:
-        """The number of steps of client ``i`` in a round: one pass over its data by default."""
-        steps: int | None = self._setting("learning.steps_per_round", i)
-        return steps or self.sampling(i).steps_per_pass
+        """The number of steps of client ``i`` in a round."""
+        return steps_of(self.locals[i], self.sampling(i))
 
-    def dp(self, i: int, ledgers: Path | None = None) -> DP:
-        """The privacy settings of client ``i``."""
-        settings = self.config.privacy
-        limit: float | None = self._setting("privacy.budget", i)
-        rate = None
-        declared = None
-        # Pooled data are nobody's own: their rate follows from their number, which no one declares.
-        if not self.method.pooled:
-            rate = self._setting("privacy.sampling_rate", i)
-            declared = self._setting("privacy.examples", i)
-        return DP(
-            unit=Unit(settings.unit),
-            max_per_group=settings.max_per_group,
-            max_physical_batch_size=settings.max_physical_batch_size,
-            sampling_rate=rate,
-            declared_examples=declared,
-            clip_norm=self._setting("privacy.clip_norm", i),
-            noise_multiplier=self._setting("privacy.noise_multiplier", i),
-            delta=self._setting("privacy.delta", i),
-            budget=None if limit is None else Budget(limit, settings.accountant),
-            ledger=None if ledgers is None else ledgers / f"{i:03d}.jsonl",
-            account=self._kept(i, ledgers),
-        )
-
-    def _kept(self, i: int, ledgers: Path | None) -> Kept | None:
+    def account(self, i: int, ledgers: Path | None = None) -> Kept | None:
         """The place of client ``i``'s spending in the account, if there is one."""
-        folder = self.config.privacy.account
-        ids = self.clients[i].ids
-        if folder is None or ids is None:
+        privacy = self.locals[i].privacy
+        if privacy.account is None:
             return None
         study = "a rehearsal"
         if ledgers is not None:  # RUN/ledger/METHOD
             study = f"run {ledgers.parents[1].name}, {ledgers.name}"
-        return Kept(Path(folder), ids, study)
+        return Kept(Path(privacy.account), populations(privacy.population), study)
 
     def check_models(self) -> None:
         """Build each architecture once and see that it can be trained as the method will."""
         first: dict[str, int] = {}
-        for i in range(len(self.clients)):
-            first.setdefault(self.private_spec(i), i)
+        for i, local in enumerate(self.locals):
+            first.setdefault(local.model.architecture, i)
         for i in first.values():
-            private, proxy = self._models(i)
-            for part in (private, proxy):
+            parts = self._parts(i)
+            for part in (parts.private, parts.proxy):
                 if isinstance(part, Part):
-                    part.optimizer.over(part.model)
-            shared = proxy if proxy is not None else private
-            if isinstance(shared, Part) and self.row.dp:
+                    optimizer_over(part.optimizer, part.model)
+            shared = parts.proxy or parts.private
+            if isinstance(shared, Part) and self.method.dp:
                 checked_clipper(shared.model, self.dataset.shape)
+
+    def _parts(self, i: int) -> Parts:
+        streams = seeded(self.config.seed, i)
+        examples = self.clients[i].examples
+        return parts_of(self.study, self.locals[i], examples, self.method, streams, self.code)
+
+    @property
+    def coalition(self) -> Coalition | None:
+        """The terms of the method's masked sum; None if it has none."""
+        if self.method.exchange != "masked":
+            return None
+        quorum = self.config.exchange.quorum or len(self.clients)
+        colluders = self.config.exchange.colluders
+        return Coalition(quorum // 2 if colluders is None else colluders, quorum)
+
+    def masked_sum(self) -> Plan:
+        """What the clients of a masked sum agree on; ConfigError if there can be none with these
+        settings."""
+        coalition = self.coalition
+        if coalition is None or not self.method.dp:
+            raise ConfigError(
+                "A masked sum hides shares of noise, and privacy.enabled is false. Enable it, or "
+                "take a method with another exchange."
+            )
+        everyone = range(len(self.clients))
+        privacy = [local.privacy for local in self.locals]
+        common: dict[str, set[float]] = {
+            "privacy.noise_multiplier": {each.noise_multiplier for each in privacy},
+            "privacy.clip_norm": {each.clip_norm for each in privacy},
+            "learning.steps_per_round": {self.steps(i) for i in everyone},
+        }
+        for key, values in common.items():
+            if len(values) > 1:
+                raise ConfigError(
+                    f"In a masked sum all clients take the same steps with the same noise; got "
+                    f"{key} from {min(values):g} to {max(values):g}. Set one {key} for all."
+                )
+        plan = Plan(
+            federation=self.study.name,
+            manifest=short_hash(to_toml(self.config).encode()),
+            names=[client.name for client in self.clients],
+            batch_sizes=[self.sampling(i).batch_size for i in everyone],
+            steps=self.steps(0),
+            coalition=coalition,
+        )
+        share = Share(privacy[0].noise_multiplier, privacy[0].clip_norm, coalition)
+        share.check_range(sum(plan.batch_sizes), len(plan.names))
+        Keys("a client", seed=b"")  # says what to install, if that is missing
+        return plan
 
     def about_model(self, client: Client, role: str) -> dict[str, str]:
         """The entries of a model's file about it, enough to build the model again."""
-        mutual = self.method.learner == "mutual"
-        private = role == "private" if mutual else self.single_is_private
-        own = self.private_spec(client.id)
+        mutual = self.method.mutual
+        private = role == "private" if mutual else self.method.architecture == "private"
+        own = self.locals[client.id].model.architecture
         about = {
             "role": role,
             "client": client.name,
-            "architecture": own if private else self.config.models.proxy,
+            "architecture": own if private else self.study.proxy.architecture,
             "shape": json.dumps(self.dataset.shape),
             "classes": str(self.dataset.classes),
             "class_names": json.dumps(self.dataset.class_names),
@@ -207,119 +196,16 @@ class Assembly:
             about["not_features"] = json.dumps(others)
         if self.dataset.schema:
             about["schema"] = self.dataset.schema
-        corrects = is_estimator(own) or self.config.models.residual
+        corrects = is_estimator(own, self.code.own) or self.locals[client.id].model.residual
         if mutual and private and corrects:
-            about["residual_on"] = self.config.models.proxy
+            about["residual_on"] = self.study.proxy.architecture
         return about
 
-    @property
-    def single_is_private(self) -> bool:
-        """True if a single model is built like the private models: ``alone`` always, others by
-        ``models.single``."""
-        wanted = self.config.models.single
-        if self.method.keeps == "private" or wanted is None:
-            wanted = self.method.architecture
-        return wanted == "private"
 
-    def private_spec(self, i: int) -> str:
-        """The architecture of client ``i``'s private model."""
-        spec: str = self._setting("models.private", i)
-        return spec
-
-    def _setting(self, name: str, i: int) -> Any:
-        """Client ``i``'s value of the setting ``name``."""
-        setting = attrgetter(name)(self.config)
-        # A pooled client is nobody in particular: it takes a per-client setting's first value.
-        if self.method.pooled and isinstance(setting, tuple):
-            return setting[0]
-        return per_client(name, setting, i, len(self.clients))
-
-    def _models(self, i: int) -> tuple[Part | Estimator | None, Part | None]:
-        """The private model and the proxy; a single learner has but one of them."""
-        fitted = is_estimator(self.private_spec(i))
-        if self.method.learner == "mutual":
-            proxy = self._balanced(i, self._proxy(), shared=True)
-            if fitted:
-                return self._estimator(i), proxy
-            return self._balanced(i, self._private(i)), proxy
-        if self.method.keeps == "private":
-            if fitted:
-                return self._estimator(i), None
-            return self._balanced(i, self._single(i)), None
-        return None, self._balanced(i, self._single(i), shared=True)
-
-    def _balanced(self, i: int, part: Part, *, shared: bool = False) -> Part:
-        """``part`` with the balance that the config asks for.
-
-        Class counts of a client are private. A model that is trained with DP and shared takes
-        publicly known shares instead."""
-        way = self.config.learning.balance
-        if way == "none":
-            return part
-        if shared and self.row.dp:
-            balance = balance_for(way, self._public_shares(), public=True)
-        else:
-            balance = self._own_balance(i)
-        return replace(part, balance=balance)
-
-    def _own_balance(self, i: int) -> Balance:
-        labels = self.clients[i].examples.labels
-        shares = class_shares(labels, self.dataset.classes)
-        return balance_for(self.config.learning.balance, shares, public=False)
-
-    def _estimator(self, i: int) -> Estimator:
-        if self.config.learning.beta and self.method.learner == "mutual":
-            raise ConfigError(
-                f"A private model that is fitted ({self.private_spec(i)}) teaches no proxy; got "
-                f"learning.beta={self.config.learning.beta:g}. Set it to 0."
-            )
-        seed = derive(self.config.seed, "init", 1, i)
-        return Estimator(self.private_spec(i), self._own_balance(i), seed)
-
-    def _public_shares(self) -> Sequence[float]:
-        shares = self.config.learning.prevalence or self.dataset.prevalence
-        if not shares:
-            raise ConfigError(
-                f"learning.balance={self.config.learning.balance!r} needs publicly known class "
-                "shares for a model that is shared under DP: a client's class counts are private. "
-                "Give learning.prevalence, or label.prevalence in the schema."
-            )
-        if len(shares) != self.dataset.classes:
-            raise ConfigError(
-                f"Expected a share for each of {self.dataset.classes} classes in "
-                f"learning.prevalence, got {len(shares)}."
-            )
-        return shares
-
-    def _single(self, i: int) -> Part:
-        if not self.single_is_private:
-            return self._proxy()
-        # Models that are to be averaged start from the same point.
-        return self._private(i, common=self.method.exchange != "none")
-
-    def _private(self, i: int, *, common: bool = False) -> Part:
-        place = (0,) if common else (1, i)
-        seed = derive(self.config.seed, "init", *place)
-        model = self._model(self.private_spec(i), seed)
-        return Part(model, _optimizer(self.config.private_optimizer))
-
-    def _proxy(self) -> Part:
-        # One seed for all: the clients agree on the initial proxy, or averages would mean little.
-        seed = derive(self.config.seed, "init", 0)
-        model = self._model(self.config.models.proxy, seed)
-        learning = self.config.learning
-        are_known = learning.prevalence or self.dataset.prevalence
-        if learning.balance == "none" and are_known:
-            models.set_prior(model, self._public_shares())
-        return Part(model, _optimizer(self.config.proxy_optimizer))
-
-    def _model(self, spec: str, seed: int) -> nn.Module:
-        shape, classes = self.dataset.shape, self.dataset.classes
-        return models.build(spec, shape=shape, classes=classes, seed=seed)
-
-
-def _optimizer(settings: Optimizer) -> trainers.Optimizer:
-    return trainers.Optimizer(**asdict(settings))
+def pooled_population(locals: Sequence[Local]) -> str | None:
+    """The populations that pooled records are about: those of all institutions."""
+    names = {name for local in locals for name in populations(local.privacy.population)}
+    return None if EVERY in names else "+".join(sorted(names))
 
 
 def _release(method: Method, client: Client, role: str) -> str:
@@ -327,13 +213,11 @@ def _release(method: Method, client: Client, role: str) -> str:
 
     What an exchange moves is released, whatever the institution calls it: the proxy, or the only
     model that there is."""
-    shared = role == "proxy" or method.learner == "single"
+    shared = role == "proxy" or not method.mutual
     if not shared:
         return "never released"
-    spent = (
-        f"{client.ledger.epsilon()}; a simulation, whose noise can be recomputed"
-    )
-    if method.exchange != "none":
+    spent = f"{client.ledger.epsilon()}; a simulation, whose noise can be recomputed"
+    if method.shares:
         return f"released under: {spent}"
     if not method.dp:
         return "never released"

@@ -1,9 +1,9 @@
 """Divides a config's data among the clients.
 
-The division depends on the config alone, so that every process divides alike.
+The division depends on the config alone, so that every process divides alike. An epsilon compares
+datasets of one client after the division, which is public (``data.partition``).
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,17 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxyfl import data
-from proxyfl.data import Dataset, partition
+from proxyfl.data import Dataset, partition, sources
 from proxyfl.data.examples import Absent, Examples, Subset
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import ConfigError, DataError
 from proxyfl.privacy.guarantee import Unit
-from proxyfl.privacy.spending.account import Ids
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import numpy_stream
+from proxyfl.simulation import federation, sites
 from proxyfl.simulation.config import Config
-from proxyfl.simulation.perclient import per_client
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,6 @@ class ClientData:
     name: str
     rows: Tensor
     examples: Examples
-    ids: Ids | None = None
-    """What an account knows the records by; None if none is kept."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -46,7 +42,10 @@ class ClientData:
 def load_data(config: Config) -> Dataset:
     """The dataset that the config names."""
     settings = config.data
-    return data.load(
+    folder = federation.folder_of(settings.source)
+    if folder is not None:
+        return sites.load_sites(folder, sites.code_of(config))
+    return sources.load(
         settings.source,
         directory=settings.directory,
         label=settings.label,
@@ -59,6 +58,7 @@ def load_data(config: Config) -> Dataset:
         test_fraction=settings.test_fraction,
         seed=config.seed,
         download=settings.download,
+        synthetic=settings.synthetic,
     )
 
 
@@ -71,22 +71,14 @@ def split(config: Config, dataset: Dataset) -> list[ClientData]:
         rows = torch.from_numpy(part)
         name = dataset.site_names[i] if by_site else f"client-{i}"
         examples = Subset(dataset.train, rows)
-        ids = None
-        if config.privacy.account is not None:
-            ids = Ids(*dataset.ids(examples))
-        clients.append(ClientData(name, rows, examples, ids))
+        clients.append(ClientData(name, rows, examples))
     return clients
 
 
 def pooled(clients: Sequence[ClientData], train: Examples) -> ClientData:
     """All clients' examples in one place, as ``joint`` has them."""
     rows = torch.cat([client.rows for client in clients])
-    known = [client.ids for client in clients if client.ids is not None]
-    ids = None
-    if known:
-        names = itertools.chain.from_iterable(each.names for each in known)
-        ids = Ids(known[0].kind, tuple(names))
-    return ClientData("joint", rows, Subset(train, rows), ids)
+    return ClientData("joint", rows, Subset(train, rows))
 
 
 def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
@@ -101,16 +93,13 @@ def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
         )
     if settings.kind == "site":
         return _by_site(dataset)
-    units = Units(dataset.train, Unit(config.privacy.unit))
-    if units.unit is Unit.RECORD:
+    if not config.protects_persons:
         return _divided(config, labels)
-    return _persons_divided(config, units, labels)
+    return _persons_divided(config, Units(dataset.train, Unit.GROUP), labels)
 
 
 def _persons_divided(
-    config: Config,
-    units: Units,
-    labels: partition.Indices,
+    config: Config, units: Units, labels: partition.Indices
 ) -> list[partition.Indices]:
     """Divide persons as records are, each with the class of their first record, so that all records
     of a person are at one client."""
@@ -139,13 +128,11 @@ def _divided(config: Config, labels: partition.Indices) -> list[partition.Indice
     elif settings.kind == "majority":
         divide = partial(partition.majority, p_major=settings.p_major)
     divide = partial(divide, labels, clients=settings.clients, generator=generator)
-    sizes = settings.examples
-    if not isinstance(sizes, tuple):
-        return divide(examples=sizes)
-    wanted: list[int] = []
+    if "partition.examples" not in config.each:
+        return divide(examples=settings.examples)
+    wanted = []
     for i in range(settings.clients):
-        size: int = per_client("partition.examples", sizes, i, settings.clients)
-        wanted.append(size)
+        wanted.append(config.of_client(i, settings.clients).partition.examples or len(labels))
     own = []
     parts = divide(examples=max(wanted))
     for part, size in zip(parts, wanted, strict=True):

@@ -6,20 +6,25 @@ from functools import cached_property
 
 import torch
 
+from proxyfl._command import command
 from proxyfl._files import short_hash
 from proxyfl._validate import choice
 from proxyfl.data import Dataset
 from proxyfl.data.examples import Absent, Subset, checksum, gathered, is_in_memory
 from proxyfl.errors import ConfigError
 from proxyfl.federation import membership
+from proxyfl.federation.masked import Plan
 from proxyfl.federation.membership import Allowance, Presence
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.gossip import topology
 from proxyfl.gossip.topology import Topology
 from proxyfl.measures import default_measure
-from proxyfl.privacy.guarantee import Kind, kind_of
-from proxyfl.privacy.ledger import Ledger
-from proxyfl.simulation.clients import Assembly
+from proxyfl.privacy.account import Kept
+from proxyfl.privacy.coalition import Coalition
+from proxyfl.privacy.guarantee import Kind, Unit, kind_of
+from proxyfl.privacy.ledger import Budget, Ledger
+from proxyfl.settings import Input, Local, Proxy, Study
+from proxyfl.simulation.clients import Assembly, pooled_population
 from proxyfl.simulation.config import Config, to_toml
 from proxyfl.simulation.division import ClientData, load_data, pooled, split
 
@@ -32,7 +37,11 @@ class Prepared:
     dataset: Dataset
     clients: list[ClientData]
     methods: Mapping[str, Method]
+    study: Study
+    locals: list[Local]
+    """Each client's own decisions."""
     presences: Mapping[str, Sequence[Presence]] = field(default_factory=dict)
+    sums: dict[str, Plan] = field(default_factory=dict)
 
     @cached_property
     def topology(self) -> Topology:
@@ -47,8 +56,22 @@ class Prepared:
 
     def assembly(self, method: str) -> Assembly:
         """The assembly of a method's clients."""
+        row = row_of(self.config, self.methods[method])
         clients = self.clients_of(method)
-        return Assembly(self.config, self.methods[method], self.dataset, clients)
+        locals = [self._pooled_local()] if row.pooled else self.locals
+        return Assembly(self.config, self.study, row, self.dataset, clients, locals)
+
+    def _pooled_local(self) -> Local:
+        """The decisions for pooled data: the first value of each list. They are nobody's own, so
+        that their rate follows from their number, which no one declares."""
+        local = self.config.local
+        privacy = replace(
+            local.privacy,
+            sampling_rate=None,
+            examples=None,
+            population=pooled_population(self.locals),
+        )
+        return replace(local, name="joint", privacy=privacy)
 
     def only(self, own: Collection[int]) -> "Prepared":
         """The same run for a process that has the clients in ``own``, with no others' examples.
@@ -86,10 +109,7 @@ class Prepared:
 
 
 def prepare(
-    config: Config,
-    *,
-    dataset: Dataset | None = None,
-    methods: Mapping[str, Method] = METHODS,
+    config: Config, *, dataset: Dataset | None = None, methods: Mapping[str, Method] = METHODS
 ) -> Prepared:
     """Load and check all that a run needs; raise ``InputError`` if something does not fit."""
     if not isinstance(config, Config):
@@ -105,13 +125,18 @@ def prepare(
     if config.measure == "auto":
         measure = default_measure(dataset.test.labels.numpy(), dataset.classes)
         config = replace(config, measure=measure)
-    prepared = Prepared(config, dataset, split(config, dataset), methods)
+    clients = split(config, dataset)
+    study = study_of(config, dataset, len(clients))
+    locals = config.locals([client.name for client in clients])
+    prepared = Prepared(config, dataset, clients, methods, study, locals)
     # refused now if it cannot be made, whether or not a method uses it
     graph = prepared.topology
     presences = {}
     for name in config.methods:
         assembly = prepared.assembly(name)
         assembly.check_models()
+        if methods[name].exchange == "masked":
+            prepared.sums[name] = assembly.masked_sum()
         presences[name] = _plan(assembly)
         if methods[name].exchange == "pushsum":
             membership.rehearse(graph, presences[name])
@@ -119,16 +144,59 @@ def prepare(
     return prepared
 
 
+@dataclass(frozen=True)
+class Simulated(Study):
+    """The study of a simulation, with the published score of its dataset's schema."""
+
+    published: tuple[float, ...] = ()
+
+    def published_score(self) -> tuple[float, ...]:
+        return self.published
+
+
+def study_of(config: Config, dataset: Dataset, clients: int) -> Study:
+    """What all clients of a run agree on."""
+    learning = config.learning
+    balance = learning.proxy_balance
+    if balance is None:
+        balance = learning.balance
+        if len(set(config.each.get("learning.balance", ()))) > 1:
+            raise ConfigError(
+                "learning.balance differs between clients, and the loss of what they share must "
+                "be the same for all. Set learning.proxy_balance."
+            )
+    prevalence = learning.prevalence or tuple(dataset.prevalence)
+    return Simulated(
+        "simulation",
+        rounds=config.rounds,
+        settle=config.exchange.settling(clients, config.rounds),
+        average=config.exchange.average,
+        measure=config.measure,
+        input=Input(tuple(dataset.shape), tuple(dataset.class_names)),
+        proxy=Proxy(config.models.proxy, proxy_seed(config), balance, prevalence),
+        graph=config.exchange,
+        published=dataset.published,
+    )
+
+
+def row_of(config: Config, method: Method) -> Method:
+    """A method's row as the config has it: without DP where that is switched off, and with the
+    architecture that it names for single models. ``alone`` keeps its own."""
+    architecture = method.architecture
+    if method.keeps != "private" and config.models.single is not None:
+        architecture = "private" if config.models.single == "private" else "proxy"
+    return replace(method, dp=method.dp and config.privacy.enabled, architecture=architecture)
+
+
 def topology_of(config: Config) -> Topology:
     """The topology that the config names."""
-    settings = config.exchange
-    taken = topology.takes(settings.topology)
-    return topology.make(
-        settings.topology,
-        self_weight=settings.weight_if("self_weight" in taken),
-        degree=settings.degree,
-        seed=config.seed,
-    )
+    return topology.from_graph(config.exchange, seed=proxy_seed(config))
+
+
+def proxy_seed(config: Config) -> int:
+    """The seed of what all clients begin with and send by: the first proxy, a random graph."""
+    seed = config.models.proxy_seed
+    return config.seed if seed is None else seed
 
 
 def identity(config: Config) -> str:
@@ -149,7 +217,7 @@ def _plan(assembly: Assembly) -> list[Presence]:
     by its budget."""
     config, clients = assembly.config, len(assembly.clients)
     allowances = _allowances(assembly)
-    if assembly.method.exchange == "none":
+    if not assembly.method.shares:
         return membership.plan(clients, config.rounds, allowances=allowances)
     return membership.plan(
         clients,
@@ -164,63 +232,65 @@ def _plan(assembly: Assembly) -> list[Presence]:
 
 def _allowances(assembly: Assembly) -> dict[int, Allowance]:
     """Each client's steps in a round, and the number that its budget allows in all."""
-    beta = 0.0
-    if assembly.method.learner == "mutual":
-        beta = assembly.config.learning.beta
-    kind = kind_of(dp=assembly.row.dp, teacher_weight=beta)
+    mutual = assembly.method.mutual
     known: dict[tuple[object, ...], int | None] = {}  # many clients, few settings
     allowances = {}
     for i, client in enumerate(assembly.clients):
         sampling = assembly.sampling(i)
         rate = sampling.rate
         steps = assembly.steps(i)
-        dp = assembly.dp(i)
+        local = assembly.locals[i]
+        dp = local.privacy
+        beta = local.learning.beta if mutual else 0.0
+        kind = kind_of(dp=assembly.method.dp, teacher_weight=beta)
+        account = assembly.account(i)
         ledger = Ledger(
             client.name,
             delta=dp.delta or sampling.default_delta(),
             kind=kind,
             simulated=True,
-            unit=dp.unit,
-            budget=dp.budget,
+            unit=Unit(dp.unit),
+            budget=Budget.of(dp),
         )
-        if dp.account is not None and kind is not Kind.NONE:
-            dp.account.keep(ledger)
-        case = (rate, steps, dp, ledger.delta)
+        if account is not None and kind is not Kind.NONE:
+            account.keep(ledger)
+        case = (rate, steps, dp, kind, ledger.delta)
         if case not in known:
             known[case] = _steps_in_all(
-                ledger, rate, dp.noise_multiplier, assembly.training_rounds * steps
+                ledger,
+                rate,
+                dp.noise_multiplier,
+                assembly.training_rounds * steps,
+                assembly.coalition,
             )
         if known[case] == 0:
-            raise _nothing_left(i, ledger)
+            raise _nothing_left(i, ledger, account)
         allowances[i] = Allowance(steps, known[case])
     return allowances
 
 
 def _steps_in_all(
-    ledger: Ledger,
-    rate: float,
-    noise_multiplier: float,
-    limit: int,
+    ledger: Ledger, rate: float, noise_multiplier: float, limit: int, coalition: Coalition | None
 ) -> int | None:
     """The number of ``limit`` steps that the budget allows; None if it allows them all."""
     if ledger.kind is Kind.NONE:
         return None
     if ledger.budget is None and ledger.page is None:
         return None
-    steps = ledger.affordable_steps(rate, noise_multiplier, limit)
+    steps = ledger.affordable_steps(rate, noise_multiplier, limit, coalition)
     return None if steps == limit else steps
 
 
-def _nothing_left(client: int, ledger: Ledger) -> ConfigError:
+def _nothing_left(client: int, ledger: Ledger, account: Kept | None) -> ConfigError:
     limit = "that of its account"
     if ledger.budget is not None:
         epsilon, accountant = ledger.budget.epsilon, ledger.budget.accountant
         limit = f"epsilon {epsilon:g} by {accountant}, {ledger.kind}"
     earlier = ""
-    if ledger.page is not None:
+    if account is not None and ledger.page is not None:
         earlier = (
-            " What earlier releases spent on the same records counts: `proxyfl ledger list` says "
-            "how much is left."
+            " What earlier releases spent on the same population counts. To see how much is left, "
+            f"run: {command('ledger', 'list', account.folder)}"
         )
     return ConfigError(
         f"The budget of client {client} ({limit}) does not cover a single step. Raise "

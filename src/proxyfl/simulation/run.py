@@ -7,56 +7,38 @@ result is bit-identical to an uninterrupted one."""
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from proxyfl._files import Document, read_json, write_json
 from proxyfl.data import Dataset, class_counts
 from proxyfl.federation.methods import METHODS, Method
-from proxyfl.federation.rounds import ClientRound
-from proxyfl.records import folder
+from proxyfl.records import folder, summary
 from proxyfl.records.reading import state
-from proxyfl.records.row import Row, confusion_of, roles, row_of
+from proxyfl.records.row import Row
 from proxyfl.records.run import Run
-from proxyfl.simulation import checkpoint
+from proxyfl.simulation import checkpoint, engines
 from proxyfl.simulation.config import Config, of_run, to_toml
 from proxyfl.simulation.division import ClientData
-from proxyfl.simulation.engines import processes
-from proxyfl.simulation.engines.serial import Engine, RoundReport, Task
+from proxyfl.simulation.engines import Engine, RoundReport, Task
 from proxyfl.simulation.prepare import Prepared, fingerprint, identity
 from proxyfl.simulation.prepare import prepare as prepare
+from proxyfl.simulation.reference import reference_scores
 
 
 class Callback:
     """Follows a run. Override what you need; what you raise stops the run, with its records
     intact."""
 
-    def started(
-        self,
-        config: Config,
-        out: Path | None,
-        sites: Sequence[ClientData],
-    ) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Before the first round of the first method."""
 
-    def method_started(
-        self,
-        name: str,
-        method: Method,
-        clients: int,
-        first_round: int,
-    ) -> None:
+    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
         """Before the records of a method's first round, or of the first that was still to be
         done."""
 
-    def round_ended(
-        self,
-        name: str,
-        round: int,
-        records: Sequence[ClientRound],
-    ) -> None:
-        """After every round of a method, with one record for each client that was present."""
+    def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
+        """After every round of a method, with one row for each client that was present: what
+        metrics.jsonl gets (``proxyfl.records.row`` lists the keys)."""
 
     def finished(self, result: Run) -> None:
         """After the last round of the last method."""
@@ -81,9 +63,7 @@ def run(
     neither.
     """
     prepared = prepare(config, dataset=dataset, methods=methods)
-    return execute(
-        prepared, out=out, callbacks=callbacks, workers=workers, engine=engine
-    )
+    return execute(prepared, out=out, callbacks=callbacks, workers=workers, engine=engine)
 
 
 def execute(
@@ -95,7 +75,7 @@ def execute(
     engine: Engine | None = None,
 ) -> Run:
     """Run what ``prepare`` found to be in order."""
-    engine = engine or processes.engine(workers)
+    engine = engine or engines.engine(workers)
     config = prepared.config
     path = None
     if out is not None:
@@ -122,7 +102,7 @@ def resume(
     engine: Engine | None = None,
 ) -> Run:
     """Continue the run in ``path``; the result is bit-identical to an uninterrupted one."""
-    engine = engine or processes.engine(workers)
+    engine = engine or engines.engine(workers)
     path = Path(path)
     config = of_run(path)
     folder.check_environment(path, identity(config))
@@ -135,10 +115,7 @@ def resume(
 
 
 def _carry_out(
-    recorder: "_Recorder",
-    tasks: Sequence[Task],
-    callbacks: Sequence[Callback],
-    engine: Engine,
+    recorder: "_Recorder", tasks: Sequence[Task], callbacks: Sequence[Callback], engine: Engine
 ) -> Run:
     path = recorder.path
     prepared = recorder.prepared
@@ -161,10 +138,7 @@ def _carry_out(
 
 
 def _follow(
-    recorder: "_Recorder",
-    tasks: Sequence[Task],
-    callbacks: Sequence[Callback],
-    engine: Engine,
+    recorder: "_Recorder", tasks: Sequence[Task], callbacks: Sequence[Callback], engine: Engine
 ) -> None:
     """Record every round that the engine reports, and tell the callbacks."""
     if not tasks:
@@ -177,15 +151,13 @@ def _follow(
             first = to_begin.pop(name)
             clients = len(prepared.clients_of(name))
             for callback in callbacks:
-                callback.method_started(
-                    name, prepared.methods[name], clients, first
-                )
+                callback.method_started(name, prepared.methods[name], clients, first)
         if report.ended:
             recorder.end(name)
             continue
         recorder.take(report)
         for callback in callbacks:
-            callback.round_ended(name, report.round, report.records)
+            callback.round_ended(name, report.round, report.rows)
 
 
 class _Recorder:
@@ -195,14 +167,16 @@ class _Recorder:
         self.prepared = prepared
         self.path = path
         self.rows: list[Row] = []
-        self.confusion: dict[str, dict[int, Any]] = {}
         self.ended: set[str] = set()
+        # now: workers take the inputs with them
+        self._references = reference_scores(prepared) if "alone" in prepared.methods else {}
 
     def restore(self, path: Path) -> list[Task]:
         """Take in what the folder holds; what is still to be done."""
         config = self.prepared.config
         if state(path) == "finished":
-            self._restore_finished(path)
+            self.ended.update(config.methods)
+            self.rows.extend(folder.read_metrics(path))
             return []
         tasks: list[Task] = []
         keep = 0
@@ -213,31 +187,23 @@ class _Recorder:
             note = folder.ended(path, name)
             if note.exists():
                 self.ended.add(name)
-                noted = read_json(note)
-                keep = noted["metrics_bytes"]
-                self.confusion[name] = _numbered(noted["confusion"])
+                keep = read_json(note)["metrics_bytes"]
                 continue
             below = path / "checkpoints" / name
             last = checkpoint.newest(below, identity=identity(config))
             tasks.append(Task(name, last))
             if last is not None:
                 keep = last.metrics_bytes
-                self.confusion[name] = _numbered(last.confusion)
         folder.cut_metrics(path, keep)
         self.rows.extend(folder.read_metrics(path))
         return tasks
 
     def take(self, report: RoundReport) -> None:
         """Record one round, then declare its checkpoint."""
-        rows = [row_of(report.method, record) for record in report.records]
-        self.rows.extend(rows)
-        counts = self.confusion.setdefault(report.method, {})
-        for record in report.records:
-            if record.scores:
-                counts[record.client] = confusion_of(record)
+        self.rows.extend(report.rows)
         if self.path is None:
             return
-        size = folder.append_metrics(self.path, rows)
+        size = folder.append_metrics(self.path, report.rows)
         if report.files:
             checkpoint.commit(
                 self.path / "checkpoints" / report.method,
@@ -245,7 +211,6 @@ class _Recorder:
                 report.files,
                 metrics_bytes=size,
                 identity=identity(self.prepared.config),
-                confusion=counts,
             )
 
     def end(self, name: str) -> None:
@@ -254,17 +219,12 @@ class _Recorder:
         if self.path is None:
             return
         size = folder.append_metrics(self.path, [])
-        counts = self.confusion.get(name, {})
-        noted = {"metrics_bytes": size, "confusion": counts}
-        write_json(folder.ended(self.path, name), noted)
+        write_json(folder.ended(self.path, name), {"metrics_bytes": size})
         checkpoint.clear(self.path / "checkpoints" / name)
 
     def run(self) -> Run:
         """The run as recorded: the same that ``proxyfl.load`` reads from its folder."""
-        environment = {
-            "simulation": True,
-            "notes": list(self.prepared.dataset.notes),
-        }
+        environment = {"simulation": True, "notes": list(self.prepared.dataset.notes)}
         if self.path is not None:
             environment = read_json(self.path / "environment.json")
         settings = tomllib.loads(to_toml(self.prepared.config))
@@ -274,7 +234,8 @@ class _Recorder:
         """Final scores, costs and confusion counts per method and client, as plain data."""
         prepared = self.prepared
         methods = prepared.config.methods
-        begun = [name for name in methods if name in self.confusion]
+        recorded = {row["method"] for row in self.rows}
+        begun = [name for name in methods if name in recorded]
         return {
             "finished": self.ended.issuperset(methods),
             "measure": prepared.config.measure,
@@ -284,37 +245,15 @@ class _Recorder:
         }
 
     def _method(self, name: str) -> Document:
-        method = self.prepared.methods[name]
         own = [row for row in self.rows if row["method"] == name]
-        final: dict[int, Row] = {}
-        for row in own:
-            # the last one that was scored; of a client that never was, the last
-            if roles(row) or not roles(final.get(row["client"], {})):
-                final[row["client"]] = row
-        clients = []
-        for client, row in sorted(final.items()):
-            counts = self.confusion[name].get(client, {})
-            clients.append(row | {"confusion": counts})
-        departures = []
-        for row in own:
-            if row["left"]:
-                who = {key: row[key] for key in ("client", "name", "round")}
-                departures.append(who | {"why": row["left"]})
-        return {
-            "keeps": method.keeps,
-            "method": asdict(method),
-            "clients": clients,
-            "departures": departures,
-        }
-
-    def _restore_finished(self, path: Path) -> None:
-        self.ended.update(self.prepared.config.methods)
-        self.rows.extend(folder.read_metrics(path))
-        summary = read_json(path / "summary.json")
-        for name, about in summary["methods"].items():
-            counts = self.confusion.setdefault(name, {})
-            for row in about["clients"]:
-                counts[row["client"]] = row["confusion"]
+        about = summary.of_method(self.prepared.methods[name], own)
+        if name == "alone" and "alone" in self.ended:
+            for client in about["clients"]:
+                # an ``alone`` that chose among estimators needs no other opponent
+                chosen = any(row.get("keeps") for row in own)
+                known = {} if chosen else self._references
+                client["reference"] = known.get(client["client"])
+        return about
 
 
 def _clients(prepared: Prepared) -> list[Document]:
@@ -327,8 +266,3 @@ def _clients(prepared: Prepared) -> list[Document]:
         about = {"name": client.name, "examples": len(client), "class_counts": row}
         found.append(about)
     return found
-
-
-def _numbered(confusion: Mapping[str, Any]) -> dict[int, Any]:
-    """JSON's keys are texts; clients are numbers."""
-    return {int(client): counts for client, counts in confusion.items()}

@@ -17,14 +17,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from proxyfl._command import command
 from proxyfl._files import write_json
-from proxyfl._settings import flat
 from proxyfl._validate import choice
 from proxyfl.errors import ConfigError, ProxyFLError
-from proxyfl.federation.rounds import ClientRound
+from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind
+from proxyfl.records.row import ROLES, SECONDS, Row, epsilon
 from proxyfl.records.run import Run
-from proxyfl.simulation.config import Config, to_toml
+from proxyfl.simulation.config import Config, flat, to_toml
 from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.run import Callback
 
@@ -44,12 +45,7 @@ class TensorBoard(Callback):
         self.log_dir = Path(log_dir) if log_dir is not None else None
         self._writer: Any = None
 
-    def started(
-        self,
-        config: Config,
-        out: Path | None,
-        sites: Sequence[ClientData],
-    ) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Open the log and note the settings."""
         where = self.log_dir or (out / "tensorboard" if out is not None else None)
         if where is None:
@@ -58,18 +54,11 @@ class TensorBoard(Callback):
                 "folder."
             )
         self._writer = self._open(str(where))
-        self._writer.add_text(
-            "config", "    " + to_toml(config).replace("\n", "\n    ")
-        )
+        self._writer.add_text("config", "    " + to_toml(config).replace("\n", "\n    "))
 
-    def round_ended(
-        self,
-        name: str,
-        round: int,
-        records: Sequence[ClientRound],
-    ) -> None:
+    def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
         """Write the round, flushed, so that an interrupted run is seen up to its last round."""
-        for tag, value in scalars(name, records):
+        for tag, value in scalars(name, rows):
             self._writer.add_scalar(tag, value, round + 1)
         self._writer.flush()
 
@@ -86,27 +75,16 @@ class MLflow(Callback):
     ``tracking_uri`` is MLflow's own default (the environment's ``MLFLOW_TRACKING_URI``) unless
     given."""
 
-    def __init__(
-        self,
-        experiment: str = "proxyfl",
-        tracking_uri: str | None = None,
-    ) -> None:
+    def __init__(self, experiment: str = "proxyfl", tracking_uri: str | None = None) -> None:
         mlflow = _optional("mlflow", "mlflow")
         self._entities = _optional("mlflow.entities", "mlflow")
-        self._refused: type[Exception] = _optional(
-            "mlflow.exceptions", "mlflow"
-        ).MlflowException
+        self._refused: type[Exception] = _optional("mlflow.exceptions", "mlflow").MlflowException
         self.experiment = experiment
         self._client = mlflow.MlflowClient(tracking_uri=tracking_uri)
         self._run = ""
         self._out: Path | None = None
 
-    def started(
-        self,
-        config: Config,
-        out: Path | None,
-        sites: Sequence[ClientData],
-    ) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Begin an MLflow run, or continue the one that the folder remembers."""
         self._out = out
         remembered = out / _MLFLOW_RUN if out is not None else None
@@ -120,65 +98,41 @@ class MLflow(Callback):
         else:
             where = self._ask(self._client.create_experiment, self.experiment)
         name = out.name if out is not None else None
-        self._run = self._ask(
-            self._client.create_run,
-            where,
-            run_name=name,
-        ).info.run_id
+        self._run = self._ask(self._client.create_run, where, run_name=name).info.run_id
         if remembered is not None:
-            write_json(
-                remembered, {"run_id": self._run, "experiment": self.experiment}
-            )
+            write_json(remembered, {"run_id": self._run, "experiment": self.experiment})
         params = [
             self._entities.Param(key, str(value)[:_LONGEST_PARAM])
             for key, value in flat(config).items()
         ]
         self._ask(self._client.log_batch, self._run, params=params)
 
-    def round_ended(
-        self,
-        name: str,
-        round: int,
-        records: Sequence[ClientRound],
-    ) -> None:
+    def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
         """Log the round."""
         now = int(time.time() * 1000)
         metrics = [
-            self._entities.Metric(tag, value, now, round + 1)
-            for tag, value in scalars(name, records)
+            self._entities.Metric(tag, value, now, round + 1) for tag, value in scalars(name, rows)
         ]
         for first in range(0, len(metrics), _BATCH):
-            self._ask(
-                self._client.log_batch,
-                self._run,
-                metrics=metrics[first : first + _BATCH],
-            )
+            self._ask(self._client.log_batch, self._run, metrics=metrics[first : first + _BATCH])
 
     def finished(self, result: Run) -> None:
         """End the MLflow run."""
         self._ask(self._client.set_terminated, self._run, "FINISHED")
 
-    def _ask(
-        self,
-        call: Callable[..., Any],
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def _ask(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
         except self._refused as error:
             advice = ""
             if self._out is not None:
-                advice = f" Continue with: proxyfl resume {self._out}"
+                advice = f" Continue with: {command('resume', self._out)}"
             raise ProxyFLError(
                 f"MLflow could not record the run: {error}. Its own records are intact.{advice}"
             ) from error
 
 
-TRACKERS: dict[str, Callable[[], Callback]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-}
+TRACKERS: dict[str, Callable[[], Callback]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
 def from_names(names: Sequence[str]) -> list[Callback]:
@@ -188,17 +142,15 @@ def from_names(names: Sequence[str]) -> list[Callback]:
     return [TRACKERS[name]() for name in dict.fromkeys(names)]
 
 
-def scalars(
-    method: str, records: Sequence[ClientRound]
-) -> Iterator[tuple[str, float]]:
+def scalars(method: str, rows: Sequence[Row]) -> Iterator[tuple[str, float]]:
     """A round as pairs of a name and a number: first what holds for all clients present, then each
     client's."""
     each: dict[str, Mapping[str, float]] = {}
-    for record in records:
-        name = _safe(record.name)
+    for row in rows:
+        name = _safe(row["name"])
         if name in each:
-            name = f"{name}-{record.client}"
-        each[name] = _quantities(record)
+            name = f"{name}-{row['client']}"
+        each[name] = _quantities(row)
     together: dict[str, list[float]] = {}
     for values in each.values():
         for quantity, value in values.items():
@@ -212,28 +164,20 @@ def scalars(
             yield f"{method}/{quantity}/{client}", value
 
 
-def _quantities(record: ClientRound) -> Mapping[str, float]:
-    found: dict[str, float | None] = {
-        "private_loss": record.losses.private,
-        "proxy_loss": record.losses.proxy,
-    }
-    for role, score in record.scores.items():
-        for measure, value in score.values.items():
-            found[f"{role}_{measure}"] = value
-    if record.epsilon.kind is not Kind.NONE:
-        found[f"epsilon_{record.epsilon.kind}"] = record.epsilon.best
-    found["bytes_sent"] = record.traffic.bytes_sent
-    found["bytes_received"] = record.traffic.bytes_received
-    for what, seconds in record.seconds.items():
-        found[f"seconds_{what}"] = seconds
-    return {key: float(value) for key, value in found.items() if value is not None}
+def _quantities(row: Row) -> Mapping[str, float]:
+    keys = ["private_loss", "proxy_loss", "bytes_sent", "bytes_received"]
+    keys += [f"{role}_{measure}" for role in ROLES for measure in MEASURES]
+    keys += [f"seconds_{part}" for part in SECONDS]
+    quantities = {key: row.get(key) for key in keys}
+    spent = epsilon(row)
+    if spent.kind is not Kind.NONE:
+        quantities[f"epsilon_{spent.kind}"] = spent.best
+    return {key: float(value) for key, value in quantities.items() if value is not None}
 
 
 def _safe(name: str) -> str:
     """A client's name as part of a tag: what MLflow refuses in one becomes an underscore."""
-    return "".join(
-        c if c.isascii() and (c.isalnum() or c in "_-. ") else "_" for c in name
-    )
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-. ") else "_" for c in name)
 
 
 def _optional(module: str, extra: str) -> Any:

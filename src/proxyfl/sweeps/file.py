@@ -118,9 +118,7 @@ def _check_distinct(points: Sequence[Point]) -> None:
     for point in points:
         if point.config in seen:
             first = seen[point.config]
-            raise ConfigError(
-                f"{first} and {point.name} are the same run. Remove one."
-            )
+            raise ConfigError(f"{first} and {point.name} are the same run. Remove one.")
         seen[point.config] = point.name
 
 
@@ -129,14 +127,10 @@ def _read(path: Path) -> Tree:
     for key in tree:
         choice(f"key in {path}:", key, _KEYS)
     if not isinstance(tree.get("base", ""), str):
-        raise ConfigError(
-            f"{path}: expected a file name for 'base', got {tree['base']!r}."
-        )
+        raise ConfigError(f"{path}: expected a file name for 'base', got {tree['base']!r}.")
     for key in ("set", "grid", "quick"):
         if not isinstance(tree.get(key, {}), dict):
-            raise ConfigError(
-                f"{path}: expected a table for {key!r}, got {tree[key]!r}."
-            )
+            raise ConfigError(f"{path}: expected a table for {key!r}, got {tree[key]!r}.")
     variants = tree.get("variant", [])
     is_list = isinstance(variants, list)
     if not is_list or not all(isinstance(each, dict) for each in variants):
@@ -177,11 +171,7 @@ def _choices(tree: Mapping[str, Any]) -> list[_Choice]:
     return choices
 
 
-def _check_keys(
-    fixed: Tree,
-    grid: Tree,
-    variants: Mapping[str, Tree],
-) -> None:
+def _check_keys(fixed: Tree, grid: Tree, variants: Mapping[str, Tree]) -> None:
     varied: Tree = {}
     for changes in variants.values():
         varied |= changes
@@ -206,9 +196,7 @@ def _check_grid(grid: Tree, variants: Mapping[str, Tree]) -> None:
         )
     count = math.prod(map(len, grid.values())) * max(1, len(variants))
     if count > _MOST_RUNS:
-        raise ConfigError(
-            f"Expected at most {_MOST_RUNS} runs, got {count}. Split the sweep."
-        )
+        raise ConfigError(f"Expected at most {_MOST_RUNS} runs, got {count}. Split the sweep.")
 
 
 def _variants(tables: Sequence[Tree]) -> dict[str, Tree]:
@@ -223,9 +211,7 @@ def _variants(tables: Sequence[Tree]) -> dict[str, Tree]:
                 f"{name!r}."
             )
         if name in found:
-            raise ConfigError(
-                f"2 variants are called {name!r}. Give each its own name."
-            )
+            raise ConfigError(f"2 variants are called {name!r}. Give each its own name.")
         found[name] = changes
     return found
 

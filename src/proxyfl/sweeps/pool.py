@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxyfl._files import alone_in, write_text, writing
+from proxyfl import _lock
+from proxyfl._files import write_text, writing
 from proxyfl._validate import whole
 from proxyfl.errors import ConfigError
 from proxyfl.records import folder
@@ -136,12 +137,7 @@ class _Process:
     """One run at work. What it says on standard error goes into its log, after what earlier
     attempts said."""
 
-    def __init__(
-        self,
-        point: Point,
-        command: Sequence[str],
-        lock: int,
-    ) -> None:
+    def __init__(self, point: Point, command: Sequence[str], lock: int) -> None:
         self.point = point
         self.began = time.monotonic()
         self.seen_there = False
@@ -212,8 +208,8 @@ def _stop(running: Sequence[_Process]) -> None:
 def _alone_in(path: Path) -> contextlib.AbstractContextManager[int]:
     """Hold the sweep folder's lock; refuse if another sweep, or a process that one left behind, is
     at work there."""
-    return alone_in(
-        path,
+    return _lock.hold(
+        path / _lock.FILE,
         f"Another sweep, or a run that one left behind, is at work in {path}. "
         "Wait for it to end, or give another folder with --out.",
     )
@@ -233,10 +229,7 @@ class _Clock:
         self.at_start = {point.name: _rounds_done(point) for point in todo}
 
     def status(
-        self,
-        outcomes: Sequence[Outcome],
-        running: Sequence[Point],
-        waiting: Sequence[Point],
+        self, outcomes: Sequence[Outcome], running: Sequence[Point], waiting: Sequence[Point]
     ) -> Status:
         """The state of the sweep now."""
         done = dict(self.at_start)
@@ -259,9 +252,7 @@ class _Clock:
 def _rounds_done(point: Point) -> int:
     """The rounds that a run has done, by the last whole line of its metrics."""
     try:
-        whole_lines, _, _ = _end_of(point.folder / "metrics.jsonl").rpartition(
-            b"\n"
-        )
+        whole_lines, _, _ = _end_of(point.folder / "metrics.jsonl").rpartition(b"\n")
         row = json.loads(whole_lines.rpartition(b"\n")[2])
         before = point.config.methods.index(row["method"])
         return before * point.config.rounds + int(row["round"]) + 1

@@ -63,13 +63,7 @@ def paired_test(differences: Iterable[float]) -> PairedTest:
     # different ranks.
     differences = [round(d, _DECIMALS) for d in differences]
     seen = spread(differences)
-    return PairedTest(
-        seen.mean,
-        seen.std,
-        seen.n,
-        _t_test(seen),
-        _wilcoxon(differences),
-    )
+    return PairedTest(seen.mean, seen.std, seen.n, _t_test(seen), _wilcoxon(differences))
 
 
 def smallest_wilcoxon(n: int) -> float:
@@ -79,15 +73,11 @@ def smallest_wilcoxon(n: int) -> float:
 
 def compare(pairs: Mapping[K, Sequence[float]]) -> Comparison:
     """Compare two methods, given the differences between them for each seed, one per client."""
-    by_seed = {
-        seed: differences for seed, differences in pairs.items() if differences
-    }
+    by_seed = {seed: differences for seed, differences in pairs.items() if differences}
     over_clients = paired_test(itertools.chain.from_iterable(by_seed.values()))
     over_seeds = None
     if len(by_seed) >= FEWEST_SEEDS:
-        over_seeds = paired_test(
-            fmean(differences) for differences in by_seed.values()
-        )
+        over_seeds = paired_test(fmean(differences) for differences in by_seed.values())
     return Comparison(over_clients, over_seeds, len(by_seed))
 
 
@@ -134,9 +124,7 @@ def _wilcoxon(differences: Sequence[float]) -> float | None:
         deviation = math.sqrt(sum(rank * rank for rank in ranks)) / 2
         return math.erfc(distance / deviation / math.sqrt(2))
     counts = _rank_sums(ranks)
-    extreme = sum(
-        count for total, count in counts.items() if abs(total - centre) >= distance
-    )
+    extreme = sum(count for total, count in counts.items() if abs(total - centre) >= distance)
     return min(1.0, float(extreme / 2 ** len(ranks)))
 
 

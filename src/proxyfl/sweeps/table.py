@@ -12,23 +12,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from proxyfl._command import command
 from proxyfl.errors import ConfigError, RunError
+from proxyfl.measures import Interval
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.records.answers import Answer, Question, Spread, answer
 from proxyfl.records.certainty import answer_interval
-from proxyfl.records.groups import (
-    Group,
-    check_once,
-    differ,
-    distinct,
-    groups,
-    measure_of,
-    setting,
-)
+from proxyfl.records.groups import Group, check_once, differ, distinct, groups, measure_of, setting
 from proxyfl.records.reading import find, read
 from proxyfl.records.row import roles
 from proxyfl.records.run import Run
-from proxyfl.resampling import Interval
 from proxyfl.sweeps.statistics import Comparison, compare
 
 
@@ -83,11 +76,7 @@ def overview(
     ``by`` the settings that rows are grouped by, if not all that differ; ``against`` the method to
     compare with, if not `alone` where that is there."""
     remarks: list[str] = []
-    runs = [
-        run
-        for run in map(read, find(paths))
-        if after is not None or _finished(run, remarks)
-    ]
+    runs = [run for run in map(read, find(paths)) if after is not None or _finished(run, remarks)]
     if not runs:
         raise RunError("\n".join(["There is nothing to compare.", *remarks]))
     asked_by = None if by is None else [setting(runs, key) for key in by]
@@ -105,24 +94,14 @@ def overview(
         raise RunError("\n".join(["There is nothing to compare.", *remarks]))
     shown = {row.method for row in rows}
     compared = against if against in shown else None
-    return Overview(
-        rows,
-        measure,
-        list(made[0].settings),
-        compared,
-        list(dict.fromkeys(remarks)),
-    )
+    return Overview(rows, measure, list(made[0].settings), compared, list(dict.fromkeys(remarks)))
 
 
 def _finished(run: Run, remarks: list[str]) -> bool:
     if run.finished:
         return True
-    go_on = f"`proxyfl resume {run.path}` continues it"
-    scored = [
-        set(run.scored_after(name))
-        for name in run.methods
-        if run.scored_after(name)
-    ]
+    go_on = f"`{command('resume', run.path)}` continues it"
+    scored = [set(run.scored_after(name)) for name in run.methods if run.scored_after(name)]
     common = set.intersection(*scored) if scored else set()
     if common:
         go_on += f", `--round {max(common)}` compares what there is"
@@ -140,11 +119,7 @@ def _against(runs: Sequence[Run], against: str | None) -> str | None:
 
 
 def _answer(
-    group: Group,
-    method: str,
-    asked: Question,
-    made: Sequence[Group],
-    remarks: list[str],
+    group: Group, method: str, asked: Question, made: Sequence[Group], remarks: list[str]
 ) -> Answer | None:
     """The row's cells; obstacles are told in ``remarks``."""
     having = [run for run in group.runs if method in run.methods]
@@ -166,18 +141,11 @@ def _answer(
         )
     mixed = [key for key in group.mixed if differ(usable, key)]
     if mixed:
-        remarks.append(
-            f"{method}: taken together although {', '.join(mixed)} differ."
-        )
+        remarks.append(f"{method}: taken together although {', '.join(mixed)} differ.")
     return found
 
 
-def _reached(
-    run: Run,
-    method: str,
-    after: int | None,
-    remarks: list[str],
-) -> bool:
+def _reached(run: Run, method: str, after: int | None, remarks: list[str]) -> bool:
     """True if a method was scored after so many rounds, or had ended before with everyone gone."""
     if after is None or after in run.scored_after(method):
         return True
@@ -197,11 +165,7 @@ def _reached(
 
 
 def _counterparts(
-    group: Group,
-    method: str,
-    asked: Question,
-    made: Sequence[Group],
-    remarks: list[str],
+    group: Group, method: str, asked: Question, made: Sequence[Group], remarks: list[str]
 ) -> list[Run]:
     """The runs to compare with: those of the same group, else those of the only group that has
     any."""
@@ -221,9 +185,7 @@ def _counterparts(
             f"{chosen.label}."
         )
     runs = [run for run in chosen.runs if asked.against in run.methods]
-    return [
-        run for run in runs if _reached(run, asked.against, asked.after, remarks)
-    ]
+    return [run for run in runs if _reached(run, asked.against, asked.after, remarks)]
 
 
 def _unscored(runs: Sequence[Run], method: str, asked: Question) -> str:

@@ -31,9 +31,7 @@ class Transport(Protocol):
         """Hand ``frame`` over for ``receiver``."""
         ...
 
-    def receive(
-        self, *, sender: int, receiver: int, round: int, timeout: float
-    ) -> bytes:
+    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         """The frame that ``sender`` sent to ``receiver`` in ``round``; waits for it up to
         ``timeout`` seconds."""
         ...
@@ -58,9 +56,7 @@ def until(look: Callable[[], T | None], timeout: float) -> T | None:
 def check_open(closed: bool) -> None:
     """Raise TransportError if ``closed``."""
     if closed:
-        raise TransportError(
-            "This transport is closed. Open a new one to send or receive."
-        )
+        raise TransportError("This transport is closed. Open a new one to send or receive.")
 
 
 def silent(

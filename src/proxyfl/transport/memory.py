@@ -26,9 +26,7 @@ class MemoryTransport:
             self._frames[key] = bytes(frame)
             self._changed.notify_all()
 
-    def receive(
-        self, *, sender: int, receiver: int, round: int, timeout: float
-    ) -> bytes:
+    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         key = (sender, receiver, round)
         deadline = time.monotonic() + timeout
@@ -40,10 +38,7 @@ class MemoryTransport:
                     and key not in self._frames
                 ):
                     raise base.silent(
-                        sender=sender,
-                        receiver=receiver,
-                        round=round,
-                        timeout=timeout,
+                        sender=sender, receiver=receiver, round=round, timeout=timeout
                     )
                 base.check_open(self._closed)
             return self._frames.pop(key)

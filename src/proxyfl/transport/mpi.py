@@ -71,9 +71,7 @@ class MpiEndpoint:
         self.rank = self._comm.Get_rank()
         self.size = self._comm.Get_size()
         self.machines = self._machines()
-        self.highest_tag = int(
-            self._comm.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_LIMIT
-        )
+        self.highest_tag = int(self._comm.Get_attr(MPI.TAG_UB) or _SMALLEST_TAG_LIMIT)
 
     def send(self, content: bytes, *, to: int, tag: int = CONTROL) -> None:
         """Put ``content`` on its way to rank ``to``."""
@@ -81,9 +79,7 @@ class MpiEndpoint:
             request = self._comm.Issend(content, to, tag)
             self._sent.append(_Sent(request, content, to, tag))
 
-    def receive(
-        self, *, source: int, tag: int = CONTROL, timeout: float
-    ) -> bytes | None:
+    def receive(self, *, source: int, tag: int = CONTROL, timeout: float) -> bytes | None:
         """The next message of rank ``source`` under ``tag``; None after ``timeout`` seconds."""
         return base.until(lambda: self.look(source, tag), timeout)
 
@@ -91,9 +87,7 @@ class MpiEndpoint:
         """The same without waiting: None if the message is not here, or not all of it."""
         with self._calling():
             key = (source, tag)
-            if key not in self._arriving and not self._begins_to_arrive(
-                source, tag
-            ):
+            if key not in self._arriving and not self._begins_to_arrive(source, tag):
                 return None
             request, buffer = self._arriving[key]
             if not request.Test():
@@ -186,9 +180,7 @@ class MpiTransport:
             raise base.repeated(sender=sender, receiver=receiver, round=round)
         self._endpoint.send(frame, to=rank, tag=tag)
 
-    def receive(
-        self, *, sender: int, receiver: int, round: int, timeout: float
-    ) -> bytes:
+    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         rank = self._rank(sender)
         tag = self._tag(sender, receiver, round)

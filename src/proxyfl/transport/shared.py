@@ -22,9 +22,7 @@ def shared_folder() -> Iterator[Path]:
     killed go as well."""
     memory = Path("/dev/shm")
     parent = (
-        memory
-        if memory.is_dir() and os.access(memory, os.W_OK)
-        else Path(tempfile.gettempdir())
+        memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
     )
     for left_behind in parent.glob("proxyfl-*-*"):
         owner = left_behind.name.split("-")[1]
@@ -64,9 +62,7 @@ class SharedTransport:
             scratch.write_bytes(frame)
             os.link(scratch, path)  # unlike a rename, refuses to replace
         except FileExistsError as error:
-            raise base.repeated(
-                sender=sender, receiver=receiver, round=round
-            ) from error
+            raise base.repeated(sender=sender, receiver=receiver, round=round) from error
         except OSError as error:
             raise TransportError(
                 f"Client {sender} cannot put {len(frame)} bytes for client {receiver} into shared "
@@ -76,9 +72,7 @@ class SharedTransport:
         finally:
             scratch.unlink(missing_ok=True)
 
-    def receive(
-        self, *, sender: int, receiver: int, round: int, timeout: float
-    ) -> bytes:
+    def receive(self, *, sender: int, receiver: int, round: int, timeout: float) -> bytes:
         """The frame for this key; waits for it up to ``timeout`` seconds."""
         path = self._path(sender, receiver, round)
 
@@ -93,9 +87,7 @@ class SharedTransport:
 
         frame = base.until(look, timeout)
         if frame is None:
-            raise base.silent(
-                sender=sender, receiver=receiver, round=round, timeout=timeout
-            )
+            raise base.silent(sender=sender, receiver=receiver, round=round, timeout=timeout)
         return frame
 
     def close(self) -> None:

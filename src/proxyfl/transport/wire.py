@@ -56,9 +56,7 @@ def encode(message: Message) -> bytes:
             f"{tuple(values.shape)}."
         )
     if min(message.round, message.sender) < 0:
-        raise TransportError(
-            f"{where}: expected a round and a sender of at least 0."
-        )
+        raise TransportError(f"{where}: expected a round and a sender of at least 0.")
     numbers = values.cpu().contiguous().numpy()
     _check_finite(where, message.weight, numbers)
     header = _header(message)
@@ -68,9 +66,7 @@ def encode(message: Message) -> bytes:
             f"frame. Use a digest."
         )
     data = numbers.astype("<f4", copy=False).data
-    return b"".join(
-        [_MAGIC, bytes([VERSION]), len(header).to_bytes(8, "little"), header, data]
-    )
+    return b"".join([_MAGIC, bytes([VERSION]), len(header).to_bytes(8, "little"), header, data])
 
 
 def decode(
@@ -90,9 +86,7 @@ def decode(
         expect_model=expect_model,
         expect_size=expect_size,
     )
-    return Message(
-        expect_round, expect_sender, found.weight, found.copied(), expect_model
-    )
+    return Message(expect_round, expect_sender, found.weight, found.copied(), expect_model)
 
 
 @dataclass(frozen=True)
@@ -122,22 +116,14 @@ def examine(
     start = _values_start(where, frame)
     header = _parsed(where, bytes(frame[_START + 8 : start]))
     metadata, layout = header["__metadata__"], header["values"]
-    expected = {
-        "sender": str(expect_sender),
-        "round": str(expect_round),
-        "model": expect_model,
-    }
+    expected = {"sender": str(expect_sender), "round": str(expect_round), "model": expect_model}
     for key, value in expected.items():
         if metadata[key] != value:
             raise TransportError(
                 f"{where}: it says {key} {metadata[key]!r:.80}, expected {value!r}. "
                 "Check that both sides run the same round, client ids and proxy architecture."
             )
-    if layout != {
-        "dtype": "F32",
-        "shape": [expect_size],
-        "data_offsets": [0, 4 * expect_size],
-    }:
+    if layout != {"dtype": "F32", "shape": [expect_size], "data_offsets": [0, 4 * expect_size]}:
         raise TransportError(
             f"{where}: expected {expect_size} float32 values, it announces {layout!r:.120}."
         )
@@ -161,18 +147,14 @@ def _header(message: Message) -> bytes:
         "model": message.model,
     }
     layout = {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}
-    text = json.dumps(
-        {"__metadata__": metadata, "values": layout}, separators=(",", ":")
-    ).encode()
+    text = json.dumps({"__metadata__": metadata, "values": layout}, separators=(",", ":")).encode()
     # safetensors aligns the values to 8 bytes
     return text + b" " * (-len(text) % 8)
 
 
 def _values_start(where: str, frame: bytes | memoryview) -> int:
     if len(frame) < _START + 8:
-        raise TransportError(
-            f"{where}: {len(frame)} bytes are too few for a frame."
-        )
+        raise TransportError(f"{where}: {len(frame)} bytes are too few for a frame.")
     if frame[: len(_MAGIC)] != _MAGIC:
         raise TransportError(
             f"{where}: no ProxyFL frame: it begins with {bytes(frame[: len(_MAGIC)])!r}."
@@ -195,9 +177,7 @@ def _parsed(where: str, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise TransportError(
-            f"{where}: its header is not JSON: {error}."
-        ) from error
+        raise TransportError(f"{where}: its header is not JSON: {error}.") from error
     if not isinstance(header, dict) or set(header) != {"__metadata__", "values"}:
         raise TransportError(
             f"{where}: expected a header with __metadata__ and values, got {header!r:.120}."
@@ -208,9 +188,7 @@ def _parsed(where: str, text: bytes) -> dict[str, Any]:
             f"{where}: expected metadata {sorted(_METADATA)}, got {metadata!r:.120}."
         )
     if not all(isinstance(value, str) for value in metadata.values()):
-        raise TransportError(
-            f"{where}: expected metadata that are strings, got {metadata!r:.120}."
-        )
+        raise TransportError(f"{where}: expected metadata that are strings, got {metadata!r:.120}.")
     return header
 
 
@@ -228,9 +206,7 @@ def _check_finite(
 ) -> float:
     """The largest magnitude of ``numbers``; TransportError unless all is finite."""
     if not 0 <= weight < math.inf:
-        raise TransportError(
-            f"{where}: expected a finite weight >= 0, got {weight}."
-        )
+        raise TransportError(f"{where}: expected a finite weight >= 0, got {weight}.")
     # A NaN or an infinity shows in the least or the greatest: no array of flags is made.
     ends = [] if not numbers.size else [float(numbers.min()), float(numbers.max())]
     if not all(math.isfinite(end) for end in ends):

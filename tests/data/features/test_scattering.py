@@ -13,17 +13,13 @@ from proxyfl.errors import ModelError
 
 def texture(seed: int = 0, side: int = 96) -> Tensor:
     """A smooth random image (1, 1, side, side)."""
-    noise = torch.rand(
-        1, 1, side, side, generator=torch.Generator().manual_seed(seed)
-    )
+    noise = torch.rand(1, 1, side, side, generator=torch.Generator().manual_seed(seed))
     return F.avg_pool2d(noise, 5, stride=1, padding=2)
 
 
 def change(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> float:
     """How far apart two scatterings are, relative to the first."""
-    apart = math.sqrt(
-        sum(float((x - y).square().sum()) for x, y in zip(a, b, strict=True))
-    )
+    apart = math.sqrt(sum(float((x - y).square().sum()) for x, y in zip(a, b, strict=True)))
     return apart / math.sqrt(sum(float(x.square().sum()) for x in a))
 
 
@@ -67,10 +63,7 @@ def test_a_shift_changes_little_and_less_at_coarse_scales() -> None:
     big = texture(1, 160)
     here, there = big[..., 16:144, 16:144], big[..., 17:145, 16:144]
     image = float((here - there).norm() / (here - here.mean()).norm())
-    changes = [
-        change(scatter(here, scales), scatter(there, scales))
-        for scales in (1, 2, 3, 4)
-    ]
+    changes = [change(scatter(here, scales), scatter(there, scales)) for scales in (1, 2, 3, 4)]
     assert changes == sorted(changes, reverse=True)
     assert changes[-1] < 0.03
     assert changes[-1] < image / 5
@@ -110,9 +103,7 @@ def test_against_a_plain_convolution() -> None:
     for number in (0, 3, 11):
         wavelet = filters.wavelets[number]
         response = torch.fft.ifft2(torch.fft.fft2(padded) * wavelet.spectra[0])
-        smooth = torch.fft.ifft2(
-            torch.fft.fft2(response.abs()) * filters.low.spectra[0]
-        ).real
+        smooth = torch.fft.ifft2(torch.fft.fft2(response.abs()) * filters.low.spectra[0]).real
         expected = smooth[8:40:8, 8:40:8]
         found = scatter(image[None, None].float(), 3)[1][0, 0, number]
         torch.testing.assert_close(found.double(), expected, rtol=0.02, atol=2e-4)
@@ -135,9 +126,7 @@ def test_any_size(shape: tuple[int, ...], features: int) -> None:
     found = model(images)
     assert found.shape == (3, features)
     assert found.isfinite().all()
-    torch.testing.assert_close(
-        model(images[1:2])[0], found[1], rtol=1e-3, atol=1e-3
-    )
+    torch.testing.assert_close(model(images[1:2])[0], found[1], rtol=1e-3, atol=1e-3)
     assert model(torch.zeros(1, *shape)).abs().max() == 0
 
 
@@ -145,7 +134,5 @@ def test_what_is_no_image() -> None:
     """Tables, and averages larger than the image, are refused."""
     with pytest.raises(ModelError, match="expects images of shape"):
         scattering((30,))
-    with pytest.raises(
-        ModelError, match="averages over 32 pixels, got images of 20x16"
-    ):
+    with pytest.raises(ModelError, match="averages over 32 pixels, got images of 20x16"):
         scattering((1, 16, 20), scales=5)

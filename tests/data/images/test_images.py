@@ -10,16 +10,15 @@ import torch
 from PIL import Image
 
 from proxyfl.cli.main import main
-from proxyfl.data import Dataset, load
+from proxyfl.data import Dataset
 from proxyfl.data.images.rule import Rule
 from proxyfl.data.images.sheet import CAPTION, SIDE
+from proxyfl.data.sources import load
 from proxyfl.data.stores import index
 from proxyfl.errors import DataError
 
 
-def save(
-    path: Path, values: np.ndarray, mode: str | None = None, **options: object
-) -> Path:
+def save(path: Path, values: np.ndarray, mode: str | None = None, **options: object) -> Path:
     """Write an image, in ``mode`` if given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(values)
@@ -49,9 +48,7 @@ def test_the_three_fits(tmp_path: Path) -> None:
     assert cropped[0, :, 9].max() < 5
 
 
-@pytest.mark.parametrize(
-    "mode", ["RGB", "L", "1", "P", "CMYK", "LA", "RGBA", "I;16"]
-)
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "CMYK", "LA", "RGBA", "I;16"])
 def test_every_mode_becomes_the_stated_one(tmp_path: Path, mode: str) -> None:
     """Grey, palette, transparent, printed and 16-bit images all show the same half and half."""
     path = tmp_path / ("a.tif" if mode in ("CMYK", "I;16") else "a.png")
@@ -83,9 +80,7 @@ def test_transparency_and_orientation(tmp_path: Path) -> None:
 def test_a_mode_without_a_scale(tmp_path: Path) -> None:
     """Floating-point pixels are refused: nobody knows what is white."""
     path = save(tmp_path / "a.tif", np.ones((4, 4), dtype=np.float32))
-    with pytest.raises(
-        DataError, match=r"a\.tif: .*mode 'F', whose scale is not known"
-    ):
+    with pytest.raises(DataError, match=r"a\.tif: .*mode 'F', whose scale is not known"):
         Rule(4, 4).apply(path)
 
 
@@ -106,9 +101,7 @@ def folders(tmp_path: Path) -> Path:
 def run(root: Path, *words: str) -> int:
     """`proxyfl images` on the folders, into `store` beside them."""
     options = ["--layout", "site/label/person", "--size", "6x5", *words]
-    return main(
-        ["images", str(root), "--out", str(root.parent / "store"), *options]
-    )
+    return main(["images", str(root), "--out", str(root.parent / "store"), *options])
 
 
 def both(dataset: Dataset) -> set[int]:
@@ -278,41 +271,25 @@ def test_an_index_with_two_columns_of_one_name(
     assert "expected one column 'label' for the label" in capsys.readouterr().err
 
 
-def test_a_person_in_both_parts(
-    folders: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_person_in_both_parts(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An index that puts one person into both parts is refused, or loses that person."""
     lines = ["file,label,person,part"]
     for i, path in enumerate(sorted(folders.rglob("*.png"))):
         part = "train" if i % 2 else "test"
-        lines.append(
-            f"{path.relative_to(folders)},{path.parts[-3]},p{i // 3},{part}"
-        )
+        lines.append(f"{path.relative_to(folders)},{path.parts[-3]},p{i // 3},{part}")
     (folders / "index.csv").write_text("\n".join(lines))
-    words = [
-        "--index",
-        str(folders / "index.csv"),
-        "--person",
-        "person",
-        "--part",
-        "part",
-    ]
+    words = ["--index", str(folders / "index.csv"), "--person", "person", "--part", "part"]
     assert run(folders, *words) == 2
     assert "(two-parts: " in capsys.readouterr().err
 
 
-def test_options_that_make_no_sense(
-    folders: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_make_no_sense(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong size, layout, kind of fault, class or column is answered with what was expected."""
     for words, expected in (
         (["--size", "big"], "Expected --size WIDTHxHEIGHT"),
         (["--layout", "site/clas"], "Unknown folder in the layout 'clas'"),
         (["--skip", "evrything"], "Unknown kind of fault"),
-        (
-            ["--classes", "polyp,ulcer"],
-            "the label 'normal' is not among the classes",
-        ),
+        (["--classes", "polyp,ulcer"], "the label 'normal' is not among the classes"),
         (["--workers", "0"], "Expected --workers of at least 1"),
     ):
         assert run(folders, *words) == 2

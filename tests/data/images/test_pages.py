@@ -18,9 +18,7 @@ def typed(page: str, block: int) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in text.splitlines()]
 
 
-def test_the_page_about_slides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_about_slides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From four hospitals' slides to the report."""
     monkeypatch.chdir(tmp_path)
     write_cohort(Path("slides"), persons=3, side=1536)
@@ -30,9 +28,7 @@ def test_the_page_about_slides(
     assert "north" in next((tmp_path / "runs").rglob("*.html")).read_text()
 
 
-def test_the_page_about_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_about_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From folders of images of all sizes to the report, and to features."""
     monkeypatch.chdir(tmp_path)
     draw = np.random.default_rng(0)
@@ -42,9 +38,7 @@ def test_the_page_about_folders(
             folder.mkdir(parents=True)
             for i in range(40):
                 high, wide = draw.integers(20, 60, 2)
-                values = draw.integers(0, 60, (high, wide, 3)) + np.array(
-                    [red, 60, 60]
-                )
+                values = draw.integers(0, 60, (high, wide, 3)) + np.array([red, 60, 60])
                 image = Image.fromarray(values.clip(0, 255).astype(np.uint8))
                 image.save(folder / f"{i}.jpg")
     for words in [*typed("images.md", 0), *typed("images.md", 2)]:

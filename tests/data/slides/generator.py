@@ -36,8 +36,7 @@ class Disc:
         """The disc's outline."""
         turns = [2 * math.pi * i / corners for i in range(corners)]
         return [
-            (self.x + self.radius * math.cos(t), self.y + self.radius * math.sin(t))
-            for t in turns
+            (self.x + self.radius * math.cos(t), self.y + self.radius * math.sin(t)) for t in turns
         ]
 
 
@@ -62,19 +61,13 @@ def textures(scanner: Scanner, seed: int) -> list[Pixels]:
     """One tile each of glass, normal tissue and tumour."""
     draw = np.random.default_rng(seed)
     made = []
-    plans = (
-        ((243, 243, 244), 0, 0),
-        (scanner.tissue, 40, 4),
-        (scanner.tissue, 260, 6),
-    )
+    plans = (((243, 243, 244), 0, 0), (scanner.tissue, 40, 4), (scanner.tissue, 260, 6))
     for colour, nuclei, radius in plans:
         image = Image.new("RGB", (TILE, TILE), colour)
         pen = ImageDraw.Draw(image)
         for x, y in draw.uniform(0, TILE, (nuclei, 2)):
             reach = radius * draw.uniform(0.6, 1.3)
-            pen.ellipse(
-                (x - reach, y - reach, x + reach, y + reach), fill=scanner.nuclei
-            )
+            pen.ellipse((x - reach, y - reach, x + reach, y + reach), fill=scanner.nuclei)
         noise = draw.normal(0, 4, (TILE, TILE, 1))
         made.append((np.asarray(image) + noise).clip(0, 255).astype(np.uint8))
     return made
@@ -110,12 +103,7 @@ def write_slide(
 
 
 def _tiles(
-    kinds: Sequence[Pixels],
-    width: int,
-    height: int,
-    step: int,
-    tissue: Disc,
-    tumour: Disc | None,
+    kinds: Sequence[Pixels], width: int, height: int, step: int, tissue: Disc, tumour: Disc | None
 ) -> Iterator[bytes]:
     """The tiles of a level, row by row. Those of one kind alone are encoded once."""
     reduced = [_repeated(kind, step) for kind in kinds]
@@ -137,9 +125,7 @@ def _repeated(kind: Pixels, step: int) -> Pixels:
     return np.tile(np.asarray(small), (TILE // side, TILE // side, 1))
 
 
-def _one_kind(
-    x: float, y: float, side: float, tissue: Disc, tumour: Disc | None
-) -> int | None:
+def _one_kind(x: float, y: float, side: float, tissue: Disc, tumour: Disc | None) -> int | None:
     """What a square shows, if it shows one thing alone."""
     for kind, disc in ((TUMOUR, tumour), (NORMAL, tissue)):
         if disc is None:
@@ -180,9 +166,7 @@ def _jpeg(pixels: Pixels) -> bytes:
 
 
 def write_asap(
-    path: Path,
-    polygons: Sequence[Sequence[tuple[float, float]]],
-    group: str = "metastases",
+    path: Path, polygons: Sequence[Sequence[tuple[float, float]]], group: str = "metastases"
 ) -> None:
     """Contours in ASAP's XML."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,30 +183,19 @@ def write_asap(
 
 
 def write_geojson(
-    path: Path,
-    rings: Sequence[Sequence[tuple[float, float]]],
-    group: str = "Tumor",
+    path: Path, rings: Sequence[Sequence[tuple[float, float]]], group: str = "Tumor"
 ) -> None:
     """Contours in GeoJSON: the first ring is the outline, others are holes."""
     feature = {
         "type": "Feature",
-        "geometry": {
-            "type": "Polygon",
-            "coordinates": [list(map(list, r)) for r in rings],
-        },
+        "geometry": {"type": "Polygon", "coordinates": [list(map(list, r)) for r in rings]},
         "properties": {"classification": {"name": group}},
     }
-    path.write_text(
-        json.dumps({"type": "FeatureCollection", "features": [feature]})
-    )
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
 
 
 def write_cohort(
-    root: Path,
-    *,
-    persons: int = 3,
-    side: int = 2048,
-    sites: Sequence[str] = tuple(SCANNERS),
+    root: Path, *, persons: int = 3, side: int = 2048, sites: Sequence[str] = tuple(SCANNERS)
 ) -> None:
     """Slides of some persons at each site, each with a tumour and its contour."""
     for place, site in enumerate(sites):
@@ -232,12 +205,5 @@ def write_cohort(
             tissue = Disc(middle, middle, 0.46 * side)
             tumour = Disc(middle + 40 * person, middle - 30, 0.24 * side)
             path = root / site / f"{site}-{person}" / f"slide-{seed:03d}.tif"
-            write_slide(
-                path,
-                (side, side),
-                tissue,
-                tumour,
-                scanner=SCANNERS[site],
-                seed=seed,
-            )
+            write_slide(path, (side, side), tissue, tumour, scanner=SCANNERS[site], seed=seed)
             write_asap(path.with_suffix(".xml"), [tumour.polygon()])

@@ -20,9 +20,7 @@ from proxyfl.data.stores.index import Content, Entry
 from proxyfl.data.stores.writing import write_store
 from tests.data.slides.generator import Disc, write_asap, write_slide
 
-COMMAND = (
-    "import sys; from proxyfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
-)
+COMMAND = "import sys; from proxyfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
 def large_slide(root: Path, side: int) -> Path:
@@ -67,13 +65,7 @@ def test_memory_does_not_grow_with_the_slide(tmp_path: Path) -> None:
     found = {}
     for side in (10_000, 100_000):
         root = large_slide(tmp_path, side)
-        words = [
-            "slides",
-            "extract",
-            str(root),
-            "--out",
-            str(tmp_path / f"{side}.store"),
-        ]
+        words = ["slides", "extract", str(root), "--out", str(tmp_path / f"{side}.store")]
         found[side], _ = peak([*words, "--per-site", "100", "--workers", "2"])
     print(f"MB at 100 megapixels and at 10 gigapixels: {found}")
     assert found[100_000] < found[10_000] + 16
@@ -115,11 +107,7 @@ def test_a_run_over_a_store_larger_than_its_memory(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (16, 3, side, side), dtype=np.uint8)
     entries = [
-        Entry(
-            label=str(i % 2),
-            site=("north", "south")[i // 2 % 2],
-            person=str(i // 8),
-        )
+        Entry(label=str(i % 2), site=("north", "south")[i // 2 % 2], person=str(i // 8))
         for i in range(count)
     ]
     content = Content((3, side, side), "uint8", ("0", "1"))

@@ -13,10 +13,10 @@ import openslide
 import pytest
 
 from proxyfl.cli.main import main
-from proxyfl.data import load
 from proxyfl.data.slides.contours import Area, read_contours
 from proxyfl.data.slides.slide import Damaged, Slide
 from proxyfl.data.slides.tissue import tissue_map
+from proxyfl.data.sources import load
 from proxyfl.data.stores import index
 from proxyfl.data.stores.faults import Faults
 from proxyfl.errors import DataError
@@ -89,9 +89,7 @@ def test_patches_are_what_openslide_reads(cohort: Path, tmp_path: Path) -> None:
     assert extract(cohort, tmp_path / "store", "--per-site", "20") == 0
     found = entries(tmp_path / "store")
     assert Counter((e.site, e.label) for e in found) == {
-        (site, label): 10
-        for site in ("north", "south")
-        for label in ("normal", "tumour")
+        (site, label): 10 for site in ("north", "south") for label in ("normal", "tumour")
     }
     dataset = load(str(tmp_path / "store"))
     images = dataset.train.examples  # type: ignore[attr-defined]
@@ -111,15 +109,11 @@ def test_patches_are_what_openslide_reads(cohort: Path, tmp_path: Path) -> None:
         away = np.hypot(x, y) - 0.24 * SIDE
         assert (away < 0) == (entry.label == "tumour")
         assert abs(away) > 10
-    assert not set(dataset.train.groups.tolist()) & set(
-        dataset.test.groups.tolist()
-    )
+    assert not set(dataset.train.groups.tolist()) & set(dataset.test.groups.tolist())
     assert (tmp_path / "store" / "contact.png").is_file()
 
 
-def test_another_package_reads_the_same(
-    cohort: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_package_reads_the_same(cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the function behind the package's ``read_region``, regions are the same: scanned
     ones, and white where they leave the slide."""
     slide = Slide(first_slide(cohort))
@@ -145,12 +139,8 @@ def test_microns_and_levels_agree(cohort: Path, tmp_path: Path) -> None:
     between = slide.region(512, 512, 64, 64, 1.5)
     assert between.shape == (3, 64, 64)
     assert abs(float(between.mean()) - float(exact.mean())) < 8
-    assert (
-        extract(cohort, tmp_path / "m", "--microns", "0.5", "--skip", "short") == 0
-    )
-    steps = {
-        int(e.x) % 122 in (0, 1, 2) or int(e.x) for e in entries(tmp_path / "m")
-    }
+    assert extract(cohort, tmp_path / "m", "--microns", "0.5", "--skip", "short") == 0
+    steps = {int(e.x) % 122 in (0, 1, 2) or int(e.x) for e in entries(tmp_path / "m")}
     assert steps
 
 
@@ -175,10 +165,7 @@ def test_pale_tissue_is_tissue(tmp_path: Path) -> None:
     """Where nuclei stand out from tissue more than tissue does from glass, tissue is still found,
     for every scanner."""
     middle = SIDE / 2
-    disc, tumour = (
-        Disc(middle, middle, 0.46 * SIDE),
-        Disc(middle, middle, 0.3 * SIDE),
-    )
+    disc, tumour = (Disc(middle, middle, 0.46 * SIDE), Disc(middle, middle, 0.3 * SIDE))
     for name, scanner in SCANNERS.items():
         path = tmp_path / f"{name}.tif"
         write_slide(path, (SIDE, SIDE), disc, tumour, scanner=scanner, seed=200)
@@ -210,9 +197,7 @@ def test_contours_fill_exactly() -> None:
 def test_geojson_with_a_hole(tmp_path: Path) -> None:
     """QuPath's polygons are read with their holes and groups."""
     path = tmp_path / "a.geojson"
-    write_geojson(
-        path, [Disc(100, 100, 80).polygon(), Disc(100, 100, 30).polygon()]
-    )
+    write_geojson(path, [Disc(100, 100, 80).polygon(), Disc(100, 100, 30).polygon()])
     outer, hole = read_contours(path)
     assert (outer.group, hole.group) == ("Tumor", "exclusion")
     mask = Area([outer.points], [hole.points], 1.0).rows(0, 200, 200)
@@ -220,9 +205,7 @@ def test_geojson_with_a_hole(tmp_path: Path) -> None:
     assert mask[100, 150]
 
 
-def test_an_extraction_that_is_killed_is_continued(
-    cohort: Path, tmp_path: Path
-) -> None:
+def test_an_extraction_that_is_killed_is_continued(cohort: Path, tmp_path: Path) -> None:
     """kill -9 in the middle, then the same command: the store is the same, byte for byte."""
     more = ["--overlap", "0.5", "--skip", "short"]
     small = "from proxyfl.data.stores import writing; writing.SHARD_BYTES = 2**19;"
@@ -231,15 +214,7 @@ def test_an_extraction_that_is_killed_is_continued(
 
     def command(out: str, code: str = small + main) -> list[str]:
         words = ["slides", "extract", str(cohort), "--size", "64", "--workers", "2"]
-        return [
-            sys.executable,
-            "-c",
-            code,
-            *words,
-            "--out",
-            str(tmp_path / out),
-            *more,
-        ]
+        return [sys.executable, "-c", code, *words, "--out", str(tmp_path / out), *more]
 
     subprocess.run(command("whole"), check=True, capture_output=True)
     running = subprocess.Popen(
@@ -256,28 +231,16 @@ def test_an_extraction_that_is_killed_is_continued(
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_a_damaged_tile(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_tile(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It stops the extraction, or, by choice, costs its patches and no others: the slide is
     opened again."""
     damage(first_slide(own))
     assert extract(own, tmp_path / "stopped") == 2
     assert "is damaged" in capsys.readouterr().err
-    assert (
-        extract(own, tmp_path / "store", "--skip", "damaged", "--skip", "short")
-        == 0
-    )
-    assert (
-        "x damaged (a region of a slide that cannot be read)"
-        in capsys.readouterr().out
-    )
+    assert extract(own, tmp_path / "store", "--skip", "damaged", "--skip", "short") == 0
+    assert "x damaged (a region of a slide that cannot be read)" in capsys.readouterr().out
     damaged = index.read_head(tmp_path / "store").skipped["damaged"]
-    of_slide = [
-        e
-        for e in entries(tmp_path / "store")
-        if e.file.endswith(first_slide(own).name)
-    ]
+    of_slide = [e for e in entries(tmp_path / "store") if e.file.endswith(first_slide(own).name)]
     assert 0 < damaged < 60
     assert len(of_slide) > 20
 
@@ -317,8 +280,7 @@ def spoil_contours(root: Path) -> None:
 def spoil_outside(root: Path) -> None:
     """A contour that reaches beyond the slide."""
     write_asap(
-        first_slide(root).with_suffix(".xml"),
-        [TUMOUR.polygon(), Disc(SIDE, 300, 200).polygon()],
+        first_slide(root).with_suffix(".xml"), [TUMOUR.polygon(), Disc(SIDE, 300, 200).polygon()]
     )
 
 
@@ -426,9 +388,7 @@ def test_a_slide_without_a_scale(own: Path, tmp_path: Path) -> None:
     write_asap(slide.with_suffix(".xml"), [TUMOUR.polygon()])
     faults = Faults()
     assert extract(own, tmp_path / "a", "--microns", "0.25") == 2
-    assert (
-        extract(own, tmp_path / "b", "--microns", "0.25", "--skip", "no-scale") == 0
-    )
+    assert extract(own, tmp_path / "b", "--microns", "0.25", "--skip", "no-scale") == 0
     assert index.read_head(tmp_path / "b").skipped == {"no-scale": 1}
     assert extract(own, tmp_path / "c", "--level", "0") == 0
     assert not faults.counts
@@ -439,12 +399,36 @@ def test_too_few_patches(cohort: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         main(["slides", "extract"])
     assert extract(cohort, tmp_path / "a", "--per-site", "5000") == 2
-    assert (
-        extract(cohort, tmp_path / "a", "--per-site", "5000", "--skip", "short")
-        == 0
-    )
+    assert extract(cohort, tmp_path / "a", "--per-site", "5000", "--skip", "short") == 0
     found = Counter((e.site, e.label) for e in entries(tmp_path / "a"))
     assert found["north", "normal"] == found["north", "tumour"] > 20
+
+
+def test_no_slide_has_a_part_in_the_choice_of_anothers_patches(own: Path, tmp_path: Path) -> None:
+    """With --per-slide the patches of a slide stay as they are when another slide is added or
+    taken away, under whatever name; balanced over a site, they would not."""
+    chosen = []
+    for out in ("all", "fewer"):
+        assert extract(own, tmp_path / out, "--per-slide", "7") == 0
+        assert extract(own, tmp_path / f"{out}-balanced", "--per-site", "40") == 0
+        chosen.append((patches_of(tmp_path / out), patches_of(tmp_path / f"{out}-balanced")))
+        gone = first_slide(own)
+        shutil.rmtree(gone.parent)
+    (per_slide, balanced), (fewer, fewer_balanced) = chosen
+    kept = per_slide.keys() & fewer.keys()
+    assert len(kept) == len(per_slide) - 1 == 5
+    assert all(per_slide[file] == fewer[file] for file in kept)
+    assert {len(found) for found in per_slide.values()} == {14}
+    assert any(balanced[file] != fewer_balanced[file] for file in kept & balanced.keys())
+    assert extract(own, tmp_path / "both", "--per-slide", "7", "--per-site", "40") == 2
+
+
+def patches_of(store: Path) -> dict[str, set[tuple[str, str, str]]]:
+    """The corners and labels of each slide's patches."""
+    found: dict[str, set[tuple[str, str, str]]] = {}
+    for entry in entries(store):
+        found.setdefault(entry.file, set()).add((entry.x, entry.y, entry.label))
+    return found
 
 
 def test_slides_without_contours_may_be_normal(own: Path, tmp_path: Path) -> None:
@@ -493,9 +477,7 @@ def test_geojson_that_is_none(tmp_path: Path, text: str) -> None:
     """JSON of another kind is refused with the file's name, whatever it holds."""
     path = tmp_path / "a.geojson"
     path.write_text(text)
-    with pytest.raises(
-        DataError, match=r"a\.geojson: expected ASAP XML or GeoJSON"
-    ):
+    with pytest.raises(DataError, match=r"a\.geojson: expected ASAP XML or GeoJSON"):
         read_contours(path)
 
 
@@ -506,9 +488,7 @@ def rename(slide: Path, name: str) -> Path:
     return slide.rename(slide.with_name(f"{name}.tif"))
 
 
-def test_slides_of_one_name(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slides_of_one_name(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two hospitals may call a slide the same: each has the contours that lie beside it, or in the
     same folders below --contours. Where a file could be either's, nothing is guessed."""
     slides = []
@@ -526,12 +506,8 @@ def test_slides_of_one_name(
     assert extract(own, tmp_path / "apart", *more) == 0
     assert contents(tmp_path / "apart") == contents(tmp_path / "beside")
     lost = tmp_path / "contours" / "1.xml"
-    (tmp_path / "contours" / slides[0].relative_to(own)).with_suffix(".xml").rename(
-        lost
-    )
-    (tmp_path / "contours" / slides[1].relative_to(own)).with_suffix(
-        ".xml"
-    ).unlink()
+    (tmp_path / "contours" / slides[0].relative_to(own)).with_suffix(".xml").rename(lost)
+    (tmp_path / "contours" / slides[1].relative_to(own)).with_suffix(".xml").unlink()
     capsys.readouterr()
     assert extract(own, tmp_path / "guess", *more) == 2
     assert "2 slides have this name" in capsys.readouterr().err

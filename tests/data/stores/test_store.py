@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from proxyfl.cli.main import main
-from proxyfl.data import load
-from proxyfl.data.dataset import hold_out
+from proxyfl.data.dataset import hold_out, person_number
 from proxyfl.data.examples import InMemory, pixels
+from proxyfl.data.holdout import seeded_key
+from proxyfl.data.sources import load
 from proxyfl.data.stores import writing
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Content, Entry, Head
@@ -50,9 +51,18 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "SHARD_BYTES", 7 * 192)
 
 
-def write(folder: Path, **options: Any) -> Head:
+NUMBERED = [
+    replace(entry, person=person_number(number))
+    for entry, number in zip(
+        ENTRIES, np.unique([entry.person for entry in ENTRIES], return_inverse=True)[1], strict=True
+    )
+]
+"""The same with persons who are named by their numbers, as arrays have them."""
+
+
+def write(folder: Path, entries: Sequence[Entry] = ENTRIES, **options: Any) -> Head:
     """A store of all images."""
-    return write_store(folder, CONTENT, ENTRIES, read, Faults(), **options)
+    return write_store(folder, CONTENT, entries, read, Faults(), **options)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -63,7 +73,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_store_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Pixels, labels, sites and persons come back in order; the test part is drawn by person, as
     from the same examples in memory."""
-    write(tmp_path / "store")
+    write(tmp_path / "store", NUMBERED)
     found = load(str(tmp_path / "store"), seed=3)
     labels = torch.tensor([i // 2 % 2 for i in range(90)])
     persons = found.train.examples.groups  # type: ignore[attr-defined]
@@ -72,7 +82,7 @@ def test_a_store_is_read_as_it_was_written(tmp_path: Path) -> None:
         InMemory(pixels(IMAGES), labels, persons),
         ("no", "yes"),
         test_fraction=0.2,
-        seed=3,
+        key=seeded_key(3),
         site=torch.arange(90) % 3,
         site_names=("north", "south", "west"),
     )
@@ -93,17 +103,13 @@ def test_a_store_is_pickled_as_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 4])
-def test_an_interrupted_store_is_continued_to_the_same_bytes(
-    tmp_path: Path, workers: int
-) -> None:
+def test_an_interrupted_store_is_continued_to_the_same_bytes(tmp_path: Path, workers: int) -> None:
     """Whatever was finished before a stop stays; the store is equal to one that was never
     stopped, and a shard that was damaged meanwhile is written anew."""
     write(tmp_path / "whole")
     asked: list[int] = []
 
-    def stopping(
-        start: int, entries: Sequence[Entry]
-    ) -> Iterator[npt.NDArray[Any]]:
+    def stopping(start: int, entries: Sequence[Entry]) -> Iterator[npt.NDArray[Any]]:
         if len(asked) == 6:
             raise KeyboardInterrupt
         asked.append(start)
@@ -131,9 +137,7 @@ def test_an_interrupted_store_is_continued_to_the_same_bytes(
 def test_another_store_is_not_continued(tmp_path: Path) -> None:
     """A folder with a store, or with one begun from other entries, is refused."""
 
-    def stopping(
-        start: int, entries: Sequence[Entry]
-    ) -> Iterator[npt.NDArray[Any]]:
+    def stopping(start: int, entries: Sequence[Entry]) -> Iterator[npt.NDArray[Any]]:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -170,9 +174,7 @@ def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
     assert contents(tmp_path / "store") == contents(tmp_path / "whole")
 
 
-def test_a_stop_at_the_last_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_at_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop while the sheet is drawn, or after the head was written, is continued too."""
     write(tmp_path / "whole")
 
@@ -259,18 +261,12 @@ def test_a_wrong_checksum_is_named(tmp_path: Path) -> None:
         load(str(store))
 
 
-def test_a_run_says_what_was_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_says_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`proxyfl run` over a store with a damaged shard that is skipped says so."""
     write(tmp_path / "store")
     (tmp_path / "store" / "000002.npy").unlink()
     settings = [f"data.source={tmp_path / 'store'}", "data.faults=skip", "rounds=1"]
-    settings += [
-        "partition.kind=site",
-        "learning.batch_size=8",
-        'methods=["alone"]',
-    ]
+    settings += ["partition.kind=site", "learning.batch_size=8", 'methods=["alone"]']
     words = ["run", "--out", str(tmp_path / "run")]
     for setting in settings:
         words += ["--set", setting]
@@ -297,9 +293,7 @@ def test_faults_are_refused_or_counted(tmp_path: Path) -> None:
             bad = i in (3, 50)
             yield ("damaged", f"{entry.file}: broken") if bad else IMAGES[i]
 
-    with pytest.raises(
-        DataError, match=r"3\.png: broken \(damaged: .*--skip damaged"
-    ):
+    with pytest.raises(DataError, match=r"3\.png: broken \(damaged: .*--skip damaged"):
         write_store(tmp_path / "a", CONTENT, ENTRIES, damaged, Faults())
     faults = Faults(["damaged"])
     head = write_store(tmp_path / "a", CONTENT, ENTRIES, damaged, faults)
@@ -314,7 +308,7 @@ def test_faults_are_refused_or_counted(tmp_path: Path) -> None:
 
 def test_a_run_over_a_store_equals_the_run_in_memory(tmp_path: Path) -> None:
     """Three sites train to the same bits from a store and from an archive of the same images."""
-    write(tmp_path / "same")
+    write(tmp_path / "same", NUMBERED)
     persons = [entry.person for entry in ENTRIES]
     np.savez(
         tmp_path / "same.npz",
@@ -348,9 +342,7 @@ def test_a_store_may_be_moved(tmp_path: Path) -> None:
     write(tmp_path / "here")
     before = load(str(tmp_path / "here"))
     shutil.move(tmp_path / "here", tmp_path / "there")
-    assert torch.equal(
-        load(str(tmp_path / "there")).test_x.sum(), before_sum(before)
-    )
+    assert torch.equal(load(str(tmp_path / "there")).test_x.sum(), before_sum(before))
 
 
 def before_sum(dataset: Any) -> Any:

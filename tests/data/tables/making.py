@@ -7,11 +7,7 @@ from proxyfl.data.tables import schema
 TREE = {
     "name": "clinic",
     "person": "patient",
-    "label": {
-        "column": "died",
-        "classes": ["no", "yes"],
-        "written": [["0"], ["1"]],
-    },
+    "label": {"column": "died", "classes": ["no", "yes"], "written": [["0"], ["1"]]},
     "columns": {
         "age": {"type": "number", "unit": "years", "range": [18, 100]},
         "height": {"type": "number", "unit": "cm", "range": [120, 220]},

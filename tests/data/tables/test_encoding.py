@@ -26,17 +26,10 @@ def part(decimal=".", **columns):
 
 def one(column, texts, decimal="."):
     """(features, faults, tally) of a table with this one column."""
-    tree = {
-        "label": {"column": "y", "classes": ["a", "b"]},
-        "columns": {"c": column},
-    }
+    tree = {"label": {"column": "y", "classes": ["a", "b"]}, "columns": {"c": column}}
     tally = Tally()
     found, faults = encode(
-        schema.parse(tree),
-        part(decimal, c=texts),
-        tally,
-        labelled=False,
-        today=TODAY,
+        schema.parse(tree), part(decimal, c=texts), tally, labelled=False, today=TODAY
     )
     return found.x.tolist(), faults, tally
 
@@ -69,19 +62,9 @@ def test_values_outside_the_range_are_clipped_and_counted():
 
 def test_bins_and_hinges():
     """Bins are indicators of intervals, closed on the left; hinges ramp from a knot to the end."""
-    bins, _, _ = one(
-        AGE | {"encoding": "bins", "knots": [40, 60]}, ["20", "40", "60", "100", ""]
-    )
-    assert bins == [
-        [1, 0, 0, 0],
-        [0, 1, 0, 0],
-        [0, 0, 1, 0],
-        [0, 0, 1, 0],
-        [0, 0, 0, 1],
-    ]
-    hinges, _, _ = one(
-        AGE | {"encoding": "hinges", "knots": [60]}, ["20", "60", "80", "100"]
-    )
+    bins, _, _ = one(AGE | {"encoding": "bins", "knots": [40, 60]}, ["20", "40", "60", "100", ""])
+    assert bins == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+    hinges, _, _ = one(AGE | {"encoding": "hinges", "knots": [60]}, ["20", "60", "80", "100"])
     assert hinges == [[-1, 0, 0], [0, 0, 0], [0.5, 0.5, 0], [1, 1, 0]]
 
 
@@ -92,15 +75,11 @@ def test_decimal_comma():
     assert not faults
 
 
-@pytest.mark.parametrize(
-    "text", ["abc", "inf", "1_000", "1,5", "1e400", "0x10", "--3"]
-)
+@pytest.mark.parametrize("text", ["abc", "inf", "1_000", "1,5", "1e400", "0x10", "--3"])
 def test_texts_that_are_no_numbers(text):
     """What is no number is a fault with its row, its column and the text as it stands."""
     _, faults, _ = one(AGE, ["50", text])
-    assert [(f.row, f.column, f.kind, f.found) for f in faults] == [
-        (3, "c", "number", text)
-    ]
+    assert [(f.row, f.column, f.kind, f.found) for f in faults] == [(3, "c", "number", text)]
 
 
 @pytest.mark.parametrize("text", ["1.7", "0.18", "1750", "-9", "999"])
@@ -115,9 +94,7 @@ def test_heights_that_cannot_be(text):
 
 def test_the_message_guesses_the_unit():
     """A height in metres is told that a hundred times it would fit."""
-    _, faults, _ = one(
-        {"type": "number", "unit": "cm", "range": [50, 250]}, ["1.7"]
-    )
+    _, faults, _ = one({"type": "number", "unit": "cm", "range": [50, 250]}, ["1.7"])
     assert "times 100 it would fit" in faults[0].expected
 
 
@@ -186,28 +163,19 @@ def test_dates_until_another_column():
     tree = {
         "label": {"column": "y", "classes": ["a", "b"]},
         "columns": {
-            "born": {
-                "type": "date",
-                "until": "seen",
-                "unit": "years",
-                "range": [0, 100],
-            },
+            "born": {"type": "date", "until": "seen", "unit": "years", "range": [0, 100]},
             "seen": {"type": "date"},
         },
     }
     table = part(born=["1970-01-01"] * 3, seen=["2020-01-01", "", "2030-01-01"])
     tally = Tally()
-    found, faults = encode(
-        schema.parse(tree), table, tally, labelled=False, today=TODAY
-    )
+    found, faults = encode(schema.parse(tree), table, tally, labelled=False, today=TODAY)
     assert found.x[0] == pytest.approx([0, 0], abs=1e-3)
     assert found.x[1].tolist() == [0, 1]
     assert [(f.kind, f.column) for f in faults] == [("future", "seen")]
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"), [("31.02.2019", "date"), ("2024-06-02", "future")]
-)
+@pytest.mark.parametrize(("text", "kind"), [("31.02.2019", "date"), ("2024-06-02", "future")])
 def test_dates_that_cannot_be(text, kind):
     """A date that no calendar has and a date after today are faults."""
     column = {
@@ -232,19 +200,8 @@ def test_label_faults():
 
 def test_of_header():
     """Columns that are absent, unknown or there twice are named, all at once."""
-    header = [
-        "patient",
-        "age",
-        "stage",
-        "stage",
-        "smoker",
-        "born",
-        "died",
-        "shoe size",
-    ]
-    found = {
-        (fault.kind, fault.column) for fault in of_header(making.SCHEMA, header)
-    }
+    header = ["patient", "age", "stage", "stage", "smoker", "born", "died", "shoe size"]
+    found = {(fault.kind, fault.column) for fault in of_header(making.SCHEMA, header)}
     assert found == {
         ("duplicate column", "stage"),
         ("unknown column", "shoe size"),
@@ -259,9 +216,7 @@ def test_feature_names_match_the_features():
     tree["columns"]["height"] |= {"encoding": "hinges", "knots": [170]}
     tree["columns"]["stage"] |= {"unknown": "other"}
     found = schema.parse(tree)
-    table = part(
-        **dict(zip(making.HEADER, zip(*making.rows(3), strict=True), strict=True))
-    )
+    table = part(**dict(zip(making.HEADER, zip(*making.rows(3), strict=True), strict=True)))
     encoded, _ = encode(found, table, Tally())
     assert encoded.x.shape == (3, len(feature_names(found)))
     assert feature_names(found)[:4] == (
@@ -305,9 +260,7 @@ def test_a_thousand_seeded_faults_are_all_found():
 
 @settings(max_examples=50)
 @given(
-    ages=st.lists(
-        st.floats(18, 100).map(str) | st.sampled_from(["", "NA", "500"]), min_size=1
-    ),
+    ages=st.lists(st.floats(18, 100).map(str) | st.sampled_from(["", "NA", "500"]), min_size=1),
     seed=st.integers(0, 100),
 )
 def test_a_row_is_encoded_by_itself(ages, seed):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxyfl.data import load
+from proxyfl.data.sources import load
 from proxyfl.data.tables import reading as files
 from proxyfl.data.tables import schema
 from proxyfl.errors import DataError
@@ -15,12 +15,8 @@ def folder(tmp_path):
     (tmp_path / "schema.toml").write_text(schema.to_toml(making.SCHEMA))
     (tmp_path / "sites").mkdir()
     making.write(tmp_path / "sites" / "a.csv", making.rows(30))
-    making.write(
-        tmp_path / "sites" / "b.csv", making.rows(30, 1, 30), separator=";"
-    )
-    making.write(
-        tmp_path / "sites" / "c.csv", making.rows(30, 2, 60), separator="\t"
-    )
+    making.write(tmp_path / "sites" / "b.csv", making.rows(30, 1, 30), separator=";")
+    making.write(tmp_path / "sites" / "c.csv", making.rows(30, 2, 60), separator="\t")
     return tmp_path
 
 
@@ -46,10 +42,7 @@ def test_a_pattern_without_a_file_is_named(folder):
 def test_patterns_are_found_from_here(folder, monkeypatch):
     """A relative pattern is looked for in the current folder."""
     monkeypatch.chdir(folder)
-    assert [path.name for path in files.find("sites/[ab].csv")] == [
-        "a.csv",
-        "b.csv",
-    ]
+    assert [path.name for path in files.find("sites/[ab].csv")] == ["a.csv", "b.csv"]
 
 
 def test_several_files_need_a_schema(folder):

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from proxyfl.data import load
-from proxyfl.data.tables import heart
+from proxyfl.data.sources import heart, load
 from proxyfl.data.tables.encoding import encode
 from proxyfl.data.tables.faults import Tally
 from proxyfl.data.tables.features import feature_names
@@ -16,11 +15,7 @@ from proxyfl.errors import DataError
 def made_up(generator):
     """A line as the files have it: no header, decimals here and not there, ? for missing."""
     form = generator.choice(["{}", "{}.0"])
-    cells = [
-        generator.randint(30, 70),
-        generator.randint(0, 1),
-        generator.randint(1, 4),
-    ]
+    cells = [generator.randint(30, 70), generator.randint(0, 1), generator.randint(1, 4)]
     cells += [generator.randint(90, 180), generator.choice([0, 230])]
     text = [form.format(cell) for cell in cells]
     text += [generator.choice(["?", "1"]), "0", "150", "0", "1.5", "?", "?", "?"]
@@ -39,12 +34,18 @@ def test_the_schema_reads_the_files_as_they_are(tmp_path):
     assert set(encoded.y.tolist()) == {0, 1}
 
 
-def test_files_that_are_not_there_are_listed(tmp_path):
-    """Without a download, the message lists the publisher's four files and where to put them."""
-    with pytest.raises(
-        DataError, match=r"(?s)heart_disease .*cleveland.data.*va.data"
-    ):
-        load("heart_disease", directory=tmp_path, download=False)
+def test_the_four_hospitals_need_no_network(tmp_path):
+    """Without files of one's own, the package's are read: the publisher's, by their checksums."""
+    found = load("heart_disease", directory=tmp_path, download=False)
+    assert len(found.train) + len(found.test) == 920
+    assert list(found.site_names) == list(heart.HOSPITALS)
+
+
+def test_the_files_are_attributed():
+    """The licence asks for it: authors, source and licence stand next to the files."""
+    text = (heart.find() / "README.md").read_text()
+    for part in ("Janosi", "Detrano", "CC BY 4.0", "10.24432/C52P4X"):
+        assert part in text
 
 
 def test_files_that_are_not_the_publishers_are_refused(tmp_path):

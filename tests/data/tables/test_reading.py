@@ -24,9 +24,7 @@ def written(tmp_path, content, encoding="utf-8", name="site.csv"):
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize(
-    "encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1252"]
-)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1252"])
 def test_dialects_are_recognised(tmp_path, separator, newline, encoding):
     """Separator, line ends, byte order mark and encoding make no difference to what is read."""
     quote = "\u201e" if encoding == "cp1252" else ""
@@ -54,9 +52,7 @@ def test_a_quoted_comma_is_no_decimal_sign(tmp_path):
 def test_two_decimal_signs_are_asked_for_by_name(tmp_path):
     """A file with both signs is refused until its owner names one."""
     path = written(tmp_path, "a;b\n1,5;2.5\n")
-    with pytest.raises(
-        DataError, match=r"comma .1,5. and with a point .2\.5.*Name it"
-    ):
+    with pytest.raises(DataError, match=r"comma .1,5. and with a point .2\.5.*Name it"):
         only(path)
     assert only(path, Dialect(decimal="comma")).decimal == ","
 
@@ -65,11 +61,7 @@ def test_names_beat_recognition(tmp_path):
     """What is asked for by name is not recognised again."""
     path = written(tmp_path, "a;b,c\n1;2,3\n")
     found = recognise(path, Dialect(separator="comma", encoding="latin-1"))
-    assert (found.separator, found.encoding, found.decimal) == (
-        "comma",
-        "latin-1",
-        "point",
-    )
+    assert (found.separator, found.encoding, found.decimal) == ("comma", "latin-1", "point")
     assert only(path, Dialect(separator="comma")).header == ("a;b", "c")
 
 
@@ -99,9 +91,7 @@ def test_parts_are_the_file(tmp_path):
     parts = list(read(path, rows=4))
     assert [len(part.rows) for part in parts] == [4, 4, 2]
     assert [int(row) for part in parts for row in part.rows] == list(range(2, 12))
-    assert [cell for part in parts for cell in part.columns["a"]] == list(
-        map(str, range(10))
-    )
+    assert [cell for part in parts for cell in part.columns["a"]] == list(map(str, range(10)))
 
 
 def test_a_header_may_come_from_elsewhere(tmp_path):
@@ -167,9 +157,7 @@ def test_parquet_is_read_as_text(tmp_path):
 
 def test_npz_has_an_array_per_column(tmp_path):
     """Arrays of one length are columns; anything else is refused with the shapes."""
-    np.savez(
-        tmp_path / "site.npz", age=np.array([70.5, 60]), sex=np.array(["m", "f"])
-    )
+    np.savez(tmp_path / "site.npz", age=np.array([70.5, 60]), sex=np.array(["m", "f"]))
     part = only(tmp_path / "site.npz")
     assert part.columns == {"age": ["70.5", "60.0"], "sex": ["m", "f"]}
     np.savez(tmp_path / "bad.npz", age=np.zeros(2), sex=np.zeros(3))

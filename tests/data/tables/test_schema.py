@@ -17,7 +17,7 @@ missing = ["", "-9"]
 [label]
 column = "died"
 classes = ["alive", "dead"]
-written = [["0", "no"], ["1", "yes"]]
+written = {alive = ["0", "no"], dead = ["1", "yes"]}
 prevalence = [0.9, 0.1]
 
 [columns.age]
@@ -75,13 +75,7 @@ def test_a_schema_survives_writing():
 def test_features_are_the_columns_that_models_see():
     """Dates that only end intervals, ignored columns, label, site and person are no features."""
     found = schema.parse(tree())
-    assert list(found.features) == [
-        "age",
-        "blood pressure",
-        "side",
-        "smoker",
-        "born",
-    ]
+    assert list(found.features) == ["age", "blood pressure", "side", "smoker", "born"]
     assert found.roles == ("died", "hospital", "patient")
 
 
@@ -104,24 +98,17 @@ def test_the_fingerprint_follows_every_setting():
         ("age", {"possible": [30, 90]}, "possible around the range"),
         ("age", {"encoding": "bins"}, "knots with the encodings"),
         ("age", {"knots": [40]}, "knots with the encodings"),
-        (
-            "age",
-            {"values": ["a"]},
-            "values means nothing for a column of type 'number'",
-        ),
+        ("age", {"values": ["a"]}, "values means nothing for a column of type 'number'"),
         ("age", {"fill": 200}, "18.0 <= fill <= 100.0"),
         ("blood pressure", {"knots": [160, 120]}, "ascending knots"),
         ("blood pressure", {"knots": [60, 120]}, "ascending knots within"),
         ("side", {"values": []}, "a list of values, got none"),
         ("side", {"values": ["1", "1.0"]}, "distinct values"),
         ("side", {"written": [["l"]]}, "for each of the 2 values, got 1"),
-        ("side", {"written": [["l", "x"], ["r", "x"]]}, r"one meaning .*\['x'\]"),
+        ("side", {"written": [["l", "x"], ["r", "x"]]}, "one meaning .* got 'x' for"),
+        ("side", {"written": {"lef": ["l"]}}, "Unknown name in written 'lef'"),
         ("smoker", {"yes": ["1"], "no": ["1.0"]}, "one meaning"),
-        (
-            "born",
-            {"until": "death"},
-            "another column of type date .admitted., got 'death'",
-        ),
+        ("born", {"until": "death"}, "another column of type date .admitted., got 'death'"),
         ("born", {"formats": ["%d/%m/%Y", "%m/%d/%Y"]}, "different dates"),
         ("born", {"formats": []}, "at least one date format"),
         ("born", {"unit": "hours"}, "Unknown unit 'hours'"),
@@ -142,10 +129,7 @@ def test_what_a_column_cannot_be(column, changes, message):
         ({"prevalence": [0.9]}, "a share for each of 2 classes"),
         ({"prevalence": [0.9, 0.2]}, "add up to 1"),
         ({"prevalence": [1.0, 0.0]}, "prevalence"),
-        (
-            {"column": "age"},
-            "'age' is a label, a site or a person, and is in .columns. too",
-        ),
+        ({"column": "age"}, "'age' is a label, a site or a person, and is in .columns. too"),
     ],
 )
 def test_what_a_label_cannot_be(changes, message):
@@ -174,15 +158,54 @@ def test_a_missing_label_table_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [
-        ("1.0", "1"),
-        (" 1 ", "1"),
-        ("-2.00", "-2"),
-        ("1.5", "1.5"),
-        ("a.0", "a.0"),
-        (".0", ".0"),
-    ],
+    [("1.0", "1"), (" 1 ", "1"), ("-2.00", "-2"), ("1.5", "1.5"), ("a.0", "a.0"), (".0", ".0")],
 )
 def test_whole_numbers_have_one_form(text, found):
     """A code is the same with and without decimals, and nothing else is changed."""
     assert schema.canonical(text) == found
+
+
+@pytest.mark.parametrize(
+    ("classes", "written", "message"),
+    [
+        (["yes", "no"], [["0"], ["1"]], "'0' means 'yes'"),
+        (["Yes", "No"], [["N"], ["Y"]], "'N' means 'Yes'"),
+        (["alive", "dead"], [["dead"], ["1"]], "'dead' is one of the classes itself"),
+        (["alive", "dead"], {"alive": ["0", "dead"]}, "'dead' is one of the classes itself"),
+        (["0", "1"], [["1"], ["0"]], "'1' is one of the classes itself"),
+        (["1", "2"], {"1": ["a"], "2": ["1.0"]}, "'1' is one of the classes itself"),
+        (["alive", "dead"], {"alive": ["x"], "dead": ["x"]}, "got 'x' for 'alive' and 'dead'"),
+    ],
+)
+def test_a_flipped_outcome_is_refused(classes, written, message):
+    """No spelling of one class is the name of another, and a list calls no yes a no."""
+    changed = tree()
+    changed["label"].update(classes=classes, written=written)
+    with pytest.raises(ConfigError, match=message):
+        schema.parse(changed)
+
+
+def test_the_table_by_class_may_say_what_nobody_would_guess():
+    """A study in which 0 is a yes states it by name; the order of the table does not matter."""
+    changed = tree()
+    changed["label"].update(classes=["no", "yes"], written={"yes": ["0"], "no": ["1"]})
+    label = schema.parse(changed).label
+    codes = schema.codes_of(label.classes, label.written)
+    assert codes == {"no": 0, "yes": 1, "1": 0, "0": 1}
+
+
+def test_a_list_in_the_order_of_classes_is_read_with_a_note():
+    """A list of earlier releases means what it meant; where nothing confirms its order, a note
+    gives the table to state instead."""
+    changed = tree()
+    changed["label"].update(classes=["alive", "dead"], written=[["0", "no"], ["1", "yes"]])
+    old = schema.parse(changed)
+    (note,) = old.notes
+    assert note.endswith('written = {alive = ["0", "no"], dead = ["1", "yes"]}')
+    changed["label"]["written"] = {"alive": ["0", "no"], "dead": ["1", "yes"]}
+    new = schema.parse(changed)
+    assert not new.notes
+    ways = [schema.codes_of(one.label.classes, one.label.written) for one in (old, new)]
+    assert ways[0] == ways[1]
+    changed["label"].update(classes=["no", "yes"], written=[["0"], ["1"]])
+    assert not schema.parse(changed).notes

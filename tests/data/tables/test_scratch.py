@@ -105,13 +105,7 @@ def test_a_million_rows_train_in_bounded_memory():
     needed = {}
     for rows in (250_000, 1_000_000):
         out = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "benchmarks.tables",
-                str(2 * rows // 3),
-                "--json",
-            ],
+            [sys.executable, "-m", "benchmarks.tables", str(2 * rows // 3), "--json"],
             cwd=Path(__file__).parents[3],
             capture_output=True,
             text=True,

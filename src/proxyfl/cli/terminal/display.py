@@ -13,9 +13,7 @@ from proxyfl.cli.terminal.spinner import stderr_console
 class Display(ABC):
     """Draws ``view`` four times a second while its block lasts; nothing of it stays."""
 
-    def __init__(
-        self, *, quiet: bool = False, console: Console | None = None
-    ) -> None:
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or stderr_console()
         self.quiet = quiet
         self._live: Live | None = None
@@ -33,17 +31,12 @@ class Display(ABC):
         """A line that stays: above the view and as wide as the screen, or by itself and uncut."""
         if not self.quiet:
             by_itself = not self.is_drawn
-            self.console.print(
-                line, highlight=False, markup=False, soft_wrap=by_itself
-            )
+            self.console.print(line, highlight=False, markup=False, soft_wrap=by_itself)
 
     def __enter__(self) -> Self:
         if not self.quiet and self.console.is_interactive:
             self._live = Live(
-                get_renderable=self.view,
-                console=self.console,
-                refresh_per_second=4,
-                transient=True,
+                get_renderable=self.view, console=self.console, refresh_per_second=4, transient=True
             )
             self._live.start()
         return self

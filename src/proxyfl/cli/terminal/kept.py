@@ -18,9 +18,7 @@ from proxyfl.records.run import Run
 
 def measures(run: Run) -> Table:
     """Every measure of every method, as the mean over clients and the range."""
-    table = airy(
-        "Every measure of the models kept, mean over clients (lowest to highest)"
-    )
+    table = airy("Every measure of the models kept, mean over clients (lowest to highest)")
     table.add_column("measure")
     found = list(judged(run))
     methods = list(dict.fromkeys(one.method for one in found))

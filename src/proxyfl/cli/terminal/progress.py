@@ -22,10 +22,10 @@ from rich.text import Text
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.layouts import airy, first_that_fits
 from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration
-from proxyfl.federation.methods import Method, Role
-from proxyfl.federation.rounds import ClientRound
+from proxyfl.federation.methods import Method
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind, brief, largest
+from proxyfl.records.row import ROLES, Row, epsilon, score
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.run import Callback
@@ -43,16 +43,7 @@ _WIDTHS = {
 """Room kept for each cell from the beginning, so that the table does not change its form as numbers
 come in."""
 
-_WIDE = (
-    "round",
-    "present",
-    "private",
-    "proxy",
-    "received",
-    "epsilon",
-    "kind",
-    "sent",
-)
+_WIDE = ("round", "present", "private", "proxy", "received", "epsilon", "kind", "sent")
 _NARROW = ("round", "kept", "epsilon", "kind")
 """The columns. ``kept`` is the score of the model that an institution keeps."""
 
@@ -65,9 +56,7 @@ class Progress(Display, Callback):
     """Shows, per method, the round, accuracies, epsilon with its kind, bytes, and the time
     remaining."""
 
-    def __init__(
-        self, *, quiet: bool = False, console: Console | None = None
-    ) -> None:
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         super().__init__(quiet=quiet, console=console)
         self._rows: dict[str, dict[str, str]] = {}
         self._keeps: dict[str, str] = {}
@@ -79,87 +68,59 @@ class Progress(Display, Callback):
         self._pace: _Pace | None = None
         self._printed = time.monotonic()
 
-    def started(
-        self,
-        config: Config,
-        out: Path | None,
-        sites: Sequence[ClientData],
-    ) -> None:
+    def started(self, config: Config, out: Path | None, sites: Sequence[ClientData]) -> None:
         """Note how much there is to do."""
         self._rounds = config.rounds
         self._methods = config.methods
         self._measure = config.measure
         self._in_all = config.rounds * len(config.methods)
-        self._rows = {
-            name: {"round": f"0/{config.rounds}"} for name in config.methods
-        }
+        self._rows = {name: {"round": f"0/{config.rounds}"} for name in config.methods}
         if not self.is_drawn:
             self.say(
                 f"{len(sites)} clients, {config.data.name}, {config.rounds} rounds, methods "
                 f"{', '.join(config.methods)}"
             )
 
-    def method_started(
-        self,
-        name: str,
-        method: Method,
-        clients: int,
-        first_round: int,
-    ) -> None:
+    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
         """Open the method's row."""
         self._keeps[name] = method.keeps
         self._rows[name] = {"round": f"{first_round}/{self._rounds}"}
         self._done += first_round
         self._pace = _Pace(name)
 
-    def round_ended(
-        self,
-        name: str,
-        round: int,
-        records: Sequence[ClientRound],
-    ) -> None:
+    def round_ended(self, name: str, round: int, rows: Sequence[Row]) -> None:
         """Bring the method's row up to date."""
         self._done += 1
         if self._pace is not None:
             self._pace.note(round + 1)
-        row = self._rows[name]
-        row["round"] = f"{round + 1}/{self._rounds}"
-        if records:
-            self._fill(row, name, records)
-        for record in records:
-            if record.left:
-                self.say(
-                    f"{name}, round {round + 1}: {record.name} leaves ({record.left})"
-                )
+        shown = self._rows[name]
+        shown["round"] = f"{round + 1}/{self._rounds}"
+        if rows:
+            self._fill(shown, name, rows)
+        for row in rows:
+            if row["left"]:
+                self.say(f"{name}, round {round + 1}: {row['name']} leaves ({row['left']})")
         is_due = time.monotonic() - self._printed > PATIENCE_SECONDS
         if not self.is_drawn and (is_due or round + 1 == self._rounds):
             self._printed = time.monotonic()
-            self.say(self._line(name, row))
+            self.say(self._line(name, shown))
 
-    def _fill(
-        self,
-        row: dict[str, str],
-        name: str,
-        records: Sequence[ClientRound],
-    ) -> None:
-        present, expected = records[0].present, records[0].expected
-        if present < expected or "present" in row:
-            row["present"] = f"{present} of {expected}"
-        scores: dict[Role, list[float]] = {}
-        for record in records:
-            for role, found in record.scores.items():
-                value = found.values[self._measure]
-                if value is not None:
-                    scores.setdefault(role, []).append(value)
-        for role, values in scores.items():
-            row[role] = f"{mean(values):.3f}"
-        row["kept"] = row.get(self._keeps[name], row.get("proxy", ""))
-        worst = largest(record.epsilon for record in records)
-        row["epsilon"] = brief(worst.best)
-        row["kind"] = str(worst.kind)
+    def _fill(self, shown: dict[str, str], name: str, rows: Sequence[Row]) -> None:
+        present, expected = rows[0]["present"], rows[0]["expected"]
+        if present < expected or "present" in shown:
+            shown["present"] = f"{present} of {expected}"
+        for role in ROLES:
+            scores = [score(row, role, self._measure) for row in rows]
+            values = [value for value in scores if value is not None]
+            if values:
+                shown[role] = f"{mean(values):.3f}"
+        shown["kept"] = shown.get(self._keeps[name], shown.get("proxy", ""))
+        worst = largest(epsilon(row) for row in rows)
+        shown["epsilon"] = brief(worst.best)
+        shown["kind"] = str(worst.kind)
         if worst.kind is Kind.NONE:
-            row |= {"epsilon": "", "kind": "no DP"}
-        row["sent"] = _size(mean(record.traffic.bytes_sent for record in records))
+            shown |= {"epsilon": "", "kind": "no DP"}
+        shown["sent"] = _size(mean(row["bytes_sent"] for row in rows))
 
     def _line(self, name: str, row: dict[str, str]) -> str:
         shown = []
@@ -185,9 +146,7 @@ class Progress(Display, Callback):
         left = Text(self._remaining(), no_wrap=True)
         room = self.console.width - left.cell_len - 1
         bar = ProgressBar(
-            total=max(1, self._in_all),
-            completed=self._done,
-            width=max(10, min(40, room)),
+            total=max(1, self._in_all), completed=self._done, width=max(10, min(40, room))
         )
         line = Table.grid(padding=(0, 1, 0, 0))
         line.add_row(bar, left)
@@ -196,9 +155,7 @@ class Progress(Display, Callback):
         tables = (self._table(rows, columns) for columns in (_WIDE, _NARROW))
         return Group(first_that_fits(self.console, tables), line)
 
-    def _table(
-        self, rows: dict[str, dict[str, str]], columns: Sequence[str]
-    ) -> Table:
+    def _table(self, rows: dict[str, dict[str, str]], columns: Sequence[str]) -> Table:
         if not any("present" in row for row in rows.values()):
             columns = [key for key in columns if key != "present"]
         table = airy()
@@ -210,9 +167,7 @@ class Progress(Display, Callback):
             justify: JustifyMethod = "right"
             if key in ("kind", "present"):
                 justify = "left"
-            table.add_column(
-                title, min_width=widths[key], no_wrap=True, justify=justify
-            )
+            table.add_column(title, min_width=widths[key], no_wrap=True, justify=justify)
         for name, row in rows.items():
             cells = [row.get(key, "") for key in columns]
             table.add_row(Text(name), *cells)

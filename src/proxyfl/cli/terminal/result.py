@@ -7,21 +7,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from proxyfl._command import command
 from proxyfl.cli.terminal import kept
-from proxyfl.cli.terminal.layouts import (
-    airy,
-    first_that_fits,
-    framed,
-    natural_width,
-)
+from proxyfl.cli.terminal.layouts import airy, first_that_fits, framed, natural_width
 from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread
-from proxyfl.records.certainty import (
-    answer_interval,
-    is_within_noise,
-    warnings,
-)
+from proxyfl.records.certainty import answer_interval, is_within_noise, warnings
 from proxyfl.records.groups import groups
 from proxyfl.records.judged import judged
 from proxyfl.records.row import ROLES
@@ -64,9 +56,10 @@ def show_result(run: Run, console: Console | None = None) -> None:
     if run.path is not None:
         lines = (
             f"Recorded in {run.path}",
-            f"Next: proxyfl report {run.path}        a page about this run",
-            f"      proxyfl table {run.path} --show confusion    or calibration, sites, measures",
-            f"      proxyfl predict {run.path} --client 0 FILE    use a client's model",
+            f"Next: {command('report', run.path)}        a page about this run",
+            f"      {command('table', run.path, '--show', 'confusion')}    "
+            "or calibration, sites, measures",
+            f"      {command('predict', run.path, '--client', 0, 'FILE')}    use a client's model",
         )
         for line in lines:
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -76,9 +69,7 @@ def show_notes(notes: Sequence[str], console: Console | None = None) -> None:
     """Print how the data were read: what was clipped, left out or taken for something else."""
     console = console or Console()
     for note in notes[:_NOTES]:
-        console.print(
-            f"note: {note}", highlight=False, markup=False, soft_wrap=True
-        )
+        console.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
     if len(notes) > _NOTES:
         console.print(
             f"and {len(notes) - _NOTES} more notes; the run's environment.json has them all",
@@ -158,8 +149,8 @@ def _cells(run: Run, name: str, role: str, other: str) -> dict[str, str]:
     also = _scores(run, name, role, other)
     method = run.method(name)
     shared = role != "private"
-    if method.learner == "single":
-        shared = method.exchange != "none" or method.pooled
+    if not method.mutual:
+        shared = method.shares or method.pooled
     return {
         "method": escape(name),
         "model": role,
@@ -185,11 +176,7 @@ def _cost(spent: Epsilon | None, *, shared: bool) -> dict[str, str]:
         if not shared:
             return {"epsilon": "", "delta": "", "kind": "not shared"}
         return {"epsilon": "inf", "delta": "", "kind": "no DP"}
-    return {
-        "epsilon": brief(spent.best),
-        "delta": f"{spent.delta:.1e}",
-        "kind": str(spent.kind),
-    }
+    return {"epsilon": brief(spent.best), "delta": f"{spent.delta:.1e}", "kind": str(spent.kind)}
 
 
 def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
@@ -212,16 +199,9 @@ def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
     return tables
 
 
-def _gained(
-    run: Run,
-    table: Table,
-    columns: Sequence[str],
-    console: Console,
-) -> Table:
+def _gained(run: Run, table: Table, columns: Sequence[str], console: Console) -> Table:
     # A long name continues in the next line rather than push the numbers out.
-    table.add_column(
-        "client", overflow="fold", max_width=max(8, console.width // 4)
-    )
+    table.add_column("client", overflow="fold", max_width=max(8, console.width // 4))
     for column in columns:
         table.add_column(escape(column), justify="right", no_wrap=True)
     listed = run.described
@@ -246,9 +226,7 @@ def _legend(run: Run) -> Iterable[str]:
     if deltas:
         span = deltas[0] if len(deltas) == 1 else f"{deltas[0]} to {deltas[-1]}"
         units = " or ".join(sorted({one.unit for one in spent}))
-        yield (
-            f"epsilon: what sharing cost per {units}, largest over clients, at delta {span}"
-        )
+        yield (f"epsilon: what sharing cost per {units}, largest over clients, at delta {span}")
 
 
 def _clinical(run: Run) -> Iterable[Table]:
@@ -270,6 +248,7 @@ def _explanations(run: Run) -> Iterable[str]:
         yield relation.sentence
     for unit in sorted({one.unit for one in spent}):
         yield unit.sentence
+    yield from _coalitions(run)
     weak = [one for one in spent if one.weak]
     if weak:
         weakest = shown(largest(weak).best, 0)
@@ -278,6 +257,17 @@ def _explanations(run: Run) -> Iterable[str]:
         "A simulation: its noise can be recomputed from the seed, so these epsilons say what a "
         "real run would cost."
     )
+
+
+def _coalitions(run: Run) -> Iterable[str]:
+    """Against whom the methods' epsilons hold."""
+    by_promise: dict[tuple[str, ...], list[str]] = {}
+    for name in run.methods:
+        spent = run.epsilon(name)
+        if spent is not None and spent.sentences:
+            by_promise.setdefault(spent.sentences, []).append(name)
+    for sentences, names in by_promise.items():
+        yield f"{escape(', '.join(names))}: {' '.join(sentences)}"
 
 
 def _epsilons(run: Run) -> list[Epsilon]:

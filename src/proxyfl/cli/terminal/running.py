@@ -6,30 +6,38 @@ The commands import this module when they run something: it loads PyTorch, and t
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from proxyfl._machine import physical_cores
-from proxyfl.cli.options import print_json
+from proxyfl._command import command
+from proxyfl.cli.options import STUDY, print_json
 from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_notes, show_result
 from proxyfl.cli.terminal.spinner import spinner
-from proxyfl.data import SOURCES
+from proxyfl.cli.terminal.verdict import show_verdict
+from proxyfl.data.sources import SOURCES
 from proxyfl.errors import WorkerDied
+from proxyfl.machine import physical_cores
 from proxyfl.records import folder
 from proxyfl.records.run import Run
 from proxyfl.simulation import run as runner
 from proxyfl.simulation import tracking
 from proxyfl.simulation.config import Config
-from proxyfl.simulation.engines.serial import Engine
+from proxyfl.simulation.engines import Engine
+from proxyfl.simulation.prepare import Prepared
+
+SMALL_TABLE = 2000
+"""Records below which the tables of a project are split several times."""
+
+SPLITS = 5
 
 
 def begin(config: Config, args: Namespace, engine: Engine | None) -> int:
-    """Run ``config`` in a new folder; the exit code."""
+    """Run ``config`` in a new folder, once or with several seeds; the exit code."""
     out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
-    others = _followers(args)
     quiet = args.json
     source = SOURCES.get(config.data.name)
     if source is not None and source.find(config.data.directory) is None:
@@ -37,8 +45,35 @@ def begin(config: Config, args: Namespace, engine: Engine | None) -> int:
     with spinner("Loading the data and building the models", quiet=quiet):
         prepared = runner.prepare(config)
     show_notes(prepared.dataset.notes, Console(stderr=True))
-    action = partial(runner.execute, prepared, out=out, engine=engine)
-    return _carry_out(action, others, out, args)
+    splits = _number_of_splits(prepared, args)
+    if splits == 1:
+        action = partial(runner.execute, prepared, out=out, engine=engine)
+        return _carry_out(action, _followers(args), out, args)
+    results = []
+    for number in range(splits):
+        below = out / f"split-{number}"
+        if number:
+            prepared = runner.prepare(replace(config, seed=config.seed + number))
+        if not args.json:
+            print(f"Split {number + 1} of {splits}", file=sys.stderr)
+        action = partial(runner.execute, prepared, out=below, engine=engine)
+        result = _run_shown(action, _followers(args), below, args)
+        if isinstance(result, int):
+            return result
+        results.append(result)
+    _show(results, out, args)
+    return 0
+
+
+def _number_of_splits(prepared: Prepared, args: Namespace) -> int:
+    """As asked for; else several for a small table in a project's folder."""
+    if args.splits is not None:
+        asked: int = args.splits
+        return asked
+    dataset = prepared.dataset
+    records = len(dataset.train) + len(dataset.test)
+    of_project = args.config is None and args.federation is None and STUDY.is_file()
+    return SPLITS if of_project and dataset.schema and records < SMALL_TABLE else 1
 
 
 def resume(args: Namespace, engine: Engine | None) -> int:
@@ -60,34 +95,51 @@ def _followers(args: Namespace) -> list[runner.Callback]:
 
 
 def _carry_out(
-    action: Callable[..., Run],
-    others: Sequence[runner.Callback],
-    out: Path,
-    args: Namespace,
+    action: Callable[..., Run], others: Sequence[runner.Callback], out: Path, args: Namespace
 ) -> int:
-    """Do ``action`` with progress shown, then show its result; if it is interrupted, say how
-    to resume."""
+    """Do ``action`` with progress shown, then show its result."""
+    result = _run_shown(action, others, out, args)
+    if isinstance(result, int):
+        return result
+    _show([result], out, args)
+    return 0
+
+
+def _run_shown(
+    action: Callable[..., Run], others: Sequence[runner.Callback], out: Path, args: Namespace
+) -> Run | int:
+    """Do ``action`` with progress shown; if it is interrupted, say how to resume and return the
+    exit code."""
     workers = physical_cores() if args.workers is None else args.workers
     try:
         with Progress(quiet=args.json) as progress:
-            result = action(callbacks=[progress, *others], workers=workers)
+            return action(callbacks=[progress, *others], workers=workers)
     except KeyboardInterrupt:
         print(f"proxyfl: interrupted; {_what_is_left(out)}", file=sys.stderr)
         return 130
     except WorkerDied as error:
-        print(
-            f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr
-        )
+        print(f"proxyfl: {error} It ended here; {_what_is_left(out)}", file=sys.stderr)
         return 1
+
+
+def _show(results: Sequence[Run], out: Path, args: Namespace) -> None:
+    """Print the results: as JSON, in full, or the verdict."""
     if args.json:
-        notes = result.environment.get("notes", [])
-        print_json({**result.summed_up, "notes": notes, "out": str(out)})
-    else:
-        show_result(result)
-    return 0
+        documents = []
+        for result in results:
+            notes = result.environment.get("notes", [])
+            documents.append({**result.summed_up, "notes": notes, "out": str(result.path)})
+        one = len(documents) == 1
+        print_json(documents[0] if one else {"splits": documents, "out": str(out)})
+        return
+    show_verdict(results, out)
+    if args.explain:
+        for result in results:
+            print()
+            show_result(result)
 
 
 def _what_is_left(out: Path) -> str:
     if not (out / "config.toml").exists():
         return "nothing was begun."
-    return f"what was recorded is intact. Continue with: proxyfl resume {out}"
+    return f"what was recorded is intact. Continue with: {command('resume', out)}"

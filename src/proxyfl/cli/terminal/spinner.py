@@ -20,11 +20,7 @@ PATIENCE_SECONDS = 2.0
 
 @contextmanager
 def spinner(
-    what: str,
-    *,
-    total: int | None = None,
-    quiet: bool = False,
-    console: Console | None = None,
+    what: str, *, total: int | None = None, quiet: bool = False, console: Console | None = None
 ) -> Iterator[Callable[[int], None]]:
     """Show that ``what`` is under way, if it takes longer than two seconds; yields a function
     to tell how much is done.
@@ -42,10 +38,7 @@ def spinner(
         length,
     )
     shown = bars.Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=quiet or not console.is_interactive,
+        *columns, console=console, transient=True, disable=quiet or not console.is_interactive
     )
     task = shown.add_task(what, total=total)
 
@@ -71,9 +64,7 @@ def spinner(
 def stderr_console() -> Console:
     """Standard error. A file or a pipe is none to draw on, even where the environment asks for
     colour."""
-    return Console(
-        stderr=True, force_terminal=None if sys.stderr.isatty() else False
-    )
+    return Console(stderr=True, force_terminal=None if sys.stderr.isatty() else False)
 
 
 def duration(seconds: float) -> str:

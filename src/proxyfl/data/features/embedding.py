@@ -4,18 +4,19 @@ The store keeps labels, sites, persons, parts and order, so that it divides as i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Dataset
+from proxyfl.data.dataset import Dataset, person_number
 from proxyfl.data.examples import Examples, Subset
 from proxyfl.data.features.backbones import build
+from proxyfl.data.holdout import fingerprints
 from proxyfl.data.stores.faults import Faults
-from proxyfl.data.stores.index import PARTS, Content, Entry, Head
+from proxyfl.data.stores.index import PARTS, Content, Entry, Head, sha256
 from proxyfl.data.stores.reading import Stored
 from proxyfl.data.stores.writing import Advance, Array, write_store
 
@@ -29,10 +30,12 @@ def embed(
     model: str,
     options: Mapping[str, Any] | None = None,
     *,
+    weights: Path | None = None,
     advance: Advance = lambda count: None,
 ) -> Head:
-    """Write the features that ``model`` gives of all images of ``dataset`` to a store."""
-    module, features = build(model, dataset.shape, options)
+    """Writes the features that ``model`` gives of all images of ``dataset`` to a store. What made
+    them is on record there, the hash of the ``weights`` included."""
+    module, features = build(model, dataset.shape, options, weights=weights)
     images = _all(dataset)
     made = {
         "source": dataset.name,
@@ -40,6 +43,8 @@ def embed(
         "options": dict(options or {}),
         "shape": list(dataset.shape),
     }
+    if weights is not None:
+        made["weights"] = sha256(weights)
     content = Content((features,), "float32", dataset.class_names, made)
 
     def read(start: int, entries: Sequence[Entry]) -> Iterator[Array]:
@@ -48,14 +53,7 @@ def embed(
             with torch.inference_mode():
                 yield from module(images.take(some)).numpy()
 
-    return write_store(
-        folder,
-        content,
-        images.entries,
-        read,
-        Faults(),
-        advance=advance,
-    )
+    return write_store(folder, content, images.entries, read, Faults(), advance=advance)
 
 
 @dataclass(frozen=True)
@@ -79,34 +77,39 @@ class _Images:
 
 
 def _all(dataset: Dataset) -> _Images:
-    """Where the test part was drawn, the examples it was drawn from: a seed then draws the same
-    part from the features. Parts that the source itself has are kept."""
+    """Where the test part was drawn, the examples it was drawn from: a key then draws the same part
+    from the features. Parts that the source itself has are kept."""
     train, test = dataset.train, dataset.test
     if not (
-        isinstance(train, Subset)
-        and isinstance(test, Subset)
-        and train.examples is test.examples
+        isinstance(train, Subset) and isinstance(test, Subset) and train.examples is test.examples
     ):
         entries = _entries(dataset, train, dataset.site, PARTS[0])
         entries += _entries(dataset, test, dataset.test_site, PARTS[1])
         return _Images([train, test], entries)
     source = train.examples
     if isinstance(source, Stored):
-        return _Images([source], source.entries())
+        return _Images([source], _known_by_content(dataset, source, source.entries()))
     site = None
     if dataset.site is not None and dataset.test_site is not None:
         site = torch.empty(len(source), dtype=torch.int64)
         site[train.rows] = dataset.site
         site[test.rows] = dataset.test_site
-    return _Images([source], _entries(dataset, source, site, ""))
+    entries = _entries(dataset, source, site, "")
+    return _Images([source], _known_by_content(dataset, source, entries))
 
 
-def _entries(
-    dataset: Dataset,
-    examples: Examples,
-    site: Tensor | None,
-    part: str,
-) -> list[Entry]:
+def _known_by_content(
+    dataset: Dataset, source: Examples, entries: Sequence[Entry]
+) -> Sequence[Entry]:
+    """The entries, with a fingerprint of each record if they name neither persons nor parts."""
+    first = entries[0]
+    if source.groups is not None or first.part or first.record:
+        return entries
+    records = fingerprints(source, dataset.class_names)
+    return [replace(entry, record=own) for entry, own in zip(entries, records, strict=True)]
+
+
+def _entries(dataset: Dataset, examples: Examples, site: Tensor | None, part: str) -> list[Entry]:
     """What the dataset knows of ``examples``."""
     groups = examples.groups
     found = []
@@ -115,7 +118,6 @@ def _entries(
         if site is not None:
             known["site"] = dataset.site_names[int(site[i])]
         if groups is not None:
-            # zeros in front, so that names sort as the numbers do and a seed draws the same persons
-            known["person"] = f"{int(groups[i]):09d}"
+            known["person"] = person_number(int(groups[i]))
         found.append(Entry(**known))
     return found

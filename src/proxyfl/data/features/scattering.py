@@ -106,13 +106,7 @@ def _gain(low: Tensor, waves: Sequence[Tensor]) -> float:
     return math.sqrt(float(ratio.min()))
 
 
-def _morlet(
-    rows: Tensor,
-    columns: Tensor,
-    j: int,
-    angle: float,
-    slant: float,
-) -> Tensor:
+def _morlet(rows: Tensor, columns: Tensor, j: int, angle: float, slant: float) -> Tensor:
     """A Gaussian around the wavelet's frequency, less one around 0 so that it sums to nothing."""
     width = SPREAD * 2**j
     centre = CENTRE / 2**j
@@ -122,12 +116,7 @@ def _morlet(
 
 
 def _gaussian(
-    rows: Tensor,
-    columns: Tensor,
-    width: float,
-    angle: float,
-    slant: float,
-    centre: float,
+    rows: Tensor, columns: Tensor, width: float, angle: float, slant: float, centre: float
 ) -> Tensor:
     """The spectrum of a Gaussian of ``width`` pixels along ``angle`` and width / slant across it,
     moved to the frequency ``centre``. Sampled frequencies are periodic, so neighbouring periods
@@ -146,11 +135,7 @@ def _gaussian(
     return total
 
 
-def scatter(
-    images: Tensor,
-    scales: int,
-    angles: int = 8,
-) -> tuple[Tensor, ...]:
+def scatter(images: Tensor, scales: int, angles: int = 8) -> tuple[Tensor, ...]:
     """The coefficients of orders 0, 1 and 2 of ``images`` (N, C, H, W), each as
     (N, C, paths, H', W') with H' = ceil(H / 2^scales)."""
     step = 2**scales
@@ -249,22 +234,13 @@ class Scattering(nn.Module):
             height, width = values.shape[-2:]
             places = (min(self.grid, height), min(self.grid, width))
             pooled = F.adaptive_avg_pool2d(values, places).flatten(1)
-            deviation, mean = torch.std_mean(
-                pooled,
-                dim=1,
-                keepdim=True,
-                correction=0,
-            )
+            deviation, mean = torch.std_mean(pooled, dim=1, keepdim=True, correction=0)
             parts.append((pooled - mean) / (deviation + FLOOR))
         return torch.cat(parts, dim=1)
 
 
 def scattering(
-    shape: tuple[int, ...],
-    *,
-    scales: int = 0,
-    angles: int = 8,
-    grid: int = 0,
+    shape: tuple[int, ...], *, scales: int = 0, angles: int = 8, grid: int = 0
 ) -> nn.Module:
     """Scattering features for images of any size.
 

@@ -44,13 +44,7 @@ class Whitened(nn.Module):
         return LENGTH * nn.functional.normalize(moved)
 
 
-def whitened(
-    shape: Shape,
-    *,
-    by: str,
-    centre: str = "",
-    dimensions: int = 64,
-) -> nn.Module:
+def whitened(shape: Shape, *, by: str, centre: str = "", dimensions: int = 64) -> nn.Module:
     """The embedder of features of ``shape`` into ``dimensions`` principal directions of the public
     features in the store ``by``, around their mean or that of the public features in ``centre``."""
     whole("dimensions", dimensions, error=ModelError)

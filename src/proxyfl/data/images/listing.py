@@ -38,18 +38,10 @@ def from_folders(
                 f"in {len(folders)}",
             )
             continue
-        known = {
-            name: folder
-            for name, folder in zip(names, folders, strict=True)
-            if name != "any"
-        }
-        entries.append(
-            Entry(**{"label": "", **known}, file=path.relative_to(root).as_posix())
-        )
+        known = {name: folder for name, folder in zip(names, folders, strict=True) if name != "any"}
+        entries.append(Entry(**{"label": "", **known}, file=path.relative_to(root).as_posix()))
     if not entries:
-        raise DataError(
-            f"{root}: expected files by the layout {layout}, found none."
-        )
+        raise DataError(f"{root}: expected files by the layout {layout}, found none.")
     return entries
 
 
@@ -64,10 +56,7 @@ def _files(root: Path, suffixes: Sequence[str], faults: Faults) -> list[Path]:
             continue
         if path.is_dir():
             if path.is_symlink():
-                faults.found(
-                    "misplaced",
-                    f"{path}: a link to a folder, which is not followed",
-                )
+                faults.found("misplaced", f"{path}: a link to a folder, which is not followed")
             continue
         wanted = not suffixes or path.suffix.lower() in suffixes
         if wanted and (path.is_file() or path.is_symlink()):
@@ -100,9 +89,7 @@ def from_index(
     entries = []
     first: dict[str, int] = {}
     for number, row in enumerate(rows, 2):
-        values = {
-            name: (row[column] or "").strip() for name, column in columns.items()
-        }
+        values = {name: (row[column] or "").strip() for name, column in columns.items()}
         empty = [name for name, value in values.items() if not value]
         if empty:
             faults.found("unnamed", f"{index}, row {number}: no {empty[0]}")
@@ -112,16 +99,13 @@ def from_index(
         path = Path(values["file"])
         if path.is_absolute() or ".." in path.parts:
             faults.found(
-                "misplaced",
-                f"{index}, row {number}: {path}: expected a path below the folder",
+                "misplaced", f"{index}, row {number}: {path}: expected a path below the folder"
             )
             continue
         values["file"] = path.as_posix()
         earlier = first.setdefault(values["file"], number)
         if earlier != number:
-            faults.found(
-                "repeated", f"{index}, row {number}: {path} is in row {earlier} too"
-            )
+            faults.found("repeated", f"{index}, row {number}: {path} is in row {earlier} too")
             continue
         entries.append(Entry(**{"label": "", **values}))
     return entries
@@ -139,7 +123,5 @@ def persons_apart(entries: Sequence[Entry], faults: Faults) -> list[Entry]:
         kept = [entry for entry in kept if entry.person not in strays]
     for entry in kept:
         if entry.part and entry.part not in PARTS:
-            raise DataError(
-                f"{entry.file}: expected the part train or test, got {entry.part!r}."
-            )
+            raise DataError(f"{entry.file}: expected the part train or test, got {entry.part!r}.")
     return kept

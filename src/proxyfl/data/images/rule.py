@@ -26,21 +26,7 @@ FITS = ("resize", "pad", "crop")
 MODES = {"rgb": "RGB", "grey": "L"}
 FILLINGS = {"black": 0, "white": 255}
 SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
-KNOWN = (
-    "1",
-    "L",
-    "P",
-    "RGB",
-    "RGBA",
-    "LA",
-    "PA",
-    "La",
-    "RGBa",
-    "CMYK",
-    "YCbCr",
-    "HSV",
-    "LAB",
-)
+KNOWN = ("1", "L", "P", "RGB", "RGBA", "LA", "PA", "La", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -59,9 +59,7 @@ def _to_size(image: Any) -> Any:
     return image
 
 
-def _caption(
-    key: tuple[str, str], rows: list[int], entries: Sequence[Entry]
-) -> str:
+def _caption(key: tuple[str, str], rows: list[int], entries: Sequence[Entry]) -> str:
     site, label = key
     where = f"{site}: " if site else ""
     persons = len({entries[row].person for row in rows} - {""})

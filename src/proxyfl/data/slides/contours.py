@@ -135,9 +135,7 @@ def sorted_out(
     for number, contour in enumerate(contours):
         points = contour.points
         if len(points) < 3:
-            faults.found(
-                "no-area", f"{path}: contour {number} has {len(points)} corners"
-            )
+            faults.found("no-area", f"{path}: contour {number} has {len(points)} corners")
             continue
         low = points.min(axis=0)
         high = points.max(axis=0)

@@ -79,10 +79,7 @@ def _contour_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def _of_slide(
-    file: str,
-    drawn: Mapping[str, Sequence[Path]],
-    shelf: Path,
-    slides: Mapping[str, int],
+    file: str, drawn: Mapping[str, Sequence[Path]], shelf: Path, slides: Mapping[str, int]
 ) -> Path | None:
     """The contour file of a slide: the one that lies where the slide does, or the only one of its
     name. Nothing is guessed where two slides, or two files, share a name."""
@@ -94,9 +91,7 @@ def _of_slide(
     if not found:
         return None
     if len(found) > 1:
-        raise DataError(
-            f"{found[0]} and {found[1]}: two contour files for one slide. Remove one."
-        )
+        raise DataError(f"{found[0]} and {found[1]}: two contour files for one slide. Remove one.")
     if not beside and slides[stem] > 1:
         raise DataError(
             f"{found[0]}: {slides[stem]} slides have this name. Put each contour file beside its "
@@ -110,16 +105,12 @@ def named_persons(entries: Sequence[Entry], pattern: str) -> list[Entry]:
     try:
         finder = re.compile(pattern)
     except re.error as problem:
-        raise DataError(
-            f"--person-from {pattern!r} is no pattern: {problem}."
-        ) from problem
+        raise DataError(f"--person-from {pattern!r} is no pattern: {problem}.") from problem
     named = []
     for entry in entries:
         found = finder.search(Path(entry.file).name)
         if found is None:
-            raise DataError(
-                f"{entry.file}: --person-from {pattern!r} finds nobody in it."
-            )
+            raise DataError(f"{entry.file}: --person-from {pattern!r} finds nobody in it.")
         named.append(replace(entry, person=found[0]))
     return named
 
@@ -137,10 +128,7 @@ def extract(
     """Write the planned patches (``entries``) of the slides below ``root`` to a store.
 
     Memory does not depend on the slides' sizes: each thread has one slide open, and one patch."""
-    made = {
-        "source": root.resolve().name,
-        "patches": asdict(patches),
-    }
+    made = {"source": root.resolve().name, "patches": asdict(patches)}
     shape = (3, patches.size, patches.size)
     content = Content(shape, "uint8", CLASSES, made)
 
@@ -173,12 +161,7 @@ def extract(
     )
 
 
-def _patch(
-    slide: Slide,
-    entry: Entry,
-    patches: Patches,
-    pixels: Pixels,
-) -> Array | Fault:
+def _patch(slide: Slide, entry: Entry, patches: Patches, pixels: Pixels) -> Array | Fault:
     """A patch, in the memory of ``pixels``, or what is wrong with it."""
     downsample = patches.downsample(slide)
     if downsample is None:

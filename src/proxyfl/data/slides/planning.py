@@ -3,8 +3,13 @@
 A patch is *tumour* if at least a stated share of it lies inside a contour, and *normal* if none of
 it does. What lies between is neither and is left out. The plan depends on the files and the
 settings alone: a plan that is made again is the same.
+
+Patches are balanced over all slides of a site, so one slide more moves those of others: the promise
+of a federation is then about the patches in the store. With ``per_slide`` each slide's patches
+follow from that slide alone, and the promise reaches back to the slides.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,21 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from proxyfl._machine import return_freed_memory
 from proxyfl._validate import number, whole
 from proxyfl.data.slides.arrays import Mask, Points, Shares, Whole, blank
-from proxyfl.data.slides.contours import (
-    HOLES,
-    TUMOUR,
-    Area,
-    read_contours,
-    sorted_out,
-)
+from proxyfl.data.slides.contours import HOLES, TUMOUR, Area, read_contours, sorted_out
 from proxyfl.data.slides.slide import Slide
 from proxyfl.data.slides.tissue import map_downsample, tissue_map
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Entry
 from proxyfl.errors import DataError
+from proxyfl.machine import return_freed_memory
 from proxyfl.seeds import numpy_stream
 
 CLASSES = ("normal", "tumour")
@@ -44,6 +43,8 @@ class Patches:
     tissue: float = 0.5
     tumour: float = 0.75
     per_site: int | None = None
+    per_slide: int | None = None
+    """At most so many of each class from each slide, whatever the others have: no balance."""
     seed: int = 0
     tumour_groups: tuple[str, ...] = TUMOUR
     hole_groups: tuple[str, ...] = HOLES
@@ -58,6 +59,13 @@ class Patches:
             number("microns", self.microns, above=0, error=DataError)
         if self.per_site is not None:
             whole("per_site", self.per_site, at_least=2, error=DataError)
+        if self.per_slide is not None:
+            whole("per_slide", self.per_slide, error=DataError)
+            if self.per_site is not None:
+                raise DataError(
+                    f"Expected per_site or per_slide, got both ({self.per_site} and "
+                    f"{self.per_slide}). Leave one of them out."
+                )
 
     def downsample(self, slide: Slide) -> float | None:
         """How many pixels of the finest level a patch's pixel spans; None if nobody knows."""
@@ -100,8 +108,8 @@ def plan(
     workers: int = 1,
     advance: Callable[[int], None] = lambda count: None,
 ) -> list[Entry]:
-    """The patches of all slides, balanced, as many as asked for each site; sorted by site, slide
-    and position."""
+    """The patches of all slides, balanced, as many as asked for each site, or those of each slide
+    by itself; sorted by site, slide and position."""
 
     def look(source: Source) -> Candidates:
         found = candidates(source, patches, faults)
@@ -112,14 +120,31 @@ def plan(
         found = list(pool.map(look, sources))
     # of maps and tiles: the extraction needs as much, on threads of its own
     return_freed_memory()
+    chosen: list[Entry] = []
+    if patches.per_slide is not None:
+        for each in found:
+            chosen += _of_slide(each, patches.per_slide, patches.seed)
+        return sorted(chosen, key=_place)
     by_site: dict[str, list[Candidates]] = defaultdict(list)
     for each in found:
         by_site[each.source.entry.site].append(each)
-    chosen: list[Entry] = []
     for place, (site, own) in enumerate(sorted(by_site.items())):
         generator = numpy_stream(patches.seed, "patches", place)
         chosen += _drawn(site, own, patches, generator, faults)
     return sorted(chosen, key=_place)
+
+
+def _of_slide(own: Candidates, most: int, seed: int) -> list[Entry]:
+    """At most ``most`` patches of each class, drawn by a stream that follows from this slide's own
+    candidates: no other slide, nor their number or order, has a part in it."""
+    content = hashlib.sha256(own.corners.tobytes() + own.tumour.tobytes()).digest()
+    generator = numpy_stream(seed, "patches", int.from_bytes(content[:8], "big"))
+    chosen = []
+    for tumour in (False, True):
+        rows = np.flatnonzero(own.tumour == tumour)
+        for row in generator.permutation(rows)[:most]:
+            chosen.append(own.entry(row))
+    return chosen
 
 
 def _drawn(
@@ -155,10 +180,7 @@ def _place(entry: Entry) -> tuple[str, str, int, int]:
 
 
 def _shares(
-    site: str,
-    own: Sequence[Candidates],
-    asked: int | None,
-    faults: Faults,
+    site: str, own: Sequence[Candidates], asked: int | None, faults: Faults
 ) -> tuple[int, int]:
     """How many normal and tumour patches a site gives: as many of the one as of the other."""
     normal = 0
@@ -186,11 +208,7 @@ def _shares(
     return both, both
 
 
-def candidates(
-    source: Source,
-    patches: Patches,
-    faults: Faults,
-) -> Candidates:
+def candidates(source: Source, patches: Patches, faults: Faults) -> Candidates:
     """All patches of one slide that are tissue and have a label."""
     try:
         slide = Slide(source.path)
@@ -212,11 +230,7 @@ def _none(source: Source) -> Candidates:
 
 
 def _on_grid(
-    source: Source,
-    slide: Slide,
-    patches: Patches,
-    downsample: float,
-    faults: Faults,
+    source: Source, slide: Slide, patches: Patches, downsample: float, faults: Faults
 ) -> Candidates:
     """The candidates on a slide that is open. One row of patches after the other is looked at, so
     that no map but the tissue's is ever whole in memory."""
@@ -259,11 +273,7 @@ def _on_grid(
 
 
 def _tumour_area(
-    source: Source,
-    slide: Slide,
-    patches: Patches,
-    downsample: float,
-    faults: Faults,
+    source: Source, slide: Slide, patches: Patches, downsample: float, faults: Faults
 ) -> Area:
     if source.contours is None:
         return Area([], [], downsample)

@@ -14,17 +14,7 @@ import numpy as np
 from proxyfl.data.slides.arrays import Argb, Pixels, room
 from proxyfl.errors import DataError
 
-SUFFIXES = (
-    ".tif",
-    ".tiff",
-    ".svs",
-    ".ndpi",
-    ".mrxs",
-    ".scn",
-    ".vms",
-    ".bif",
-    ".dcm",
-)
+SUFFIXES = (".tif", ".tiff", ".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".bif", ".dcm")
 CACHE_BYTES = 2**25
 """The most that a slide keeps of decoded tiles."""
 CACHED_REGIONS = 2
@@ -63,9 +53,7 @@ class Slide:
         try:
             self._handle = library.OpenSlide(str(self.path))
         except (library.OpenSlideError, OSError) as problem:
-            raise DataError(
-                f"{self.path}: not a readable slide ({problem})."
-            ) from problem
+            raise DataError(f"{self.path}: not a readable slide ({problem}).") from problem
         self._keep_tiles()
         # asked for with every region, and slow to ask the library for
         steps = self._handle.level_downsamples
@@ -94,13 +82,7 @@ class Slide:
         return self._steps[level]
 
     def region(
-        self,
-        x: int,
-        y: int,
-        width: int,
-        height: int,
-        downsample: float,
-        into: Pixels | None = None,
+        self, x: int, y: int, width: int, height: int, downsample: float, into: Pixels | None = None
     ) -> Pixels:
         """``width`` x ``height`` pixels at ``downsample`` from (x, y) of the finest level, as
         (3, H, W), in memory of their own or in that of ``into``. What lies outside of the slide, or
@@ -135,14 +117,7 @@ class Slide:
                 found = level
         return found, self._steps[found]
 
-    def _read(
-        self,
-        x: int,
-        y: int,
-        level: int,
-        width: int,
-        height: int,
-    ) -> Argb:
+    def _read(self, x: int, y: int, level: int, width: int, height: int) -> Argb:
         """The next call overwrites what this one gives: fresh memory for each region would take a
         tenth of the time."""
         library = _openslide(self.path)
@@ -196,12 +171,7 @@ def _tile_side(properties: Mapping[str, str]) -> int:
     return max(sides)
 
 
-def _fill(
-    found: Argb,
-    handle: Any,
-    place: tuple[int, int],
-    level: int,
-) -> None:
+def _fill(found: Argb, handle: Any, place: tuple[int, int], level: int) -> None:
     """Read a region into ``found`` as the library itself gives it: alpha, red, green and blue in
     one number.
 

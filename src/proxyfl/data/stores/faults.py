@@ -65,23 +65,17 @@ class Faults:
             more = count - len(examples)
             rest = f"; and {more} more" if more else ""
             listed = "; ".join(examples)
-            found.append(
-                f"skipped {count} x {kind} ({KINDS[kind]}): {listed}{rest}"
-            )
+            found.append(f"skipped {count} x {kind} ({KINDS[kind]}): {listed}{rest}")
         return found
 
 
 def persons_at_one_place(
-    faults: Faults,
-    kind: str,
-    places: Mapping[str, Collection[str]],
+    faults: Faults, kind: str, places: Mapping[str, Collection[str]]
 ) -> set[str]:
     """The persons to leave out because they are at two of ``places``: a set for each person."""
     strays = set()
     for person, found in places.items():
         if len(found) > 1:
-            faults.found(
-                kind, f"person {person!r} is in {' and '.join(sorted(found))}"
-            )
+            faults.found(kind, f"person {person!r} is in {' and '.join(sorted(found))}")
             strays.add(person)
     return strays

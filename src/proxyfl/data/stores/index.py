@@ -3,7 +3,8 @@ the examples are and which shards hold them, each with its checksum.
 
     STORE/
       store.json      shape, type, classes, how it was made, shards with SHA-256, faults skipped
-      index.csv       label, site, person, part, file, x, y of each example, in order
+      index.csv       label, site, person, part, file, x, y of each example, in order; record, a
+                      fingerprint of what it was made from, if these are features of something
       000000.npy ...  the examples, some 32 MB a file
 """
 
@@ -41,6 +42,9 @@ class Entry:
     file: str = ""
     x: str = ""
     y: str = ""
+    record: str = ""
+    """The fingerprint (``data.holdout``) of the record that these features are of, where no person
+    is named: so that features are held out as their images are, whatever the last bits are."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,13 @@ def sha256(path: Path) -> str:
 
 
 def index_text(entries: Iterable[Entry]) -> str:
-    """The entries as CSV."""
+    """The entries as CSV; the column ``record`` only where there is one."""
+    entries = list(entries)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     names = [each.name for each in fields(Entry)]
+    if not any(entry.record for entry in entries):
+        names.remove("record")
     values = attrgetter(*names)
     rows.writerow(names)
     for entry in entries:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxyfl.data.dataset import Asked, Dataset, drawn_rows, of_rows
+from proxyfl.data.dataset import Asked, Dataset, divided_rows, of_rows
 from proxyfl.data.examples import pixels
 from proxyfl.data.labels import encoded
 from proxyfl.data.stores import index
@@ -59,9 +59,7 @@ class Stored:
         cuts = [0, *(np.flatnonzero(apart) + 1), len(wanted)]
         for first, last in pairwise(cuts):
             if first < last:
-                self._read(
-                    int(shards[first]), int(wanted[first]), values[first:last]
-                )
+                self._read(int(shards[first]), int(wanted[first]), values[first:last])
         return values
 
     def entries(self) -> list[Entry]:
@@ -94,9 +92,7 @@ class Stored:
                 file.seek(head + size * within)
                 complete = _fill(file, into)
         except OSError as problem:
-            raise DataError(
-                f"{path}: cannot be read: {problem.strerror}."
-            ) from problem
+            raise DataError(f"{path}: cannot be read: {problem.strerror}.") from problem
         if not complete:
             raise DataError(
                 f"{path}: ends before example {row}: it has changed since the store was loaded."
@@ -123,8 +119,8 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
     """The dataset in a store, of which every shard has the checksum that the store says.
 
     A shard whose checksum is wrong is named and refused, or, with ``faults="skip"``, left out and
-    noted. Where the store knows parts, they are kept; otherwise the test part is drawn, by person
-    where persons are known."""
+    noted. Where the store knows parts, they are kept. Otherwise the test part is held out by person
+    where persons are known, else by record."""
     head = index.read_head(path)
     entries = index.read_index(path, head)
     shards, entries, notes = _sound(path, head, entries, asked.faults)
@@ -139,27 +135,25 @@ def load_store(path: Path, asked: Asked = _AS_IT_IS) -> Dataset:
     notes += [f"skipped {count} x {kind}" for kind, count in head.skipped.items()]
     name = path.resolve().name
     if all(entry.part == "" for entry in entries):
-        train, test = drawn_rows(name, examples, asked.test_fraction, asked.seed)
+        records = [entry.record for entry in entries]
+        train, test = divided_rows(
+            name,
+            examples,
+            class_names,
+            asked.test_fraction,
+            asked.key,
+            person_names=person_names,
+            records=records if all(records) else (),
+        )
     else:
         train, test = (_rows_of(path, entries, part) for part in PARTS)
     return of_rows(
-        name,
-        examples,
-        class_names,
-        train,
-        test,
-        site=sites,
-        site_names=site_names,
-        notes=notes,
-        person_names=person_names,
+        name, examples, class_names, train, test, site=sites, site_names=site_names, notes=notes
     )
 
 
 def _sound(
-    path: Path,
-    head: Head,
-    entries: Sequence[Entry],
-    faults: str,
+    path: Path, head: Head, entries: Sequence[Entry], faults: str
 ) -> tuple[tuple[Shard, ...], list[Entry], list[str]]:
     """The shards whose checksums are right, their entries, and what was left out."""
     shards: list[Shard] = []
@@ -216,9 +210,7 @@ def _held(path: Path) -> tuple[tuple[int, ...], str] | None:
 
 
 def _numbered(
-    path: Path,
-    entries: Sequence[Entry],
-    what: str,
+    path: Path, entries: Sequence[Entry], what: str
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The persons or sites, numbered in the order of their sorted names, and these; None if no
     entry has one."""

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from proxyfl import _files
+from proxyfl import _files, _lock
 from proxyfl.data.stores import index
 from proxyfl.data.stores.faults import Faults
 from proxyfl.data.stores.index import Content, Entry, Head, Shard
@@ -74,15 +74,11 @@ def write_store(
     the store, once all examples are there and before it counts as finished."""
     with _files.writing(folder, error=DataError):
         folder.mkdir(parents=True, exist_ok=True)
-        refusal = (
-            f"{folder}: another process is writing a store there. Wait for it."
-        )
-        with _files.alone_in(folder, refusal):
+        refusal = f"{folder}: another process is writing a store there. Wait for it."
+        with _lock.hold(folder / _lock.FILE, refusal):
             _check_unfinished(folder)
-            head = _write(
-                folder, content, entries, read, faults, workers, advance, draw
-            )
-            (folder / _files.LOCK).unlink()
+            head = _write(folder, content, entries, read, faults, workers, advance, draw)
+            (folder / _lock.FILE).unlink()
             return head
 
 
@@ -91,9 +87,7 @@ def _check_unfinished(folder: Path) -> None:
     shards, and is finished again."""
     finished = (folder / index.HEAD).exists()
     if finished and not (folder / JOURNAL).exists():
-        raise DataError(
-            f"{folder} is a finished store already. Give another folder, or remove it."
-        )
+        raise DataError(f"{folder} is a finished store already. Give another folder, or remove it.")
 
 
 def _write(
@@ -129,10 +123,7 @@ Make = Callable[[int, Sequence[Entry]], Written]
 
 
 def _made(
-    make: Make,
-    slices: Sequence[Sequence[Entry]],
-    missing: Sequence[int],
-    workers: int,
+    make: Make, slices: Sequence[Sequence[Entry]], missing: Sequence[int], workers: int
 ) -> Iterator[Written]:
     """The missing shards, as they are finished."""
     pool = ThreadPoolExecutor(workers)
@@ -146,13 +137,7 @@ def _made(
         pool.shutdown(cancel_futures=True)
 
 
-def _maker(
-    folder: Path,
-    content: Content,
-    read: Read,
-    size: int,
-    advance: Advance,
-) -> Make:
+def _maker(folder: Path, content: Content, read: Read, size: int, advance: Advance) -> Make:
     """The function that writes one shard."""
 
     def make(number: int, entries: Sequence[Entry]) -> Written:
@@ -183,12 +168,7 @@ def _maker(
     return make
 
 
-def _save(
-    path: Path,
-    content: Content,
-    count: int,
-    examples: Iterator[Array],
-) -> Shard:
+def _save(path: Path, content: Content, count: int, examples: Iterator[Array]) -> Shard:
     """Write a ``.npy`` file of ``count`` examples, each as it comes; its checksum is taken on the
     way."""
     head = _npy_head(content, count)

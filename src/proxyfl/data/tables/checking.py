@@ -19,12 +19,7 @@ class Checked:
     tally: Tally = field(default_factory=Tally)
 
 
-def _elsewhere(
-    first_site: dict[str, str],
-    schema: Schema,
-    path: Path,
-    part: Part,
-) -> list[Fault]:
+def _elsewhere(first_site: dict[str, str], schema: Schema, path: Path, part: Part) -> list[Fault]:
     """The rows of persons whom another site has too, whatever else is wrong with them;
     ``first_site`` is where each person was seen first."""
     found: list[Fault] = []
@@ -46,11 +41,7 @@ def _elsewhere(
 
 
 def check(
-    paths: Sequence[Path],
-    schema: Schema,
-    dialect: Dialect | None = None,
-    *,
-    labelled: bool = True,
+    paths: Sequence[Path], schema: Schema, dialect: Dialect | None = None, *, labelled: bool = True
 ) -> list[Checked]:
     """Compare files with the schema, and with each other where persons are named."""
     first_site: dict[str, str] = {}
@@ -58,11 +49,7 @@ def check(
 
 
 def _check(
-    path: Path,
-    schema: Schema,
-    dialect: Dialect | None,
-    first_site: dict[str, str],
-    labelled: bool,
+    path: Path, schema: Schema, dialect: Dialect | None, first_site: dict[str, str], labelled: bool
 ) -> Checked:
     found = Checked(path)
     faults: list[Fault] = []

@@ -1,34 +1,20 @@
-"""A first version of a schema, from a file's header and types.
+"""A first version of a schema, from several files' headers and types, and from answers.
 
 A draft says what it cannot know. Ranges and lists are asked for: taken from the records they would
 tell about them, and no epsilon would cover it. ``from_data`` takes them all the same, and the draft
-says so in its first lines.
+says so in its first lines and where each of them stands.
 """
 
-import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from proxyfl._settings import toml_value
-from proxyfl.data.tables.reading import Dialect, Part, read
-from proxyfl.data.tables.schema import MISSING, NO, YES, canonical
-from proxyfl.errors import DataError
-
-FORMATS = (
-    "%Y-%m-%d",
-    "%d.%m.%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%Y/%m/%d",
-    "%Y%m%d",
-    "%d-%b-%y",
-)
-"""The date formats that a draft tries."""
-
-MANY = 30
-"""With more distinct texts than this, a column is taken for names or notes and ignored."""
+from proxyfl.data.tables.reading import Dialect
+from proxyfl.data.tables.schema import NO, YES
+from proxyfl.data.tables.survey import MANY, Column, Survey, survey
+from proxyfl.errors import ConfigError, DataError
 
 _ASKED = """\
 # A draft. Fill in every [] with what is known beforehand: what a value can be, not what was seen.
@@ -39,165 +25,305 @@ _LOOKED = """\
 # the data that no epsilon covers. Before this file leaves your house, replace them by what is known
 # beforehand: what a value can be, not what was seen.
 """
+SEEN = "from the records"
+"""The remark at what a draft took from the records."""
+
+Spellings = Mapping[str, tuple[str, ...]]
+"""Name -> how files write it."""
+
+PLAUSIBLE: dict[str, tuple[float, float, str]] = {
+    "age": (0, 110, "years"),
+    "height": (100, 220, "cm"),
+    "weight": (30, 200, "kg"),
+    "bmi": (10, 60, "kg/m2"),
+    "sbp": (60, 240, "mmHg"),
+    "systolic": (60, 240, "mmHg"),
+    "dbp": (30, 140, "mmHg"),
+    "diastolic": (30, 140, "mmHg"),
+    "trestbps": (60, 240, "mmHg"),
+    "heart_rate": (30, 220, "1/min"),
+    "pulse": (30, 220, "1/min"),
+    "hr": (30, 220, "1/min"),
+    "temperature": (34, 42, "degrees C"),
+    "temp": (34, 42, "degrees C"),
+    "spo2": (50, 100, "%"),
+    "saturation": (50, 100, "%"),
+    "resp_rate": (5, 60, "1/min"),
+    "haemoglobin": (4, 20, "g/dl"),
+    "hemoglobin": (4, 20, "g/dl"),
+    "hb": (4, 20, "g/dl"),
+    "sodium": (110, 170, "mmol/l"),
+    "potassium": (2, 8, "mmol/l"),
+    "creatinine": (0.2, 12, "mg/dl"),
+    "glucose": (30, 600, "mg/dl"),
+    "hba1c": (3, 16, "%"),
+    "crp": (0, 400, "mg/l"),
+    "gcs": (3, 15, "points"),
+    "nihss": (0, 42, "points"),
+}
+"""Plausible ranges of common measurements in adults, by the names that columns have."""
 
 
-@dataclass
-class Seen:
-    """The distinct texts of one column, but for missing values; no more than are needed."""
+ASK_SHARES = "the share of each class as published, never counted here; a rare class needs it"
+"""The request for the prevalence. The proxy starts from it; a count of the records would tell of
+them what no epsilon covers."""
 
-    texts: set[str] = field(default_factory=set)
-    low: float = math.inf
-    high: float = -math.inf
-    numeric: bool = True
 
-    def add(self, texts: Sequence[str], decimal: str) -> None:
-        """Look at some cells."""
-        found = {canonical(text) for text in set(texts)} - set(MISSING)
-        if self.numeric:
-            self._measure(found, decimal)
-        if len(self.texts) <= 10 * MANY:
-            self.texts |= set(sorted(found)[: 10 * MANY + 1])
+@dataclass(frozen=True)
+class Answers:
+    """What only people know: roles, classes and values with their spellings, and ranges."""
 
-    def _measure(self, texts: set[str], decimal: str) -> None:
-        for text in texts:
-            try:
-                value = float(text.replace(decimal, "."))
-            except ValueError:
-                self.numeric = False
-                return
-            self.low = min(self.low, value)
-            self.high = max(self.high, value)
+    label: str | None = None
+    site: str | None = None
+    person: str | None = None
+    classes: Spellings = field(default_factory=dict)
+    values: Mapping[str, Spellings] = field(default_factory=dict)
+    """Column -> value -> spellings, of categories."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
+    prevalence: tuple[float, ...] = ()
+    """The publicly known share of each class, in their order; empty if nobody knows."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The columns that are no features."""
+        named = (self.label, self.site, self.person)
+        return tuple(name for name in named if name is not None)
 
 
 def draft(
-    path: Path,
+    paths: Path | Sequence[Path],
     *,
     label: str | None = None,
     site: str | None = None,
     person: str | None = None,
     dialect: Dialect | None = None,
     from_data: bool = False,
+    prevalence: Sequence[str] = (),
 ) -> str:
-    """The text of a schema for the table at ``path``, to be edited."""
-    seen: dict[str, Seen] = {}
-    for part in read(path, dialect):
-        _look(seen, part)
-    for role, column in (("label", label), ("site", site), ("person", person)):
-        if column is not None and column not in seen:
-            raise DataError(
-                f"{path}: no column {column!r} for the {role}. Its columns: {', '.join(seen)}."
+    """The text of a schema for the tables at ``paths``, to be edited."""
+    paths = [paths] if isinstance(paths, Path) else list(paths)
+    seen = survey(paths, dialect)
+    classes = {text.rpartition("=")[0]: (text.rpartition("=")[0],) for text in prevalence}
+    shares = shares_of(list(classes), prevalence)
+    answers = Answers(label, site, person, classes=classes, prevalence=shares)
+    check_roles(seen, answers, ", ".join(map(str, paths)))
+    name = paths[0].stem if len(paths) == 1 else "table"
+    return draft_text(name, seen, answers, from_data=from_data)
+
+
+def shares_of(classes: Sequence[str], texts: Sequence[str]) -> tuple[float, ...]:
+    """The share of each class from texts such as ``died=0.05``. A class that alone is left out has
+    the rest. Empty without a text; ConfigError if they do not fit."""
+    if not texts:
+        return ()
+    shares: dict[str, float] = {}
+    for text in texts:
+        name, equals, share = text.rpartition("=")
+        try:
+            shares[name] = float(share)
+        except ValueError:
+            equals = ""
+        if not equals or not 0 < shares[name] < 1 or name not in classes:
+            raise ConfigError(
+                f"Expected --prevalence CLASS=SHARE, with a share between 0 and 1 and a class of "
+                f"{', '.join(classes)}, got {text!r}."
             )
+    left = [name for name in classes if name not in shares]
+    rest = 1 - sum(shares.values())
+    if len(left) == 1 and rest > 0:
+        shares[left[0]] = round(rest, 6)
+    elif left or abs(rest) > 1e-3:
+        raise ConfigError(
+            f"Expected shares of all classes ({', '.join(classes)}) that add up to 1, got "
+            f"{' '.join(texts)}."
+        )
+    return tuple(shares[name] for name in classes)
+
+
+def check_roles(seen: Survey, answers: Answers, where: str) -> None:
+    """Raises DataError unless label, site and person are columns."""
+    for role in ("label", "site", "person"):
+        column = getattr(answers, role)
+        if column is not None and column not in seen.columns:
+            raise DataError(
+                f"{where}: no column {column!r} for the {role}. Its columns: "
+                f"{', '.join(seen.columns)}."
+            )
+
+
+def draft_text(
+    name: str, seen: Survey, answers: Answers, *, from_data: bool = False, head: str | None = None
+) -> str:
+    """The text of a schema with ``answers`` filled in. What they leave open is left as [] or, with
+    ``from_data``, taken from the records and marked."""
     blocks = [
-        _LOOKED if from_data else _ASKED,
-        _top(path, site, person),
-        _label(label, seen, from_data),
+        head if head is not None else _LOOKED if from_data else _ASKED,
+        _top(name, seen, answers),
+        _label(seen, answers, from_data),
     ]
-    for name, found in seen.items():
-        if name not in (label, site, person):
-            blocks.append(_column(name, found, from_data))
+    for column in seen.columns.values():
+        if column.name not in answers.roles:
+            blocks.append(_column(column, seen, answers, from_data))
     return "\n".join(blocks)
 
 
-def _look(seen: dict[str, Seen], part: Part) -> None:
-    for name, texts in part.columns.items():
-        seen.setdefault(name, Seen()).add(texts, part.decimal)
+def propose_range(column: Column) -> tuple[tuple[float, float], str, bool]:
+    """(range, unit, whether it was taken from the records) of a number.
+
+    A column with a common name has what is plausible for that, if its values lie within."""
+    low, high = column.span
+    known = PLAUSIBLE.get(column.name.strip().lower().replace(" ", "_"))
+    if known is not None and known[0] <= low and high <= known[1]:
+        return known[:2], known[2], False
+    return _outward(low, high), "", True
 
 
-def _top(path: Path, site: str | None, person: str | None) -> str:
-    lines = [f"name = {toml_value(path.stem)}"]
-    if site is not None:
-        lines.append(f"site = {toml_value(site)}")
-    if person is not None:
-        lines.append(f"person = {toml_value(person)}")
+def _outward(low: float, high: float) -> tuple[float, float]:
+    """Bounds around ``low`` and ``high`` with two digits of their difference."""
+    if high <= low:
+        high = low + 1
+    step = 10.0 ** (math.floor(math.log10(high - low)) - 1)
+    return _tidy(math.floor(low / step) * step), _tidy(math.ceil(high / step) * step)
+
+
+def _tidy(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _top(name: str, seen: Survey, answers: Answers) -> str:
+    lines = [f"name = {toml_value(name)}"]
+    if answers.site is not None:
+        lines.append(f"site = {toml_value(answers.site)}")
+    if answers.person is not None:
+        lines.append(f"person = {toml_value(answers.person)}")
     else:
-        lines.append(
-            '# person = "..."    the column that tells individuals apart, if there is one'
-        )
+        lines.append('# person = "..."    the column that tells individuals apart, if there is one')
+        guess = seen.guess_person()
+        if guess is not None and guess not in answers.roles:
+            lines[-1] += f": {guess}?"
     return "\n".join(lines) + "\n"
 
 
-def _label(label: str | None, seen: dict[str, Seen], from_data: bool) -> str:
-    lines = ["[label]", f"column = {toml_value(label or '?')}"]
-    texts = sorted(seen[label].texts) if label is not None else []
-    lowered = {text.lower() for text in texts}
-    told = from_data or lowered <= {*YES, *NO}
+def _label(seen: Survey, answers: Answers, from_data: bool) -> str:
+    lines = ["[label]", f"column = {toml_value(answers.label or '?')}"]
+    if answers.classes:
+        names = tuple(answers.classes)
+        lines.append(f"classes = {toml_value(names)}    # in this order: the first is class 0")
+        lines += _written(answers.classes)
+    else:
+        lines += _proposed_classes(seen, answers, from_data)
+    if answers.prevalence:
+        lines.append(f"prevalence = {toml_value(answers.prevalence)}    # as publicly known")
+    else:
+        lines.append(f"prevalence = []    # {ASK_SHARES}")
+    return "\n".join(lines) + "\n"
+
+
+def _proposed_classes(seen: Survey, answers: Answers, from_data: bool) -> list[str]:
+    texts = [] if answers.label is None else sorted(seen.columns[answers.label].texts)
+    told = from_data or {text.lower() for text in texts} <= {*YES, *NO}
     if told and 1 < len(texts) <= MANY:
-        lines.append(
-            f"classes = {toml_value(tuple(texts))}    # in this order: the first is class 0"
-        )
-    else:
-        lines.append(
-            "classes = []    # the classes, in an order that all sites share"
-        )
-    lines.append(
-        "# prevalence = [...]    the share of each class, if it is publicly known"
-    )
-    return "\n".join(lines) + "\n"
+        return [f"classes = {toml_value(tuple(texts))}    # in this order: the first is class 0"]
+    return [
+        "classes = []    # the classes, in an order that all sites share",
+        '# written = {CLASS = ["0", "no"], ...}    how files write each class',
+    ]
 
 
-def _column(name: str, seen: Seen, from_data: bool) -> str:
-    title = f"[columns.{toml_value(name)}]"
-    texts = sorted(seen.texts)
+def _written(spellings: Spellings) -> list[str]:
+    """How files write each name, if some write it otherwise."""
+    others = {}
+    for name, texts in spellings.items():
+        if set(texts) - {name}:
+            others[name] = tuple(text for text in texts if text != name)
+    return [f"written = {toml_value(others)}"] if others else []
+
+
+def _column(column: Column, seen: Survey, answers: Answers, from_data: bool) -> str:
+    title = f"[columns.{toml_value(column.name)}]"
+    lines = _typed(column, seen, answers, from_data)
+    absent = seen.absent(column.name)
+    if absent and not lines[0].startswith('type = "ignored"'):
+        lines.append(f'absent = "missing"    # {", ".join(absent)} has no such column')
+    return "\n".join([title, *lines]) + "\n"
+
+
+def _typed(column: Column, seen: Survey, answers: Answers, from_data: bool) -> list[str]:
+    texts = sorted(column.texts)
     lowered = {text.lower() for text in texts}
-    form = _format(texts)
+    proposed = answers.values.get(column.name)
+    if column.name in answers.ignored:
+        return ['type = "ignored"']
     if not texts:
-        lines = ['type = "ignored"    # it has no value in this file']
-    elif len(texts) <= 2 and lowered <= {*YES, *NO}:
-        lines = ['type = "yes/no"']
-    elif form:
-        lines = [
-            'type = "date"',
-            f"formats = {toml_value((form,))}",
-            *_interval(from_data),
+        return ['type = "ignored"    # it has no value in any file']
+    if column.is_id and (seen.is_named_id(column.name) or not column.is_numeric):
+        return ['type = "ignored"    # unique: an id?']
+    if proposed is None and len(texts) <= 2 and lowered <= {*YES, *NO}:
+        return ['type = "yes/no"', *_gapless(column, seen, from_data)]
+    if proposed is not None and set(proposed) == {"no", "yes"}:
+        return [
+            'type = "yes/no"',
+            f"yes = {toml_value((*YES, *_beyond(proposed['yes'], YES)))}",
+            f"no = {toml_value((*NO, *_beyond(proposed['no'], NO)))}",
+            *_gapless(column, seen, from_data),
         ]
-    elif seen.numeric:
-        lines = ['type = "number"', 'unit = ""', _range(seen, from_data)]
-    elif len(texts) <= MANY:
+    if proposed is not None:
+        return [
+            'type = "category"',
+            f"values = {toml_value(tuple(proposed))}",
+            *_written(proposed),
+            *_gapless(column, seen, from_data),
+        ]
+    if column.formats:
+        interval = _interval(from_data)
+        return ['type = "date"', f"formats = {toml_value(column.formats)}", *interval]
+    if column.is_numeric:
+        return _number(column, seen, answers, from_data)
+    if len(texts) <= MANY:
         values = "[]    # every value that there can be"
         if from_data:
             values = toml_value(tuple(texts))
-        lines = ['type = "category"', f"values = {values}"]
-    else:
-        lines = [f'type = "ignored"    # more than {MANY} different texts']
-    return "\n".join([title, *lines]) + "\n"
+        return ['type = "category"', f"values = {values}", *_gapless(column, seen, from_data)]
+    return [f'type = "ignored"    # more than {MANY} different texts']
+
+
+def _beyond(texts: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """The spellings that are not usual anyway, in small letters, each once."""
+    lowered = dict.fromkeys(text.lower() for text in texts)
+    return [text for text in lowered if text not in usual]
+
+
+def _number(column: Column, seen: Survey, answers: Answers, from_data: bool) -> list[str]:
+    unit, bounds = "", "range = []    # the plausible values, [low, high]"
+    answered = answers.ranges.get(column.name)
+    if answered is not None:
+        bounds = f"range = {toml_value(answered)}"
+        (proposed, unit_of, looked) = propose_range(column)
+        if answered == proposed:
+            unit = unit_of
+            bounds += f"    # {SEEN}" if looked else ""
+    elif from_data:
+        low, high = column.span
+        bounds = f"range = [{low:g}, {high if high > low else low + 1:g}]"
+    lines = ['type = "number"', f"unit = {toml_value(unit)}", bounds]
+    if column.is_id:
+        lines[0] += "    # unique: an id?"
+    missing = (*sorted(column.gaps), *column.sentinels)
+    if missing and (from_data or answered is not None):
+        lines.append(f"missing = {toml_value(missing)}")
+    return lines + _gapless(column, seen, from_data and not missing)
+
+
+def _gapless(column: Column, seen: Survey, looked: bool) -> list[str]:
+    """Without a gap in any file, a feature that says so would only take noise."""
+    if not looked or seen.absent(column.name):
+        return []
+    filled = all(one.values == seen.rows[file] for file, one in column.by_file.items())
+    return [f"indicator = false    # no gap, {SEEN}"] if filled else []
 
 
 def _interval(from_data: bool) -> list[str]:
     if from_data:
-        return [
-            "# until, unit and range make a feature of it; without them it is not used"
-        ]
-    return [
-        'unit = "years"',
-        'until = ""    # a date or a date column',
-        "range = []",
-    ]
-
-
-def _range(seen: Seen, from_data: bool) -> str:
-    if not from_data:
-        return "range = []    # the plausible values, [low, high]"
-    low, high = seen.low, seen.high
-    return f"range = [{low:g}, {high if high > low else low + 1:g}]"
-
-
-def _format(texts: Sequence[str]) -> str | None:
-    """The first format that reads all texts as dates, if there is one. Numbers of eight digits are
-    dates only if they all begin like years of these two centuries."""
-    for form in FORMATS if texts else ():
-        if all(_reads(text, form) for text in texts):
-            numbers = form == "%Y%m%d" and not _dates_only(texts)
-            return None if numbers else form
-    return None
-
-
-def _reads(text: str, form: str) -> bool:
-    try:
-        datetime.datetime.strptime(text, form)
-    except ValueError:
-        return False
-    return True
-
-
-def _dates_only(texts: Sequence[str]) -> bool:
-    return all(len(text) == 8 and text[:2] in ("19", "20") for text in texts)
+        return ["# until, unit and range make a feature of it; without them it is not used"]
+    return ['unit = "years"', 'until = ""    # a date or a date column', "range = []"]

@@ -29,7 +29,7 @@ from proxyfl.data.tables.features import (
     with_indicator,
 )
 from proxyfl.data.tables.reading import Part
-from proxyfl.data.tables.schema import DAYS, Column, Schema, canonical, is_date
+from proxyfl.data.tables.schema import DAYS, Column, Schema, canonical, codes_of, is_date
 
 Codes = npt.NDArray[np.int64]
 
@@ -95,13 +95,7 @@ def encode(
 class _Reader:
     """Understands one part, column by column, and collects what is wrong with it."""
 
-    def __init__(
-        self,
-        schema: Schema,
-        part: Part,
-        tally: Tally,
-        today: datetime.date,
-    ) -> None:
+    def __init__(self, schema: Schema, part: Part, tally: Tally, today: datetime.date) -> None:
         self.schema = schema
         self.part = part
         self.tally = tally
@@ -131,27 +125,14 @@ class _Reader:
         written = map(canonical, (*self.schema.missing, *own))
         return {"", *written}
 
-    def _report(
-        self,
-        name: str,
-        kind: str,
-        mask: Mask,
-        expected: str,
-    ) -> None:
+    def _report(self, name: str, kind: str, mask: Mask, expected: str) -> None:
         texts = self._texts(name)
         for i in np.flatnonzero(mask).tolist():
             row = int(self.part.rows[i])
             self.faults.append(Fault(row, name, kind, texts[i], expected))
         self.bad |= mask
 
-    def _remove(
-        self,
-        values: Floats,
-        name: str,
-        kind: str,
-        mask: Mask,
-        expected: str,
-    ) -> None:
+    def _remove(self, values: Floats, name: str, kind: str, mask: Mask, expected: str) -> None:
         self._report(name, kind, mask, expected)
         values[mask] = np.nan
 
@@ -208,7 +189,7 @@ class _Reader:
         return values
 
     def _category(self, name: str, column: Column) -> Features:
-        listed = _spellings(column.values, column.written)
+        listed = codes_of(column.values, column.written)
         codes = self._codes(name, column, listed)
         if column.unknown == "other":
             unknown = codes == UNKNOWN
@@ -222,19 +203,14 @@ class _Reader:
         return with_indicator(hot, codes == ABSENT, column)
 
     def _yes_no(self, name: str, column: Column) -> Features:
-        listed = _spellings(("no", "yes"), (column.no, column.yes))
+        listed = codes_of(("no", "yes"), {"no": column.no, "yes": column.yes})
         either = {text.lower(): code for text, code in listed.items()}
         codes = self._codes(name, column, either)
         self._report(name, "yes/no", codes == UNKNOWN, "a yes or a no")
         signs = np.where(codes < 0, 0, 2 * codes - 1)
         return with_indicator(signs[:, None], codes == ABSENT, column)
 
-    def _codes(
-        self,
-        name: str,
-        column: Column | None,
-        listed: Mapping[str, int],
-    ) -> Codes:
+    def _codes(self, name: str, column: Column | None, listed: Mapping[str, int]) -> Codes:
         either_case = column is not None and column.type == "yes/no"
 
         def meaning(text: str) -> int:
@@ -252,19 +228,14 @@ class _Reader:
     def labels(self) -> Codes:
         """The label of each row; a row without one is at fault."""
         label = self.schema.label
-        listed = _spellings(label.classes, label.written)
+        listed = codes_of(label.classes, label.written)
         y = self._codes(label.column, None, listed)
         expected = f"one of {', '.join(label.classes)}"
         self._report(label.column, "label", y == UNKNOWN, expected)
         self._report(label.column, "no label", y == ABSENT, expected)
         return y
 
-    def named(
-        self,
-        column: str | None,
-        kind: str,
-        missing: Collection[str],
-    ) -> Sequence[str]:
+    def named(self, column: str | None, kind: str, missing: Collection[str]) -> Sequence[str]:
         """The site or the person of each row; a row without one is at fault."""
         if column is None:
             return []
@@ -274,23 +245,7 @@ class _Reader:
         return texts
 
 
-def _spellings(
-    names: Sequence[str], written: Sequence[Sequence[str]]
-) -> dict[str, int]:
-    """Way of writing -> number of the value that it means."""
-    ways = written or [[name] for name in names]
-    codes = {}
-    for code, texts in enumerate(ways):
-        for text in texts:
-            codes[canonical(text)] = code
-    return codes
-
-
-def numbers(
-    texts: Sequence[str],
-    decimal: str,
-    missing: Collection[str],
-) -> Floats:
+def numbers(texts: Sequence[str], decimal: str, missing: Collection[str]) -> Floats:
     """The number that each text writes: NaN where it is missing, else maybe UNREADABLE."""
 
     def meaning(text: str) -> float:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
+from proxyfl._command import command
 from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import DataError
 
@@ -89,10 +90,7 @@ class Tally:
 
     def notes(self) -> list[str]:
         """The changes made by the schema's own rules, in words."""
-        changes = {
-            "clipped to its range": self.clipped,
-            "taken as other": self.others,
-        }
+        changes = {"clipped to its range": self.clipped, "taken as other": self.others}
         found = []
         for verb, counts in changes.items():
             for column, count in counts.items():
@@ -101,10 +99,7 @@ class Tally:
 
     def counts(self) -> list[str]:
         """How many faults of each kind and column there are, without a value of any row."""
-        return [
-            f"{count} x {kind} in {column!r}"
-            for (kind, column), count in self.faults.items()
-        ]
+        return [f"{count} x {kind} in {column!r}" for (kind, column), count in self.faults.items()]
 
     def refuse(self, where: str) -> None:
         """Raise DataError if there is a fault."""
@@ -114,17 +109,13 @@ class Tally:
         faults = "faults" if total > 1 else "fault"
         raise DataError(
             f"{where}: {total} {faults} by the schema.{self.listed()}\n"
-            "Mend the file or the schema (`proxyfl schema check` lists every fault), or leave such "
-            'rows out with data.faults = "skip".'
+            'Mend the file or the schema, or leave such rows out with data.faults = "skip". '
+            "To list every fault, run: "
+            f"{command('schema', 'check', where, '--schema', 'SCHEMA.toml')}"
         )
 
 
-def of_header(
-    schema: Schema,
-    header: Sequence[str],
-    *,
-    labelled: bool = True,
-) -> list[Fault]:
+def of_header(schema: Schema, header: Sequence[str], *, labelled: bool = True) -> list[Fault]:
     """The columns that a file has too many, too few or twice."""
     faults = []
     known = (*schema.columns, *schema.roles)
@@ -148,11 +139,7 @@ def of_header(
     return faults
 
 
-def of_empty_columns(
-    schema: Schema,
-    tally: Tally,
-    known: Set[str],
-) -> list[Fault]:
+def of_empty_columns(schema: Schema, tally: Tally, known: Set[str]) -> list[Fault]:
     """The columns that have no value in any row, but for those that a site may lack."""
     faults = []
     for name, column in schema.features.items():

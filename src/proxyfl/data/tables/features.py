@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from proxyfl._validate import suggestion
 from proxyfl.data.tables.schema import Column, Schema
+from proxyfl.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
 Features = npt.NDArray[np.float32]
@@ -22,6 +24,55 @@ def feature_names(schema: Schema) -> tuple[str, ...]:
     for name, column in schema.features.items():
         names += _names(name, column)
     return tuple(names)
+
+
+def published_score(schema: Schema) -> tuple[float, ...]:
+    """The coefficient of each feature and the intercept of the schema's published score, in the log
+    odds of the second class; empty if it has none. ConfigError if it does not fit the columns.
+
+    Published coefficients are per unit of a column, features run from -1 to 1:
+
+        coefficient x = coefficient (high - low) / 2 feature + coefficient (high + low) / 2
+    """
+    start = schema.start
+    if start is None:
+        return ()
+    if len(schema.label.classes) != 2:
+        raise ConfigError(
+            f"A published score needs two classes, and {schema.name!r} has "
+            f"{len(schema.label.classes)}. Take [start] out of the schema."
+        )
+    names = feature_names(schema)
+    weights = dict.fromkeys(names, 0.0)
+    intercept = start.intercept
+    for name, coefficient in start.coefficients.items():
+        column = schema.features.get(name)
+        if column is not None and column.type == "yes/no":
+            # the feature is -1 or 1
+            weights[name] += coefficient / 2
+            intercept += coefficient / 2
+        elif column is not None and column.is_measured and column.encoding != "bins":
+            low, high = column.range
+            weights[name] += coefficient * (high - low) / 2
+            intercept += coefficient * (high + low) / 2
+        elif name in weights and column is None:
+            weights[name] += coefficient * _ramp(schema, name)
+        else:
+            raise ConfigError(
+                f"start.coefficients: {name!r} is no number, yes/no or feature of the schema."
+                f"{suggestion(name, names)} Its features: {', '.join(names)}."
+            )
+    return (*weights.values(), intercept)
+
+
+def _ramp(schema: Schema, feature: str) -> float:
+    """How far a hinge runs, by which its feature is divided; 1 for a feature of 0 and 1."""
+    for name, column in schema.features.items():
+        if column.encoding == "hinges":
+            for knot in column.knots:
+                if feature == f"{name} above {knot:g}":
+                    return column.range[1] - knot
+    return 1.0
 
 
 def possible(values: Floats, column: Column) -> Mask:
@@ -86,11 +137,7 @@ def spread(values: Floats, column: Column) -> Features:
     return with_indicator(np.stack(parts, axis=1), missing, column)
 
 
-def with_indicator(
-    block: npt.NDArray[Any],
-    missing: Mask,
-    column: Column,
-) -> Features:
+def with_indicator(block: npt.NDArray[Any], missing: Mask, column: Column) -> Features:
     """``block`` as features, and whether the value is missing, if the column says so."""
     parts = [block.astype(np.float32)]
     if column.indicator:

@@ -1,7 +1,8 @@
 """From the sites' files to one dataset: each site's rows, the parts, and nobody in two places.
 
 Guarantees:
-    * the test part is drawn by person, site by site, and without a look at labels or features;
+    * each person is held out for the test by themselves, or each row where no person is named
+      (``data.holdout``): one more changes nobody else's side;
     * nobody is in both parts, and nobody at two sites: such rows are faults;
     * class i is the i-th class of the schema at every site, also where a site lacks some classes.
 """
@@ -14,18 +15,13 @@ import numpy as np
 import torch
 
 from proxyfl._validate import choice, number
+from proxyfl.data import holdout
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples
+from proxyfl.data.holdout import KEY_OF_SEED_0, Key
 from proxyfl.data.tables.encoding import Codes, encode
-from proxyfl.data.tables.faults import (
-    KINDS,
-    SHOWN,
-    Fault,
-    Tally,
-    of_empty_columns,
-    of_header,
-)
-from proxyfl.data.tables.features import Mask, feature_names
+from proxyfl.data.tables.faults import KINDS, SHOWN, Fault, Tally, of_empty_columns, of_header
+from proxyfl.data.tables.features import Mask, feature_names, published_score
 from proxyfl.data.tables.reading import Dialect, read
 from proxyfl.data.tables.schema import Schema, to_toml
 from proxyfl.data.tables.scratch import Scratch
@@ -96,7 +92,8 @@ def load_tables(
     dialect: Dialect | None = None,
     faults: str = "refuse",
     test_fraction: float = 0.2,
-    seed: int = 0,
+    key: Key = KEY_OF_SEED_0,
+    by_place: int | None = None,
     header: Sequence[str] = (),
     site_names: Sequence[str] = (),
 ) -> Dataset:
@@ -104,7 +101,8 @@ def load_tables(
     called like the file, or by its entry in ``site_names``.
 
     ``tests`` are the sites' own test parts, with the names of the files in ``files``. Without them,
-    ``test_fraction`` of each site's persons are drawn for the test."""
+    each person or row is held out with probability ``test_fraction``, by ``key``. Published files,
+    of which every copy is the same, may be divided by place and the seed ``by_place`` instead."""
     choice("data.faults", faults, FAULTS, error=DataError)
     number("test_fraction", test_fraction, above=0, below=1, error=DataError)
     _check_files(files, tests)
@@ -113,7 +111,7 @@ def load_tables(
     scratch = Scratch(len(feature_names(schema)))
     names = Names()
     tables = []
-    notes = []
+    notes = schema.notes
     for path in (*files, *tests):
         table = read_file(
             path,
@@ -131,9 +129,20 @@ def load_tables(
     rows = _gathered(tables, trains, scratch, names)
     skipped, why = _in_two_places(rows, schema, faults)
     notes += why
-    is_test = rows.held if tests else _drawn(rows, test_fraction, seed)
+    if tests:
+        is_test = rows.held
+    elif by_place is not None:
+        is_test = _published(rows, test_fraction, by_place)
+    else:
+        is_test = _held_out(schema, rows, test_fraction, key())
     training = np.flatnonzero(~is_test & ~skipped)
     testing = np.flatnonzero(is_test & ~skipped)
+    if not tests:
+        count = len(rows.person_names) or len(rows.y)
+        unit = "persons" if rows.person_names else "rows"
+        holdout.check_sides(
+            schema.name, len(training), len(testing), count, test_fraction, unit=unit
+        )
     return _dataset(schema, rows, training, testing, notes)
 
 
@@ -206,12 +215,7 @@ class _Rows:
         raise IndexError(i)
 
 
-def _gathered(
-    tables: Sequence[Table],
-    training: int,
-    scratch: Scratch,
-    names: Names,
-) -> _Rows:
+def _gathered(tables: Sequence[Table], training: int, scratch: Scratch, names: Names) -> _Rows:
     y = np.concatenate([table.y for table in tables])
     site = np.concatenate([table.site for table in tables])
     person = np.concatenate([table.person for table in tables])
@@ -229,9 +233,7 @@ def _gathered(
     )
 
 
-def _in_two_places(
-    rows: _Rows, schema: Schema, faults: str
-) -> tuple[Mask, list[str]]:
+def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> tuple[Mask, list[str]]:
     """Rows of persons at a second site, and training rows of persons who are in the test part; and
     notes of them."""
     if schema.person is None:
@@ -259,29 +261,33 @@ def _in_two_places(
     return elsewhere | tested, notes
 
 
-def _drawn(rows: _Rows, fraction: float, seed: int) -> Mask:
-    """The rows of the persons drawn for the test: of each site's persons a ``fraction``.
+def _held_out(schema: Schema, rows: _Rows, share: float, key: bytes) -> Mask:
+    """The rows that are in the test part: those of persons held out, or each by its own content."""
+    if rows.person_names:
+        return holdout.held_out(rows.person_names, share, key)[rows.person]
+    every = rows.examples(np.arange(len(rows.y)))
+    records = holdout.fingerprints(every, schema.label.classes)
+    return holdout.held_out(records, share, key)
+
+
+def _published(rows: _Rows, share: float, seed: int) -> Mask:
+    """The rows in the test part of published files: of each file's persons a ``share``, by place.
 
     A site has at least one person in each part; a site of one person trains."""
     drawn = np.zeros(len(rows.y), dtype=bool)
     for site in range(len(rows.site_names)):
         mine = rows.site == site
         persons = np.unique(rows.person[mine])
-        count = max(round(fraction * len(persons)), 1)
+        count = max(round(share * len(persons)), 1)
         tests = min(count, len(persons) - 1)
         shuffled = numpy_stream(seed, "split", site).permutation(persons)
         drawn |= mine & np.isin(rows.person, shuffled[:tests])
     return drawn
 
 
-def _dataset(
-    schema: Schema,
-    rows: _Rows,
-    train: Codes,
-    test: Codes,
-    notes: list[str],
-) -> Dataset:
+def _dataset(schema: Schema, rows: _Rows, train: Codes, test: Codes, notes: list[str]) -> Dataset:
     _check_test(schema, rows.y[test])
+    notes = [*notes, *_rare_classes(schema, rows.y[train])]
     return Dataset(
         schema.name,
         train=rows.examples(train),
@@ -294,9 +300,33 @@ def _dataset(
         feature_names=feature_names(schema),
         schema=to_toml(schema),
         prevalence=schema.label.prevalence,
+        published=published_score(schema),
         notes=tuple(notes),
-        person_names=rows.person_names,
     )
+
+
+RARE = 0.1
+"""The share of examples below which a class is rare."""
+
+
+def _rare_classes(schema: Schema, y: Codes) -> list[str]:
+    """Asks for the public prevalence where a class is rare and the schema states none. The note is
+    for the person at this site; the share itself is the site's own."""
+    if schema.label.prevalence or not len(y):
+        return []
+    counts = np.bincount(y, minlength=len(schema.label.classes))
+    rare = [
+        name
+        for name, count in zip(schema.label.classes, counts, strict=True)
+        if count < RARE * len(y)
+    ]
+    if not rare:
+        return []
+    return [
+        f"{', '.join(map(repr, rare))} is rare here, and the schema states no prevalence. Put the "
+        "published share of each class into prevalence of [label]: the proxy then starts from it "
+        "and spends no budget on finding it."
+    ]
 
 
 def _check_test(schema: Schema, y: Codes) -> None:
@@ -325,9 +355,7 @@ def _check_files(files: Sequence[Path], tests: Sequence[Path]) -> None:
             )
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
     if twice:
-        raise DataError(
-            f"Expected a name of its own for each site's file, got {twice} twice."
-        )
+        raise DataError(f"Expected a name of its own for each site's file, got {twice} twice.")
 
 
 def _refuse_duplicates(path: Path, found: Sequence[Fault]) -> None:

@@ -14,11 +14,7 @@ from proxyfl.errors import DataError
 
 
 def numbers(
-    path: Path,
-    names: Sequence[str],
-    dialect: Dialect | None = None,
-    *,
-    person: str | None = None,
+    path: Path, names: Sequence[str], dialect: Dialect | None = None, *, person: str | None = None
 ) -> tuple[list[Floats], list[str]]:
     """The columns ``names``, NaN where a cell has no number, and the person of each row."""
     blocks = []

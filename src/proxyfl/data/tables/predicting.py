@@ -63,11 +63,7 @@ def by_schema(path: Path, text: str, *, ids: str | None = None) -> NamedRows:
 
 
 def by_name(
-    path: Path,
-    features: Sequence[str],
-    *,
-    ids: str | None = None,
-    others: Sequence[str] = (),
+    path: Path, features: Sequence[str], *, ids: str | None = None, others: Sequence[str] = ()
 ) -> NamedRows:
     """The numeric columns ``features`` of a table; ``others`` may be there and are not used."""
     frame = read_table(path)
@@ -97,6 +93,4 @@ def by_name(
 
 def _check_ids(path: Path, ids: str | None, header: Sequence[str]) -> None:
     if ids is not None and ids not in header:
-        raise DataError(
-            f"{path}: no column {ids!r} for the ids. Its columns: {', '.join(header)}."
-        )
+        raise DataError(f"{path}: no column {ids!r} for the ids. Its columns: {', '.join(header)}.")

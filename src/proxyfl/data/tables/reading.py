@@ -92,11 +92,7 @@ def find(source: str | Sequence[str]) -> list[Path]:
 
 
 def read(
-    path: Path,
-    dialect: Dialect | None = None,
-    *,
-    header: Sequence[str] = (),
-    rows: int = ROWS,
+    path: Path, dialect: Dialect | None = None, *, header: Sequence[str] = (), rows: int = ROWS
 ) -> Iterator[Part]:
     """The table at ``path`` in parts; at least one, which may have no rows.
 
@@ -148,12 +144,7 @@ def _encoding(path: Path) -> str:
     return "cp1252" if windows else "latin-1"
 
 
-def _decodes(
-    decoder: codecs.IncrementalDecoder,
-    block: bytes,
-    *,
-    final: bool = False,
-) -> bool:
+def _decodes(decoder: codecs.IncrementalDecoder, block: bytes, *, final: bool = False) -> bool:
     try:
         decoder.decode(block, final)
     except UnicodeDecodeError:
@@ -198,12 +189,7 @@ def _sample(path: Path, encoding: str, separator: str) -> list[list[str]]:
         return [row for row in itertools.islice(rows, _SAMPLE) if row]
 
 
-def _csv(
-    path: Path,
-    dialect: Dialect,
-    header: tuple[str, ...],
-    size: int,
-) -> Iterator[Part]:
+def _csv(path: Path, dialect: Dialect, header: tuple[str, ...], size: int) -> Iterator[Part]:
     decimal = DECIMALS[dialect.decimal]
     with _opened(path, dialect.encoding) as file:
         rows = _rows(path, file, SEPARATORS[dialect.separator])
@@ -222,18 +208,11 @@ def _csv(
 def _header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     header = tuple(name.strip() for name in names)
     if not any(header):
-        raise DataError(
-            f"{path}: expected the names of the columns in the first row, got none."
-        )
+        raise DataError(f"{path}: expected the names of the columns in the first row, got none.")
     return header
 
 
-def _part(
-    header: tuple[str, ...],
-    start: int,
-    block: list[list[str]],
-    decimal: str,
-) -> Part:
+def _part(header: tuple[str, ...], start: int, block: list[list[str]], decimal: str) -> Part:
     """A part from rows of cells. Blank lines are no rows, but count where rows are numbered."""
     whole = []
     numbers = []
@@ -252,18 +231,12 @@ def _part(
     return Part(header, rows, columns, decimal, tuple(ragged))
 
 
-def _rows(
-    path: Path,
-    file: io.TextIOBase,
-    separator: str,
-) -> Iterator[list[str]]:
+def _rows(path: Path, file: io.TextIOBase, separator: str) -> Iterator[list[str]]:
     reader = csv.reader(file, delimiter=separator)
     try:
         yield from reader
     except UnicodeDecodeError as problem:
-        raise DataError(
-            f"{path}: cannot be read as {problem.encoding}: {problem}."
-        ) from problem
+        raise DataError(f"{path}: cannot be read as {problem.encoding}: {problem}.") from problem
     except csv.Error as problem:
         raise DataError(
             f"{path}, line {reader.line_num}: {problem}. Does a quotation mark never close?"
@@ -293,9 +266,7 @@ def _parquet(path: Path, size: int) -> Iterator[Part]:
             yield _columns(header, start, columns)
             start += batch.num_rows
     except (OSError, ValueError) as problem:
-        raise DataError(
-            f"{path}: not a readable Parquet file: {problem}."
-        ) from problem
+        raise DataError(f"{path}: not a readable Parquet file: {problem}.") from problem
     if start == 2:
         yield _columns(header, start, [[] for _ in header])
 
@@ -317,11 +288,7 @@ def _npz(path: Path, size: int) -> Iterator[Part]:
         yield _columns(header, first + 2, columns)
 
 
-def _columns(
-    header: tuple[str, ...],
-    start: int,
-    columns: Sequence[Sequence[Any]],
-) -> Part:
+def _columns(header: tuple[str, ...], start: int, columns: Sequence[Sequence[Any]]) -> Part:
     rows = np.arange(start, start + len(columns[0]), dtype=np.int64)
     texts = [list(map(as_text, values)) for values in columns]
     return Part(header, rows, dict(zip(header, texts, strict=True)))

@@ -9,7 +9,7 @@ alone, never statistics of the records: it costs no privacy and is the same at e
     [label]
     column = "died"
     classes = ["alive", "dead"]
-    written = [["0", "no"], ["1", "yes"]]
+    written = {alive = ["0", "no"], dead = ["1", "yes"]}
 
     [columns.age]
     type = "number"
@@ -22,7 +22,7 @@ The features follow the order of the columns in the schema, whatever their order
 import dataclasses
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,11 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 
 YES = ("1", "yes", "y", "true", "t")
 NO = ("0", "no", "n", "false", "f")
+
+Written = dict[str, tuple[str, ...]] | tuple[tuple[str, ...], ...]
+"""Name -> its spellings in files, beside the name itself. Earlier releases had a list in the order
+of the names, which is still read: there a slip of the order exchanges two classes unnoticed."""
+
 DAYS = {"days": 1.0, "weeks": 7.0, "months": 365.25 / 12, "years": 365.25}
 """The units of an interval between two dates, in days."""
 
@@ -75,8 +80,8 @@ class Column:
     """The points at which bins and hinges begin."""
     values: tuple[str, ...] = ()
     """The values of a category."""
-    written: tuple[tuple[str, ...], ...] = ()
-    """The spelling of each value of a category in files, if not its name."""
+    written: Written = ()
+    """Value -> its spellings in files, beside its name: {never = ["0"], daily = ["1", "2"]}."""
     unknown: str = "refuse"
     """The treatment of a value that is not in the list: refuse, or other."""
     yes: tuple[str, ...] = YES
@@ -109,7 +114,7 @@ class Column:
         if self.type == "category":
             check_names("values", self.values, self.written)
         if self.type == "yes/no":
-            check_names("yes and no", ("yes", "no"), (self.yes, self.no))
+            check_names("yes and no", ("yes", "no"), {"yes": self.yes, "no": self.no})
         if self.type == "date":
             _check_formats(self.formats)
 
@@ -133,17 +138,15 @@ class Label:
     """The label's column."""
     classes: tuple[str, ...]
     """The classes, in an order that all sites share: the first is class 0."""
-    written: tuple[tuple[str, ...], ...] = ()
-    """The spelling of each class in files, if not its name."""
+    written: Written = ()
+    """Class -> its spellings in files, beside its name: {alive = ["0", "no"], dead = ["1"]}."""
     prevalence: tuple[float, ...] = ()
     """The share of each class as it is publicly known, from a register or the literature."""
 
     def __post_init__(self) -> None:
         check_names("classes", self.classes, self.written)
         if len(self.classes) < 2:
-            raise ConfigError(
-                f"Expected at least two classes, got {list(self.classes)}."
-            )
+            raise ConfigError(f"Expected at least two classes, got {list(self.classes)}.")
         if not self.prevalence:
             return
         if len(self.prevalence) != len(self.classes):
@@ -155,9 +158,27 @@ class Label:
             number("prevalence", share, above=0, below=1)
         total = sum(self.prevalence)
         if abs(total - 1) > 1e-6:
-            raise ConfigError(
-                f"Expected shares that add up to 1 in prevalence, got {total:g}."
-            )
+            raise ConfigError(f"Expected shares that add up to 1 in prevalence, got {total:g}.")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A published risk score, from which the proxy starts. It is public, so it costs no privacy."""
+
+    coefficients: dict[str, float]
+    """Column or feature -> its published coefficient in the log odds of the second class: of a
+    number per unit, of a yes/no for yes, of a category "column = value", of bins "column 40 to 60",
+    of a hinge "column above 60" per unit beyond it. What is left out has 0."""
+    intercept: float = 0.0
+    """The log odds of a patient whose columns are all 0."""
+    source: str = ""
+    """The publication."""
+
+    def __post_init__(self) -> None:
+        if not self.coefficients:
+            raise ConfigError("Expected coefficients of a published score in start, got none.")
+        for name, value in (*self.coefficients.items(), ("intercept", self.intercept)):
+            number(f"start: {name}", value)
 
 
 @dataclass(frozen=True)
@@ -176,6 +197,8 @@ class Schema:
     """The spellings of a missing value in files."""
     others: str = "refuse"
     """The treatment of a column that the schema does not name: refuse, or ignore."""
+    start: Start | None = None
+    """A published score, from which the proxy starts."""
 
     def __post_init__(self) -> None:
         choice("others", self.others, ("refuse", "ignore"))
@@ -186,11 +209,13 @@ class Schema:
                     "Take it out of [columns]: models must not learn from it."
                 )
         if not self.features:
-            raise ConfigError(
-                f"The schema {self.name!r} has no column to learn from."
-            )
+            raise ConfigError(f"The schema {self.name!r} has no column to learn from.")
         for name, column in self.columns.items():
             self._check_until(name, column)
+        if self.start is not None:
+            from proxyfl.data.tables.features import published_score
+
+            published_score(self)
 
     def _check_until(self, name: str, column: Column) -> None:
         end = column.until
@@ -205,6 +230,19 @@ class Schema:
                 f"columns.{name}.until: expected a date such as 2020-12-31 or another column of "
                 f"type date ({', '.join(known) or 'there is none'}), got {end!r}."
             )
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what is read as it stands and may be meant otherwise."""
+        stated = {"label.written": (self.label.classes, self.label.written)}
+        for name, column in self.columns.items():
+            stated[f"columns.{name}.written"] = (column.values, column.written)
+        return [
+            f"{where} is a list, read in the order of the names. To rule out a slip, state: "
+            f"written = {_settings.toml_value(as_table(names, written))}"
+            for where, (names, written) in stated.items()
+            if is_ambiguous(names, written)
+        ]
 
     @property
     def features(self) -> dict[str, Column]:
@@ -239,8 +277,10 @@ def parse(tree: Mapping[str, Any], source: str = "schema") -> Schema:
 
 def to_toml(schema: Schema) -> str:
     """The schema as TOML that ``parse`` reads back to an equal one; defaults are left out."""
-    blocks = [_block("", schema, skip=("label", "columns"))]
+    blocks = [_block("", schema, skip=("label", "columns", "start"))]
     blocks.append(_block("[label]", schema.label))
+    if schema.start is not None:
+        blocks.append(_block("[start]", schema.start))
     for name, column in schema.columns.items():
         blocks.append(_block(f"[columns.{_settings.toml_value(name)}]", column))
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -269,26 +309,85 @@ def canonical(text: str) -> str:
     return text
 
 
-def check_names(
-    where: str,
-    names: tuple[str, ...],
-    written: tuple[tuple[str, ...], ...] = (),
-) -> None:
-    """Raise ConfigError unless ``names`` are distinct and ``written`` tells each from the rest."""
+def as_table(names: Sequence[str], written: Written) -> dict[str, tuple[str, ...]]:
+    """Name -> its spellings as ``written`` states them; a name that it leaves out has its own."""
+    if isinstance(written, dict):
+        return {name: written.get(name, (name,)) for name in names}
+    ways = written or tuple((name,) for name in names)
+    return dict(zip(names, ways, strict=True))
+
+
+def codes_of(names: Sequence[str], written: Written) -> dict[str, int]:
+    """Spelling -> the place of the name that it means. A name means itself, too."""
+    found = {canonical(name): code for code, name in enumerate(names)}
+    for code, texts in enumerate(as_table(names, written).values()):
+        for text in texts:
+            found[canonical(text)] = code
+    return found
+
+
+def is_ambiguous(names: Sequence[str], written: Written) -> bool:
+    """True for a list whose order nothing confirms: a name has neither its own name among its
+    spellings nor the plain yes or no that it is."""
+    if isinstance(written, dict) or not written:
+        return False
+    for name, texts in as_table(names, written).items():
+        alike = {text.strip().lower() for text in texts}
+        said = _plain_answer(name)
+        if name.lower() not in alike and (not said or said not in map(_plain_answer, texts)):
+            return True
+    return False
+
+
+def check_names(where: str, names: tuple[str, ...], written: Written = ()) -> None:
+    """Raises ConfigError unless ``names`` are distinct and ``written`` tells each from the rest: no
+    spelling means two of them, or means one and is the name of another."""
     if not names:
         raise ConfigError(f"Expected a list of {where}, got none.")
-    if written and len(written) != len(names):
+    if len(set(map(canonical, names))) < len(names):
+        raise ConfigError(f"Expected distinct {where}, got {list(names)}.")
+    if isinstance(written, dict):
+        for name in written:
+            choice("name in written", name, names)
+    elif written and len(written) != len(names):
         raise ConfigError(
             f"Expected ways of writing for each of the {len(names)} {where}, got {len(written)}."
         )
-    if len(set(map(canonical, names))) < len(names):
-        raise ConfigError(f"Expected distinct {where}, got {list(names)}.")
-    spellings = list(map(canonical, itertools.chain.from_iterable(written)))
-    twice = sorted({text for text in spellings if spellings.count(text) > 1})
-    if twice:
-        raise ConfigError(
-            f"Expected one meaning for each way of writing {where}, got {twice}."
-        )
+    meant: dict[str, str] = {canonical(name): name for name in names}
+    for name, texts in as_table(names, written).items():
+        for text in map(canonical, texts):
+            if meant.setdefault(text, name) == name:
+                continue
+            other = meant[text]
+            if text == canonical(other):
+                raise ConfigError(
+                    f"written says that {text!r} means {name!r}, and {text!r} is one of the "
+                    f"{where} itself. Check the order of written, or rename one of the {where}."
+                )
+            raise ConfigError(
+                f"Expected one meaning for each way of writing {where}, got {text!r} for "
+                f"{other!r} and {name!r}."
+            )
+        if not isinstance(written, dict):
+            _check_answers(name, texts)
+
+
+def _check_answers(name: str, texts: Sequence[str]) -> None:
+    """Refuses a list that writes a yes as a no or a no as a yes."""
+    said = _plain_answer(name)
+    for text in texts:
+        if said and _plain_answer(text) not in ("", said):
+            stated = _settings.toml_value({name: tuple(texts)})
+            raise ConfigError(
+                f"The list written says that {text!r} means {name!r}. Check its order. If it is "
+                f"meant so, state it by name: written = {stated[:-1]}, ...}}"
+            )
+
+
+def _plain_answer(text: str) -> str:
+    """ "yes" or "no" if that is what ``text`` says everywhere, else nothing."""
+    text = canonical(text).lower()
+    return "yes" if text in YES else "no" if text in NO else ""
 
 
 _MEASURED = {"unit", "range", "possible", "encoding", "knots", "fill"}
@@ -323,9 +422,7 @@ def _check_range(column: Column) -> None:
     number("range", low)
     number("range", high)
     if not low < high:
-        raise ConfigError(
-            f"Expected a range from low to high, got [{low:g}, {high:g}]."
-        )
+        raise ConfigError(f"Expected a range from low to high, got [{low:g}, {high:g}].")
     possible = column.possible
     if possible and len(possible) != 2:
         raise ConfigError(f"Expected possible = [low, high], got {list(possible)}.")

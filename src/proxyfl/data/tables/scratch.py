@@ -43,10 +43,7 @@ class Scratch:
             self._write()
 
     def examples(
-        self,
-        kept: npt.NDArray[np.int64],
-        labels: Tensor,
-        groups: Tensor | None,
+        self, kept: npt.NDArray[np.int64], labels: Tensor, groups: Tensor | None
     ) -> Examples:
         """The rows ``kept``, with the labels and persons of all rows."""
         rows = torch.from_numpy(kept)

@@ -9,17 +9,19 @@ Guarantees:
     * what is asked for while a visit is under way still goes out: a time is set before the
       message is made, and never set back afterwards;
     * silent peers do not hold up the others, however many they are: a visit that takes longer
-      than ``HUNG`` seconds no longer counts towards the few that run at once.
+      than ``HUNG`` seconds no longer counts towards the few that run at once;
+    * sending does not end in silence: whatever ends the courier's thread is the service's
+      ``failure``, with which the site stops. A visit that fails for whatever reason is on record,
+      and the peer is visited again.
 """
 
-import sqlite3
 import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from proxyfl.errors import ProxyFLError
+from proxyfl.errors import PeerRefused, ProxyFLError
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.messages import Header
 from proxyfl.node.exchange.service import RELAY, Service
@@ -42,6 +44,17 @@ MOST_THREADS = 1000
 """More than a federation has members: each silent one may hold a thread."""
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Why the last visit to a peer failed; ``refused`` if the peer answered with a refusal."""
+
+    text: str = ""
+    refused: bool = False
+
+
+NO_PROBLEM = Problem()
+
+
 @dataclass
 class Turn:
     """One peer's schedule. Times are those of ``time.monotonic``."""
@@ -59,6 +72,8 @@ class Turn:
     retry: float = QUICKEST
     """The pause before what was not answered is sent again."""
     reachable: bool = False
+    problem: Problem = NO_PROBLEM
+    """What was wrong with the last visit."""
 
 
 class Courier:
@@ -80,17 +95,14 @@ class Courier:
         self.ways = Ways(service, largest=largest, timeout=timeout, folder=folder)
         self._at_once = at_once
         self._turns: dict[str, Turn] = {}
-        self._pool = ThreadPoolExecutor(
-            MOST_THREADS, thread_name_prefix="proxyfl-courier"
-        )
+        self._pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="proxyfl-courier")
         self._followers: dict[str, threading.Thread] = {}
         self._closing = threading.Event()
         self._wake = threading.Event()
         self._lock = threading.Lock()
-        self._thread = threading.Thread(
-            target=self._run, name="proxyfl-courier", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="proxyfl-courier", daemon=True)
         service.on_contact = self._heard_from
+        service.compares_clocks = folder is None
 
     def start(self) -> None:
         """Begin to send."""
@@ -127,6 +139,11 @@ class Courier:
         with self._lock:
             return self._turn(name).reachable
 
+    def problem(self, name: str) -> Problem:
+        """What was wrong with the last visit to ``name``."""
+        with self._lock:
+            return self._turn(name).problem
+
     def _turn(self, name: str) -> Turn:
         return self._turns.setdefault(name, Turn())
 
@@ -146,9 +163,8 @@ class Courier:
             self._wake.clear()
             try:
                 pause = self._look_around()
-            except (ProxyFLError, OSError, sqlite3.Error) as error:
-                self.service.failure = error
-                self.service.exchange.notify()
+            except Exception as error:
+                self.service.fail(error)
                 return
 
     def _look_around(self) -> float:
@@ -159,7 +175,7 @@ class Courier:
         if self.folder is not None:
             self._collect(self.folder)
             pause = COLLECT
-        owed = self.service.exchange.books.owed_to()
+        owed = self.service.exchange.owed_to()
         for card in self.service.roster.others():
             pause = min(pause, self._look_at(card, owes=card.name in owed))
         self._follow_all()
@@ -193,24 +209,30 @@ class Courier:
         return under_way < self._at_once
 
     def _visit(self, card: Card, turn: Turn) -> None:
-        failed = True
+        """Talk to a peer. Runs in the pool, where nobody sees an exception: all end here."""
+        problem = None
         try:
             self._talk(card, turn)
-            failed = False
-        except (ProxyFLError, OSError, sqlite3.Error) as error:
-            about = {"reason": str(error)[:300], "lost": turn.reachable}
-            if not self._closing.is_set():
+        except Exception as error:
+            self.service.note_failure(error)
+            problem = Problem(describe(error), isinstance(error, PeerRefused))
+        try:
+            if problem is not None and not self._closing.is_set():
+                about = {"reason": problem.text[:300], "lost": turn.reachable}
                 self.service.log.add("unreachable", peer=card.name, **about)
+        except Exception as error:  # a log that cannot be written ends the site
+            self.service.fail(error)
         finally:
-            self._note(turn, failed=failed)
+            self._note(turn, problem)
             self._wake.set()
             self.service.exchange.notify()
 
-    def _note(self, turn: Turn, *, failed: bool) -> None:
+    def _note(self, turn: Turn, problem: Problem | None) -> None:
         with self._lock:
             turn.busy = False
-            turn.reachable = not failed
-            if failed:
+            turn.reachable = problem is None
+            turn.problem = problem or NO_PROBLEM
+            if problem is not None:
                 turn.closed_until = time.monotonic() + turn.pause
                 turn.pause = min(2 * turn.pause, SLOWEST)
                 turn.hello_due = 0.0
@@ -231,21 +253,21 @@ class Courier:
             exchange.was_told(hello)
         if exchange.admitted(name) and time.monotonic() >= turn.shares_due:
             turn.shares_due = time.monotonic() + turn.retry
-            for share, frame in exchange.books.unsettled(name):
-                self._send(card, share, frame)
-        owed = exchange.books.owed_to()
+            for header, body in exchange.outgoing(name):
+                self._send(card, header, body)
+        owed = exchange.owed_to()
         if exchange.admitted(name) and name not in owed:
             turn.retry = QUICKEST
         else:
             turn.retry = min(2 * turn.retry, SLOWEST)
 
-    def _send(
-        self, card: Card, header: Header, body: bytes | memoryview = b""
-    ) -> None:
+    def _send(self, card: Card, header: Header, body: bytes | memoryview = b"") -> None:
         head = messages.head(header, self.service.identity)
         answer = self.ways.carry(card, head, body)
         if answer:
-            self.service.take(answer, via=card.name)
+            reply = self.service.take(answer, via=card.name)
+            if reply:  # the answer is not taken in, and the peer is told why
+                self.ways.carry(card, reply)
 
     def _follow_all(self) -> None:
         """A site without an address of its own holds a stream to every member that has one."""
@@ -256,20 +278,24 @@ class Courier:
         for card in self.service.roster.others():
             running = self._followers.get(card.name)
             if card.address and (running is None or not running.is_alive()):
-                thread = threading.Thread(
-                    target=self._follow, args=(card,), daemon=True
-                )
+                thread = threading.Thread(target=self._follow, args=(card,), daemon=True)
                 self._followers[card.name] = thread
                 thread.start()
 
     def _follow(self, card: Card) -> None:
+        """Take what comes over the stream to a peer. Whatever ends it is on record; the next turn
+        opens another."""
         try:
-            for message in self.ways.client(card).follow():
-                self.received(message, via=card.name)
-        except ProxyFLError as error:
-            self.service.log.add(
-                "unreachable", peer=card.name, reason=str(error)[:300]
-            )
+            try:
+                for message in self.ways.client(card).follow():
+                    self.received(message, via=card.name)
+            except Exception as error:
+                if not self._closing.is_set():
+                    self.service.log.add(
+                        "unreachable", peer=card.name, reason=describe(error)[:300]
+                    )
+        except Exception as error:  # a log that cannot be written ends the site
+            self.service.fail(error)
         self._closing.wait(5 * QUICKEST)
 
     def received(self, message: bytes, *, via: str | None) -> None:
@@ -282,10 +308,11 @@ class Courier:
             if answer:
                 self._answer(messages.begin(message)[0].sender, answer)
         except ProxyFLError as error:
+            self.service.note_failure(error)
             self.service.refused(str(error))
 
     def _answer(self, sender: str, answer: bytes) -> None:
-        card = self.service.roster.current.member(sender)
+        card = self.service.roster.card(sender)
         try:
             self.ways.carry(card, answer)
         except ProxyFLError:
@@ -305,3 +332,10 @@ class Courier:
                 path.unlink(missing_ok=True)
         except OSError as error:
             self.service.log.add("unreachable", reason=f"the folder: {error}"[:300])
+
+
+def describe(error: Exception) -> str:
+    """An exception in words; one that is not ours, and so unexpected, with its type."""
+    if isinstance(error, ProxyFLError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -60,9 +60,7 @@ class Frames:
         return MARK + name.encode()
 
     @contextlib.contextmanager
-    def receiving(
-        self, pieces: Iterable[bytes | memoryview], size: int
-    ) -> Iterator[Arrived]:
+    def receiving(self, pieces: Iterable[bytes | memoryview], size: int) -> Iterator[Arrived]:
         """The frame of ``size`` bytes that ``pieces`` bring; a large one is on the disk.
 
         TransportError if they bring more or less. A file that no ``put`` has named when the block
@@ -93,7 +91,7 @@ class Frames:
             return held
         if self._folder is None:
             raise RunError("A store in memory names no files.")
-        path = self._folder / held[len(MARK) :].decode()
+        path = self._folder / file_name(held)
         try:
             return memoryview(_mapped(path))
         except (OSError, ValueError) as error:
@@ -102,13 +100,13 @@ class Frames:
                 "the site's folder from one backup."
             ) from error
 
-    def sweep(self, held: Collection[bytes]) -> None:
-        """Remove the files that no row names and that are not about to be named."""
+    def sweep(self, named: Collection[str]) -> None:
+        """Remove the files that are not among ``named`` and not about to be named."""
         if self._folder is None or not self._folder.exists():
             return
         # In this order: a name is noted in ``_arriving`` before its file is there to be listed.
         present = list(self._folder.iterdir())
-        needed = {each[len(MARK) :].decode() for each in held} | self._arriving
+        needed = {*named, *self._arriving}
         for path in present:
             if path.name not in needed and not path.is_dir():
                 path.unlink(missing_ok=True)
@@ -131,10 +129,13 @@ class Frames:
             ) from error
 
 
+def file_name(held: bytes) -> str:
+    """The name of the file for which a row holds ``held``."""
+    return held[len(MARK) :].decode()
+
+
 def _counted(
-    pieces: Iterable[bytes | memoryview],
-    size: int,
-    look: Callable[[bytes | memoryview], None],
+    pieces: Iterable[bytes | memoryview], size: int, look: Callable[[bytes | memoryview], None]
 ) -> Iterator[bytes | memoryview]:
     """The pieces, each shown to ``look``; TransportError unless they have ``size`` bytes."""
     found = 0
@@ -145,9 +146,7 @@ def _counted(
         look(piece)
         yield piece
     if found != size:
-        raise TransportError(
-            f"A message announces a body of {size} bytes and has {found} or more."
-        )
+        raise TransportError(f"A message announces a body of {size} bytes and has {found} or more.")
 
 
 def _mapped(path: Path) -> Mapped:

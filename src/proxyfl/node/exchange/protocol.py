@@ -16,35 +16,84 @@ Guarantees, whatever is lost, repeated, delayed or reordered, and whoever crashe
     * weights are exact numbers: the sum over all sites' own mass, inboxes and the outbox entries
       that their receiver has not stored is the same at every instant;
     * at most one share per peer is unsettled: what a silent peer should get, a site keeps;
-    * a site that shows less history than its peers have seen is told so, and sends nothing more.
+    * nothing is taken from a copy of a site that does not remember what was seen of another copy
+      (``history``); it is told so, and sends nothing more.
 """
 
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
+from proxyfl._command import command
 from proxyfl.errors import ProxyFLError, TransportError
 from proxyfl.node.exchange.books import Books
+from proxyfl.node.exchange.history import RECENT, Sighting, explains
 from proxyfl.node.exchange.messages import (
     MOST_LISTED,
     Header,
     Hello,
+    Parcel,
     Restored,
     Share,
     Stamp,
+    State,
+    Summand,
     Verdict,
 )
+from proxyfl.node.exchange.peers import Peer, merged
 from proxyfl.node.members.manifest import MOST_ROUNDS
 
 MOST_UNAPPLIED = 4
 """Shares of one peer that wait in the inbox; more are put off until some have been added."""
 
-Check = Callable[[Share, bytes | memoryview], None]
-"""Raises TransportError if a share's frame must not be stored."""
+LONG_PROOF = 4000
+"""Beside a proof of so many characters, a message has room for fewer chapters."""
+
+Start = tuple[str, int, str, str, int, int, str, int]
+"""The fields with which every header begins."""
+
+Check = Callable[[Share, bytes | memoryview], str]
+"""Raises TransportError if a share must not be stored, NotYet if it may be later. Returns the note
+to put on record with the verdict."""
+
+
+class NotYet(TransportError):
+    """A share that cannot be decided on now; its sender is asked to try again."""
 
 
 class RestoredError(ProxyFLError):
-    """A peer has seen more of this site than the site itself knows: it runs from an old backup."""
+    """A peer has seen of this site what the site itself does not remember: it runs from an old
+    backup, or another copy of it runs."""
+
+
+class Sums(Protocol):
+    """The part of masked sums in the messages of a site (``proxyfl.node.summing.Desk``). Each
+    method is called under the store's lock."""
+
+    def spell(self) -> str:
+        """What a hello says of this site."""
+        ...
+
+    def hear(self, hello: Hello) -> None:
+        """Take note of what a hello says."""
+        ...
+
+    def take(self, header: Summand | Parcel, body: bytes | memoryview) -> None:
+        """Keep what a member has sent; TransportError if it is of no use."""
+        ...
+
+    def owed_to(self) -> set[str]:
+        """The peers that lack something which this site has for them."""
+        ...
+
+    def outgoing(self, peer: str, start: Start) -> list[tuple[Header, bytes]]:
+        """The messages for ``peer``, whose headers begin with ``start``."""
+        ...
+
+    def is_behind(self, peer: str) -> bool:
+        """True if ``peer`` may still need this site's proxy."""
+        ...
 
 
 class Exchange:
@@ -57,11 +106,21 @@ class Exchange:
         self.has_ended = False
         self.decided: Callable[[Verdict], None] = lambda verdict: None
         """Is told each verdict that decides something, this site's and its peers'; no other."""
+        self.check_claim: Callable[[str, Sighting, str], Sighting] = lambda peer, seen, proof: seen
+        """Returns what is proven of a place that a peer claims to have seen of this site and that
+        the site does not remember; raises TransportError if nothing is."""
+        self.sums: Sums | None = None
+        """Takes the place of shares in a federation whose proxy is trained by masked sums."""
         self._check = check
         self._admitted: set[str] = set()
         self._hellos: dict[str, Hello] = {}
         self._told: dict[str, Hello] = {}
         self._stored: dict[str, int] = {}
+        self._asked: dict[str, set[str]] = {}
+        """The chapters that a peer wants to be shown, by their tags."""
+        self.is_rejoining = False
+        """True while this site asks what its peers have seen of it: it then takes no share, and
+        collects evidence instead of stopping."""
         self._changed = threading.Condition()
         self._changes = 0
         self._seen = 0
@@ -83,6 +142,10 @@ class Exchange:
     def admitted(self, name: str) -> bool:
         """True if ``name`` has answered a hello of this start of the program."""
         return name in self._admitted
+
+    def last_hello(self, peer: str) -> Hello | None:
+        """The last hello of ``peer`` that was taken in since this start of the program."""
+        return self._hellos.get(peer)
 
     def owes_nothing(self, peer: str, round: int) -> bool:
         """True if ``peer`` has released ``round`` and has no share for this site on its way."""
@@ -131,73 +194,107 @@ class Exchange:
                 " order by round desc limit ?",
                 (peer, MOST_LISTED),
             ).fetchall()
+            paid, debt = run.execute("select paid, debt from site").fetchone()
             return Hello(
                 *self._start(peer, stamp),
                 manifest=self.manifest,
                 accepted=self.accepted,
                 round=here.released,
-                since=here.since,
+                past=self.books.history.ends(also=self._asked.get(peer, ())),
+                paid=paid,
+                debt=debt,
                 state=here.state,
                 owed=tuple(round for (round,) in owed),
                 stored=tuple(round for (round,) in stored),
                 ended=self.has_ended,
                 time=time,
                 answer=answer,
+                masked="" if self.sums is None else self.sums.spell(),
             )
 
-    def _start(
-        self, peer: str, stamp: Stamp
-    ) -> tuple[str, int, str, str, int, int, str, int]:
-        return (
-            self.books.federation,
-            self.books.version,
-            self.books.me,
-            peer,
-            *stamp.numbers,
-        )
+    def owed_to(self) -> set[str]:
+        """The peers for which something is to be sent."""
+        if self.sums is None:
+            return self.books.owed_to()
+        with self.books.store.reading():
+            return self.sums.owed_to()
+
+    def outgoing(self, peer: str) -> list[tuple[Header, bytes | memoryview]]:
+        """The messages, beside hellos, that ``peer`` lacks."""
+        if self.sums is None:
+            return list(self.books.unsettled(peer))
+        with self.books.store.reading():
+            return list(self.sums.outgoing(peer, self._start(peer, self.books.stamp())))
+
+    def _start(self, peer: str, stamp: Stamp) -> Start:
+        return (self.books.federation, self.books.version, self.books.me, peer, *stamp.numbers)
 
     def handle(
-        self, header: Header, body: bytes | memoryview, *, time: int
+        self, header: Header, body: bytes | memoryview, *, time: int, proof: str = ""
     ) -> Header | None:
-        """Take one message that is authentic and for this site; return the answer, if any."""
+        """Take one message that is authentic and for this site; return the answer, if any.
+
+        ``proof`` is its signed header (``messages.proof_of``)."""
         if isinstance(header, Hello):
-            return self._take_hello(header, time)
+            return self._take_hello(header, time, proof)
+        if isinstance(header, Summand | Parcel):
+            return self._take_sum(header, body, time)
         if isinstance(header, Share):
-            return self._take_share(header, body)
+            if self.sums is not None:
+                raise TransportError(f"{header.sender!r} sent a share; this federation adds up.")
+            return self._take_share(header, body, proof)
         if isinstance(header, Verdict):
-            self._take_verdict(header)
+            self._take_verdict(header, proof)
         if isinstance(header, Restored):
             self._take_restored(header)
         return None
 
-    def _take_hello(self, hello: Hello, time: int) -> Header | None:
+    def _take_sum(
+        self, header: Summand | Parcel, body: bytes | memoryview, time: int
+    ) -> Header | None:
+        """Hand a message of a masked sum on; the answer says what has arrived.
+
+        Nothing is taken from a copy of a member that its hello has not explained."""
+        if self.sums is None:
+            raise TransportError(f"{header.sender!r} adds up; this federation exchanges shares.")
+        with self.books.store.transaction():
+            seen = Sighting(header.stamp, 0, ())
+            if not self.books.peers.follow(header.sender, seen):
+                raise TransportError("say hello first")
+            self.sums.take(header, body)
+        self.notify()
+        answer = self.hello(header.sender, time=time, answer=True)
+        self.was_told(answer)
+        return answer
+
+    def _take_hello(self, hello: Hello, time: int, proof: str) -> Header | None:
         with self.books.store.transaction():
             known = self.books.peers.known(hello.sender)
-            same_epoch = hello.epoch == known.stamp.epoch
-            fewer_rounds = same_epoch and hello.round < known.round
-            if fewer_rounds or hello.stamp.behind(known.stamp):
-                return self._restored(hello, known.stamp, known.round)
-            before = known.before
-            if hello.epoch > known.stamp.epoch:
-                before = max(before, known.round)
-            if hello.since < before:
-                earlier = Stamp(max(0, hello.epoch - 1), 0, "", 0)
-                return self._restored(hello, earlier, before)
+            seen = Sighting(hello.stamp, hello.round, hello.past, hello.paid, hello.debt, proof)
+            forgotten = self._not_shown(known, seen)
+            if forgotten is not None:
+                is_related = explains(seen.ends, known.stamp)
+                if not is_related and not explains(known.seen.ends, hello.stamp):
+                    self.books.peers.sightings.add(hello.sender, seen)
+                return self._restored(hello.sender, forgotten)
             news = replace(
                 known,
-                stamp=hello.stamp,
-                round=max(known.round, hello.round),
-                state=hello.state if known.state != "left" else "left",
+                seen=merged(known.seen, seen),
+                state=_next_state(known, hello),
                 accepted=hello.accepted,
                 version=hello.version,
-                before=before,
+                release=hello.release,
+                protocol=hello.protocol,
             )
             # Most hellos say nothing new, and a write waits for the disk.
             if news != known:
                 self.books.peers.remember(news)
+            self.books.peers.sightings.forget([hello.sender])
             if hello.state == "left":
                 self._take_back(hello)
             self._hellos[hello.sender] = hello
+            if self.sums is not None:
+                self.sums.hear(hello)
         if hello.answer:
             self._admitted.add(hello.sender)
         self.notify()
@@ -207,46 +304,67 @@ class Exchange:
         self.was_told(answer)
         return answer
 
-    def _restored(self, hello: Hello, seen: Stamp, round: int) -> Restored:
-        start = self._start(hello.sender, self.books.stamp())
-        return Restored(*start, *seen.numbers, seen_round=round)
+    def _not_shown(self, known: Peer, seen: Sighting) -> Sighting | None:
+        """The furthest place that was seen of the peer and that it does not show, if any."""
+        places = self.books.peers.sightings.of(known.name)
+        if known.stamp.tag:
+            places.append(known.seen)
+        ends = seen.ends
+        forgotten = [place for place in places if not explains(ends, place.stamp)]
+        return max(forgotten, key=lambda place: place.round, default=None)
+
+    def is_late(self, hello: Hello) -> bool:
+        """True if ``hello`` is of an earlier place in the history that its sender shows.
+
+        Most often a newer message has overtaken it. A machine that was set back with its memory
+        says the same; it stops when it reads the answer, or is found out by its next release."""
+        peers = self.books.peers
+        was_seen = explains(peers.known(hello.sender).seen.ends, hello.stamp)
+        return was_seen and not peers.sightings.of(hello.sender)
+
+    def _restored(self, peer: str, seen: Sighting) -> Restored:
+        return Restored(
+            *self._start(peer, self.books.stamp()),
+            *seen.stamp.numbers,
+            seen_round=seen.round,
+            seen_past=seen.past[: MOST_LISTED if len(seen.proof) < LONG_PROOF else RECENT // 2],
+            seen_paid=seen.paid,
+            seen_debt=seen.debt,
+            proof=seen.proof,
+        )
 
     def _take_back(self, hello: Hello) -> None:
         """A peer that has left stores nothing more: what it does not list as stored is ours."""
         for share, _ in self.books.unsettled(hello.sender):
             stored = share.round in hello.stored
-            self.books.settle(
-                hello.sender, share.round, share.sha256, stored=stored
-            )
+            self.books.settle(hello.sender, share.round, share.sha256, stored=stored)
 
-    def _take_share(self, share: Share, frame: bytes | memoryview) -> Verdict:
+    def _take_share(self, share: Share, frame: bytes | memoryview, proof: str) -> Verdict:
         if share.round >= MOST_ROUNDS:
-            raise TransportError(
-                f"A share of round {share.round}: no manifest has it."
-            )
+            raise TransportError(f"A share of round {share.round}: no manifest has it.")
         with self.books.store.transaction() as run:
-            self.books.peers.saw_release(share, self.books.rounds)
+            released = min(share.round + 1, self.books.rounds)
+            seen = Sighting(share.stamp, released, share.past, proof=proof)
+            follows = self.books.peers.follow(share.sender, seen)
             earlier = run.execute(
-                "select sha256, outcome, reason from verdicts where version = ? and round = ?"
-                " and sender = ?",
-                (share.version, share.round, share.sender),
+                "select sha256, outcome, reason from verdicts where round = ? and sender = ?",
+                (share.round, share.sender),
             ).fetchone()
             if earlier is not None:
                 sha256, outcome, reason = earlier
                 if sha256 != share.sha256:
-                    outcome, reason = (
-                        "refused",
-                        "another share has this round and sender",
-                    )
+                    outcome, reason = ("refused", "another share has this round and sender")
                 return self._verdict(share, outcome, reason)
-            put_off = self._reason_to_wait(share)
+            put_off = self._reason_to_wait(share, follows=follows)
             if put_off:
                 return self._verdict(share, "again", put_off)
-            outcome, reason = "stored", ""
-            refusal = self._reason_to_refuse(share, frame)
-            if refusal:
-                outcome, reason = "refused", refusal
-            else:
+            try:
+                outcome, reason = "stored", self._note_for(share, frame)
+            except NotYet as error:
+                return self._verdict(share, "again", _brief(error))
+            except TransportError as error:
+                outcome, reason = "refused", _brief(error)
+            if outcome == "stored":
                 run.execute(
                     "insert into inbox values (?, ?, ?, '', ?, ?)",
                     (
@@ -257,8 +375,10 @@ class Exchange:
                         self.books.store.frames.put(frame),
                     ),
                 )
+                if self.books.history.may_be_elsewhere(share.meant_for):
+                    self.books.owe(share.exact_weight)
             run.execute(
-                "insert into verdicts values (?,?,?,?,?,?)",
+                "insert into verdicts values (?,?,?,?,?,?,?,?,?)",
                 (
                     share.version,
                     share.round,
@@ -266,55 +386,61 @@ class Exchange:
                     share.sha256,
                     outcome,
                     reason,
+                    share.weight,
+                    share.meant_for,
+                    self.books.history.number(),
                 ),
             )
-            run.execute("update site set clock = clock + 1")
+            self.books.history.tick()
         self.notify()
         verdict = self._verdict(share, outcome, reason)
         self.decided(verdict)
         return verdict
 
-    def _reason_to_wait(self, share: Share) -> str:
-        known = self.books.peers.known(share.sender).stamp
-        if (share.epoch, share.boot) > (known.epoch, known.boot):
+    def _reason_to_wait(self, share: Share, *, follows: bool) -> str:
+        peers = self.books.peers
+        if share.epoch < peers.known(share.sender).stamp.epoch:
+            return ""
+        if not follows or peers.sightings.of(share.sender):
             return "say hello first"
+        if not self.admitted(share.sender) and not self.books.history.knows(share.meant_for):
+            return "it is meant for another copy of the receiver; say hello first"
+        if self.is_rejoining:
+            return "the receiver is about to rejoin"
         if share.version > self.books.version:
-            return (
-                f"version {share.version} of the manifest is not accepted here yet"
-            )
+            return f"version {share.version} of the manifest is not accepted here yet"
         with self.books.store.reading() as run:
             waiting = run.execute(
-                "select count(*) from inbox where sender = ? and returned_by = ''",
-                (share.sender,),
+                "select count(*) from inbox where sender = ? and returned_by = ''", (share.sender,)
             ).fetchone()[0]
-        return (
-            "too many shares wait to be added" if waiting >= MOST_UNAPPLIED else ""
-        )
+        return "too many shares wait to be added" if waiting >= MOST_UNAPPLIED else ""
 
-    def _reason_to_refuse(self, share: Share, frame: bytes | memoryview) -> str:
+    def _note_for(self, share: Share, frame: bytes | memoryview) -> str:
+        """Raise TransportError unless the share may be stored; return the note on the verdict."""
         if self.books.position().state != "active":
-            return "the receiver has left the federation"
+            raise TransportError("the receiver has left the federation")
+        if share.epoch < self.books.peers.known(share.sender).stamp.epoch:
+            raise TransportError("the sender has begun again since")
         if share.round >= self.books.rounds:
-            return (
-                f"round {share.round} is beyond the last, {self.books.rounds - 1}"
-            )
-        try:
-            self._check(share, frame)
-        except TransportError as error:
-            return " ".join(str(error).split())[:400]
-        return ""
+            raise TransportError(f"round {share.round} is beyond the last, {self.books.rounds - 1}")
+        return self._check(share, frame)
 
     def _verdict(self, share: Share, outcome: str, reason: str) -> Verdict:
-        start = self._start(share.sender, self.books.stamp())
-        return Verdict(
-            *start,
-            round=share.round,
-            sha256=share.sha256,
-            outcome=outcome,  # type: ignore[arg-type]  # read back from the store as it was written
-            reason=reason,
-        )
+        with self.books.store.reading():
+            return Verdict(
+                *self._start(share.sender, self.books.stamp()),
+                round=share.round,
+                sha256=share.sha256,
+                outcome=outcome,  # type: ignore[arg-type]  # read back as it was written
+                reason=reason,
+                released=self.books.position().released,
+                past=self.books.history.ends(),
+            )
 
-    def _take_verdict(self, verdict: Verdict) -> None:
+    def _take_verdict(self, verdict: Verdict, proof: str) -> None:
+        with self.books.store.transaction():
+            seen = Sighting(verdict.stamp, verdict.released, verdict.past, proof=proof)
+            self.books.peers.follow(verdict.sender, seen)
         if verdict.outcome == "again":
             return
         stored = verdict.outcome == "stored"
@@ -326,18 +452,61 @@ class Exchange:
             self.notify()
 
     def _take_restored(self, answer: Restored) -> None:
-        stamp = self.books.stamp()
-        here = self.books.position()
-        if answer.seen.epoch < stamp.epoch:
-            # This epoch has paid for the rounds before it; this peer has seen more of them.
-            forgot = answer.seen_round > here.since
-        else:
-            forgot = answer.seen_round > here.released
-        if forgot or stamp.behind(answer.seen):
-            raise RestoredError(
-                f"{answer.sender!r} has seen this site further (round {answer.seen_round}) than "
-                "its store knows: the store is an old backup, or another copy of this site runs. "
-                "To continue would send the same mass twice. Bring the newer store back, or run "
-                f"`proxyfl node rejoin --round {answer.seen_round}`: the site then continues "
-                "without mass, and charges the rounds it does not remember to its ledger."
+        if max(answer.seen_round, answer.seen_paid) > MOST_ROUNDS:
+            raise TransportError(
+                f"{answer.sender!r} says that it has seen round {answer.seen_round} of this site: "
+                "no manifest has it."
             )
+        seen = Sighting(
+            answer.seen, answer.seen_round, answer.seen_past, answer.seen_paid, answer.seen_debt
+        )
+        if not self.books.history.remembers(seen):
+            seen = self.check_claim(answer.sender, seen, answer.proof)
+        if self._answers_for(seen):
+            shown = self._asked.setdefault(answer.sender, set())
+            if len(shown) >= MOST_LISTED - RECENT:
+                shown.clear()
+            shown.add(answer.seen_tag)
+            return
+        self.books.evidence.add(answer.sender, seen)
+        self.notify()
+        if not self.is_rejoining:
+            raise self._forgotten(answer)
+
+    def _answers_for(self, seen: Sighting) -> bool:
+        """True if this site remembers what was seen, or can answer for it at no cost: another copy
+        that has released nothing has spent nothing and given nothing away."""
+        history = self.books.history
+        with self.books.store.transaction():
+            if history.remembers(seen):
+                return True
+            if history.loss(seen):
+                return False
+            history.answer_for(seen)
+            return True
+
+    def _forgotten(self, answer: Restored) -> RestoredError:
+        path = self.books.store.path
+        site = "SITE" if path is None else path.parent
+        return RestoredError(
+            f"{answer.sender!r} has seen what this site's store does not remember (the rounds "
+            f"before {answer.seen_round}): the store is an old backup, or another copy of this "
+            "site runs. To continue would send the same mass twice. Bring the newer store back, or "
+            f"run `{command('node', 'rejoin', site)}`: the site then continues without mass, and "
+            "charges the rounds that it does not remember to its ledger."
+        )
+
+
+def _next_state(known: Peer, hello: Hello) -> State:
+    """A peer's state after ``hello``. One that has left is gone for good; one that leaves does not
+    come back within its epoch."""
+    if known.state == "left":
+        return "left"
+    begins_again = hello.epoch > known.stamp.epoch
+    if known.state == "leaving" and hello.state == "active" and not begins_again:
+        return "leaving"
+    return hello.state
+
+
+def _brief(error: TransportError) -> str:
+    return " ".join(str(error).split())[:400]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from proxyfl.errors import TransportError
 from proxyfl.node.exchange import messages
-from proxyfl.node.exchange.messages import Hello, Share, Verdict
+from proxyfl.node.exchange.messages import Hello, Share, Summand, Verdict
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.members.card import Card, tls_name
 from proxyfl.node.members.identity import Identity
@@ -45,9 +45,7 @@ def dial(card: Card, identity: Identity, *, largest: int) -> Client:
     return Channel(
         card.address,
         tls_name(card.fingerprint),
-        credentials=lambda: Credentials(
-            identity.key_pem(), identity.tls_certificate(), card.pem
-        ),
+        credentials=lambda: Credentials(identity.key_pem(), identity.tls_certificate(), card.pem),
         largest=largest,
     )
 
@@ -56,12 +54,7 @@ class Ways:
     """One site's ways to its peers. Use it from any thread."""
 
     def __init__(
-        self,
-        service: Service,
-        *,
-        largest: int,
-        timeout: float,
-        folder: Folder | None,
+        self, service: Service, *, largest: int, timeout: float, folder: Folder | None
     ) -> None:
         self.service = service
         self.largest = largest
@@ -71,9 +64,7 @@ class Ways:
         self._clients: dict[str, tuple[Card, Client]] = {}
         self._closed = False
 
-    def carry(
-        self, card: Card, head: bytes, body: bytes | memoryview = b""
-    ) -> bytes:
+    def carry(self, card: Card, head: bytes, body: bytes | memoryview = b"") -> bytes:
         """Take a message to a peer by whichever way there is; the answer, if it came at once."""
         self.service.traffic["bytes_sent"] += len(head) + len(body)
         self.service.traffic["messages_sent"] += 1
@@ -98,7 +89,9 @@ class Ways:
                 return known[1]
             client = dial(card, self.service.identity, largest=self.largest)
             self._clients[card.name] = (card, client)
-            return client
+        if known is not None:  # its address or its key is another one now
+            known[1].close()
+        return client
 
     def close(self) -> None:
         """Let go of all connections, for good; calls in progress end."""
@@ -118,6 +111,9 @@ class Ways:
         slot = f"{self.service.identity.name}-{kind}"
         if isinstance(header, Share | Verdict):
             slot += f"-{header.round}"
+        if isinstance(header, Summand):
+            # A site is at most one step ahead of another, so the one before is not overwritten.
+            slot += f"-{header.step % 2}"
         # A share is the same however often it is sent, and sealing it takes time.
         if not (isinstance(header, Share) and folder.holds(card.name, slot)):
             folder.put(self.service.sealed(message, card.name), card.name, slot)
@@ -134,6 +130,4 @@ class Ways:
                 reason = str(error)
                 continue
             return
-        raise TransportError(
-            f"No way to {card.name!r}, which can only dial out: {reason}"
-        )
+        raise TransportError(f"No way to {card.name!r}, which can only dial out: {reason}")

@@ -1,6 +1,6 @@
 """A site's identity: one key that never leaves it, and certificates that it signs for itself.
 
-    identity certificate   self-signed, long-lived; it is on the site's card and in the manifest
+    identity certificate   self-signed, without an end; it is on the site's card and in the manifest
     TLS certificate        shown in TLS; same key, short-lived, renewed by the site alone
 
 Peers trust the identity certificate and compare the *key* of the TLS certificate with the manifest.
@@ -14,48 +14,67 @@ in a folder.
 Guarantees:
     * private keys are written with mode 0600 and refused when others can read them;
     * the folder of a new identity is its owner's alone, also if it was there before;
-    * a key that exists is never replaced;
+    * a key is replaced by one that it signed for (``rotate``), and only once this site has accepted
+      a manifest that lists the new one; until then the new one waits;
+    * a clock that was wrong once does no lasting harm: the identity certificate's dates do not
+      depend on the clock, and a TLS certificate whose dates do not fit the present is replaced;
     * ``open_sealed`` returns what was sealed to this site for this purpose, or raises
       IdentityError.
 """
 
+import contextlib
+import dataclasses
 import datetime
 import os
+import shutil
 import stat
+import threading
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, utils
-from cryptography.hazmat.primitives.asymmetric.x25519 import (
-    X25519PrivateKey,
-    X25519PublicKey,
-)
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from proxyfl._files import write_bytes
+from proxyfl._command import command
+from proxyfl._files import sync_folder, write_bytes, write_text
 from proxyfl.node.members.card import (
     CURVE,
     HASH,
     SEALING_KEY_BYTES,
     Card,
     IdentityError,
+    card_text,
     check_name,
     encoded_certificate,
     encoded_key,
     fingerprint,
     fingerprint_of,
+    read_card,
     sealing_cipher,
     tls_name,
 )
 
 KEY_FILE = "key.pem"
+NEXT_FOLDER = "next"
+"""Where new keys wait until a manifest that lists them is accepted."""
+RETIRED_FOLDER = "retired"
+"""Where the cards of earlier keys lie: what those keys signed can still be checked."""
+MOVING_FILE = "moving"
 SEALING_FILE = "sealing-key.pem"
 IDENTITY_FILE = "identity.pem"
 TLS_FILE = "tls.pem"
-IDENTITY_DAYS = 7300
 TLS_DAYS = 90
+
+IDENTITY_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+IDENTITY_UNTIL = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
+"""How RFC 5280 (4.1.2.5) writes that a certificate has no end."""
+
+GRACE = datetime.timedelta(hours=1)
+"""A TLS certificate is valid from so long before it is made: clocks differ, and peers refuse one
+from the future."""
 
 _TAG_BYTES = 16
 
@@ -65,9 +84,18 @@ class Identity:
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder = folder
+        self.home = folder
+        """Where the files of the keys in use lie: the site's folder, or for a short while ``next``
+        in it."""
         self.name = check_name(name)
-        self._key = _load_signing_key(folder / KEY_FILE)
-        self._sealing = _load_sealing_key(folder / SEALING_FILE)
+        self._lock = threading.RLock()
+        """Held while files of ``home`` are read, replaced or moved."""
+        _finish_moving(folder, name)
+        self._load()
+
+    def _load(self) -> None:
+        self._key = _load_signing_key(self.home / KEY_FILE)
+        self._sealing = _load_sealing_key(self.home / SEALING_FILE)
 
     @classmethod
     def create(cls, folder: Path, name: str) -> "Identity":
@@ -77,19 +105,14 @@ class Identity:
         folder.chmod(0o700)  # it may have been there, with the records in it
         if (folder / KEY_FILE).exists():
             raise IdentityError(
-                f"{folder / KEY_FILE} exists already. A site keeps its key for life: peers know it "
-                "by that key. Choose another folder for another site."
+                f"{folder / KEY_FILE} exists already, and peers know this site by it. Choose "
+                "another folder for another site. To change this site's key: "
+                f"{command('node', 'rotate-key', folder)}"
             )
-        _write_secret(
-            folder / SEALING_FILE, _private_pem(X25519PrivateKey.generate())
-        )
-        _write_secret(
-            folder / KEY_FILE, _private_pem(ec.generate_private_key(CURVE))
-        )
+        write_secret(folder / SEALING_FILE, _private_pem(X25519PrivateKey.generate()))
+        write_secret(folder / KEY_FILE, _private_pem(ec.generate_private_key(CURVE)))
         identity = cls(folder, name)
-        write_bytes(
-            folder / IDENTITY_FILE, identity._certificate(IDENTITY_DAYS, ca=True)
-        )
+        identity._certify_itself()
         identity.renew()
         return identity
 
@@ -100,15 +123,85 @@ class Identity:
 
     def card(self, address: str) -> Card:
         """The card that the others need."""
-        return Card(
-            name=self.name,
-            address=address,
-            certificate=encoded_certificate(
-                (self.folder / IDENTITY_FILE).read_bytes()
-            ),
-            public_key=encoded_key(self._key.public_key()),
-            sealing_key=self._sealing.public_key().public_bytes_raw().hex(),
+        with self._lock:
+            return Card(
+                name=self.name,
+                address=address,
+                certificate=encoded_certificate((self.home / IDENTITY_FILE).read_bytes()),
+                public_key=encoded_key(self._key.public_key()),
+                sealing_key=self._sealing.public_key().public_bytes_raw().hex(),
+            )
+
+    def rotate(self, address: str) -> "Identity":
+        """Make the keys that will replace this site's, with a card for this address; they wait in
+        ``next`` until a version of the manifest that lists them is accepted."""
+        waiting = self.folder / NEXT_FOLDER
+        if waiting.exists():
+            raise IdentityError(
+                f"A new key waits in {waiting} already. Send its card to the keeper of the "
+                f"manifest: {command('node', 'card', self.folder, '--next')}. To make another one "
+                "instead, remove that folder first."
+            )
+        scratch = self.folder / f".{NEXT_FOLDER}.new"
+        shutil.rmtree(scratch, ignore_errors=True)  # left by a crash
+        made = Identity.create(scratch, self.name)
+        write_text(scratch / card_file(self.name), card_text(self.endorse(made, address)))
+        scratch.rename(waiting)
+        sync_folder(self.folder)
+        return Identity(waiting, self.name)
+
+    @property
+    def next(self) -> "Identity | None":
+        """The identity that waits to replace this one."""
+        waiting = self.folder / NEXT_FOLDER
+        if self.home == waiting or not (waiting / KEY_FILE).exists():
+            return None
+        return Identity(waiting, self.name)
+
+    def endorse(self, other: "Identity", address: str) -> Card:
+        """The card of keys that will replace this site's, signed by the present one."""
+        card = other.card(address)
+        previous = encoded_key(self._key.public_key())
+        proof = self.sign(card.key_change(previous)).hex()
+        return dataclasses.replace(card, previous=previous, proof=proof)
+
+    def take(self, public_key: str) -> bool:
+        """Use the key ``public_key``, which the newest accepted manifest lists for this site; True
+        if that is another one than before. IdentityError if this site has no such key."""
+        with self._lock:
+            if encoded_key(self._key.public_key()) == public_key:
+                return False
+            waiting = self.next
+            if waiting is not None and encoded_key(waiting._key.public_key()) == public_key:
+                self.home = waiting.folder
+            else:  # another program has moved the new keys to their place
+                self.home = self.folder
+            self._load()
+            if encoded_key(self._key.public_key()) == public_key:
+                return True
+        raise IdentityError(
+            f"The manifest that this site has accepted lists another key for {self.name!r} than "
+            f"{self.folder} holds. Bring back the whole of the site's folder from one backup."
         )
+
+    def move(self) -> str | None:
+        """Put the keys in use into their place, where the old ones are removed; return the old
+        key's fingerprint, or None if they are in their place.
+
+        Only for a program that has the site's folder to itself. After a crash, whoever opens the
+        folder finishes it."""
+        with self._lock:
+            if self.home == self.folder:
+                return None
+            old = Identity(self.folder, self.name)
+            retired = self.folder / RETIRED_FOLDER
+            retired.mkdir(exist_ok=True)
+            file = retired / f"{old.fingerprint[:16]}.card.toml"
+            write_text(file, card_text(old.card("")))
+            write_bytes(self.home / MOVING_FILE, b"")
+            _finish_moving(self.folder, self.name)
+            self.home = self.folder
+            return old.fingerprint
 
     def sign(self, content: bytes) -> bytes:
         """A signature of 64 bytes by this site's key."""
@@ -118,15 +211,11 @@ class Identity:
     def open_sealed(self, sealed: bytes, purpose: bytes) -> bytes:
         """The content that was sealed to this site for ``purpose``."""
         if len(sealed) < SEALING_KEY_BYTES + _TAG_BYTES:
-            raise IdentityError(
-                f"Expected a sealed message, got {len(sealed)} bytes."
-            )
+            raise IdentityError(f"Expected a sealed message, got {len(sealed)} bytes.")
         public = sealed[:SEALING_KEY_BYTES]
         own = self._sealing.public_key().public_bytes_raw()
         try:
-            shared = self._sealing.exchange(
-                X25519PublicKey.from_public_bytes(public)
-            )
+            shared = self._sealing.exchange(X25519PublicKey.from_public_bytes(public))
             cipher = sealing_cipher(shared, public, own)
             return cipher.decrypt(bytes(12), sealed[SEALING_KEY_BYTES:], purpose)
         except (InvalidTag, ValueError):
@@ -139,112 +228,167 @@ class Identity:
         return _private_pem(self._key)
 
     def tls_certificate(self) -> bytes:
-        """The TLS certificate in PEM form, renewed first if a third of its life or less is left.
+        """The TLS certificate in PEM form, renewed first if a third of its life or less is left, or
+        if a clock that was wrong gave it dates in the future.
 
         One that an institution's own authority signed is not replaced here: renewing it is that
         authority's business."""
-        if self._certifies_itself() and self._remaining() < datetime.timedelta(
-            days=TLS_DAYS / 3
-        ):
-            self.renew()
-        return (self.folder / TLS_FILE).read_bytes()
+        with self._lock:
+            if self._certifies_itself() and self._is_due():
+                self.renew()
+            return (self.home / TLS_FILE).read_bytes()
+
+    def tls_files(self) -> tuple[Path, Path]:
+        """The files of the TLS certificate and the private key, for libraries that read files."""
+        return self.home / TLS_FILE, self.home / KEY_FILE
 
     def renew(self) -> None:
-        """Sign a new TLS certificate with the same key."""
+        """Sign a new TLS certificate with the same key.
+
+        An identity certificate of an earlier release whose dates do not hold now is signed again,
+        too; peers then need the new card."""
         if not self._certifies_itself():
             raise IdentityError(
-                "This site's certificates come from its institution's authority. Have it sign the "
-                "request of `proxyfl node certificate --request`, then install the answer."
+                "This site's certificates come from its institution's authority. Have it sign this "
+                f"request, then install the answer: {self._request()}"
             )
-        write_bytes(self.folder / TLS_FILE, self._certificate(TLS_DAYS, ca=False))
+        own = x509.load_pem_x509_certificate((self.home / IDENTITY_FILE).read_bytes())
+        now = _now()
+        if not own.not_valid_before_utc <= now < own.not_valid_after_utc:
+            self._certify_itself()
+        until = now + datetime.timedelta(days=TLS_DAYS)
+        write_bytes(self.home / TLS_FILE, self._certificate(now - GRACE, until, ca=False))
+
+    def _request(self) -> str:
+        if self.folder.name == NEXT_FOLDER:
+            return command("node", "certificate", self.folder.parent, "--next", "--request")
+        return command("node", "certificate", self.folder, "--request")
 
     def signing_request(self) -> bytes:
         """A request, in PEM form, for the institution's own authority to certify this key."""
         builder = x509.CertificateSigningRequestBuilder()
         builder = builder.subject_name(_named(f"{self.name} tls"))
         builder = builder.add_extension(self._alternative_name(), critical=False)
-        return builder.sign(self._key, HASH).public_bytes(
-            serialization.Encoding.PEM
-        )
+        return builder.sign(self._key, HASH).public_bytes(serialization.Encoding.PEM)
 
     def install(self, certificate: bytes, authority: bytes) -> None:
         """Use a TLS certificate that the institution's own authority signed for this key."""
         if fingerprint_of(certificate) != self.fingerprint:
             raise IdentityError(
-                "The certificate holds another key than this site's. Have the authority sign the "
-                "request of `proxyfl node certificate --request`."
+                "The certificate holds another key than this site's. Have the authority sign this "
+                f"request: {self._request()}"
             )
         found = x509.load_pem_x509_certificate(certificate)
         try:
-            found.verify_directly_issued_by(
-                x509.load_pem_x509_certificate(authority)
-            )
+            found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
         except (ValueError, TypeError, InvalidSignature) as error:
-            raise IdentityError(
-                f"That authority did not sign the certificate: {error}."
-            ) from error
-        names = found.extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        ).value
-        if tls_name(self.fingerprint) not in names.get_values_for_type(
-            x509.DNSName
-        ):
+            raise IdentityError(f"That authority did not sign the certificate: {error}.") from error
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if tls_name(self.fingerprint) not in names.get_values_for_type(x509.DNSName):
             raise IdentityError(
                 f"The certificate lacks the name {tls_name(self.fingerprint)}, which the request "
                 "asks for. Have the authority keep the request's alternative names."
             )
-        write_bytes(self.folder / TLS_FILE, certificate)
-        write_bytes(self.folder / IDENTITY_FILE, authority)
+        write_bytes(self.home / TLS_FILE, certificate)
+        write_bytes(self.home / IDENTITY_FILE, authority)
 
     def expires(self) -> datetime.datetime:
         """The end of the TLS certificate."""
-        found = x509.load_pem_x509_certificate(
-            (self.folder / TLS_FILE).read_bytes()
-        )
-        return found.not_valid_after_utc
+        return self._tls().not_valid_after_utc
 
-    def _remaining(self) -> datetime.timedelta:
-        return self.expires() - datetime.datetime.now(datetime.UTC)
+    def check_dates(self) -> None:
+        """Raise IdentityError unless both certificates are valid now, by this machine's clock."""
+        advice = f"Run: {command('node', 'certificate', self.folder)}"
+        if not self._certifies_itself():
+            advice = (
+                "If the clock here is right, have your authority sign this request again: "
+                f"{self._request()}"
+            )
+        own = x509.load_pem_x509_certificate((self.home / IDENTITY_FILE).read_bytes())
+        check_dates(own, "The identity certificate", advice)
+        check_dates(self._tls(), "The TLS certificate", advice)
+
+    def _tls(self) -> x509.Certificate:
+        return x509.load_pem_x509_certificate((self.home / TLS_FILE).read_bytes())
+
+    def _is_due(self) -> bool:
+        """True if the TLS certificate ends soon, is not valid yet, or would be valid for longer
+        than one that is signed now."""
+        certificate = self._tls()
+        now = _now()
+        left = certificate.not_valid_after_utc - now
+        too_long = left > datetime.timedelta(days=TLS_DAYS) + GRACE
+        is_early = certificate.not_valid_before_utc > now
+        return is_early or too_long or left < datetime.timedelta(days=TLS_DAYS / 3)
+
+    def _certify_itself(self) -> None:
+        certificate = self._certificate(IDENTITY_FROM, IDENTITY_UNTIL, ca=True)
+        write_bytes(self.home / IDENTITY_FILE, certificate)
 
     def _certifies_itself(self) -> bool:
-        return (
-            fingerprint_of((self.folder / IDENTITY_FILE).read_bytes())
-            == self.fingerprint
-        )
+        return fingerprint_of((self.home / IDENTITY_FILE).read_bytes()) == self.fingerprint
 
     def _alternative_name(self) -> x509.SubjectAlternativeName:
-        return x509.SubjectAlternativeName(
-            [x509.DNSName(tls_name(self.fingerprint))]
-        )
+        return x509.SubjectAlternativeName([x509.DNSName(tls_name(self.fingerprint))])
 
-    def _certificate(self, days: int, *, ca: bool) -> bytes:
-        now = datetime.datetime.now(datetime.UTC)
+    def _certificate(self, begin: datetime.datetime, end: datetime.datetime, *, ca: bool) -> bytes:
         subject = self.name if ca else f"{self.name} tls"
-        # An hour of grace: clocks differ, and a certificate from the future is refused.
         builder = x509.CertificateBuilder(
             subject_name=_named(subject),
             issuer_name=_named(self.name),
             public_key=self._key.public_key(),
             serial_number=x509.random_serial_number(),
-            not_valid_before=now - datetime.timedelta(hours=1),
-            not_valid_after=now + datetime.timedelta(days=days),
+            not_valid_before=begin,
+            not_valid_after=end,
         )
         constraint = x509.BasicConstraints(ca=ca, path_length=0 if ca else None)
         builder = builder.add_extension(constraint, critical=True)
         if not ca:
-            purposes = [
-                ExtendedKeyUsageOID.SERVER_AUTH,
-                ExtendedKeyUsageOID.CLIENT_AUTH,
-            ]
-            builder = builder.add_extension(
-                x509.ExtendedKeyUsage(purposes), critical=False
-            )
-            builder = builder.add_extension(
-                self._alternative_name(), critical=False
-            )
-        return builder.sign(self._key, HASH).public_bytes(
-            serialization.Encoding.PEM
+            purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            builder = builder.add_extension(self._alternative_name(), critical=False)
+        return builder.sign(self._key, HASH).public_bytes(serialization.Encoding.PEM)
+
+
+def check_dates(certificate: x509.Certificate, what: str, advice: str) -> None:
+    """Raise IdentityError unless ``certificate`` is valid now, by this machine's clock."""
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now = _now()
+    if begin > now:
+        raise IdentityError(
+            f"{what} is valid from {begin:%Y-%m-%d %H:%M} UTC on, and it is {now:%Y-%m-%d %H:%M} "
+            f"here: a clock was wrong when it was made, or is wrong now. {advice}"
         )
+    if end <= now:
+        raise IdentityError(f"{what} ended on {end:%Y-%m-%d %H:%M} UTC. {advice}")
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def card_file(name: str) -> str:
+    """The name of the file with a site's card."""
+    return f"{name}.card.toml"
+
+
+def retired_cards(folder: Path) -> list[Card]:
+    """The cards of a site with the keys that it had before."""
+    return [read_card(path)[0] for path in sorted((folder / RETIRED_FOLDER).glob("*.card.toml"))]
+
+
+def _finish_moving(folder: Path, name: str) -> None:
+    """Move new keys to their place, if that was begun. The order does not matter: until the last
+    is moved the mark is there, and each move is whole."""
+    waiting = folder / NEXT_FOLDER
+    if not (waiting / MOVING_FILE).exists():
+        return
+    files = [SEALING_FILE, IDENTITY_FILE, TLS_FILE, card_file(name), KEY_FILE]
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # it was moved
+            (waiting / file).replace(folder / file)
+    sync_folder(folder)
+    shutil.rmtree(waiting, ignore_errors=True)
 
 
 def check_secret(path: Path) -> None:
@@ -253,7 +397,8 @@ def check_secret(path: Path) -> None:
         mode = path.stat().st_mode
     except OSError as error:
         raise IdentityError(
-            f"Cannot read {path}: {error.strerror}. `proxyfl node init` makes a site's keys."
+            f"Cannot read {path}: {error.strerror}. To make a new site with its keys, run: "
+            f"{command('node', 'init', path.parent)}"
         ) from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise IdentityError(
@@ -276,18 +421,13 @@ def _named(name: str) -> x509.Name:
 
 def _private_pem(key: ec.EllipticCurvePrivateKey | X25519PrivateKey) -> bytes:
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def _load_signing_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = _load_key(path)
-    if (
-        not isinstance(key, ec.EllipticCurvePrivateKey)
-        or key.curve.name != CURVE.name
-    ):
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != CURVE.name:
         raise IdentityError(f"{path}: expected a P-256 key.")
     return key
 
@@ -304,12 +444,11 @@ def _load_key(path: Path) -> object:
     try:
         return serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:
-        raise IdentityError(
-            f"{path}: not a private key in PEM form: {error}."
-        ) from error
+        raise IdentityError(f"{path}: not a private key in PEM form: {error}.") from error
 
 
-def _write_secret(path: Path, content: bytes) -> None:
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read; FileExistsError if it is there."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

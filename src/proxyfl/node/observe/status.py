@@ -6,39 +6,63 @@ machine alone and answers GET; it has no way to change anything.
 
 import contextlib
 import json
+import shutil
 import sqlite3
-import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from cryptography import x509
+
+from proxyfl import _journal, _loopback
+from proxyfl._files import finite
+from proxyfl._journal import CRC32
+from proxyfl._loopback import LOOPBACK
 from proxyfl.errors import ConfigError, ProxyFLError
+from proxyfl.node.exchange.auditlog import CLOCK_SECONDS
 from proxyfl.node.members import manifest
+from proxyfl.node.members import site as sites
+from proxyfl.node.members.identity import TLS_FILE
 from proxyfl.node.members.site import Site
-from proxyfl.records import row
+from proxyfl.node.members.study import METHOD as METHOD
+from proxyfl.node.members.study import METHODS as METHODS
+from proxyfl.node.members.versions import RELEASE, SPOKEN
+from proxyfl.node.observe import prometheus, reasons
+from proxyfl.privacy.guarantee import Epsilon
+from proxyfl.records import reading, row
+from proxyfl.records.reading import METRICS_FILE as METRICS_FILE
+from proxyfl.records.reading import SITE_METRICS
 
 if TYPE_CHECKING:
     from proxyfl.node.exchange.service import Service
 
-LOOPBACK = "127.0.0.1"
-METRICS_FILE = "metrics.jsonl"
 STORE_FILE = "store.sqlite"
+
+SOON_DAYS = 14
+"""A certificate that ends so soon was not renewed as it should be."""
+LOW_BYTES = 1 << 30
 
 Status = dict[str, Any]
 
 
-def rows(folder: Path) -> list[row.Row]:
-    """The site's rounds so far; an unfinished last line is left out."""
-    path = folder / METRICS_FILE
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+def rows(folder: Path, method: str = "") -> list[row.Row]:
+    """The site's rounds so far, or its row ``alone``."""
+    return reading.site_rows(folder, (method,) if method else METHODS)
+
+
+def metrics_reader(folder: Path) -> _journal.Reader:
+    """The site's rounds for somebody who asks again and again."""
+    return _journal.Reader(folder / METRICS_FILE, CRC32)
+
+
+def metrics_log(folder: Path) -> _journal.Log:
+    """The file of the site's rounds, to be written. Lines of earlier releases have no check."""
+    return _journal.Log(folder / METRICS_FILE, CRC32, name=SITE_METRICS, unsealed=True)
 
 
 def of_folder(
@@ -47,19 +71,19 @@ def of_folder(
     *,
     service: "Service | None" = None,
     running: bool = False,
+    is_there: Callable[[str], bool] | None = None,
+    history: Sequence[row.Row] | None = None,
 ) -> Status:
-    """A site's standing. A running site's own answer is asked for first."""
+    """A site's standing. A running site's own answer is asked for first.
+
+    The site itself says by ``is_there`` which peers answer, and gives its ``history``."""
     if service is None:
         with contextlib.suppress(OSError, ValueError, urllib.error.URLError):
             return _asked(site)
-    versions = sorted((folder / "manifests").glob("*.toml"))
-    if not versions:
-        raise ConfigError(
-            f"{site.name} has accepted no manifest yet: proxyfl node accept."
-        )
-    agreed = manifest.read(versions[-1])
+    agreed = manifest.read_accepted(folder, site.name)
     found = _standing(folder)
-    history = rows(folder)
+    if history is None:
+        history = rows(folder)
     spent = row.epsilon(history[-1]) if history else None
     budget = site.privacy.budget
     return {
@@ -67,26 +91,90 @@ def of_folder(
         "federation": agreed.name,
         "version": agreed.version,
         "hash": agreed.digest,
+        "release": RELEASE,
+        "protocol": SPOKEN,
         "running": running,
         "rounds": agreed.rounds,
         "measure": agreed.measure,
         **found,
+        "time": time.time(),
+        "started": None if service is None else service.started,
+        "ends": manifest.moment("ends", agreed.ends) if agreed.ends else None,
+        "certificate_ends": _certificate_end(folder),
+        "oldest_share": _release_time(found["oldest_round_owed"], history),
+        "free_bytes": shutil.disk_usage(folder).free,
         "peers": [
-            _peer(card.name, found, service)
+            _peer(card.name, found, service, is_there)
             for card in agreed.members
             if card.name != site.name
         ],
         "privacy": {
             "epsilon": None if spent is None else spent.best,
             "budget": budget,
-            "sentence": "Nothing was spent yet."
-            if spent is None
-            else f"Spent: {spent}",
+            "epsilon_all_others": None if spent is None else spent.against_all,
+            "sentence": "Nothing was spent yet." if spent is None else _spent(spent),
         },
         "events": {} if service is None else dict(service.log.counts),
         "traffic": {} if service is None else dict(service.traffic),
         "history": [_point(each, agreed.measure) for each in history],
     }
+
+
+def peers_of(folder: Path) -> Status:
+    """What the site in ``folder`` knows of its peers, as its store has it: nobody is asked."""
+    site, _ = sites.read(folder)
+    agreed = manifest.read_accepted(folder, site.name)
+    found = _standing(folder)
+    others = [name for name in agreed.names() if name != site.name]
+    return {
+        "site": site.name,
+        "federation": agreed.name,
+        "version": agreed.version,
+        "peers": [_peer(name, found, None, None) for name in others],
+    }
+
+
+def notices(status: Status) -> list[str]:
+    """Sentences about what somebody should look at: who stopped the site, what it waits for, why
+    it ended, clocks that differ, a certificate that ends, a disk that fills up."""
+    sentences = []
+    for peer, verdict in status["stopped_by"].items():
+        sentences.append(f"Stopped by {peer} ({verdict['code']}): {verdict['text']}")
+    for key, verb in (("waiting_for", "Waits"), ("ended_because", "Ended")):
+        reason = status[key]
+        if reason is not None:
+            sentences.append(f"{verb} ({reason['code']}): {reason['text']}")
+    for peer in status["peers"]:
+        skew = peer["clock_skew"]
+        if skew is not None and abs(skew) > CLOCK_SECONDS:
+            order = "ahead of" if skew > 0 else "behind"
+            sentences.append(
+                f"The clock of {peer['name']} is {abs(skew):.0f} s {order} this site's. Set both "
+                "by NTP."
+            )
+    ends = status["certificate_ends"]
+    if ends is not None and ends - status["time"] < SOON_DAYS * 86400:
+        days = max(0.0, ends - status["time"]) / 86400
+        sentences.append(f"The TLS certificate ends in {days:.0f} days and was not renewed.")
+    if status["free_bytes"] < LOW_BYTES:
+        sentences.append(f"Only {status['free_bytes'] >> 20} MB are free on the site's disk.")
+    return sentences
+
+
+def _release_time(round: int | None, history: Sequence[row.Row]) -> float | None:
+    """About when ``round`` was released, in seconds since 1970: at the end of the round before it,
+    or for the first at its own."""
+    times = [each["time"] for each in history if each["round"] < (round or 1) and "time" in each]
+    return None if round is None or not times else float(times[-1])
+
+
+def _certificate_end(folder: Path) -> float | None:
+    """The end of the TLS certificate, in seconds since 1970; None if it cannot be read."""
+    try:
+        certificate = x509.load_pem_x509_certificate((folder / TLS_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return certificate.not_valid_after_utc.timestamp()
 
 
 def _asked(site: Site) -> Status:
@@ -100,31 +188,28 @@ def _asked(site: Site) -> Status:
 
 def _standing(folder: Path) -> Status:
     path = folder / STORE_FILE
-    empty: Status = {
-        "round": 0,
-        "phase": "ready",
-        "state": "not started",
-        "weight": 1.0,
-    }
-    empty |= {"owed": {}, "known_peers": {}, "waiting": 0.0, "in_flight": 0.0}
+    empty: Status = {"round": 0, "phase": "ready", "state": "not started", "weight": 1.0}
+    empty |= {"owed": {}, "known_peers": {}, "waiting": 0.0, "in_flight": 0.0, "held_up": {}}
+    empty |= {"oldest_round_owed": None}
+    empty |= {"waiting_for": None, "ended_because": None, "stopped_by": {}}
     if not path.exists():
         return empty
-    with contextlib.closing(
-        sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    ) as store:
-        site_row = store.execute(
-            "select round, phase, state, weight from site"
-        ).fetchone()
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
+        made = store.execute("select 1 from sqlite_master where name = 'site'").fetchone()
+        if made is None:  # it is being made
+            return empty
+        site_row = store.execute("select round, phase, state, weight from site").fetchone()
         if site_row is None:
             return empty
-        owed = store.execute(
-            "select receiver, count(*) from outbox group by receiver"
-        ).fetchall()
+        owed = store.execute("select receiver, count(*) from outbox group by receiver").fetchall()
+        (oldest,) = store.execute("select min(round) from outbox").fetchone()
         flying = store.execute("select weight from outbox").fetchall()
         waiting = store.execute("select weight from inbox").fetchall()
-        peers = store.execute(
-            "select name, round, state, version from peers"
-        ).fetchall()
+        why = reasons.read(store)
+        # A store that a release before this one left has no column for the peers' releases.
+        (version,) = store.execute("pragma user_version").fetchone()
+        runs = "release, protocol" if version >= 3 else "'', ''"
+        peers = store.execute(f"select name, round, state, version, {runs} from peers").fetchall()
     round, phase, state, weight = site_row
     return {
         "round": round,
@@ -132,11 +217,12 @@ def _standing(folder: Path) -> Status:
         "state": state,
         "weight": _weight(weight),
         "owed": dict(owed),
-        "known_peers": {
-            name: (at, how, version) for name, at, how, version in peers
-        },
+        "oldest_round_owed": oldest,
+        "known_peers": {name: about for name, *about in peers},
         "in_flight": sum(_weight(text) for (text,) in flying),
         "waiting": sum(_weight(text) for (text,) in waiting),
+        "held_up": {name: asdict(reason) for name, reason in why["peer"].items()},
+        **reasons.documents(why),
     }
 
 
@@ -145,8 +231,11 @@ def _weight(text: str) -> float:
     return int(over, 16) / int(under, 16)
 
 
-def _peer(name: str, found: Status, service: "Service | None") -> Status:
-    round, state, version = found["known_peers"].get(name, (0, "unknown", 0))
+def _peer(
+    name: str, found: Status, service: "Service | None", is_there: Callable[[str], bool] | None
+) -> Status:
+    unknown = (0, "unknown", 0, "", "")
+    round, state, version, release, protocol = found["known_peers"].get(name, unknown)
     ago = None
     if service is not None and name in service.contact:
         ago = service.silence(name)
@@ -155,15 +244,26 @@ def _peer(name: str, found: Status, service: "Service | None") -> Status:
         "round": round,
         "state": state,
         "version": version,
+        "release": release,
+        "protocol": protocol,
         "owed": found["owed"].get(name, 0),
+        "held_up": found["held_up"].get(name),
         "seconds_since_contact": ago,
+        "reachable": None if is_there is None else is_there(name),
+        "clock_skew": None if service is None else service.skew(name),
     }
+
+
+def _spent(spent: Epsilon) -> str:
+    """The cost so far, and against whom it holds."""
+    return " ".join([f"Spent: {spent}.", *spent.sentences])
 
 
 def _point(each: row.Row, measure: str) -> Status:
     spent = row.epsilon(each)
     return {
         "round": each["round"],
+        "time": each.get("time"),
         "private": row.score(each, "private", measure),
         "proxy": row.score(each, "proxy", measure),
         "received": row.score(each, "received", measure),
@@ -178,125 +278,39 @@ def _point(each: row.Row, measure: str) -> Status:
     }
 
 
-def prometheus(status: Status) -> str:
-    """The status in Prometheus's text format."""
-    last = status["history"][-1] if status["history"] else {}
-    values = {
-        "round": status["round"],
-        "rounds": status["rounds"],
-        "weight": status["weight"],
-        "weight_in_flight": status["in_flight"],
-        "weight_waiting": status["waiting"],
-        "epsilon": status["privacy"]["epsilon"],
-        "budget": status["privacy"]["budget"],
-        "private_measure": last.get("private"),
-    }
-    lines = []
-    for name, value in values.items():
-        if value is not None:
-            lines += [f"# TYPE proxyfl_{name} gauge", f"proxyfl_{name} {value}"]
-    lines.append("# TYPE proxyfl_peer_seconds_since_contact gauge")
-    for peer in status["peers"]:
-        ago = peer["seconds_since_contact"]
-        if ago is not None:
-            label = f'{{peer="{peer["name"]}"}}'
-            lines.append(f"proxyfl_peer_seconds_since_contact{label} {ago:.1f}")
-    lines.append("# TYPE proxyfl_events_total counter")
-    for event, count in sorted(status["events"].items()):
-        lines.append(f'proxyfl_events_total{{event="{event}"}} {count}')
-    lines.append("# TYPE proxyfl_traffic_total counter")
-    for kind, count in sorted(status["traffic"].items()):
-        lines.append(f'proxyfl_traffic_total{{kind="{kind}"}} {count}')
-    return "\n".join(lines) + "\n"
-
-
-class StatusServer(ThreadingHTTPServer):
+class StatusServer(_loopback.Server):
     """Serves one site's status on loopback. Use it as a context manager."""
 
-    daemon_threads = True
-
     def __init__(
-        self,
-        status: Callable[[], Status],
-        *,
-        port: int,
-        page: Callable[[Status], str],
+        self, status: Callable[[], Status], *, port: int, page: Callable[[Status], str]
     ) -> None:
         """``page`` draws a status (``proxyfl.report.site``)."""
         self.status = status
         self.page = page
         try:
-            super().__init__((LOOPBACK, port), _Handler)
+            super().__init__(_Handler, port=port)
         except OSError as error:
             raise ConfigError(
                 f"Cannot serve the status page on port {port}: {error.strerror}. Set "
                 "network.status_port to another, or to 0 for a free one."
             ) from error
-        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """The page's address."""
-        return f"http://{LOOPBACK}:{self.server_address[1]}/"
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-        self._thread.join(5)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that went away is no news."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(_loopback.Handler):
     server: StatusServer
-    server_version = "proxyfl"
-    sys_version = ""
-    timeout = 30
+    failures = (ProxyFLError, OSError, sqlite3.Error)
+    extra_headers = MappingProxyType(
+        {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    )
 
-    def do_GET(self) -> None:
+    def answer(self, path: str, query: _loopback.Query) -> None:
         """Answer with the page, the JSON document, or the numbers for Prometheus."""
-        host = urlsplit("//" + self.headers.get("Host", "")).hostname
-        if host not in (LOOPBACK, "localhost"):
-            # Another name for this address in a browser is somebody else's page asking.
-            self.send_error(
-                HTTPStatus.FORBIDDEN, "This page is for this machine only"
-            )
-            return
-        try:
-            found = self.server.status()
-        except (ProxyFLError, OSError, sqlite3.Error) as error:
-            self.send_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "Not just now", str(error)
-            )
-            return
-        path = urlsplit(self.path).path
+        status = self.server.status()
         if path == "/":
-            self._send(self.server.page(found), "text/html; charset=utf-8")
+            self.send_text(self.server.page(status), _loopback.HTML)
         elif path == "/status.json":
-            self._send(json.dumps(found), "application/json")
+            self.send_text(json.dumps(finite(status), allow_nan=False), _loopback.JSON)
         elif path == "/metrics":
-            self._send(prometheus(found), "text/plain; version=0.0.4")
+            self.send_text(prometheus.exposition(status), prometheus.CONTENT_TYPE)
         else:
-            self.send_error(
-                HTTPStatus.NOT_FOUND, "There is /, /status.json and /metrics"
-            )
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal belongs to the rounds."""
-
-    def _send(self, text: str, kind: str) -> None:
-        content = text.encode()
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("X-Frame-Options", "DENY")
-        self.send_header(
-            "Content-Security-Policy",
-            "default-src 'none'; style-src 'unsafe-inline'",
-        )
-        self.end_headers()
-        self.wfile.write(content)
+            self.send_missing("There is /, /status.json and /metrics")

@@ -1,4 +1,4 @@
-// What was run, in words; then the answer: what each client gains over training alone, at which epsilon of which kind.
+// What was run, in words; every method against training alone, at which epsilon of which kind; the gains as a chart.
 
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const listed = (values) =>
@@ -74,8 +74,7 @@ function card(group, answer) {
       "p",
       { class: unsure ? "verdict" : `verdict ${kind}` },
       swatch(answer.method),
-      ` ${answer.method}: joining ${said}`,
-      element("span", { class: "quiet" }, ` on average${when}`),
+      element("span", {}, `${answer.method}: joining ${said}`, element("span", { class: "quiet" }, ` on average${when}`)),
     ),
     element("p", {}, `${above} (${range} points of ${measureName()}).${interval ?? ""}`),
     element(
@@ -91,39 +90,17 @@ function card(group, answer) {
 
 function answerCards(holder) {
   holder.replaceChildren();
-  const quiet = (text) => element("p", { class: "quiet" }, text);
   for (const group of page.groups) {
-    const runs = runsOf(group);
-    if (page.groups.length > 1) holder.append(element("h3", {}, groupName(group)));
-    holder.append(element("p", {}, described(group)), ...runs.map(unfinished).filter(Boolean));
-    if (runs.every((run) => !("alone" in run.methods))) {
-      const told = "Not compared with training alone: add alone to the methods to see what joining is worth.";
-      holder.append(element("p", { class: "notice" }, told));
-      continue;
-    }
+    if (page.groups.length > 1) holder.append(element("h3", { class: "sec" }, groupName(group)));
     const ready = shown()
       .map((method) => answerOf(group, method))
       .filter((answer) => answer?.shares && answer.mean_gain !== null);
-    holder.append(
-      ready.length
-        ? element("ul", { class: "cards" }, ...ready.map((answer) => card(group, answer)))
-        : quiet("No shown method that shares a model has been scored yet."),
-    );
-    for (const run of runs) for (const warning of run.warnings) holder.append(quiet(warning));
-    if (runs.length === 1 && ready.length)
-      holder.append(quiet("One seed only: a difference of a few points may be chance."));
-  }
-  const kinds = unique(page.groups.flatMap((group) => Object.values(group.epsilons).map((one) => one.kind)));
-  for (const kind of kinds.filter((one) => one !== "none" && one in page.kinds)) holder.append(quiet(page.kinds[kind]));
-  const units = unique(page.groups.flatMap((group) => Object.values(group.epsilons).map((one) => one.unit)));
-  for (const unit of units.filter((one) => one in page.units)) holder.append(quiet(page.units[unit]));
-  if (page.runs.some((run) => run.simulation)) {
-    const told = "A simulation: its noise can be recomputed from the seed, so these epsilons say what ";
-    holder.append(quiet(`${told}a real run would cost.`));
+    if (ready.length) holder.append(element("ul", { class: "cards" }, ...ready.map((answer) => card(group, answer))));
+    else holder.append(element("p", { class: "quiet" }, "No shown method that shares a model has been compared yet."));
   }
 }
 
-// From [value, low, high] to the lengths that plotly wants, in points.
+// From [value, low, high] to the lengths on either side, in points.
 const whiskers = (values) => ({
   array: values.map(([value, , high]) => 100 * (high - value)),
   arrayminus: values.map(([value, low]) => 100 * (value - low)),
@@ -163,16 +140,13 @@ function gainTrace(group, answer, rows) {
     marker: {
       color: colour,
       symbol,
-      size: size(10),
-      line: { width: symbol === "x" || symbol === "cross" ? 0 : 1, color: style("--ground") },
+      size: size(11),
     },
     error_x: {
       type: "data",
       ...whiskers(clients.map((one) => [one.gain, ...(one.interval ?? [one.low, one.high])])),
       visible: group.runs.length > 1 || clients.some((one) => one.interval),
-      color: faint(colour, 0.5),
-      thickness: 1.5,
-      width: 3,
+      color: colour,
     },
   };
 }
@@ -194,14 +168,10 @@ function drawGains() {
       layout: {
         xaxis: {
           title: `gain over alone, points of ${measureName()}`,
-          zeroline: true,
-          zerolinewidth: 2,
-          zerolinecolor: style("--quiet"),
         },
-        yaxis: { autorange: "reversed", type: "category", showgrid: true },
-        shapes: [
-          { type: "line", x0: 0, x1: 0, yref: "paper", y0: 0, y1: 1, line: { color: style("--quiet"), width: 2 } },
-        ],
+        yaxis: { autorange: "reversed", type: "category" },
+        verticals: [{ x: 0, colour: style("--quiet") }],
+        showlegend: page.groups.length === 1,
       },
     });
   }
@@ -227,17 +197,17 @@ function drawGains() {
     note:
       "Each mark is the model that a client keeps; the line at 0 is the same client training alone, without DP. " +
       "Left of it, joining loses." +
-      " Whiskers: the 95 % interval over test persons where it is known, else lowest to highest over seeds.",
+      " Bands: the 95 % interval over test persons where it is known, else lowest to highest over seeds.",
   };
 }
 
 function answerSection() {
-  const cards = element("div", { id: "answer-cards" });
-  section(
-    "answer",
-    "What joining is worth",
-    cards,
-    figure({ id: "gains", title: "What each client gains over training alone", draw: drawGains }).node,
-  );
-  return () => answerCards(cards);
+  const hero = element("div", { id: "hero" });
+  document.getElementById("main").append(element("section", { id: "answer", "aria-labelledby": "headline" }, hero, element("h2", { class: "sec" }, "Every method against training alone"), element("div", { id: "answer-cards" })));
+  const gains = figure({ id: "gains", title: "What each client gains over training alone", draw: drawGains, span: 12 });
+  document.getElementById("answer").append(element("div", { class: "grid" }, gains.node));
+  return () => {
+    fillHero(hero);
+    answerCards(document.getElementById("answer-cards"));
+  };
 }

@@ -41,12 +41,10 @@ function boundsFigure() {
             y: listed.map(([name]) => name),
             x: listed.map(([, value]) => value),
             text: listed.map(([, value]) => value.toFixed(2)),
-            textposition: listed.map(([, value]) => (value < audit.ceiling / 5 ? "outside" : "inside")),
-            marker: { color: listed.map(([name]) => style(BAR_COLOURS[name] ?? "--gain")) },
-            hoverinfo: "text",
+            marker: { color: listed.map(([name]) => style(BAR_COLOURS[name] ?? "--accent")) },
           },
         ],
-        layout: { xaxis: { title: "epsilon", rangemode: "tozero" }, yaxis: {} },
+        layout: { xaxis: { title: "epsilon", rangemode: "tozero" }, yaxis: { type: "category" } },
       });
     }
     return {
@@ -65,7 +63,7 @@ function boundsFigure() {
 // True positives over false positives on log axes, one line a target.
 function membershipFigure() {
   const looks = {
-    "proxy with DP": ["--gain", "solid"],
+    "proxy with DP": ["--accent", "solid"],
     "proxy without DP": ["--loss", "dash"],
     "private model": ["--ink", "dot"],
   };
@@ -74,8 +72,6 @@ function membershipFigure() {
     tickvals: [0.0001, 0.001, 0.01, 0.1, 1],
     ticktext: ["0.01 %", "0.1 %", "1 %", "10 %", "100 %"],
   };
-  // Above every curve; the page has no switches for these lines.
-  const corner = { x: 0.01, y: 0.99, bgcolor: "rgba(0,0,0,0)", itemclick: false, itemdoubleclick: false, font: { size: 11 } };
   function draw() {
     const rows = [],
       panels = [];
@@ -97,7 +93,7 @@ function membershipFigure() {
         };
       });
       const least = Math.min(...membership.roc.map((point) => point.fpr));
-      const chance = { color: style("--line"), width: 1 };
+      const chance = { color: style("--quiet"), width: 1 };
       traces.push({
         type: "scatter",
         mode: "lines",
@@ -105,7 +101,7 @@ function membershipFigure() {
         x: [least, 1],
         y: [least, 1],
         line: chance,
-        hoverinfo: "name",
+        hoverinfo: "skip",
       });
       const { members, non_members: others } = membership.targets[0];
       panels.push({
@@ -116,7 +112,6 @@ function membershipFigure() {
           xaxis: { title: "false-positive rate", ...shares },
           yaxis: { title: "true-positive rate", ...shares },
           showlegend: true,
-          legend: corner,
         },
       });
     }

@@ -8,9 +8,9 @@ const LATER = "Class by class numbers are written when a run ends.";
 
 // Blue where joining helped, orange where it hurt: told apart without red and green.
 const diverging = () => [
-  [0, "#B35806"],
-  [0.5, style("--ground")],
-  [1, "#2166AC"],
+  [0, isDark() ? "#c8571b" : "#c9550f"],
+  [0.5, style("--card")],
+  [1, isDark() ? "#3f92d6" : "#1f74bb"],
 ];
 
 function helpedFigure() {
@@ -58,15 +58,13 @@ function helpedFigure() {
         zmin: -100,
         zmax: 100,
         colorscale: diverging(),
-        xgap: 1,
-        ygap: 1,
-        text: z.map((row) => row.map((value) => (value === null ? "" : points(value).replace(/\.\d$/, "")))),
-        texttemplate: many ? "" : "%{text}",
-        colorbar: { title: { text: "points", side: "right" }, thickness: 12, outlinewidth: 0 },
-        customdata: clients.map(([id]) => one.classes.map((_, k) => one.clients[id]?.class_counts[k] ?? 0)),
-        hovertemplate:
-          "%{y}, class %{x}<br>%{z:+.1f} points against alone<br>" +
-          "%{customdata} training examples of its own<extra></extra>",
+        words: many ? null : z.map((row) => row.map((value) => (value === null ? "" : points(value).replace(/\.\d$/, "")))),
+        tips: z.map((row, i) =>
+          row.map((value, k) => {
+            const own = one.clients[clients[i][0]]?.class_counts[k] ?? 0;
+            return `${clients[i][1]}, class ${one.classes[k]}<br>${points(value ?? 0)} points against alone<br>${own} training examples of its own`;
+          }),
+        ),
       },
     ];
     return {
@@ -75,8 +73,8 @@ function helpedFigure() {
           traces,
           height: 110 + 30 * clients.length,
           layout: {
-            xaxis: { title: "class", type: "category", showgrid: false },
-            yaxis: { autorange: "reversed", type: "category", showgrid: false },
+            xaxis: { title: "class", type: "category", categoryarray: one.classes },
+            yaxis: { autorange: "reversed", type: "category" },
           },
         },
       ],
@@ -87,7 +85,7 @@ function helpedFigure() {
         "trained alone, in points. Blue: joining helped; orange: it hurt.",
     };
   }
-  const made = figure({ id: "helped", title: "Where collaboration helped", controls: [runs, names], draw, wide: true });
+  const made = figure({ id: "helped", title: "Where collaboration helped", controls: [runs, names], draw, wide: true, span: 6 });
   return made;
 }
 
@@ -109,14 +107,14 @@ function clientFigure() {
       client.class_counts[k],
       ...scored.map(([, values]) => values?.[k] ?? null),
     ]);
-    const x = { title: "class", type: "category", showgrid: false, categoryorder: "array", categoryarray: one.classes };
+    const x = { title: "class", type: "category", categoryarray: one.classes };
     const counts = {
       type: "bar",
       x: one.classes,
       y: client.class_counts,
-      marker: { color: "#56B4E9" },
+      marker: { color: style("--edge") },
       name: "training examples",
-      hovertemplate: "class %{x}: %{y} training examples<extra></extra>",
+      tips: one.classes.map((label, k) => `class ${label}: ${client.class_counts[k]} training examples`),
     };
     const marks = scored
       .filter(([, values]) => values)
@@ -128,8 +126,8 @@ function clientFigure() {
           x: one.classes,
           y: values,
           name: method,
-          marker: { color: colour, symbol, size: size(7) },
-          hovertemplate: `${method}, class %{x}: %{y:.3f}<extra></extra>`,
+          marker: { color: colour, symbol, size: size(9) },
+          tips: one.classes.map((label, k) => `${method}, class ${label}: ${values[k]?.toFixed(3)}`),
         };
       });
     const panels = [
@@ -146,10 +144,9 @@ function clientFigure() {
         traces: marks,
         height: 300,
         layout: {
-          scattermode: "group",
-          scattergap: 0.3,
-          xaxis: { ...x, showdividers: true },
-          yaxis: { title: "accuracy", range: [-0.05, 1.05] },
+          xaxis: x,
+          yaxis: { title: "accuracy", range: [-0.05, 1.08] },
+          showlegend: true,
         },
       });
     return {
@@ -161,7 +158,7 @@ function clientFigure() {
         "test set, of the model that the client keeps under each method.",
     };
   }
-  const made = figure({ id: "client-classes", title: "One client's classes", controls: [runs, clients], draw });
+  const made = figure({ id: "client-classes", title: "One client's classes", controls: [runs, clients], draw, span: 12 });
   return made;
 }
 
@@ -206,55 +203,50 @@ function confusionFigure() {
     const rows = counts.flatMap((row, i) =>
       row.map((count, j) => [one.classes[i], one.classes[j], count, shares[i][j]]),
     );
+    const two = one.classes.length === 2;
+    const word = (i, j) => (i === j ? (two && i ? "found" : "right") : two ? (i ? "missed" : "false alarm") : "wrong");
+    const part = (share) => (share === null ? "" : ` (${(100 * share).toFixed(0)} %)`);
     const traces = [
       {
-        type: "heatmap",
-        z: shares,
+        type: "matrix",
+        z: counts,
         x: one.classes,
         y: one.classes,
-        text: counts,
-        texttemplate: one.classes.length > 12 || narrow() ? "" : "%{text}",
-        customdata: counts,
-        zmin: 0,
-        zmax: 1,
-        colorscale: [
-          [0, style("--ground")],
-          [1, style("--deep")],
-        ],
-        xgap: 1,
-        ygap: 1,
-        colorbar: { title: { text: "share of the true class", side: "right" }, thickness: 12, outlinewidth: 0 },
-        hovertemplate: "true %{y}, taken for %{x}: %{customdata} (%{z:.0%})<extra></extra>",
+        words: counts.map((row, i) => row.map((_, j) => `${i === j ? "\u2713" : "\u2715"} ${word(i, j)}`)),
+        tips: counts.map((row, i) =>
+          row.map((count, j) => `true ${one.classes[i]}, taken for ${one.classes[j]}: ${count}${part(shares[i][j])}`),
+        ),
       },
     ];
     return {
       panels: [
         {
           traces,
-          height: narrow() ? 340 : 120 + 36 * Math.min(one.classes.length, 14),
+          height: two ? 260 : 80 + 32 * Math.min(one.classes.length, 14),
           layout: {
-            xaxis: { title: "taken for", type: "category", showgrid: false },
-            yaxis: { title: "true class", type: "category", autorange: "reversed", showgrid: false },
+            xaxis: { title: "taken for", type: "category", categoryarray: one.classes },
+            yaxis: { title: "true class", type: "category", autorange: "reversed", categoryarray: one.classes },
           },
         },
       ],
       rows,
       columns,
       note: roles.value.endsWith("_own")
-        ? "Counts of the client's own test part; the diagonal is right."
-        : "Counts of the common test set; the diagonal is right.",
+        ? "Counts of the client's own test part; blue is right, hatched is wrong."
+        : "Counts of the common test set; blue is right, hatched is wrong.",
     };
   }
   const made = figure({
     id: "confusion",
-    title: "Confusion matrix",
+    title: "What is right and what is wrong",
     controls: [runs, names, clients, roles],
     draw,
     wide: true,
+    span: 6,
   });
   return made;
 }
 
 function classesSection() {
-  section("classes", "Class by class", helpedFigure().node, clientFigure().node, confusionFigure().node);
+  section("classes", "Class by class", confusionFigure().node, helpedFigure().node, clientFigure().node);
 }

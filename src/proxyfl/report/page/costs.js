@@ -3,12 +3,12 @@
 const STACKS = {
   seconds: {
     title: "Seconds per client and round",
-    unit: "milliseconds",
-    scale: 1000,
+    unit: "seconds",
+    scale: 1,
     parts: [
-      ["training", "seconds_training", "#0072B2", ""],
-      ["evaluation", "seconds_evaluation", "#56B4E9", "/"],
-      ["exchange", "seconds_exchange", "#E69F00", "x"],
+      ["training", "seconds_training", "--accent", false],
+      ["evaluation", "seconds_evaluation", "--edge", true],
+      ["exchange", "seconds_exchange", "--warn", true],
     ],
   },
   bytes: {
@@ -16,8 +16,8 @@ const STACKS = {
     unit: "kilobytes",
     scale: 0.001,
     parts: [
-      ["sent", "bytes_sent", "#D55E00", ""],
-      ["received", "bytes_received", "#CC79A7", "/"],
+      ["sent", "bytes_sent", "--accent", false],
+      ["received", "bytes_received", "--edge", true],
     ],
   },
 };
@@ -30,17 +30,14 @@ function drawCosts(stack) {
       .map((method) => [method, group.costs[method]])
       .filter(([, costs]) => costs);
     if (!found.length) continue;
-    const traces = stack.parts.map(([name, key, colour, shape]) => ({
+    const traces = stack.parts.map(([name, key, colour, hatched]) => ({
       type: "bar",
       orientation: "h",
       name,
       y: found.map(([method]) => method),
       x: found.map(([, costs]) => stack.scale * costs[key].each),
-      marker: {
-        color: colour,
-        pattern: { shape, fillmode: "overlay", fgcolor: style("--ground"), fgopacity: 0.6, solidity: 0.2 },
-      },
-      hovertemplate: `%{y}, ${name}: %{x:.3s} ${stack.unit}<extra></extra>`,
+      marker: { color: style(colour), hatched },
+      tips: found.map(([method, costs]) => `${method}, ${name}: ${+(stack.scale * costs[key].each).toPrecision(3)} ${stack.unit}`),
     }));
     for (const [method, costs] of found)
       for (const [name, key] of stack.parts)
@@ -48,21 +45,10 @@ function drawCosts(stack) {
     panels.push({
       title: panelTitle(group),
       traces,
-      height: 130 + 30 * found.length,
+      height: 90 + 30 * found.length,
       layout: {
         barmode: "stack",
-        bargap: 0.35,
         showlegend: true,
-        legend: {
-          orientation: "h",
-          y: 1.02,
-          yanchor: "bottom",
-          x: 0,
-          traceorder: "normal",
-          itemclick: false,
-          itemdoubleclick: false,
-        },
-        margin: { l: 48, r: 12, t: 36, b: 40 },
         xaxis: { title: `${stack.unit} per client and round` },
         yaxis: { autorange: "reversed", type: "category" },
       },
@@ -84,7 +70,7 @@ function costsSection() {
     "costs",
     "What it costs in time and traffic",
     ...Object.entries(STACKS).map(
-      ([key, stack]) => figure({ id: key, title: stack.title, draw: () => drawCosts(stack) }).node,
+      ([key, stack]) => figure({ id: key, title: stack.title, draw: () => drawCosts(stack), span: wideIfGroups(6) }).node,
     ),
   );
 }

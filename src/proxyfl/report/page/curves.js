@@ -42,9 +42,10 @@ function curveTraces(method, role, found, kind) {
     x,
     y: found.mean,
     name,
+    end: role === "private" || found.rounds.length === 1 ? method : name,
     meta: method,
     line: { color: colour, width: 2, dash: DASHES[role] },
-    marker: { color: colour, symbol, size: size(7), maxdisplayed: 8 },
+    marker: { color: colour, symbol, size: size(8), maxdisplayed: 8 },
     text: x.map((round, i) => `${name}<br>round ${round}: ${found.mean[i].toFixed(3)}${spread(i)}`),
     hoverinfo: "text",
   });
@@ -86,8 +87,8 @@ function curvesSection() {
         panels.push({
           title: panelTitle(group),
           traces,
-          height: 420,
-          layout: { xaxis: { title: "round" }, yaxis: { title: measureName(), tickformat: ".2f" }, ...legend() },
+          height: 340,
+          layout: { xaxis: { title: "round" }, yaxis: { title: measureName() }, ...legend() },
         });
     }
     sameRange(panels);
@@ -110,18 +111,12 @@ function curvesSection() {
         "Mean over seeds and the clients that were scored in the round, on the common test set.",
     };
   }
-  const made = figure({ id: "curves", title: "Test score over rounds", controls: [roles, clients, bands], draw });
-  section("learning", "How the models learn", made.node);
+  const made = figure({ id: "curves", title: "Test score over rounds", controls: [roles, clients, bands], draw, span: wideIfGroups(7) });
+  section("learning", "How the models learn", made.node, graphFigure().node);
 }
 
-// A legend where there is room for it; elsewhere the switches above say which colour is whose.
-const legend = () =>
-  narrow() || page.groups.length > 1
-    ? {}
-    : {
-        showlegend: true,
-        legend: { x: 1.01, y: 1, xanchor: "left", itemclick: false, itemdoubleclick: false, font: { size: 11 } },
-      };
+// Names at the ends of lines where there is room for them; elsewhere above the chart.
+const legend = () => (narrow() ? { showlegend: true } : { ends: true });
 
 // Panels side by side are compared by eye, so they share one scale.
 function sameRange(panels, along = "y") {
@@ -136,3 +131,6 @@ function sameRange(panels, along = "y") {
     room = 0.06 * (high - low || 1);
   for (const panel of panels) panel.layout[`${along}axis`].range = [low - room, high + room];
 }
+
+// Several groups stand side by side and need the width.
+const wideIfGroups = (span) => (page.groups.length > 1 ? 12 : span);

@@ -15,8 +15,8 @@ function section(id, title, ...children) {
   const made = element(
     "section",
     { id, "aria-labelledby": `${id}-title` },
-    element("h2", { id: `${id}-title` }, title),
-    ...children,
+    element("h2", { id: `${id}-title`, class: "sec" }, title),
+    element("div", { class: "grid" }, ...children),
   );
   document.getElementById("main").append(made);
   return made;
@@ -25,7 +25,7 @@ function section(id, title, ...children) {
 // A labelled select. `options` is a function, asked again by `refresh`, because a live run brings new ones.
 function select(label, options, changed) {
   const control = element("select", { onchange: () => changed() });
-  const made = { node: element("label", {}, label, control), control };
+  const made = { node: element("label", {}, element("span", {}, label), control), control };
   made.refresh = () => {
     const before = control.value;
     const entries = options();
@@ -98,29 +98,11 @@ function download(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 
-// What a method looks like in the charts, as plotly draws it: one tiny chart would be heavy, so line and mark only.
-const SHAPES = {
-  circle: "M16 4a4 4 0 1 0 .01 0z",
-  square: "M12 4h8v8h-8z",
-  diamond: "M16 3l5 5-5 5-5-5z",
-  "triangle-up": "M16 3l5 9H11z",
-  "triangle-down": "M16 13l-5-9h10z",
-  x: "M12 4l8 8m0-8l-8 8",
-  cross: "M16 3v10m-5-5h10",
-  star: "M16 2l1.8 4.2 4.4.4-3.3 3 1 4.4-3.9-2.3-3.9 2.3 1-4.4-3.3-3 4.4-.4z",
-};
+// What a method looks like in the charts.
 function swatch(method) {
   const { colour, symbol } = look(method);
-  const space = "http://www.w3.org/2000/svg";
-  const svg = document.createElementNS(space, "svg");
-  svg.setAttribute("viewBox", "0 0 32 16");
-  svg.setAttribute("class", "swatch");
-  svg.setAttribute("aria-hidden", "true");
-  for (const d of ["M0 8h32", SHAPES[symbol] ?? SHAPES.diamond]) {
-    const path = document.createElementNS(space, "path");
-    for (const [key, value] of Object.entries({ d, stroke: colour, fill: colour, "stroke-width": 2 }))
-      path.setAttribute(key, value);
-    svg.append(path);
-  }
+  const svg = shape("svg", { viewBox: "0 0 26 13", class: "swatch", "aria-hidden": "true" });
+  svg.append(shape("path", { d: "M0 6.5h26", stroke: colour, "stroke-width": 2 }));
+  svg.append(mark(symbol, 13, 6.5, 9, colour, style("--card")));
   return svg;
 }

@@ -1,6 +1,6 @@
 // Who sends to whom, round by round, and who was there.
 
-function graphSection() {
+function graphFigure() {
   let timer = null;
   const again = () => made.update();
   const runs = select("Run", runOptions, again);
@@ -70,11 +70,12 @@ function graphSection() {
 
   const made = figure({
     id: "graph",
-    title: "The communication graph",
+    title: "Who sent to whom",
     controls: [runs, names, element("label", {}, "Round", slider), play, said],
     draw,
+    span: wideIfGroups(5),
   });
-  section("exchange", "Who exchanged with whom", made.node);
+  return made;
 }
 
 function sentence(picture, clients, round, rounds) {
@@ -136,9 +137,8 @@ function picturePanel(picture, clients) {
         text: "",
         showarrow: true,
         arrowhead: 2,
-        arrowsize: 1.1,
         arrowwidth: 1 + 2 * share,
-        arrowcolor: style("--quiet"),
+        arrowcolor: style("--accent"),
       }));
   const lines = {
     type: "scatter",
@@ -152,7 +152,7 @@ function picturePanel(picture, clients) {
     type: "scatter",
     mode: "markers",
     hoverinfo: "text",
-    marker: { size: 14, color: "rgba(0,0,0,0)" },
+    marker: { size: 14, color: "none" },
     x: drawn.map(([, [ax, , bx]]) => (ax + bx) / 2),
     y: drawn.map(([, [, ay, , by]]) => (ay + by) / 2),
     text: drawn.map(
@@ -168,7 +168,6 @@ function picturePanel(picture, clients) {
     text: ids.length > 24 ? ids.map(String) : ids.map(label),
     hovertext: ids.map(label),
     hoverinfo: "text",
-    cliponaxis: false,
     textposition: ids.map((id) => {
       const [x, y] = place.get(id);
       return y > 0.8 ? "top center" : y < -0.8 ? "bottom center" : x > 0 ? "middle right" : "middle left";
@@ -176,20 +175,18 @@ function picturePanel(picture, clients) {
     marker: {
       size: 18,
       symbol: ids.map((id) => (!here.has(id) ? "circle-open" : picture.leaving.includes(id) ? "x" : "circle")),
-      color: ids.map((id) => (here.has(id) ? "#0072B2" : style("--quiet"))),
-      line: { width: 2, color: ids.map((id) => (here.has(id) ? "#0072B2" : style("--quiet"))) },
+      color: ids.map((id) => style(here.has(id) ? "--ink" : "--quiet")),
     },
   };
-  const bare = { visible: false, range: [-1.9, 1.9], fixedrange: true };
+  const bare = { visible: false, range: [-1.75, 1.75] };
   return {
     traces: [lines, middles, nodes],
-    height: narrow() ? 320 : 420,
+    height: narrow() ? 280 : 320,
     layout: {
       annotations,
       xaxis: bare,
-      yaxis: { ...bare, range: [-1.25, 1.25], scaleanchor: "x" },
-      margin: { l: 4, r: 4, t: 4, b: 4 },
-      dragmode: false,
+      yaxis: { ...bare, range: [-1.25, 1.25] },
+      scaleanchored: true,
     },
   };
 }
@@ -212,18 +209,16 @@ function presence(run, method, series, clients) {
           y: ids.map((id) => clients.get(String(id))),
           colorscale: [
             [0, style("--grid")],
-            [1, "#0072B2"],
+            [1, style("--accent")],
           ],
           zmin: 0,
           zmax: 1,
-          showscale: false,
-          xgap: 1,
-          ygap: 2,
-          text: z.map((row) => row.map((value) => (value ? "present" : "away"))),
-          hovertemplate: "%{y}, round %{x}: %{text}<extra></extra>",
+          tips: z.map((row, i) =>
+            row.map((value, j) => `${clients.get(String(ids[i]))}, round ${series.rounds[j] + 1}: ${value ? "present" : "away"}`),
+          ),
         },
       ],
-      layout: { xaxis: { title: "round" }, yaxis: { autorange: "reversed", type: "category" } },
+      layout: { xaxis: { title: "round", type: "category" }, yaxis: { autorange: "reversed", type: "category" } },
     },
   ];
 }

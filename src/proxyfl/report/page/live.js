@@ -23,6 +23,19 @@ function follow() {
       .at(-1);
     return now ? `${now[0]}, round ${now[1]} of ${run.rounds}` : "waiting for the first round";
   }
+  // The bar: all rounds of all methods, the method under way, the time left for all.
+  function showPace() {
+    const { share, method, methods: all, words } = page.live.pace;
+    const bar = document.getElementById("done"),
+      pace = document.getElementById("pace");
+    bar.hidden = pace.hidden = over;
+    bar.value = share;
+    const percent = `${Math.round(100 * share)} %`;
+    bar.setAttribute("aria-valuetext", percent);
+    pace.textContent = [`${percent}`, all > 1 ? `method ${method} of ${all}` : null, words ? `about ${words} left` : null]
+      .filter(Boolean)
+      .join(" \u00b7 ");
+  }
   function next(seconds) {
     clearTimeout(timer);
     if (!over && !paused && !document.hidden) timer = setTimeout(ask, 1000 * seconds);
@@ -55,8 +68,9 @@ function follow() {
   function take(more) {
     const fresh = more.document !== null;
     cursor = more.cursor;
-    if (fresh) Object.assign(page, more.document, { live: page.live });
     over = more.done;
+    if (fresh) Object.assign(page, more.document);
+    showPace();
     if (fresh) news = Date.now();
     const quiet = Math.floor((Date.now() - news) / 60000);
     pause.hidden = over;
@@ -82,6 +96,7 @@ function follow() {
     if (!document.hidden && !paused && !over) ask();
   });
   say(`Live: ${where()}.`);
+  showPace();
   document.body.dataset.live = "on";
   next(soon);
 }

@@ -1,21 +1,29 @@
 // Put the page together.
 
-let answerUpdate = () => {};
+let fillers = [];
 
 function update() {
   fillToolbar();
-  answerUpdate();
+  for (const fill of fillers) fill();
   refresh();
 }
 
 function fillToolbar() {
   for (const one of toolbarSelects) one.refresh();
+  const run = page.runs[0];
+  const more = page.runs.length > 1 ? ` and ${page.runs.length - 1} more` : "";
+  document.getElementById("study").textContent = run.name + more;
+  const state = document.getElementById("state");
+  const finished = page.runs.every((one) => one.finished);
+  state.textContent = finished ? "finished" : "not finished";
+  state.className = `badge ${finished ? "good" : "warn"}`;
+  state.hidden = Boolean(page.live) && !finished;
   const boxes = document.getElementById("method-boxes");
   const names = methods();
   if (boxes.childElementCount - 1 === names.length && boxes.dataset.theme === style("--ink")) return;
   boxes.dataset.theme = style("--ink");
   boxes.replaceChildren(
-    element("legend", {}, "Methods"),
+    element("legend", {}, "Methods in all charts"),
     ...names.map((name) => {
       const box = element("input", {
         type: "checkbox",
@@ -35,6 +43,22 @@ function fillToolbar() {
 const toolbarSelects = [];
 
 function toolbar() {
+  const group = select(
+    "Setting",
+    () => page.groups.map((one, i) => [String(i), groupName(one)]),
+    () => {
+      chosen.group = Number(group.value);
+      update();
+    },
+  );
+  const method = select(
+    "Method",
+    () => answered(chosenGroup()).map((one) => [one.method, `${one.method} against alone`]),
+    () => {
+      chosen.method = method.value;
+      update();
+    },
+  );
   const measure = select(
     "Measure",
     () => Object.entries(page.measures),
@@ -46,7 +70,7 @@ function toolbar() {
   const theme = select(
     "Theme",
     () => [
-      ["system", "as the system"],
+      ["system", "system"],
       ["light", "light"],
       ["dark", "dark"],
     ],
@@ -55,9 +79,17 @@ function toolbar() {
       update();
     },
   );
-  toolbarSelects.push(measure);
+  toolbarSelects.push(group, method, measure);
   theme.value = setTheme(remembered());
-  document.getElementById("toolbar").append(element("fieldset", { id: "method-boxes" }), measure.node, theme.node);
+  const compare = element(
+    "details",
+    { id: "compare", class: "wide" },
+    element("summary", {}, "Methods"),
+    element("fieldset", { id: "method-boxes" }),
+  );
+  group.node.classList.add("wide");
+  method.node.classList.add("wide");
+  document.getElementById("toolbar").append(group.node, method.node, measure.node, compare, theme.node);
 }
 
 // A page opened from disk may not be allowed to remember anything.
@@ -79,31 +111,36 @@ function setTheme(name) {
   return name;
 }
 
+// Links to the sections, below the answer.
 function contents() {
-  const links = [...document.querySelectorAll("main > section")].map((one) =>
-    element("li", {}, element("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)),
-  );
-  document.getElementById("contents").append(element("ul", {}, ...links));
+  const links = [...document.querySelectorAll("main > section")]
+    .filter((one) => one.id !== "answer")
+    .map((one) => element("li", {}, element("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));
+  const nav = element("nav", { id: "contents", "aria-label": "Sections" }, element("ul", {}, ...links));
+  document.getElementById("answer").after(nav);
 }
 
 function charts() {
-  runLibrary();
   figures[0].update(); // even if a phone's narrow page has it below the fold
   setTimeout(drawNear);
-  document.getElementById("made").textContent = `Made by proxyfl at ${page.made}. Charts: plotly.js ${Plotly.version}.`;
 }
 
 toolbar();
-answerUpdate = answerSection();
-measuresSection();
+fillers.push(answerSection());
+const sites = sitesCard(),
+  doubts = doubtsCard();
+fillers.push(sites.fill, doubts.fill);
+section("evidence", "What is behind it", sites.node, doubts.node);
 curvesSection();
-privacySection();
-graphSection();
-costsSection();
+measuresSection();
 classesSection();
+privacySection();
+costsSection();
+peersSection();
 settingsSection();
 contents();
 update();
+document.getElementById("made").textContent = `Made by proxyfl ${page.version} at ${page.made}. One file, no network requests.`;
 // In the next frame's wake: by then the answer is on the screen.
 requestAnimationFrame(() => setTimeout(charts));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);

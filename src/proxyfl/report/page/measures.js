@@ -22,14 +22,12 @@ function scoreTrace(run, method) {
     y: scored.map((one) => one.name),
     text: scored.map((one, i) => `${method}, ${one.name}: ${words(values[i])}`),
     hoverinfo: "text",
-    marker: { color: colour, symbol, size: size(10) },
+    marker: { color: colour, symbol, size: size(11) },
     error_x: {
       type: "data",
       array: values.map(([value, , high]) => (isNumber(high) ? high - value : 0)),
       arrayminus: values.map(([value, low]) => (isNumber(low) ? value - low : 0)),
-      color: faint(colour, 0.5),
-      thickness: 1.5,
-      width: 3,
+      color: colour,
     },
   };
 }
@@ -60,8 +58,8 @@ function scoresFigure() {
               height: 100 + 30 * names.length,
               layout: {
                 xaxis: { title: `${measureName()}` },
-                yaxis: { autorange: "reversed", type: "category", showgrid: true },
-                ...legend(),
+                yaxis: { autorange: "reversed", type: "category" },
+                showlegend: true,
               },
             },
           ]
@@ -69,11 +67,11 @@ function scoresFigure() {
       rows,
       columns: ["method", "client", "test set", "measure", "value", "95 % from", "to"],
       note:
-        `The model that each client keeps, judged on ${SETS[chosenSet()]}; choose the measure above. Whiskers: the ` +
+        `The model that each client keeps, judged on ${SETS[chosenSet()]}; choose the measure above. Bands: the ` +
         "middle 95 % over bootstrap samples of test persons. The table has every measure on both test sets.",
     };
   }
-  const made = figure({ id: "scores", title: "What the kept models reach", controls: [runs], draw });
+  const made = figure({ id: "scores", title: "What the kept models reach", controls: [runs], draw, span: 12 });
   return made;
 }
 
@@ -101,10 +99,11 @@ function calibrationFigure() {
         name: one.method,
         x: one.calibration.map(([said]) => said),
         y: one.calibration.map(([, came]) => came),
-        customdata: one.calibration.map(([, , n]) => n),
         line: { color: colour, width: 2 },
         marker: { color: colour, symbol, size: size(8) },
-        hovertemplate: `${one.method}: said %{x:.2f}, came true %{y:.2f}<br>%{customdata} examples<extra></extra>`,
+        tips: one.calibration.map(
+          ([said, came, n]) => `${one.method}: said ${said.toFixed(2)}, came true ${came.toFixed(2)}<br>${n} examples`,
+        ),
       };
     });
     if (traces.length)
@@ -123,11 +122,11 @@ function calibrationFigure() {
         ? [
             {
               traces,
-              height: 420,
+              height: 320,
               layout: {
                 xaxis: { title: `probability ${positive} that the model says`, range: [-0.02, 1.02] },
                 yaxis: { title: "share that came true", range: [-0.02, 1.02] },
-                ...legend(),
+                showlegend: true,
               },
             },
           ]
@@ -144,10 +143,83 @@ function calibrationFigure() {
     title: "Calibration: does it happen as often as the model says?",
     controls: [runs, clients, sets],
     draw,
+    span: 6,
   });
   return made;
 }
 
+// How many ill are found at each price in false alarms.
+function rocFigure() {
+  const again = () => made.update();
+  const runs = select("Run", runOptions, again);
+  const run = () => page.runs[runs.value || 0];
+  const clients = select("Client", () => [...clientsOf(run())], again);
+  const sets = select(
+    "Test set",
+    () => Object.entries(SETS).filter(([set]) => run().judged.some((one) => one.on === set)),
+    again,
+  );
+
+  function draw() {
+    const wanted = run().judged.filter(
+      (one) => one.on === sets.value && (isPooledIn(run(), one.method) || String(one.client) === clients.value),
+    );
+    const drawn = wanted.filter((one) => one.roc?.length && shown().includes(one.method));
+    const columns = ["method", "client", "test set", "false-positive rate", "true-positive rate"];
+    made.node.hidden = run().classes.length > 2;
+    if (!drawn.length)
+      return { panels: [], rows: [], columns, note: "ROC curves are drawn for two classes, when a client's last round is scored." };
+    const traces = drawn.map((one) => {
+      const { colour } = look(one.method);
+      const area = one.scores.auroc?.[0];
+      return {
+        type: "scatter",
+        mode: "lines",
+        name: `${one.method}${isNumber(area) ? ` ${area.toFixed(3)}` : ""}`,
+        x: one.roc.map(([wrong]) => wrong),
+        y: one.roc.map(([, found]) => found),
+        line: { color: colour, width: one.method === "alone" ? 2 : 2.5, dash: isPooledIn(run(), one.method) ? "dash" : "solid" },
+        tips: one.roc.map(([wrong, found]) => `${one.method}: finds ${(100 * found).toFixed(0)} %, false alarms ${(100 * wrong).toFixed(0)} %`),
+      };
+    });
+    traces.unshift({
+      type: "scatter",
+      mode: "lines",
+      name: "coin 0.500",
+      x: [0, 1],
+      y: [0, 1],
+      line: { color: style("--quiet"), width: 1, dash: "dot" },
+      hoverinfo: "skip",
+    });
+    const at = (one) => one.scores.sensitivity_at_90_specificity?.[0];
+    const words = drawn.filter((one) => isNumber(at(one))).map((one) => `${one.method} ${(100 * at(one)).toFixed(0)} %`);
+    return {
+      panels: [
+        {
+          traces,
+          height: 320,
+          layout: {
+            xaxis: { title: "false alarms, share of the negatives", range: [-0.02, 1.02] },
+            yaxis: { title: "found, share of the positives", range: [-0.02, 1.02] },
+            showlegend: true,
+          },
+        },
+      ],
+      rows: drawn.flatMap((one) => one.roc.map((point) => [one.method, one.name, SETS[one.on], ...point])),
+      columns,
+      note: words.length ? `With one false alarm in ten negatives they find: ${listed(words)}.` : "",
+    };
+  }
+  const made = figure({ id: "roc", title: "ROC: what is found at which price", controls: [runs, clients, sets], draw, span: 6 });
+  return made;
+}
+
 function measuresSection() {
-  section("measures", "The models kept, client by client", scoresFigure().node, calibrationFigure().node);
+  section(
+    "measures",
+    "The models kept, client by client",
+    scoresFigure().node,
+    rocFigure().node,
+    calibrationFigure().node,
+  );
 }

@@ -12,6 +12,9 @@ function spending(group, method, client, accountant) {
   return { kind: found.kind, known: true, found: points };
 }
 
+// An epsilon is a bound: to two digits, never down.
+const rounded = (value) => (Math.ceil(100 * value - 1e-9) / 100).toFixed(2);
+
 function budgetLines(group, client, span) {
   const lines = new Map();
   for (const [id, budget] of Object.entries(group.budget?.epsilon ?? {})) {
@@ -30,8 +33,7 @@ function budgetLines(group, client, span) {
       text: [`budget ${budget}: ${whose}`, ""],
       textposition: "top right",
       textfont: { color: style("--loss") },
-      hoverinfo: "name",
-      cliponaxis: false,
+      tips: [`budget ${budget}`, `budget ${budget}`],
     };
   });
 }
@@ -73,7 +75,9 @@ function privacySection() {
           mode: found.length > 1 ? "lines+markers" : "markers",
           x: found.map(([round]) => round),
           y: found.map(([, [, high]]) => high),
-          name: `${names.join(", ")}<br>(${kind})`,
+          name: `${names.join(", ")} (${kind})`,
+          end: `${names.join(", ")} (${kind})`,
+          endWords: rounded,
           line: { color: colour, width: 2 },
           marker: { color: colour, symbol, size: size(7), maxdisplayed: 8 },
           hoverinfo: "text",
@@ -90,7 +94,7 @@ function privacySection() {
       panels.push({
         title: panelTitle(group),
         traces: [...traces, ...budgets],
-        height: 340,
+        height: 300,
         layout: { xaxis: { title: "round" }, yaxis: { title: "epsilon", rangemode: "tozero" }, ...legend() },
       });
     }
@@ -110,7 +114,7 @@ function privacySection() {
         `they spend alike.${told}${none}`,
     };
   }
-  const made = figure({ id: "epsilon", title: "Epsilon over rounds", controls: [clients, accountants], draw });
+  const made = figure({ id: "epsilon", title: "Epsilon over rounds", controls: [clients, accountants], draw, span: 12 });
   section("privacy", "What it costs in privacy", made.node, ...auditFigures(), ...additions());
 }
 
@@ -125,7 +129,7 @@ function additions() {
     Object.entries(run.additions).map(([key, content]) =>
       element(
         "div",
-        { class: "addition", "data-addition": key },
+        { class: "addition card c12", "data-addition": key },
         element("h3", {}, `${titles[key] ?? key}: ${run.name}`),
         // The figure has the curve and its table.
         ...documentTables({ ...content, roc: undefined }, titles[key] ?? key),

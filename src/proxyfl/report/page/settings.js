@@ -34,5 +34,11 @@ function settingsSection() {
   if (notes.length) tables.unshift(table("How the data were read", ["run", "note"], notes));
   // At the end of the page nothing has to make room for what comes after.
   for (const one of tables) one.classList.add("whole");
-  section("settings", "Settings and environment", ...tables);
+  const folded = element(
+    "details",
+    { class: "card c12 folded" },
+    element("summary", {}, `All ${Object.keys(page.runs[0].settings).length} settings, the environment and the methods`),
+    ...tables,
+  );
+  section("settings", "Settings and environment", folded);
 }

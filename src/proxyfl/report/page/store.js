@@ -3,7 +3,7 @@
 const page = JSON.parse(document.getElementById("data").textContent);
 
 // What the reader has chosen for all charts.
-const chosen = { hidden: new Set(), measure: Object.keys(page.measures)[0] ?? "accuracy" };
+const chosen = { hidden: new Set(), measure: Object.keys(page.measures)[0] ?? "accuracy", group: 0, method: "" };
 
 const ROLES = ["private", "proxy", "received"];
 const DASHES = { private: "solid", proxy: "dash", received: "dot" };
@@ -12,11 +12,12 @@ const measureName = () => page.measures[chosen.measure] ?? chosen.measure;
 const methods = () => Object.keys(page.looks);
 const shown = () => methods().filter((name) => !chosen.hidden.has(name));
 
+const isDark = () => getComputedStyle(document.documentElement).colorScheme === "dark";
 function look(method) {
-  const [colour, symbol] = page.looks[method];
+  const [light, dark, symbol] = page.looks[method];
   // Some shapes fill less of their square than others.
-  const size = { star: 1.5, "triangle-up": 1.25, "triangle-down": 1.25 }[symbol] ?? 1;
-  return { colour: colour === "#000000" ? style("--ink") : colour, symbol, size: (base) => base * size };
+  const size = { star: 1.15, "triangle-up": 1.15, "triangle-down": 1.15 }[symbol] ?? 1;
+  return { colour: isDark() ? dark : light, symbol, size: (base) => base * size };
 }
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -54,4 +55,6 @@ function costWords(answer) {
 
 const points = (difference) => `${difference >= 0 ? "+" : "\u2212"}${(100 * Math.abs(difference)).toFixed(1)}`;
 const between = (low, high) => `${points(low)} to ${points(high)}`;
+const chosenGroup = () => page.groups[chosen.group] ?? page.groups[0];
+const isLower = () => page.lower.includes(chosen.measure);
 const unique = (values) => [...new Set(values)];

@@ -3,7 +3,7 @@
 Guarantees:
     * nothing is sent before the peer has shown a certificate that ``trusted`` signed, under the
       name expected, over TLS 1.3; there is no plain text to fall back to;
-    * every call ends by its timeout: with the answer, PeerTimeout, or TransportError.
+    * every call ends by its timeout: with the answer, PeerTimeout, PeerRefused, or TransportError.
 """
 
 import threading
@@ -12,27 +12,22 @@ from typing import Any
 
 import grpc
 
-from proxyfl.errors import PeerTimeout, TransportError
-from proxyfl.transport.grpc import (
-    FOLLOW,
-    HANDSHAKE_SECONDS,
-    PIECE,
-    SEND,
-    Credentials,
-    options,
+from proxyfl.errors import PeerRefused, PeerTimeout, TransportError
+from proxyfl.transport.grpc import FOLLOW, HANDSHAKE_SECONDS, PIECE, SEND, Credentials, options
+
+_LASTING = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
 )
+"""How a peer says no to a message or to its sender; others are a matter of the moment."""
 
 
 class Client:
     """Asks one peer. Use it from any thread."""
 
     def __init__(
-        self,
-        address: str,
-        name: str,
-        *,
-        credentials: Callable[[], Credentials],
-        largest: int,
+        self, address: str, name: str, *, credentials: Callable[[], Credentials], largest: int
     ) -> None:
         self.address = address
         self._name = name
@@ -54,12 +49,8 @@ class Client:
                 answer = ask(_pieces(parts), timeout=timeout)
         except grpc.RpcError as error:
             raise self._translated(error) from error
-        except (
-            ValueError
-        ) as error:  # how grpc says that the channel was closed meanwhile
-            raise TransportError(
-                f"The connection to {self.address} is closed."
-            ) from error
+        except ValueError as error:  # how grpc says that the channel was closed meanwhile
+            raise TransportError(f"The connection to {self.address} is closed.") from error
         return answer
 
     def follow(self) -> Iterator[bytes]:
@@ -70,9 +61,7 @@ class Client:
         except grpc.RpcError as error:
             raise self._translated(error) from error
         except ValueError as error:
-            raise TransportError(
-                f"The connection to {self.address} is closed."
-            ) from error
+            raise TransportError(f"The connection to {self.address} is closed.") from error
 
     def close(self) -> None:
         """Let go of the connection; a later call makes a new one."""
@@ -109,9 +98,7 @@ class Client:
             ("grpc.enable_http_proxy", 0),
         ]
         return grpc.secure_channel(
-            self.address,
-            secure,
-            options=[*options(sent=PIECE, received=self._largest), *named],
+            self.address, secure, options=[*options(sent=PIECE, received=self._largest), *named]
         )
 
     def _translated(self, error: Any) -> TransportError:
@@ -120,9 +107,10 @@ class Client:
             return PeerTimeout(f"{self.address} did not answer in time.")
         if code == grpc.StatusCode.UNAVAILABLE:
             return PeerTimeout(f"{self.address} cannot be reached: {details:.300}")
-        return TransportError(
-            f"{self.address} refused ({code.name}): {details:.400}"
-        )
+        refused = f"{self.address} refused ({code.name}): {details:.400}"
+        if code in _LASTING:
+            return PeerRefused(refused)
+        return TransportError(refused)
 
 
 def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:

@@ -84,18 +84,13 @@ class Server:
                 ("grpc.max_allowed_incoming_connections", _most_connections()),
                 ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
                 # Without these a server answers a client's keepalive with GOAWAY.
-                (
-                    "grpc.http2.min_recv_ping_interval_without_data_ms",
-                    500 * KEEPALIVE_SECONDS,
-                ),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 500 * KEEPALIVE_SECONDS),
                 ("grpc.http2.max_ping_strikes", 0),
             ],
         )
         self._shown = credentials()
         secure = grpc.dynamic_ssl_server_credentials(
-            _configuration(self._shown),
-            self._renewed,
-            require_client_authentication=True,
+            _configuration(self._shown), self._renewed, require_client_authentication=True
         )
         try:
             self.port: int = self._server.add_secure_port(address, secure)
@@ -135,9 +130,7 @@ class Server:
             finally:
                 limit.lift()
 
-    def _arriving(
-        self, messages: Iterator[bytes], limit: "_Limit"
-    ) -> Iterator[bytes]:
+    def _arriving(self, messages: Iterator[bytes], limit: "_Limit") -> Iterator[bytes]:
         """The pieces of a call's message; ``limit`` is lifted when all have arrived."""
         size = 0
         try:
@@ -177,13 +170,8 @@ class Server:
         versions = about.get("ssl_tls_version", [b"TLSv1.3"])
         certificates = about.get("x509_pem_cert", [])
         if list(versions) != [b"TLSv1.3"] or len(certificates) != 1:
-            self._refused(
-                f"a connection by {versions!r} with {len(certificates)} certificates"
-            )
-            context.abort(
-                grpc.StatusCode.UNAUTHENTICATED,
-                "TLS 1.3 with a certificate, please.",
-            )
+            self._refused(f"a connection by {versions!r} with {len(certificates)} certificates")
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "TLS 1.3 with a certificate, please.")
         found: bytes = certificates[0]
         return found
 
@@ -231,8 +219,7 @@ class _Turn:
         if full:
             self._server._refused("a peer with too many calls at a time")
             self._context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"At most {self._most} calls at a time.",
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"At most {self._most} calls at a time."
             )
 
     def __exit__(self, *_: object) -> None:
@@ -264,6 +251,5 @@ def _most_connections() -> int:
 
 def _configuration(credentials: Credentials) -> Any:
     return grpc.ssl_server_certificate_configuration(
-        [(credentials.key, credentials.certificate)],
-        root_certificates=credentials.trusted,
+        [(credentials.key, credentials.certificate)], root_certificates=credentials.trusted
     )

@@ -1,1 +1,0 @@
-"""Commands about epsilon: what it costs, what is left, whether it holds."""

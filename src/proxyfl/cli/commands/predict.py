@@ -1,0 +1,177 @@
+"""``proxyfl predict``: use a client's private model."""
+
+import csv
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeated
+from proxyfl.data.sources.inputs import load_inputs
+from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
+from proxyfl.errors import RunError
+from proxyfl.federation import modelfile
+from proxyfl.records import folder
+from proxyfl.simulation.config import of_run
+
+DESCRIPTION = """\
+Load a model and apply it to new examples. It comes from a run's folder, from a real site's, or
+from what `proxyfl node export SITE EXPORT` wrote.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl predict runs/a --client 3 scan.png
+  proxyfl predict runs/a --client hospital-b new.npz --json    x of shape (n, ...) as in training
+  proxyfl predict runs/a --client 0 new.csv --model proxy      columns by name, no label needed
+  proxyfl predict runs/a --client north new.csv --csv --id patient > predictions.csv
+  proxyfl predict SITE new.csv             the model that a real site keeps
+  proxyfl predict EXPORT new.csv           a folder that `proxyfl node export SITE EXPORT` wrote
+"""
+
+EXPORTED = "private.safetensors"
+"""The model's file in what `proxyfl node export` writes."""
+
+OPTIONS = (
+    option("run_folder RUN", "folder of a run, of a site, or of an export", Path),
+    option("input INPUT", ".npz, .npy, .csv, .parquet or an image", Path),
+    option("--client K", "number or name of the client; not needed if there is only one"),
+    option("--method NAME", "which method's model (default: the last that has such a model)"),
+    option("--model", "which of the client's models", str, "private", choices=("private", "proxy")),
+    option("--id COLUMN", "the column of a table that names its rows"),
+    flag("--csv", "print id, class and all probabilities as CSV"),
+    flag(
+        "--unpickle", "open a private model that is kept as a pickle: it runs the code in the file"
+    ),
+    repeated(
+        "--trust MODULE",
+        "run code of this module or package if the model's file names it as its architecture",
+        default=[],
+    ),
+    JSON,
+)
+
+
+@torch.no_grad()
+def execute(args: Namespace) -> int:
+    """Print each example's class and its probability."""
+    path = _exported(args) or model_file(
+        folder.existing(args.run_folder), args.client, args.method, args.model
+    )
+    model, about = modelfile.load_model(path, unpickle=args.unpickle, trust=args.trust)
+    given = _inputs(args, about)
+    probabilities = model(given.x).softmax(1)
+    names: list[str] = json.loads(about["class_names"])
+    found = _predictions(probabilities, names, given.ids)
+    for note in given.notes:
+        print(f"proxyfl: {args.input.name}: {note}", file=sys.stderr)
+    if args.json:
+        document = {"model": about, "predictions": found, "notes": list(given.notes)}
+        print_json(document)
+        return 0
+    if args.csv:
+        _write_csv(found, names)
+        return 0
+    owner = about.get("client", about.get("site", ""))
+    title = escape(f"{about.get('method', 'proxyfl')}, {owner}, {args.model} model")
+    table = Table("example", "class", "probability", title=title)
+    for row in found:
+        table.add_row(escape(row["id"]), escape(row["class"]), f"{row['probability']:.3f}")
+    Console().print(table)
+    return 0
+
+
+def _exported(args: Namespace) -> Path | None:
+    """Returns the model file of an export; None for the folder of a run or site."""
+    path: Path = args.run_folder / EXPORTED
+    if not path.is_file():
+        return None
+    if args.client or args.method or args.model != "private":
+        raise RunError(
+            f"{args.run_folder} was written by `proxyfl node export SITE OUT` and holds one model, "
+            "the site's private one: leave out --client, --method and --model."
+        )
+    return path
+
+
+def _inputs(args: Namespace, about: dict[str, str]) -> NamedRows:
+    """The new examples: a table's by the names of its columns, others by their shape."""
+    if "schema" in about:
+        return by_schema(args.input, about["schema"], ids=args.id)
+    if "feature_names" in about and args.input.suffix in (".csv", ".parquet"):
+        features = json.loads(about["feature_names"])
+        others = json.loads(about["not_features"])
+        return by_name(args.input, features, ids=args.id, others=others)
+    x = load_inputs(args.input, tuple(json.loads(about["shape"])))
+    return NamedRows(x, [str(number) for number in range(len(x))], ())
+
+
+def _write_csv(found: list[Document], names: list[str]) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["id", "class", *names])
+    for row in found:
+        writer.writerow([row["id"], row["class"], *row["probabilities"]])
+
+
+def _predictions(probabilities: Tensor, names: list[str], ids: Sequence[str]) -> list[Document]:
+    """Each example's id, its class, its probability, and those of all classes."""
+    rows = []
+    for row, identifier in zip(probabilities.tolist(), ids, strict=True):
+        best = max(row)
+        rows.append(
+            {
+                "id": identifier,
+                "class": names[row.index(best)],
+                "probability": round(best, 6),
+                "probabilities": [round(value, 6) for value in row],
+            }
+        )
+    return rows
+
+
+def model_file(run: Path, client: str | None, method: str | None, role: str) -> Path:
+    """Returns the model file that the arguments mean. The message of an error lists what there is.
+
+    A client's name goes before its number: an institution may be called 7. Without ``client`` the
+    run must have only one.
+    """
+    methods = [method] if method else reversed(of_run(run).methods)
+    for name in methods:
+        paths = sorted((run / "models" / name).glob(f"*-{role}.safetensors"))
+        if client is None and len(paths) == 1:
+            return paths[0]
+        if client is None and paths:
+            raise RunError(
+                f"{run} holds {role} models of {len(paths)} clients: name one with --client. "
+                f"It holds: {_models(run)}."
+            )
+        for path in paths:
+            if modelfile.about_model(path).get("client") == client:
+                return path
+        for path in paths:
+            number, _, _ = path.name.partition("-")
+            if client is not None and client.isdecimal() and int(number) == int(client):
+                return path
+    of = f" of client {client!r}" if client is not None else ""
+    by = f" for {method}" if method else ""
+    raise RunError(
+        f"{run} holds no {role} model{of}{by}. It holds: "
+        f"{_models(run) or 'none; did the run finish?'}."
+    )
+
+
+def _models(run: Path) -> str:
+    """The models that a run holds, in words: method and role, and the clients that have one."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((run / "models").glob("*/*.safetensors")):
+        role = path.stem.partition("-")[2]
+        client = modelfile.about_model(path).get("client", path.stem)
+        found.setdefault(f"{path.parent.name} {role}", []).append(client)
+    return "; ".join(f"{kind}: {', '.join(who)}" for kind, who in found.items())

@@ -1,1 +1,0 @@
-"""Commands that run methods, and follow them."""

@@ -1,0 +1,254 @@
+"""``proxyfl schema``: draft a table's public schema, compare files with it, estimate ranges."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from proxyfl import seeds
+from proxyfl.cli.options import JSON, Action, Document, flag, option, print_json, repeated
+from proxyfl.data.tables import schema as schemas
+from proxyfl.data.tables.checking import Checked, check
+from proxyfl.data.tables.draft import draft
+from proxyfl.data.tables.faults import KINDS
+from proxyfl.data.tables.measured import first_of_each, numbers
+from proxyfl.data.tables.reading import DECIMALS, SEPARATORS, Dialect
+from proxyfl.errors import ConfigError
+from proxyfl.privacy import quantiles
+from proxyfl.privacy.calibration import noise_for
+from proxyfl.privacy.guarantee import Kind, Unit
+from proxyfl.privacy.ledger import Ledger
+
+DESCRIPTION = """\
+A schema says what the columns of a table mean. All sites agree on one before anybody looks at a
+record.
+"""
+
+EPILOG = """\
+examples:
+  proxyfl schema draft north.csv --label died --person patient > schema.toml
+  proxyfl schema check sites/*.csv --schema schema.toml
+  proxyfl schema ranges north.csv --within age=0:130 --epsilon 0.2 --ledger north.jsonl
+"""
+
+
+DIALECT = (
+    option("--separator", "auto recognises it", str, "auto", choices=("auto", *SEPARATORS)),
+    option("--decimal", "auto recognises it", str, "auto", choices=("auto", *DECIMALS)),
+    option("--encoding NAME", "auto recognises it", str, "auto"),
+)
+
+
+def dialect(args: Namespace) -> Dialect:
+    """The dialect that the options ask for."""
+    return Dialect(args.separator, args.decimal, args.encoding)
+
+
+_DRAFT = """\
+Print a first version of a schema. It asks for ranges and lists instead of taking them from the
+records.
+"""
+
+_DRAFT_OPTIONS = (
+    option("file FILE", "a table", Path),
+    option("--label COLUMN", "the column to be predicted"),
+    option("--site COLUMN", "the column that names the institution"),
+    option("--person COLUMN", "the column that names the individual"),
+    repeated(
+        "--prevalence CLASS=SHARE",
+        "a class and its share as published, for every class in their order",
+        default=[],
+    ),
+    flag(
+        "--from-data",
+        "take ranges and lists from the records: a look at the data that no epsilon covers",
+    ),
+    *DIALECT,
+)
+
+
+def execute_draft(args: Namespace) -> int:
+    """Print a draft; with --from-data, say on stderr what that means."""
+    text = draft(
+        args.file,
+        label=args.label,
+        site=args.site,
+        person=args.person,
+        dialect=dialect(args),
+        from_data=args.from_data,
+        prevalence=args.prevalence,
+    )
+    if args.from_data:
+        print(
+            "proxyfl: ranges and lists were taken from the records: a look at the data that no "
+            "epsilon covers.",
+            file=sys.stderr,
+        )
+    print(text, end="")
+    return 0
+
+
+_CHECK = """\
+Compare files with a schema. Rows are numbered as a spreadsheet does: the header is row 1.
+"""
+
+_CHECK_OPTIONS = (
+    option("files FILE", "tables, one per site", Path, nargs="+"),
+    option("--schema FILE", "schema.toml", Path, required=True),
+    flag("--unlabelled", "the files need no label, site and person"),
+    JSON,
+    *DIALECT,
+)
+
+
+def execute_check(args: Namespace) -> int:
+    """Print every fault; 0 if there is none, else 1."""
+    schema = schemas.read(args.schema)
+    found = check(args.files, schema, dialect(args), labelled=not args.unlabelled)
+    if args.json:
+        print_json(
+            {
+                "schema": schema.fingerprint,
+                "notes": schema.notes,
+                "files": [_as_json(f) for f in found],
+            }
+        )
+    else:
+        for file in found:
+            _show(file)
+        for note in schema.notes:
+            print(f"{args.schema}: note: {note}")
+        print(f"schema {schema.name}, fingerprint {schema.fingerprint}")
+    return 1 if any(file.faults for file in found) else 0
+
+
+def _as_json(file: Checked) -> Document:
+    return {
+        "file": str(file.path),
+        "rows": file.tally.rows,
+        "faults": [vars(fault) for fault in file.faults],
+        "clipped": dict(file.tally.clipped),
+        "missing": dict(file.tally.missing),
+        "other": dict(file.tally.others),
+    }
+
+
+def _show(file: Checked) -> None:
+    for fault in file.faults:
+        print(f"{file.path}: {fault.kind}: {fault}")
+    for note in file.tally.notes():
+        print(f"{file.path}: note: {note}")
+    counts: dict[str, int] = {}
+    for fault in file.faults:
+        counts[fault.kind] = counts.get(fault.kind, 0) + 1
+    print(f"{file.path}: {file.tally.rows} rows, {len(file.faults)} faults")
+    for kind, count in counts.items():
+        print(f"  {count} x {kind}: {KINDS[kind]}")
+
+
+_RANGES = """\
+Estimate two quantiles of each column with differential privacy, by a binary search that asks noisy
+questions. The cost is on the ledger before the first is asked.
+"""
+
+_RANGES_OPTIONS = (
+    option("file FILE", "a table", Path),
+    repeated("--within COLUMN=LOW:HIGH", "a column and public bounds to search in", required=True),
+    option("--epsilon", "what the estimates may cost", float, required=True),
+    option("--ledger FILE", "the site's ledger, or a new one", Path, required=True),
+    option("--delta", "of a new ledger", float, 1e-5),
+    option("--person COLUMN", "count one row of each person"),
+    option("--quantiles P", "which quantiles", float, (0.02, 0.98), nargs=2),
+    *DIALECT,
+)
+
+
+def execute_ranges(args: Namespace) -> int:
+    """Print the estimated range of each column, and what all of it cost."""
+    bounds = dict(_bounds(text) for text in args.within)
+    asked = quantiles.queries(len(bounds), len(args.quantiles))
+    columns = _columns(args, list(bounds))
+    ledger = _ledger(args)
+    sigma = noise_for(args.epsilon, sampling_rate=1.0, steps=asked, delta=ledger.delta)
+    found = quantiles.estimate(
+        columns,
+        list(bounds.values()),
+        args.quantiles,
+        noise_multiplier=sigma,
+        ledger=ledger,
+        source=seeds.System(),
+    )
+    for name, (low, high) in zip(bounds, found, strict=True):
+        print(f'[columns."{name}"]\nrange = [{low:g}, {high:g}]\n')
+    print(
+        f"# {asked} questions with noise {sigma:g} cost epsilon {args.epsilon:g} at "
+        f"delta={ledger.delta:g}; on the ledger {args.ledger}: {ledger.epsilon()}."
+    )
+    return 0
+
+
+def _ledger(args: Namespace) -> Ledger:
+    """The ledger to charge: per person where one row of each person is counted."""
+    unit = Unit.RECORD if args.person is None else Unit.GROUP
+    if not args.ledger.exists():
+        return Ledger(
+            args.file.stem,
+            delta=args.delta,
+            kind=Kind.END_TO_END,
+            simulated=False,
+            unit=unit,
+            path=args.ledger,
+        )
+    found = Ledger.read(args.ledger)
+    if found.unit is not unit:
+        raise ConfigError(
+            f"The ledger {args.ledger} is per {found.unit}, and these questions are per {unit}. "
+            "Give another ledger, or --person where each person has one row that counts."
+        )
+    return found
+
+
+def _columns(args: Namespace, names: list[str]) -> list[npt.NDArray[np.float64]]:
+    found, persons = numbers(args.file, names, dialect(args), person=args.person)
+    if args.person is None:
+        return found
+    first = first_of_each(persons)
+    return [values[first] for values in found]
+
+
+def _bounds(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, bounds = text.rpartition("=")
+    low, _, high = bounds.partition(":")
+    try:
+        return name, (float(low), float(high))
+    except ValueError:
+        raise ConfigError(
+            f"Expected --within COLUMN=LOW:HIGH, such as age=0:130, got {text!r}."
+        ) from None
+
+
+ACTIONS = (
+    Action(
+        "draft",
+        "print a first version from a file's header and types",
+        _DRAFT_OPTIONS,
+        execute_draft,
+        _DRAFT,
+    ),
+    Action(
+        "check",
+        "name every violation with row and column, all of them at once",
+        _CHECK_OPTIONS,
+        execute_check,
+        _CHECK,
+    ),
+    Action(
+        "ranges",
+        "estimate plausible ranges with DP and charge the ledger",
+        _RANGES_OPTIONS,
+        execute_ranges,
+        _RANGES,
+    ),
+)

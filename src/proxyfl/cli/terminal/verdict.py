@@ -1,0 +1,118 @@
+"""The end of a run in at most 30 lines, whatever the number of sites: the verdict first, then the
+sites that gain and lose most, the methods, and what to do next. ``--explain`` shows the rest."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from proxyfl._command import command
+from proxyfl.measures import title_of
+from proxyfl.privacy.guarantee import Kind, brief
+from proxyfl.records.answers import Answer, Question, answers
+from proxyfl.records.certainty import answer_interval, one_class_only
+from proxyfl.records.groups import Group, groups
+from proxyfl.records.run import Run
+from proxyfl.records.verdict import between, noun_of, points, verdict
+
+MOST_SITES = 5
+"""Sites that are shown at either end."""
+
+MOST_METHODS = 8
+
+_FIRST = ("proxyfl", "proxysum")
+"""The methods that a verdict is about, if a run has them."""
+
+
+def show_verdict(runs: Sequence[Run], out: Path | None, console: Console | None = None) -> None:
+    """Print what the runs, which differ in their seed alone, say of joining."""
+    console = console or Console()
+    (group, *_) = groups(runs)
+    measure = runs[0].measure
+    found = answers(group, Question(measure))
+    compared = [one for one in found if one.shares and one.gain is not None]
+    compared.sort(key=lambda one: _FIRST.index(one.method) if one.method in _FIRST else 9)
+    if compared:
+        said = verdict(compared[0])
+        console.print(f"{compared[0].method}: {said.headline}", style="bold", highlight=False)
+        console.print(" ".join(said.lede), highlight=False, markup=False)
+        for line in said.advice:
+            console.print(line, style="dim", highlight=False, soft_wrap=True)
+        console.print()
+        for line in _sites(compared[0], console.width):
+            console.print(line, highlight=False, markup=False)
+    elif "alone" not in group.methods:
+        text = "Not compared with training alone: add `alone` to methods to see what joining is "
+        console.print(f"{text}worth.")
+    console.print()
+    for line in _methods(found, console.width):
+        console.print(line, highlight=False, markup=False, no_wrap=True)
+    for line in _warnings(group):
+        console.print(line, highlight=False, markup=False)
+    console.print(
+        "A simulation: it says what a real run would cost, and protects nobody.",
+        style="dim",
+        highlight=False,
+    )
+    if out is not None:
+        for line in (f"Recorded in {out}", f"Next: {command('report', out)}"):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print("      --explain shows all tables and what the words mean", highlight=False)
+
+
+def _sites(found: Answer, width: int) -> Iterable[str]:
+    """The sites that gain most and those that gain least, one line each."""
+    names = found.group.clients
+    noun = noun_of(found.group)
+    rows = []
+    for client, gain in found.by_client().items():
+        joined = [value for (_, who), value in found.scores.items() if who == client]
+        if not joined:
+            joined = list(found.scores.values())
+        ends = answer_interval(found, client)
+        spread = "" if ends is None else between(ends)
+        score = f"{sum(joined) / len(joined):.3f}"
+        name = names.get(client, f"client {client}")
+        rows.append((gain.mean, name, score, points(gain.mean), spread))
+    rows.sort(key=lambda row: (-row[0], row[1]))
+    room = max(12, min(28, width - 46))
+    shown = [*rows[:MOST_SITES], None, *rows[-MOST_SITES:]] if len(rows) > 11 else rows
+    title = f"{title_of(found.asked.measure)}"
+    yield f"{noun:{room}}  {title[:12]:>12}  {'gain':>6}  95 % interval"
+    for row in shown:
+        if row is None:
+            yield f"... and {len(rows) - 2 * MOST_SITES} {noun}s between"
+            continue
+        _, name, score, gain_words, spread = row
+        cut = name if len(name) <= room else f"{name[: room - 3]}..."
+        yield f"{cut:{room}}  {score:>12}  {gain_words:>6}  {spread}"
+
+
+def _methods(found: Sequence[Answer], width: int) -> Iterable[str]:
+    """Every method: its mean score, its gain, its epsilon with its kind."""
+    room = max((len(one.method) for one in found), default=6)
+    room = min(room, max(8, width - 52))
+    for one in found[:MOST_METHODS]:
+        name = one.method if len(one.method) <= room else f"{one.method[: room - 3]}..."
+        gain = "" if one.gain is None or one.method == "alone" else points(one.gain.mean)
+        epsilon = one.epsilon
+        cost = "not shared"
+        if epsilon.kind is not Kind.NONE:
+            cost = f"epsilon {brief(epsilon.best)} per {epsilon.unit}, {epsilon.kind}"
+        elif one.shares or one.pooled:
+            cost = "no privacy"
+        yield f"{name:{room}}  {one.score.mean:.3f}  {gain:>6}  {cost}"
+    if len(found) > MOST_METHODS:
+        yield f"... and {len(found) - MOST_METHODS} more"
+
+
+def _warnings(group: Group) -> Iterable[str]:
+    """Models that say one class only: the first, and how many more."""
+    found = []
+    for run in group.runs:
+        for name, client, label in one_class_only(run):
+            who = run.clients.get(client, f"client {client}")
+            found.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
+    yield from found[:1]
+    if len(found) > 1:
+        yield f"The same holds for {len(found) - 1} more models."

@@ -1,0 +1,421 @@
+"""Local learning with a private model that is fitted, not trained step by step.
+
+``Fitted`` trains the proxy as ``Single`` does. Its private model is made whenever it is asked for:
+an estimator fitted on the client's own examples, with the received proxy or without. It teaches the
+proxy nothing, so the proxy's guarantee is end-to-end. ``choose`` decides what the institution keeps
+by a rule that was fixed beforehand.
+
+Every candidate (``federation.home``) is judged by its log-loss on the client's own examples, out of
+fold and after a fit of scale and shift, so that a site's own prevalence does not decide. Of the
+candidates that listen to the proxy the best is taken; ``alone`` only if it is better than that by
+more than ``SURE`` standard errors of the difference. A site's own examples cannot show what the
+others' are like, so in doubt the proxy has a say. A site that has no example of some class cannot
+show at all what its own models would do to that class: it takes the proxy or a sum, which leave
+such classes to the proxy. A site with fewer than ``FEW`` examples for each class takes no bare
+proxy: its folds can hardly tell a proxy from a sum, and a sum errs less.
+
+A proxy can be so noisy that no choice at home makes it useful, and a small site's folds cannot show
+it. But how noisy it is follows from public facts. Take q for the expected error of the proxy in
+parts of that of the client's own model (``privacy.worth``). A sum with a share s of the
+proxy is expected to err less than ``alone`` if
+
+    s^2 q + (1 - s)^2 < 1,   that is   q < 2 / s - 1
+
+The candidates for which ``CAUTION`` q is not below that are left out (s = 1 for the proxy and the
+regressions on top of it); if none is left, ``alone`` is kept.
+
+Guarantees:
+    * the private model depends on the client's own examples, the proxy that the round began with,
+      and the seed; so a resumed run keeps the same one. It is never shared;
+    * the choice depends on the same alone, and nothing of it is released: it costs no privacy;
+    * persons are never split between fitting and judging.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from proxyfl._entrypoint import HERE, Imports
+from proxyfl._examples import Examples
+from proxyfl._setonce import SetOnce
+from proxyfl.errors import ConfigError
+from proxyfl.federation.home import Home, combined
+from proxyfl.federation.learners import (
+    Losses,
+    Single,
+    Trainer,
+    Training,
+    copy_state,
+    frozen_copy,
+    take_steps,
+)
+from proxyfl.federation.methods import Role
+from proxyfl.federation.state import State, pack, unpack
+from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.models.estimators import (
+    PUBLISHED,
+    Array,
+    Candidate,
+    Labels,
+    candidates,
+    score_candidates,
+    softmax_fit,
+)
+
+SHARES = (0.5, 0.75)
+"""The proxy's shares in a sum."""
+
+SURE = 2.0
+"""Standard errors by which ``alone`` must be better to be kept."""
+
+CAUTION = 2.0
+"""How many times its expected error a proxy is taken to have: a single draw of noise may be worse
+than the mean, and the rule that expects it is a rule of thumb."""
+
+FEW = 20
+"""Examples for each class, on average, from which on a bare proxy may be kept."""
+
+FOLDS = 5
+
+RESIDUAL_PENALTIES = (100.0, 10.0)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """A candidate's name, weights and how it is fitted, with its loss on each own example."""
+
+    name: str
+    fit: Candidate | float | None
+    weights: tuple[float, float]
+    losses: Array
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.mean())
+
+    @property
+    def share(self) -> float:
+        """The proxy's share; all of it for a regression on top of the proxy."""
+        return self.weights[1]
+
+
+def choose(
+    spec: str,
+    examples: Examples,
+    classes: int,
+    *,
+    received: nn.Module | None = None,
+    balance: Balance = NO_BALANCE,
+    seed: int = 0,
+    imports: Imports = HERE,
+    noise: float | None = None,
+    published: Sequence[float] = (),
+) -> Home:
+    """The model to keep: ``alone`` without a proxy, otherwise by the rule of the module. ``noise``
+    is q; without it the proxy is taken for good. A ``published`` score, and regressions on top of
+    it, are among the estimators of the client's own; with the spec PUBLISHED it is kept as it is.
+    """
+    at_hand = _Local.of(examples, classes, received, balance, seed)
+    scores = score_candidates(published) if published else []
+    tried = scores[:1] if spec == PUBLISHED else [*candidates(spec, imports), *scores]
+    judged = [(_alone(each, at_hand), each) for each in tried]
+    alone, own = min(judged, key=lambda pair: pair[0].loss)
+    if received is None:
+        return at_hand.fitted(alone, None)
+    listening = list(_sums(own, at_hand))
+    if len(at_hand.y) < FEW * classes:
+        listening = [found for found in listening if found.fit is not None]
+    lacks_a_class = len(np.unique(at_hand.y)) < classes
+    if lacks_a_class:
+        best = min(listening, key=lambda found: found.loss)
+        return at_hand.fitted(best, received)
+    listening.extend(_residuals(at_hand))
+    listening = [
+        found for found in listening if noise is None or CAUTION * noise < 2 / found.share - 1
+    ]
+    if not listening:
+        return at_hand.fitted(alone, received)
+    best = min(listening, key=lambda found: found.loss)
+    difference = best.losses - alone.losses
+    deviation = float(difference.std())
+    error = deviation / math.sqrt(len(difference))
+    kept = alone if difference.mean() > SURE * error else best
+    return at_hand.fitted(kept, received)
+
+
+@dataclass(frozen=True)
+class _Local:
+    """The client's own examples as arrays, the proxy's logits for them (zeros without one), and the
+    folds."""
+
+    x: Array
+    y: Labels
+    classes: int
+    proxy: Array
+    balance: Balance
+    folds: Sequence[tuple[Labels, Labels]]
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        examples: Examples,
+        classes: int,
+        received: nn.Module | None,
+        balance: Balance,
+        seed: int,
+    ) -> "_Local":
+        inputs = examples.take(torch.arange(len(examples))).cpu()
+        y = examples.labels.cpu().numpy().copy()  # the examples' own memory otherwise
+        groups = examples.groups
+        persons = None if groups is None else groups.cpu().numpy()
+        proxy = np.zeros((len(y), classes))
+        if received is not None:
+            received.cpu().eval()
+            with torch.no_grad():
+                proxy = received(inputs.clone()).double().numpy()
+        return cls(
+            x=inputs.flatten(1).double().numpy(),
+            y=y,
+            classes=classes,
+            proxy=proxy,
+            balance=balance,
+            folds=list(_folds(y, persons, seed)),
+            seed=seed,
+        )
+
+    @property
+    def shift(self) -> Array:
+        """What is taken off the estimator's logits: the log shares under ``prior``."""
+        offsets = self.balance.offsets
+        return np.array(offsets) if offsets else np.zeros(self.classes)
+
+    def out_of_fold(self, fit: Candidate | float) -> Array:
+        """Logits for every example, by models that have not seen it or its person."""
+        logits = np.zeros((len(self.y), self.classes))
+        for fitting, judging in self.folds:
+            model = self._fit(fit, fitting)
+            x = torch.from_numpy(self.x[judging])
+            with torch.no_grad():
+                part = model(x.float())
+            logits[judging] = part.double().numpy()
+        return logits
+
+    def combined(self, own: Array, weights: tuple[float, float]) -> Array:
+        """The weighted sum with the proxy, fold by fold: a class that a fold's model has not seen
+        is left to the proxy there, as at home."""
+        logits = np.zeros_like(own)
+        for _, judging in self.folds:
+            part = torch.from_numpy(own[judging])
+            received = torch.from_numpy(self.proxy[judging])
+            logits[judging] = combined(part, received, *weights).numpy()
+        return logits
+
+    def _fit(self, fit: Candidate | float, rows: Labels) -> nn.Module:
+        """A candidate, or a residual with this penalty, fitted on some of the examples."""
+        x, y = self.x[rows], self.y[rows]
+        weights = None
+        if self.balance.weights:
+            weights = np.array(self.balance.weights)[y]
+        if isinstance(fit, Candidate):
+            return fit.fit(x, y, self.classes, weights, self.seed)
+        offset = self.proxy[rows] + self.shift
+        return softmax_fit(x, y, self.classes, fit, offset=offset, weights=weights)
+
+    def fitted(self, found: _Judged, received: nn.Module | None) -> Home:
+        """The model that is kept, fitted on all of the client's examples."""
+        own = None
+        everyone = np.arange(len(self.y))
+        if found.fit is not None:
+            own = self._fit(found.fit, everyone)
+        shift = self.shift
+        if not isinstance(found.fit, Candidate):
+            shift = shift * 0
+        return Home(
+            found.name,
+            own,
+            received=received if found.weights[1] else None,
+            weights=found.weights,
+            shift=torch.from_numpy(shift).float(),
+        )
+
+
+def _alone(candidate: Candidate, at_hand: _Local) -> _Judged:
+    name = f"alone ({candidate.name})"
+    losses = _losses(at_hand.out_of_fold(candidate), at_hand.y)
+    return _Judged(name, candidate, (1.0, 0.0), losses)
+
+
+def _sums(own: Candidate, at_hand: _Local) -> Iterator[_Judged]:
+    """The proxy, and its sums with the best estimator of the client's own."""
+    losses = _losses(at_hand.proxy, at_hand.y)
+    yield _Judged("proxy", None, (0.0, 1.0), losses)
+    logits = at_hand.out_of_fold(own) - at_hand.shift
+    for share in SHARES:
+        weights = (1 - share, share)
+        losses = _losses(at_hand.combined(logits, weights), at_hand.y)
+        name = f"sum, {share:g} proxy ({own.name})"
+        yield _Judged(name, own, weights, losses)
+
+
+def _residuals(at_hand: _Local) -> Iterator[_Judged]:
+    for penalty in RESIDUAL_PENALTIES:
+        name = f"residual, penalty {penalty:g}"
+        logits = at_hand.out_of_fold(penalty) + at_hand.proxy
+        losses = _losses(logits, at_hand.y)
+        yield _Judged(name, penalty, (1.0, 1.0), losses)
+
+
+def _losses(logits: Array, y: Labels) -> Array:
+    """The log-loss of each example after a fit of one scale and of each class's shift."""
+    from scipy import optimize
+
+    seen = np.unique(y)
+    z = logits[:, seen]
+    # a common scale keeps the search well-conditioned whatever the logits' size
+    centred = z - z.mean(1, keepdims=True)
+    z = centred / max(float(centred.std()), 1e-9)
+    target = np.searchsorted(seen, y)
+    rows = np.arange(len(y))
+
+    def losses(theta: Array) -> Array:
+        fitted = theta[0] * z + theta[1:]
+        top = fitted.max(1)
+        powers = np.exp(fitted - top[:, None])
+        total = top + np.log(powers.sum(1))
+        each: Array = total - fitted[rows, target]
+        return each
+
+    def mean(theta: Array) -> float:
+        # a scale below zero would turn a model's opinion around
+        penalty = float((theta[1:] ** 2).sum())
+        return float(losses(theta).mean()) + 1e-4 * penalty
+
+    start = np.zeros(1 + len(seen))
+    start[0] = 1.0
+    limits: list[tuple[float | None, None]] = [(None, None)] * len(start)
+    limits[0] = (0.0, None)
+    found = optimize.minimize(mean, start, method="L-BFGS-B", bounds=limits)
+    return losses(found.x)
+
+
+def _folds(y: Labels, persons: Labels | None, seed: int) -> Iterator[tuple[Labels, Labels]]:
+    """Persons in folds, drawn class by class so that rare classes are in as many as they can.
+
+    One person more moves others to another fold. That is no leak, as it would be for a test part:
+    folds choose what the institution keeps, and nothing of that is released."""
+    generator = np.random.default_rng(seed)
+    own = np.arange(len(y)) if persons is None else persons
+    _, first, person = np.unique(own, return_index=True, return_inverse=True)
+    fold = np.empty(len(first), dtype=np.int64)
+    begin = 0
+    for label in np.unique(y):
+        of_label = np.flatnonzero(y[first] == label)
+        members = generator.permutation(of_label)
+        end = begin + len(members)
+        fold[members] = np.arange(begin, end) % FOLDS
+        begin = end
+    of_example = fold[person.ravel()]
+    for number in range(FOLDS):
+        judging = np.flatnonzero(of_example == number)
+        fitting = np.flatnonzero(of_example != number)
+        if len(judging) and len(fitting):
+            yield fitting, judging
+
+
+class Fitted(SetOnce, changing=("_private",)):
+    """A client with an estimator as private model, and a proxy; or, for ``alone``, no proxy."""
+
+    def __init__(
+        self,
+        spec: str,
+        examples: Examples,
+        *,
+        classes: int,
+        seed: int,
+        trainer: Trainer | None = None,
+        balance: Balance = NO_BALANCE,
+        imports: Imports = HERE,
+        noise: float | None = None,
+        published: Sequence[float] = (),
+    ) -> None:
+        self.spec = spec
+        self._imports = imports
+        self.received = None if trainer is None else frozen_copy(trainer.model)
+        self._single = None if trainer is None else Single(trainer)
+        self._examples = examples
+        self._classes = classes
+        self._seed = seed
+        self._balance = balance
+        self._noise = noise
+        self._published = published
+        self._private: Home | None = None
+
+    @property
+    def trainer(self) -> Trainer:
+        return self._proxy.trainer
+
+    @property
+    def shared(self) -> nn.Module:
+        return self._proxy.shared
+
+    @property
+    def _proxy(self) -> Single:
+        """The proxy and its training; ConfigError for a client that has none."""
+        if self._single is None:
+            raise ConfigError(f"A client with {self.spec} and no proxy shares nothing.")
+        return self._single
+
+    def train(self, round: int, steps: int) -> Losses:
+        if self._single is None:
+            self._private = None
+            return Losses()
+        return take_steps(self.trainer, self.training(round, steps))
+
+    def training(self, round: int, steps: int) -> Training:
+        self._private = None
+        if self._single is None or self.received is None:
+            return Losses()
+        # as in ``Mutual``: what the exchange gave is what the round begins with
+        copy_state(self._single.shared, self.received)
+        return (yield from self._single.training(round, steps))
+
+    def adopt(self, theta: Tensor) -> None:
+        self._proxy.adopt(theta)
+
+    def snapshot(self) -> nn.Module:
+        return self._proxy.snapshot()
+
+    def models(self) -> dict[Role, nn.Module]:
+        if self._private is None:
+            self._private = choose(
+                self.spec,
+                self._examples,
+                self._classes,
+                received=self.received,
+                balance=self._balance,
+                seed=self._seed,
+                imports=self._imports,
+                noise=self._noise,
+                published=self._published,
+            )
+        found: dict[Role, nn.Module] = {"private": self._private}
+        if self._single is not None:
+            found |= self._single.models()
+        return found
+
+    def state(self) -> State:
+        if self._single is None or self.received is None:
+            return {}
+        return self._single.state() | pack({"received": self.received})
+
+    def restore(self, state: State) -> None:
+        self._private = None
+        if self._single is None or self.received is None:
+            return
+        self._single.restore(state)
+        unpack(state, {"received": self.received})

@@ -1,0 +1,233 @@
+"""Makes a site's folder a run's folder with one client, which ``proxyfl.records`` reads.
+
+    config.toml        the manifest's terms and the site's settings, by the keys of a run
+    environment.json   releases and machine; it says that nothing here is simulated
+    metrics.jsonl      one line a round, written as the rounds end; one more for ``alone``
+    models/            the final models
+    summary.json       final scores, once the site has ended
+
+So ``report``, ``table``, ``watch``, ``predict`` and ``proxyfl.load`` take a site as they take a
+run. Nothing of this leaves the site.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from proxyfl import _journal, _settings
+from proxyfl._files import write_json, write_text
+from proxyfl.data.tables import schema as schemas
+from proxyfl.errors import RunError
+from proxyfl.federation.client import Client
+from proxyfl.federation.exchange import Traffic
+from proxyfl.federation.home import Home
+from proxyfl.federation.learners import Losses
+from proxyfl.federation.methods import METHODS
+from proxyfl.federation.metrics import Judge
+from proxyfl.federation.modelfile import save_model
+from proxyfl.federation.rounds import ClientRound
+from proxyfl.measures import Interval
+from proxyfl.models.estimators import is_estimator
+from proxyfl.node import assembly
+from proxyfl.node.assembly import SiteData
+from proxyfl.node.members.manifest import Manifest
+from proxyfl.node.members.site import Site
+from proxyfl.node.members.study import run_settings
+from proxyfl.node.members.trust import Code
+from proxyfl.node.observe import status
+from proxyfl.privacy.guarantee import Kind
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.records import folder as runs
+from proxyfl.records import reading, summary
+from proxyfl.records.answers import Question, answer
+from proxyfl.records.certainty import answer_interval, is_within_noise
+from proxyfl.records.groups import Group
+from proxyfl.records.reading import SITE_CLIENT
+from proxyfl.records.row import Row, row_of, score_keys
+
+
+def describe(folder: Path, manifest: Manifest, site: Site, data: SiteData) -> None:
+    """Writes what the site is about to run, and on what."""
+    tree = run_settings(manifest, [site])
+    tree |= {"threads": site.resources.threads, "device": site.resources.device}
+    tree["data"] = _settings.flat(site.data)
+    environment = runs.environment() | {
+        "format": runs.FORMAT,
+        "simulation": False,
+        "site": site.name,
+        "federation": manifest.name,
+        "manifest_version": manifest.version,
+        "notes": list(data.notes),
+    }
+    write_text(folder / "config.toml", _settings.tree_to_toml(tree))
+    write_json(folder / "environment.json", environment)
+
+
+def conclude(
+    folder: Path,
+    manifest: Manifest,
+    site: Site,
+    data: SiteData,
+    client: Client,
+    code: Code,
+    metrics: _journal.Log,
+    *,
+    seed: int | None,
+    check: Callable[[], None],
+) -> None:
+    """Scores the models that the site ends with, trains its private model ``alone`` for as many
+    steps, and writes both down. ``check`` raises where the site is asked to stop meanwhile."""
+    done = status.rows(folder)
+    if not done:
+        return
+    # Every model on the same bootstrap samples, so that the gain has an interval.
+    judge = Judge(data.test, manifest.measure, manifest.proxy.seed, device=site.resources.device)
+    last = dict(done[-1])
+    counts = dict(last.get("confusion", {}))
+    joined = client.learner.models()
+    for role, model in (("private", joined["private"]), ("received", client.learner.snapshot())):
+        score = judge(model, client.id, last=True)
+        last |= score_keys(role, score)
+        counts[role] = score.confusion.tolist()
+    last["confusion"] = counts
+    metrics.append(last)
+    alone = _train_alone(manifest, site, data, code, judge, last, seed=seed, check=check)
+    metrics.append(alone)
+    _save_models(folder, manifest, site, client, code)
+    by_class = [0] * len(manifest.input.classes)
+    for label in data.train.labels.tolist():
+        by_class[label] += 1
+    methods = {}
+    for name in ("alone", manifest.method):
+        methods[name] = summary.of_method(METHODS[name], status.rows(folder, name))
+    content = {
+        "finished": True,
+        "measure": manifest.measure,
+        "classes": list(manifest.input.classes),
+        "clients": [{"name": site.name, "examples": len(data.train), "class_counts": by_class}],
+        "methods": methods,
+    }
+    runs.end_run(folder, content)
+
+
+def _train_alone(
+    manifest: Manifest,
+    site: Site,
+    data: SiteData,
+    code: Code,
+    judge: Judge,
+    last: Row,
+    *,
+    seed: int | None,
+    check: Callable[[], None],
+) -> Row:
+    """Trains the private model by itself; returns the row of its last round."""
+    client = assembly.client(
+        manifest, site, data.train, ledger=None, seed=seed, method="alone", code=code
+    )
+    for round in range(last["round"] + 1):
+        check()
+        client.learner.train(round, client.steps)
+    model = client.learner.models()["private"]
+    nothing = Ledger(site.name, delta=client.ledger.delta, kind=Kind.NONE, simulated=True)
+    record = ClientRound(
+        round=last["round"],
+        client=SITE_CLIENT,
+        name=site.name,
+        present=1,
+        expected=1,
+        steps=client.steps,
+        losses=Losses(),
+        scores={"private": judge(model, client.id, last=True)},
+        epsilon=nothing.epsilon(),
+        traffic=Traffic(),
+        weight=1.0,
+        seconds={},
+        keeps=model.name if isinstance(model, Home) else None,
+    )
+    return row_of("alone", record)
+
+
+def _save_models(folder: Path, manifest: Manifest, site: Site, client: Client, code: Code) -> None:
+    below = runs.subfolder(folder, "models", manifest.method)
+    for secret in (below.parent, below):
+        secret.chmod(0o700)  # the private model was trained without DP
+    for role, model in client.learner.models().items():
+        private = role == "private"
+        about = about_model(manifest, site, code) if private else _about_proxy(manifest)
+        about |= {"method": manifest.method, "client": site.name, "role": role}
+        about["epsilon"] = "never released"
+        if not private:
+            about["epsilon"] = f"released under: {client.ledger.epsilon()}"
+        path = below / f"{SITE_CLIENT:03d}-{role}.safetensors"
+        save_model(path, model, about)
+        path.chmod(0o600)
+
+
+def about_model(manifest: Manifest, site: Site, code: Code) -> dict[str, str]:
+    """The header of the private model's file, enough to build the model again."""
+    about = _about_proxy(manifest) | {"architecture": site.model.architecture, "role": "private"}
+    if site.model.residual or is_estimator(site.model.architecture, code.own):
+        about["residual_on"] = manifest.proxy.architecture
+    return about
+
+
+def _about_proxy(manifest: Manifest) -> dict[str, str]:
+    about = {
+        "architecture": manifest.proxy.architecture,
+        "shape": json.dumps(manifest.input.shape),
+        "classes": str(len(manifest.input.classes)),
+        "class_names": json.dumps(manifest.input.classes),
+    }
+    if manifest.schema is not None:
+        about["schema"] = schemas.to_toml(manifest.schema)
+    return about
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What joining gave a site, on its own test examples."""
+
+    measure: str
+    alone: float | None
+    joined: float | None
+    gain: float | None
+    interval: Interval | None
+    """The middle 95 % of the gain over bootstrap samples of the test part."""
+    epsilon: str
+
+    def __str__(self) -> str:
+        if self.alone is None or self.joined is None or self.gain is None:
+            return f"The test part is too small for {self.measure}. {self.epsilon}"
+        points = f"{100 * self.gain:+.1f} points"
+        if self.interval is not None:
+            low, high = self.interval
+            points += f", 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        sentence = (
+            f"{self.measure} on this site's own test examples: {self.joined:.3f}, alone "
+            f"{self.alone:.3f} ({points})."
+        )
+        if is_within_noise(self.interval):
+            sentence += " The test part is too small to tell whether joining paid."
+        return f"{sentence} {self.epsilon}"
+
+
+def verdict(folder: Path) -> Verdict | None:
+    """Reads what joining gave the site in ``folder``; None before it has ended."""
+    try:
+        run = reading.read(folder)
+    except RunError:
+        return None
+    if not run.finished:
+        return None
+    method = next(name for name in run.methods if name in status.METHODS)
+    joined = answer(Group({}, [run], []), method, Question(run.measure))
+    return Verdict(
+        run.measure,
+        run.kept("alone", SITE_CLIENT),
+        run.kept(method, SITE_CLIENT),
+        run.gain(method, SITE_CLIENT),
+        answer_interval(joined) if joined is not None else None,
+        f"Spent: {run.spent(method, SITE_CLIENT)}",
+    )

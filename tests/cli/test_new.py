@@ -1,0 +1,214 @@
+"""The command `proxyfl new`: from raw files of several sites to a study that runs."""
+
+import random
+import tomllib
+
+import pytest
+
+from proxyfl.cli.main import main
+from proxyfl.data.tables import schema
+from proxyfl.data.tables.survey import Column, Seen, propose_classes, survey
+
+
+def _rows(count, first, rng):
+    for number in range(count):
+        person = first + number
+        for _ in range(rng.choice([1, 1, 2])):
+            age = rng.randint(30, 95)
+            yield person, age, rng.gauss(5, 2), rng.random() < (age - 20) / 90
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Three sites' files: other separators, decimal signs, encodings, spellings and orders."""
+    rng = random.Random(1)
+    north = ["record_id,patient,age,crp,sex,died"]
+    south = ["patient;record_id;age;sex;crp;died"]
+    east = ["record_id\tpatient\tage\tcrp\tsex\tdied"]
+    for i, (who, age, crp, died) in enumerate(_rows(60, 100, rng)):
+        north.append(f"{i},{who},{age},{crp:.1f},{'MF'[i % 2]},{int(died)}")
+    for i, (who, age, crp, died) in enumerate(_rows(50, 500, rng)):
+        value = "k.A." if i == 3 else f"{crp:.1f}".replace(".", ",")
+        sex = ("männlich", "weiblich")[i % 2]
+        south.append(f"{who};{i};{age};{sex};{value};{('nein', 'ja')[died]}")
+    for i, (who, age, crp, died) in enumerate(_rows(40, 900, rng)):
+        shown = -9 if i == 5 else age
+        sex, answer = ("male", "female")[i % 2], ("no", "yes")[died]
+        east.append(f"{i}\t{who}\t{shown}\t{crp:.1f}\t{sex}\t{answer}")
+    files = []
+    for name, lines in {"north": north, "south": south, "east": east}.items():
+        path = tmp_path / f"{name}.csv"
+        path.write_text("\n".join(lines), encoding="latin-1" if name == "south" else "utf-8")
+        files.append(str(path))
+    return files
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_three_raw_files_become_a_complete_study(sites, here, capsys):
+    """With --yes, files in three dialects become a schema without a blank and a study that loads;
+    ids are marked, persons named, spellings brought together, codes for gaps named."""
+    assert main(["new", "stroke", "--tables", *sites, "--yes"]) == 0
+    assert "proxyfl run" in capsys.readouterr().out
+    text = (here / "stroke/schema.toml").read_text(encoding="utf-8")
+    assert "unique: an id?" in text
+    agreed = schema.parse(tomllib.loads(text))
+    assert agreed.person == "patient"
+    assert agreed.label.classes == ("no", "yes")
+    assert agreed.label.written == {"no": ("0", "nein"), "yes": ("1", "ja")}
+    assert agreed.columns["record_id"].type == "ignored"
+    assert agreed.columns["sex"].values == ("female", "male")
+    assert agreed.columns["age"].range == (0, 110)
+    assert agreed.columns["age"].missing == ("-9",)
+    assert agreed.columns["crp"].missing == ("k.A.",)
+    study = tomllib.loads((here / "stroke/study.toml").read_text(encoding="utf-8"))
+    assert study["data"]["source"] == ["../north.csv", "../south.csv", "../east.csv"]
+    assert main(["schema", "check", *sites, "--schema", "stroke/schema.toml"]) == 0
+
+
+def test_run_and_report_need_no_options(sites, here, monkeypatch, capsys):
+    """In the project's folder `proxyfl run` runs its study, and `proxyfl report` its newest run."""
+    assert main(["new", "stroke", "--tables", *sites, "--yes"]) == 0
+    monkeypatch.chdir(here / "stroke")
+    short = ["--set", "rounds=4", "--set", "evaluate_every=4", "--workers", "1"]
+    assert main(["run", *short, "--set", "models.private=logistic"]) == 0
+    assert main(["report"]) == 0
+    pages = list((here / "stroke").glob("runs/*/report.html"))
+    assert len(pages) == 1
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_spellings_that_words_do_not_tell_are_asked_for(sites, here, capsys):
+    """Classes that sites write with words of their own are refused with --yes, and the message's
+    option makes them one."""
+    north = here / "north.csv"
+    lines = north.read_text(encoding="utf-8").splitlines()
+    lines = [lines[0], *(line[:-1] + {"0": "stable", "1": "worse"}[line[-1]] for line in lines[1:])]
+    north.write_text("\n".join(lines), encoding="utf-8")
+    assert main(["new", "stroke", "--tables", *sites, "--yes"]) == 2
+    assert "--written 'died:NAME=" in capsys.readouterr().err
+    assert not (here / "stroke").exists()
+    told = ["--written", "died:no=stable,nein,no", "--written", "died:yes=worse,ja,yes"]
+    assert main(["new", "stroke", "--tables", *sites, "--yes", *told]) == 0
+    agreed = schema.read(here / "stroke/schema.toml")
+    assert agreed.label.written["yes"] == ("worse", "ja")
+
+
+def test_the_published_share_of_cases_is_taken(sites, here, capsys):
+    """--prevalence goes into the schema, as published; the other class has the rest. The settings
+    follow from it, and the README advises fewer columns where the noise would take too much."""
+    line = ["new", "stroke", "--tables", *sites, "--yes"]
+    assert main([*line, "--prevalence", "yes=0.05"]) == 0
+    agreed = schema.read(here / "stroke/schema.toml")
+    assert agreed.label.prevalence == (0.95, 0.05)
+    assert "Fewer columns lose less" in (here / "stroke/README.md").read_text(encoding="utf-8")
+    line[1] = "other"
+    assert main(line) == 0
+    text = (here / "other/schema.toml").read_text(encoding="utf-8")
+    assert "prevalence = []    # the share of each class as published" in text
+    rates = []
+    for name in ("stroke", "other"):
+        tree = tomllib.loads((here / name / "study.toml").read_text(encoding="utf-8"))
+        rates.append(tree["proxy_optimizer"]["learning_rate"])
+    assert rates[0] == pytest.approx(rates[1] / 2, rel=0.05)
+    line[1] = "wrong"
+    assert main([*line, "--prevalence", "maybe=0.05"]) == 2
+    assert "a class of no, yes" in capsys.readouterr().err
+
+
+def test_answers_in_the_terminal_are_taken(sites, here, monkeypatch, capsys):
+    """In a terminal it asks for label, person, spellings and ranges; Enter takes what is proposed,
+    and one range can be changed."""
+    questions = []
+    answers = {"Enter to accept": iter(["crp 0 50", ""]), "CLASS=SHARE": iter(["yes=2", "yes=0.4"])}
+
+    def answer(question):
+        questions.append(question)
+        for start, texts in answers.items():
+            if question.startswith(start):
+                return next(texts)
+        return ""
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", answer)
+    assert main(["new", "stroke", "--tables", *sites]) == 0
+    agreed = schema.read(here / "stroke/schema.toml")
+    assert agreed.columns["crp"].range == (0, 50)
+    assert agreed.label.column == "died"
+    assert agreed.label.prevalence == (0.6, 0.4)
+    assert any("predicted?" in question for question in questions)
+    assert any("Right?" in question for question in questions)
+
+
+def test_no_terminal_and_no_yes_is_refused(sites, here, capsys):
+    """Where nobody can answer, it says so and names --yes."""
+    assert main(["new", "stroke", "--tables", *sites]) == 2
+    assert "--yes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["new", "a", "--tables", "nowhere.csv", "--yes"], "no such file"),
+        (["new", "a", "--example", "hospitls"], "Did you mean 'hospitals'"),
+        (["new", "a", "--images", "nowhere"], "no such folder"),
+        (["new", "a", "--python", "--label", "died"], "--label is about tables"),
+        (["new", ".", "--python"], "new folder"),
+    ],
+)
+def test_what_cannot_become_a_project_is_named(here, capsys, words, expected):
+    """Each refusal says what to do, and leaves no folder."""
+    assert main(words) == 2
+    assert expected in capsys.readouterr().err
+    assert not (here / "a").exists()
+
+
+def test_python_project_runs(here, monkeypatch):
+    """The project of --python has models of its own that a run takes."""
+    assert main(["new", "mine", "--python"]) == 0
+    monkeypatch.chdir(here / "mine")
+    monkeypatch.syspath_prepend(str(here / "mine"))
+    assert main(["run", "--set", "rounds=1", "--workers", "1", "--json"]) == 0
+    compile((here / "mine/loop.py").read_text(encoding="utf-8"), "loop.py", "exec")
+
+
+def test_columns_that_differ_in_letters_are_named(tmp_path):
+    """A column that two sites write with other capitals is refused with both names."""
+    for name, header in (("a", "Age,died"), ("b", "age,died")):
+        (tmp_path / f"{name}.csv").write_text(f"{header}\n50,1\n60,0\n", encoding="utf-8")
+    with pytest.raises(Exception, match="'Age' and b calls it 'age'"):
+        survey([tmp_path / "a.csv", tmp_path / "b.csv"])
+
+
+@pytest.mark.parametrize(
+    ("sites", "expected"),
+    [
+        ([["0", "1"], ["nein", "ja"]], {"no": ("0", "nein"), "yes": ("1", "ja")}),
+        ([["0", "1"], ["alive", "dead"]], None),
+        ([["a", "b"], ["B", "A"]], {"A": ("A", "a"), "B": ("B", "b")}),
+        ([["low", "high"], ["stable", "worse"]], None),
+        ([["1", "2", "3"], ["3", "1"]], {"1": ("1",), "2": ("2",), "3": ("3",)}),
+    ],
+)
+def test_classes_are_brought_together_only_by_known_words(sites, expected):
+    """Numbers and words are joined if a word says so; otherwise nothing is guessed."""
+    column = Column("died")
+    for number, texts in enumerate(sites):
+        seen = Seen()
+        seen.add(texts * 5, ".")
+        column.by_file[f"site-{number}"] = seen
+    assert propose_classes(column) == expected
+
+
+def test_an_example_needs_no_name(tmp_path, monkeypatch, capsys):
+    """`proxyfl new --example hospitals` makes ./hospitals; other projects are asked for a name."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "--example", "hospitals"]) == 0
+    assert (tmp_path / "hospitals" / "study.toml").is_file()
+    assert main(["new", "--python"]) == 2
+    assert "needs a name: proxyfl new NAME" in capsys.readouterr().err
