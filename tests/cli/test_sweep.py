@@ -177,7 +177,7 @@ def test_a_real_interrupt(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = file.parent / "out"
     code = (
         "import sys; from proxyfl.cli.main import parser; "
-        "from proxyfl.cli.commands.runs import sweep; "
+        "from proxyfl.cli.commands import sweep; "
         "a = parser('sweep').parse_args(sys.argv[1:]); "
         f"sweep.execute(a, command={STANDIN!r})"
     )
