@@ -1,5 +1,6 @@
 """The examples for systemd and Docker are what they claim to be."""
 
+import itertools
 import json
 import os
 import re
@@ -69,8 +70,9 @@ def test_the_dockerfile_runs_a_command_of_ours() -> None:
     command = re.search(r"^CMD (\[.*\])$", text, re.MULTILINE)
     assert entry
     assert command
-    words = [*json.loads(entry[1]), *json.loads(command[1])]
-    assert words[0] == "proxyfl"
+    before, words = split_entry(json.loads(entry[1]))
+    assert before[0] == "tini"
+    words += json.loads(command[1])
     parser(only="node").parse_args(words[1:])
     health = re.search(r"^HEALTHCHECK .*\\\n  CMD (\[.*\])$", text, re.MULTILINE)
     assert health
@@ -81,6 +83,35 @@ def test_the_dockerfile_runs_a_command_of_ours() -> None:
     for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
         for name in line.split()[:-1]:
             assert (DEPLOY.parent / name).exists(), name
+
+
+def split_entry(words: list[str]) -> tuple[list[str], list[str]]:
+    """The program that a container starts first, with its options, and the site's command."""
+    at = words.index("--")
+    assert words[at + 1] == "proxyfl"
+    return words[:at], words[at + 1 :]
+
+
+def test_a_container_does_not_start_a_site_again_that_systemd_would_not() -> None:
+    """Docker restarts on all codes but 0, so those after which nobody may restart become 0."""
+    entry = re.search(r"^ENTRYPOINT (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert entry
+    before, _ = split_entry(json.loads(entry[1]))
+    codes = {int(code) for option, code in itertools.pairwise(before) if option == "-e"}
+    final = re.search(r"^RestartPreventExitStatus=(.*)$", UNIT.read_text(), re.MULTILINE)
+    assert final
+    assert codes == set(map(int, final[1].split()))
+
+
+@pytest.mark.skipif(shutil.which("tini") is None, reason="no tini here: apt-get install tini")
+@pytest.mark.parametrize(("code", "seen"), [(0, 0), (1, 1), (2, 2), (11, 0), (13, 0)])
+def test_a_container_ends_with_the_code_that_docker_acts_on(code: int, seen: int) -> None:
+    """Failures stay failures; what is final becomes 0."""
+    entry = re.search(r"^ENTRYPOINT (\[.*\])$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert entry
+    before, _ = split_entry(json.loads(entry[1]))
+    words = [before[0], "-s", *before[1:], "--", "sh", "-c", f"exit {code}"]
+    assert subprocess.run(words, timeout=PATIENCE).returncode == seen
 
 
 @pytest.mark.slow

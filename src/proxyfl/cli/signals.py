@@ -1,11 +1,12 @@
 """SIGTERM and Ctrl-C at a running site.
 
 A signal is seen by a thread of its own, so it is seen whatever the main thread does: train, wait,
-send, or sit in a library's C code.
+send, or sit in C code that releases Python's global lock. C code that holds that lock delays the
+signal until it lets go.
 
 Guarantees:
     * the first signal asks the site to stop; the process has ended ``LAST_SECONDS`` later, also if
-      something hangs (Docker kills after ten seconds);
+      something hangs (Docker kills after 10 seconds);
     * the second ends the process at once;
     * ending so is safe: it is what ``kill -9`` does, and the store, the ledger and the logs are
       made for that.
@@ -19,7 +20,8 @@ from types import TracebackType
 
 from proxyfl.node.exits import INTERRUPTED, End, exit_code
 
-LAST_SECONDS = 8.0
+LAST_SECONDS = 4.5
+"""A site ends within 5 seconds of a signal; the rest is for a busy machine."""
 
 
 class StopSignals:

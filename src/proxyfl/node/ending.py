@@ -21,7 +21,7 @@ from proxyfl.node.participation import NOTICE_SECONDS, SETTLE_SECONDS, Participa
 FAREWELL_SECONDS = 10.0
 """A site without patience still takes so long to tell the others."""
 
-HURRIED_SECONDS = 1.5
+HURRIED_SECONDS = 1.0
 """A site that a signal asked to stop takes so long to tell the others, and so long again to let
 its shares arrive."""
 

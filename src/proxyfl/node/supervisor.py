@@ -87,7 +87,7 @@ class Rejoined:
     silent: tuple[str, ...]
 
 
-TRAINING_SECONDS = 2.0
+TRAINING_SECONDS = 1.0
 """A round that ends within this time after a signal is finished and paid for only once."""
 
 LOCK_NOTICE_SECONDS = 5.0

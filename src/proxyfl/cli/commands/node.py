@@ -66,7 +66,7 @@ the site. docs/node.md is a tutorial.
 """
 
 RUN_EPILOG = f"""\
-SIGTERM and Ctrl-C stop the site within seconds, also in the middle of a round; the next run
+SIGTERM and Ctrl-C stop the site within 5 seconds, also in the middle of a round; the next run
 continues. A second one ends it at once.
 
 {describe()}"""
