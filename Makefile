@@ -47,7 +47,7 @@ figures: .venv/tests-installed
 	$(BIN)/python -m reproduction figures
 	$(BIN)/python -m reproduction page
 
-# docs/settings.md, from the settings' own documentation.
+# docs/reference/settings.md, from the settings' own documentation.
 settings: .venv/installed
 	$(BIN)/python docs/settings.py
 

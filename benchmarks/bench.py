@@ -58,7 +58,7 @@ class Case(NamedTuple):
 MLP = Case("mlp", (1, 28, 28))
 KVASIR = Case("vgg", (3, 80, 100), 128)
 BREAKHIS = Case("resnet18", (3, 64, 96), 32)
-"""The paper's models for medical images, as docs/medical.md runs them."""
+"""The paper's models for medical images, as docs/research/medical.md runs them."""
 WITH_DP = (
     MLP,
     Case("lenet5", (1, 28, 28)),

@@ -1,4 +1,4 @@
-"""Ways to make joining pay more that are no settings (docs/joining.md says why):
+"""Ways to make joining pay more that are no settings (docs/research/joining.md says why):
 ``python -m benchmarks.levers FEATURES.store [--other FEATURES.store]``.
 
 Eight sites with 1000 examples of two classes each, 32 with 100 examples, or eight with 800 of 1000

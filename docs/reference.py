@@ -18,8 +18,8 @@ OPENING = """\
 # Reference of the Python interface
 
 Every public name with its signature and what it promises, made by `make reference` from the
-docstrings. [api.md](api.md) shows the names in use. Names that are not here are internal and may
-change.
+docstrings. [python.md](guides/python.md) shows the names in use. Names that are not here are
+internal and may change.
 """
 
 

@@ -2,10 +2,10 @@
 claims.
 
 One sweep file per experiment lies in ``experiments/``, what was measured in
-``experiments/results/``. Figures and the tables of docs/reproduction.md are made from the recorded
-results alone:
+``experiments/results/``. Figures and the tables of docs/research/reproduction.md are made from the
+recorded results alone:
 
     python -m reproduction run mnist       run or resume an experiment, record it (make reproduce)
     python -m reproduction figures         draw every figure (make figures)
-    python -m reproduction page            write the tables of docs/reproduction.md
+    python -m reproduction page            write the tables of docs/research/reproduction.md
 """

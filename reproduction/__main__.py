@@ -91,8 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     draw.set_defaults(do=_figures)
     write = commands.add_parser(
-        "page",
-        help="write the tables of docs/reproduction.md, joining.md and medical.md from the records",
+        "page", help="write the tables of docs/research (reproduction, joining, medical)"
     )
     write.set_defaults(do=_page)
     return parser

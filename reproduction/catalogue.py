@@ -62,7 +62,7 @@ JOINING = {
         ("fashion-many", "clothing, 32 sites of 100 images"),
     )
 }
-"""What joining is worth to true sites (docs/joining.md)."""
+"""What joining is worth to true sites (docs/research/joining.md)."""
 
 IMAGES = {
     name: Experiment(f"images/{name}", title, place)
@@ -76,7 +76,7 @@ IMAGES = {
         ("ham10000-lesions", "HAM10000, epsilon per lesion", "beyond"),
     )
 }
-"""Medical images (docs/medical.md)."""
+"""Medical images (docs/research/medical.md)."""
 
 
 def experiment(name: str) -> Experiment:

@@ -1,4 +1,5 @@
-"""The figures of docs/medical.md: accuracy over rounds, and every model where its study stands."""
+"""The figures of docs/research/medical.md: accuracy over rounds, and every model where
+its study stands."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tables of docs/medical.md: the paper's medical applications, as far as they were
+"""The tables of docs/research/medical.md: the paper's medical applications, as far as they were
 run, from the recorded studies alone.
 
 ``alone`` is the paper's plain one: the private model on a site's own records, for the same rounds.
@@ -38,7 +38,7 @@ from reproduction.statements import (
     lower,
 )
 
-PAGE = HOME / "docs" / "medical.md"
+PAGE = HOME / "docs" / "research" / "medical.md"
 ENDOSCOPY = ("kvasir",)
 HISTOPATHOLOGY = ("histopathology", "slides")
 """The studies that the paper's statements are about; comparisons in others are shown and do not
@@ -191,7 +191,7 @@ def overview(results: Results) -> str:
     found = recorded(results)
     rows = []
     for name, study in IMAGES.items():
-        link = f"[{name}](../experiments/images/{name}.toml)"
+        link = f"[{name}](../../experiments/images/{name}.toml)"
         if name not in found:
             rows.append([link, study.title, study.place, "not run", "", "", ""])
             continue

@@ -1,5 +1,5 @@
-"""The tables and figures of docs/joining.md: what joining is worth to true sites, from the recorded
-studies alone.
+"""The tables and figures of docs/research/joining.md: what joining is worth to true sites, from the
+recorded studies alone.
 
 Definitions:
     * ``alone`` is the best of the stated estimators on a site's own records, chosen by the site's
@@ -21,7 +21,7 @@ from reproduction.page import filled
 from reproduction.records import Record, Scores
 from reproduction.series import Results
 
-PAGE = HOME / "docs" / "joining.md"
+PAGE = HOME / "docs" / "research" / "joining.md"
 EPSILONS = (1, 3)
 GOALS = {1: 0.5, 3: 0.7}
 """The share that is aimed at, by epsilon."""

@@ -1,4 +1,4 @@
-"""The figures of docs/joining.md."""
+"""The figures of docs/research/joining.md."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

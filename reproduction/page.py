@@ -1,5 +1,5 @@
-"""The tables of docs/reproduction.md: made from the recorded results, put between markers, never
-typed.
+"""The tables of docs/research/reproduction.md: made from the recorded results, put between markers,
+never typed.
 
 <!-- table: benchmarks -->
 ...
@@ -31,7 +31,7 @@ from reproduction.series import (
 )
 from reproduction.statements import DATASETS, Statement
 
-PAGE = HOME / "docs" / "reproduction.md"
+PAGE = HOME / "docs" / "research" / "reproduction.md"
 COSTS = (PROXYFL, AVGPUSH, JOINT)
 """Whose epsilon is shown: all who teach each other have ProxyFL's, all other clients AvgPush's."""
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -64,7 +64,13 @@ def overview(results: Results) -> str:
     for name, experiment in EXPERIMENTS.items():
         if not results.has(name):
             rows.append(
-                [f"[{name}](../experiments/{name}.toml)", experiment.place, "not recorded", "", ""]
+                [
+                    f"[{name}](../../experiments/{name}.toml)",
+                    experiment.place,
+                    "not recorded",
+                    "",
+                    "",
+                ]
             )
             continue
         record = results.record(name)
@@ -73,7 +79,7 @@ def overview(results: Results) -> str:
         seeds = sorted({len(g.seeds) for g in record.groups})
         rows.append(
             [
-                f"[{name}](../experiments/{name}.toml)",
+                f"[{name}](../../experiments/{name}.toml)",
                 experiment.place,
                 f"{rounds} of {record.rounds}",
                 " to ".join(map(str, seeds)) + f" of {len(record.seeds)}",

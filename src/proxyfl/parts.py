@@ -7,8 +7,8 @@
     exchange     MassChannel, Mixing, mean
     clients      assemble, Client, Study, Local, Input, Proxy, Streams, real, seeded
 
-docs/api.md shows them in use; ``tests/test_public_api.py`` pins the list. Names that are not listed
-here or in ``proxyfl.__all__`` are internal and may change.
+docs/guides/python.md shows them in use; ``tests/test_public_api.py`` pins the list. Names that are
+not listed here or in ``proxyfl.__all__`` are internal and may change.
 """
 
 from proxyfl.federation.assembly import Streams, assemble, real, seeded

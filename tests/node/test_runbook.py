@@ -14,7 +14,7 @@ from proxyfl.node.observe.prometheus import METRICS
 from tests.node.federations import quick, running, trial
 
 ROOT = Path(__file__).parents[2]
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "guides" / "runbook.md").read_text()
 
 TYPED = ("Is it healthy?", "Back up", "Restore", "Move to another machine", "Upgrade", "Revoke")
 """Sections whose commands need nothing but a site that has run and is stopped."""

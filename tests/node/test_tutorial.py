@@ -1,4 +1,4 @@
-"""docs/node.md, typed."""
+"""docs/guides/site.md, typed."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ import pytest
 
 from proxyfl.node.trial import free_ports
 
-PAGE = Path(__file__).parents[2] / "docs" / "node.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "site.md"
 NAMES = ("north", "south", "east")
 
 

@@ -1,5 +1,5 @@
-"""docs/medical.md: its tables are made from the recorded studies; a verdict follows from its
-rule."""
+"""docs/research/medical.md: its tables are made from the recorded studies; a verdict follows from
+its rule."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""docs/reproduction.md: its tables are made from the recorded results, and none is missing."""
+"""docs/research/reproduction.md: its tables are made from the recorded results, and none is
+missing."""
 
 import re
 
@@ -35,7 +36,7 @@ def test_a_table_is_made_anew(quick: Results) -> None:
     assert new.startswith("before\n")
     assert new.endswith("\nafter\n")
     assert "old" not in new
-    assert "| [mnist](../experiments/mnist.toml) |" in new
+    assert "| [mnist](../../experiments/mnist.toml) |" in new
     assert page.filled(new, quick) == new
 
 

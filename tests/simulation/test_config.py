@@ -408,7 +408,7 @@ def test_names_agree_with_their_homes() -> None:
 
 
 def test_every_setting_is_documented() -> None:
-    """Each setting has a sentence of its own below it, which docs/settings.md shows."""
+    """Each setting has a sentence of its own below it, which docs/reference/settings.md shows."""
     for kind in (Config, Site, Manifest):
         undocumented = [setting.key for setting in describe(kind) if not setting.text]
         assert undocumented in ([], ["members"])

@@ -1,4 +1,4 @@
-"""The transport contract as tests. docs/transports.md says the same in prose.
+"""The transport contract as tests. docs/about/transports.md says the same in prose.
 
 A subclass provides ``group`` and adds nothing. A part is what one client does, given the transport
 of the process that hosts it; ``group`` runs all parts at once, part k for client k, and returns
@@ -114,7 +114,7 @@ def idle(transport: Transport) -> None:
 
 
 class TransportContract:
-    """What docs/transports.md promises. Subclass, provide ``group``, add nothing."""
+    """What docs/about/transports.md promises. Subclass, provide ``group``, add nothing."""
 
     def group(self, parts: Sequence[Part]) -> list[Any]:
         """Run part k for client k, all at once, on open transports that reach each other; return

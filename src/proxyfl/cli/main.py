@@ -32,7 +32,7 @@ first steps:
 
 what to read next:
   proxyfl COMMAND --help                      what a command does and takes, with examples
-  proxyfl run --print-config                  every setting with its value; docs/settings.md
+  proxyfl run --print-config                  every setting and its value
 """
 
 COMMANDS = {

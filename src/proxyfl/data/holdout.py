@@ -8,7 +8,7 @@ is a fingerprint of the record's own content (inputs and label) where they do no
 Guarantees:
     * a side depends on the name, the share and the key: not on any other person or record, nor on
       their number or order. One more person or record changes nobody else's side, so holding out
-      keeps neighbouring datasets neighbours (docs/privacy.md);
+      keeps neighbouring datasets neighbours (docs/privacy/promise.md);
     * equal names are on one side, and so are records that are copies of each other;
     * a test part has ``share`` of the names on average, never exactly. Parts that are balanced by
       class, or of a fixed size, would let one record move others.
@@ -99,7 +99,7 @@ def check_sides(what: str, train: int, test: int, count: int, share: float, *, u
     raise DataError(
         f"{what}: the {empty} part is empty. Each of {count} {unit} is held out with probability "
         f"{share:g}, by itself, and all fell on one side. {change} data.test_fraction, or give a "
-        "test part of your own (docs/data.md, Test data)."
+        "test part of your own (docs/guides/data.md, Test data)."
     )
 
 

@@ -1,5 +1,5 @@
 """Every method is one row: what learns locally, with or without DP, and how models mix
-(docs/design.md).
+(docs/about/design.md).
 
 A new method is a new row: ``METHODS | {"mine": Method(...)}``, passed to ``run``. Its learner and
 its exchange may be your own functions.

@@ -56,7 +56,7 @@ SHORT_STEP = 0.05
 WEAK, RARE, NARROW = 0.78, 0.1, 20
 """The AUROC and the share of cases below which, and the parameters for each class up to which, the
 step is the short one. For weak signals a real federation gained by it; on generated ones narrow
-proxies gain a little and wide ones lose (docs/joining.md), hence the third condition."""
+proxies gain a little and wide ones lose (docs/research/joining.md), hence the third condition."""
 
 FASTEST = 2.0
 """The largest learning rate: beyond it clipped gradients overshoot whatever the noise."""

@@ -1,4 +1,4 @@
-"""The interface that moves frames between clients. docs/transports.md states the contract;
+"""The interface that moves frames between clients. docs/about/transports.md states the contract;
 tests/transport/contract.py tests it."""
 
 import time

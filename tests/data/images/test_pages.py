@@ -1,4 +1,4 @@
-"""docs/slides.md and docs/images.md, typed line by line on generated files."""
+"""docs/guides/slides.md and docs/guides/images.md, typed line by line on generated files."""
 
 import shlex
 from pathlib import Path
@@ -22,7 +22,7 @@ def test_the_page_about_slides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """From four hospitals' slides to the report."""
     monkeypatch.chdir(tmp_path)
     write_cohort(Path("slides"), persons=3, side=1536)
-    for words in typed("slides.md", 0):
+    for words in typed("guides/slides.md", 0):
         assert main(words) == 0
     assert (tmp_path / "patches.store" / "contact.png").is_file()
     assert "north" in next((tmp_path / "runs").rglob("*.html")).read_text()
@@ -41,6 +41,6 @@ def test_the_page_about_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 values = draw.integers(0, 60, (high, wide, 3)) + np.array([red, 60, 60])
                 image = Image.fromarray(values.clip(0, 255).astype(np.uint8))
                 image.save(folder / f"{i}.jpg")
-    for words in [*typed("images.md", 0), *typed("images.md", 2)]:
+    for words in [*typed("guides/images.md", 0), *typed("guides/images.md", 2)]:
         assert main(words) == 0
     assert "south" in next((tmp_path / "runs").rglob("*.html")).read_text()

@@ -56,7 +56,7 @@ examples:
   proxyfl audit --set proxy_optimizer.name=sgd --set learning.steps_per_round=1
 
 exit codes: 0 the claim is not contradicted; 1 the bound exceeds it, or the noise is irregular.
-docs/audit.md says how it works, what it assumes, and which mistakes it cannot find.
+docs/guides/audit.md says how it works, what it assumes, and which mistakes it cannot find.
 """
 
 

@@ -15,7 +15,7 @@ from proxyfl.errors import ModelError
 DESCRIPTION = """\
 Embed every image of SOURCE once and write the features to a store, which is then a source like any
 other. The embedder must be public: learnt from other people's data, or from none, and chosen
-without a look at these. docs/images.md says why.
+without a look at these. docs/guides/images.md says why.
 """
 
 EPILOG = """\

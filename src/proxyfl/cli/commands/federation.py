@@ -195,7 +195,7 @@ def _input(args: Namespace) -> manifest.Input:
 
 _PLAIN_ALONE = (
     "alone is plain: three fifths of a site's digits are of one class, and nobody is corrected for "
-    "that. Part of the gain is the skew's (docs/joining.md)."
+    "that. Part of the gain is the skew's (docs/research/joining.md)."
 )
 
 

@@ -495,7 +495,7 @@ def _individuals(paths: Sequence[Path], seen: Survey, schema: Schema) -> dict[st
 def _study_text(name: str, tree: Mapping[str, Any]) -> str:
     head = (
         f"# The study {name}, a simulation. Run it in this folder with: proxyfl run\n"
-        "# Every setting: docs/settings.md, or proxyfl run --print-config.\n"
+        "# Every setting: docs/reference/settings.md, or proxyfl run --print-config.\n"
     )
     return head + _settings.tree_to_toml(dict(tree))
 
@@ -674,7 +674,7 @@ def _make_python(name: str) -> dict[str, str]:
 # {name}
 
 Models of your own (`model.py`) in a simulated federation on handwritten digits, and a program that
-follows it (`loop.py`). `data.source` in `study.toml` names your own data: docs/data.md.
+follows it (`loop.py`). `data.source` in `study.toml` names your own data: docs/guides/data.md.
 
     python loop.py      or: proxyfl run
     proxyfl report

@@ -30,7 +30,7 @@ examples:
 
 The run's folder holds the config, the metrics (metrics.jsonl), the privacy ledgers and the final
 models. Results compare each method with `alone`: the private model trained without joining
-anybody. docs/settings.md explains every setting.
+anybody. docs/reference/settings.md explains every setting.
 """
 
 RUN_OPTIONS = (

@@ -41,7 +41,7 @@ PATCHES = (
     option(
         "--per-slide N",
         "at most so many of each class from each slide, not balanced: no slide has a part in the "
-        "choice of another's patches (docs/privacy.md)",
+        "choice of another's patches (docs/privacy/promise.md)",
         int,
     ),
     option("--seed N", "draws the patches, where there are more than asked for", int, 0),

@@ -38,7 +38,7 @@ examples:
   proxyfl sweep noise.toml --only seed=0,1 --only methods=proxyfl         some of the runs
   proxyfl table runs/noise                      means, standard deviations and tests over its runs
 
-A sweep file (docs/sweeps.md):
+A sweep file (docs/guides/sweeps.md):
   base = "base/images.toml"                     relative to this file; without it: the defaults
   [set]
   rounds = 100                                  the same in every run

@@ -207,7 +207,7 @@ def _legend(found: Overview) -> str:
         span = f"{deltas[0]:.1e}"
         if len(deltas) > 1:
             span += f" to {deltas[-1]:.1e}"
-        words += f" epsilon: the largest, at delta {span}, and its kind (docs/privacy.md)."
+        words += f" epsilon: the largest, at delta {span}, and its kind (docs/privacy/promise.md)."
     if found.against:
         points = f"points, hundredths of {title_of(found.measure)}; + is better"
         words += f" against {found.against}: {points}."
@@ -289,7 +289,7 @@ OPTIONS = (
     option(
         "--metric MEASURE",
         "the measure (default: the runs' own); own_auroc is AUROC on each site's own test "
-        "part, and so on (docs/measures.md)",
+        "part, and so on (docs/reference/measures.md)",
         choices=names(),
     ),
     option(

@@ -35,7 +35,7 @@ DESCRIPTION = """\
 Say whether to join, how much joining can be expected to gain and how far a single run may fall
 short of that, what it costs, and which settings to take: from public facts alone, no record is
 read. A rule of thumb that was fitted to generated federations and checked on federations that it
-was not fitted to (docs/joining.md). With --colluders the exchange is a masked sum (method
+was not fitted to (docs/research/joining.md). With --colluders the exchange is a masked sum (method
 proxysum), else gossip. --alone is your own model's AUROC; it is used here and goes nowhere. With
 --rehearsal, a public or synthetic dataset is divided among K clients and the gain is measured on
 it, with these settings. Exit code 1 if joining is not expected to pay: less than a point of AUROC,

@@ -77,7 +77,7 @@ def _factory(spec: str) -> Callable[..., Any]:
             raise ModelError(
                 "efficientnet-lite0 no longer comes with proxyfl: the package of its weights "
                 "states no licence. Name any network that is installed, with its weights "
-                "(docs/images.md). Run: "
+                "(docs/guides/images.md). Run: "
                 "proxyfl embed SOURCE --model package.module:factory --weights FILE.safetensors "
                 "--out STORE"
             )

@@ -264,7 +264,7 @@ def _warn(model: nn.Module, way: Way) -> None:
     if way.computation is Computation.ONE_BY_ONE:
         unseen = (
             " A file, or another place that no check looks at, may still remember examples "
-            "(docs/soundness.md)."
+            "(docs/concepts/soundness.md)."
         )
     warnings.warn(
         f"{type(model).__name__}: every example's gradient is computed by itself ({way.name}), "
