@@ -3,15 +3,20 @@ repeatable."""
 
 import math
 import os
+import platform
+import shutil
+import ssl
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from proxyfl.seeds import Seeded, System, derive, numpy_stream, stream
+from proxyfl.seeds import Seeded, System, derive, fresh_bytes, numpy_stream, stream
 
 NAMES = [
     (0, "noise"),
@@ -22,6 +27,79 @@ NAMES = [
     (0, "noise", 1, 0),
     (0, ""),
 ]
+
+
+SET_BACK = """
+import ctypes, os, signal, ssl, sys
+from proxyfl.seeds import System, fresh_bytes
+
+def plain():
+    return ssl.RAND_bytes(32)
+
+def real():
+    return System().bits(4).tobytes()
+
+draw = {"plain": plain, "real": real}[sys.argv[1]]
+draw()
+read, write = os.pipe()
+# A copy of this process's memory of which no library is told.
+if not ctypes.CDLL(None).syscall(int(sys.argv[2]), int(signal.SIGCHLD), 0, 0, 0, 0):
+    os.write(write, draw())
+    os._exit(0)
+os.wait()
+print("repeats" if os.read(read, 32) == draw() else "differs")
+"""
+CLONE = {"x86_64": 56, "aarch64": 220}
+"""The number of the system call."""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in CLONE or shutil.which("cc") is None,
+    reason="needs Linux and a C compiler",
+)
+def test_a_machine_that_is_set_back_with_its_memory_repeats_no_draw(tmp_path: Path) -> None:
+    """OpenSSL's generator goes on from the same state in both copies, and draws the same; with the
+    same batch and noise, two releases would differ by what no noise hides. ``System`` does not."""
+    # Copies of a machine have the same process number, by which OpenSSL tells a fork.
+    same = tmp_path / "same.so"
+    source = "int getpid(void) { return 4242; }"
+    words = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(same)]
+    subprocess.run(words, input=source, text=True, check=True)
+
+    def compare(what: str) -> str:
+        words = [sys.executable, "-c", SET_BACK, what, str(CLONE[platform.machine()])]
+        environment = {**os.environ, "LD_PRELOAD": str(same)}
+        done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+        return done.stdout.strip()
+
+    if compare("plain") != "repeats":
+        pytest.skip("this library's generator notices the copy by itself")
+    assert compare("real") == "differs"
+
+
+def test_each_real_draw_begins_with_fresh_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are mixed into the generator before it draws, other ones for each draw."""
+    calls: list[tuple[str, object]] = []
+    draw = ssl.RAND_bytes
+    monkeypatch.setattr(ssl, "RAND_add", lambda some, entropy: calls.append(("add", some)))
+    monkeypatch.setattr(ssl, "RAND_bytes", lambda n: calls.append(("draw", n)) or draw(n))
+    for _ in range(3):
+        System().bits(2)
+    System().uniform(2)
+    assert [what for what, _ in calls] == ["add", "draw"] * 4
+    assert len({value for what, value in calls if what == "add"}) == 4
+
+
+def test_fresh_bytes_differ_where_the_operating_systems_generator_repeats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clocks tell two copies of a machine apart; its secret bytes keep both unguessable."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    assert len({fresh_bytes(16) for _ in range(1000)}) == 1000
+    monkeypatch.undo()
+    for clock in ("time_ns", "monotonic_ns", "perf_counter_ns"):
+        monkeypatch.setattr(time, clock, lambda: 0)
+    assert len({fresh_bytes(16) for _ in range(1000)}) == 1000
 
 
 def test_streams_differ_by_seed_name_and_index() -> None:

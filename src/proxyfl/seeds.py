@@ -6,14 +6,19 @@ same values whether it shares a process with others or not, and drawing more fro
 no other.
 
 Guarantees:
-    * nothing in this package draws from global random state without setting it from a stream first;
-    * ``System`` never repeats and cannot be seeded; whatever it drew cannot be recomputed;
+    * nothing in this package draws from global random state without setting it from a stream;
+    * ``System`` never repeats and cannot be seeded; whatever it drew cannot be recomputed. Every
+      draw begins with fresh bytes of the operating system and the time, so that none is repeated
+      when a machine is set back with its memory (a resumed snapshot, a clone);
     * ``Seeded`` says of itself that it is a simulation (``simulated``), and records carry that on:
       noise that can be recomputed from a seed protects nobody.
 """
 
 import hashlib
+import os
 import ssl
+import struct
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from proxyfl._setonce import SetOnce
@@ -121,9 +126,21 @@ class Seeded(SetOnce):
             self._generator.set_state(state)
 
 
+_MOST_FRESH = 64
+
+
+def fresh_bytes(count: int) -> bytes:
+    """Up to 64 random bytes from the operating system, mixed with the clocks.
+
+    A machine that is set back with its memory has its operating system's generator set back as
+    well; the clocks, which count nanoseconds, then tell the two apart."""
+    clocks = struct.pack("<3q", time.time_ns(), time.monotonic_ns(), time.perf_counter_ns())
+    return hashlib.blake2b(os.urandom(_MOST_FRESH) + clocks, digest_size=count).digest()
+
+
 class System(SetOnce):
     """A cryptographic generator (OpenSSL's, seeded by the operating system). No seed, no state, no
-    repetition, also not in forked processes."""
+    repetition, also not in forked processes or after a machine was set back with its memory."""
 
     @property
     def simulated(self) -> bool:
@@ -132,6 +149,8 @@ class System(SetOnce):
     def bits(self, n: int) -> "NDArray[np.uint64]":
         import numpy as np
 
+        # OpenSSL keeps its state in this process's memory, which a snapshot repeats.
+        ssl.RAND_add(fresh_bytes(32), 0.0)
         drawn = ssl.RAND_bytes(8 * n)
         return np.frombuffer(drawn, dtype=np.uint64)
 

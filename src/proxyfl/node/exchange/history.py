@@ -33,7 +33,6 @@ Guarantees:
       states for which chapter a share is meant (protocol 2.1).
 """
 
-import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -49,6 +48,7 @@ from proxyfl.node.exchange.messages import (
     spelled_weight,
 )
 from proxyfl.node.exchange.store import Store
+from proxyfl.seeds import fresh_bytes
 
 RECENT = 32
 """The ends of chapters in every hello; MOST_LISTED - RECENT are for those that are asked for."""
@@ -354,7 +354,7 @@ def _chapter(row: tuple[str, int, int, int, int, str, int, int, int]) -> Chapter
 
 def new_tag() -> str:
     """A tag that no other chapter has."""
-    return secrets.token_hex(8)
+    return fresh_bytes(8).hex()
 
 
 def spell(seen: Sighting) -> tuple[int | str, ...]:
