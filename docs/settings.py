@@ -13,7 +13,7 @@ OPENING = """\
 Every setting, made by `make settings` from the source: of a run (`proxyfl run CONFIG.toml`), of a
 real site ([site.toml](#sitetoml)) and of a federation ([the manifest](#the-manifest)). A run is a
 simulation and protects nobody; the
-[guide](../guides/site.md) is about real federations. Settings of one name
+[guide](../start/three-sites.md) is about real federations. Settings of one name
 have one meaning and one check in all of them; a table says
 [which defaults differ](#other-defaults-at-a-real-site). Change a setting with
 `--set KEY=VALUE`, or in a TOML file, where the part before the dot is a table: `privacy.budget` is
@@ -48,8 +48,8 @@ OTHER_DEFAULTS = """\
 ## Other defaults at a real site
 
 A real federation has two files: the manifest, on which all members agree, and each site's own
-`site.toml` ([node.md](../guides/site.md)). A setting that is missing in this table has the same
-default there, or does not exist there.
+`site.toml` ([start here](../start/three-sites.md)). A setting that is missing in this table has the
+same default there, or does not exist there.
 
 | in a run | its default | at a real site | its default |
 |---|---|---|---|

@@ -3,7 +3,7 @@
     python examples/own_loop.py
 
 All sites are in this one process, so it shows the algorithm and not a deployment. The noise is the
-operating system's. Between institutions, use `proxyfl node` (docs/guides/site.md).
+operating system's. Between institutions, use `proxyfl node` (docs/start/three-sites.md).
 """
 
 import torch

@@ -2,10 +2,10 @@
 
     python examples/three_sites.py
 
-These are the commands of the tutorial in docs/guides/site.md. Each site has a key of its own, real
-noise, a ledger on the disk and a budget of epsilon 1. Here all run on this machine, on
-scikit-learn's digits, in the folder `three-sites`; between institutions each site is on a machine of its own.
-Needs `pip install 'proxyfl[node]'`.
+These are the commands of the tutorial in docs/start/three-sites.md. Each site has a key of its own,
+real noise, a ledger on the disk and a budget of epsilon 1. Here all run on this machine, on
+scikit-learn's digits, in the folder `three-sites`; between institutions each site is on a machine
+of its own. Needs `pip install 'proxyfl[node]'`.
 """
 
 import socket

@@ -302,7 +302,7 @@ def test_a_page_that_simulates_says_so_first(page: Path) -> None:
     said = " ".join(re.sub(r"^> ", "", text[:first], flags=re.MULTILINE).split())
     assert "simulation" in said
     assert "protects nobody" in said
-    assert "guides/site.md" in said or "(site.md" in said
+    assert "three-sites.md" in said
 
 
 def test_make_targets_exist() -> None:
@@ -485,17 +485,12 @@ def test_the_design_shows_the_levels() -> None:
 
 
 def test_a_runs_folder_is_explained_whole(tmp_path: Path) -> None:
-    """docs/guides/runs.md says of everything in a run's folder what it is."""
+    """docs/reference/run-folder.md says of everything in a run's folder what it is."""
     small = settings.load(
         None, ["rounds=2", "partition.clients=2", "partition.examples=60", "methods=proxyfl"]
     )
     proxyfl.run(small, out=tmp_path / "run")
-    table = (
-        (DOCS / "guides" / "runs.md")
-        .read_text()
-        .split("## What is in a run's folder")[1]
-        .split("\n## ")[0]
-    )
+    table = (DOCS / "reference" / "run-folder.md").read_text()
     explained = {name.split("/")[0] for name in re.findall(r"`([\w./-]+)`", table)}
     assert {path.name for path in (tmp_path / "run").iterdir()} - {".lock"} <= explained
 
@@ -509,7 +504,7 @@ def test_the_demos_figures_are_the_defaults() -> None:
     cost = accounting.epsilon([segment], 1 / n, Kind.END_TO_END)
     readme, privacy = (
         (ROOT / "README.md").read_text(),
-        (DOCS / "privacy" / "promise.md").read_text(),
+        (DOCS / "concepts" / "epsilon.md").read_text(),
     )
     assert f"epsilon {shown(cost.pld, 2)} per record, end-to-end" in readme
     assert f"delta {1 / n:.1e}" in readme

@@ -1,4 +1,4 @@
-"""The figures of docs/guides/cluster.md. The one home of matplotlib."""
+"""The figures of docs/research/communication.md. The one home of matplotlib."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -9,7 +9,7 @@ from proxyfl.node.defence import Guard
 
 ROUNDS = 12
 SEED = 31
-"""Neither of those that chose the radius nor of those in docs/guides/site.md."""
+"""Neither of those that chose the radius nor of those in docs/research/exchange.md."""
 
 
 def accuracy(folder: Path, case: str, rule: str, topology: str = "exponential") -> float:

@@ -82,7 +82,7 @@ def test_the_status_states_the_reasons(tmp_path: Path) -> None:
 
 
 def test_the_page_lists_every_code() -> None:
-    """docs/guides/site.md has the meaning of each code, as the module states it."""
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "site.md").read_text()
+    """docs/reference/exit-codes.md has the meaning of each code, as the module states it."""
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "exit-codes.md").read_text()
     listed = dict(re.findall(r"^\| `([a-z-]+)` \| [^|]* \| (.*) \|$", page, re.MULTILINE))
     assert listed == reasons.CODES

@@ -393,8 +393,8 @@ def test_a_locked_store_does_not_keep_a_site_from_stopping(
 
 
 def test_every_exit_code_has_one_home() -> None:
-    """The help, docs/guides/site.md and the systemd unit say what ``exits`` says."""
-    page = (ROOT / "docs" / "guides" / "site.md").read_text()
+    """The help, docs/reference/exit-codes.md and the systemd unit say what ``exits`` says."""
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
     rows = dict(re.findall(r"^\| (\d+) \| (.*?) \|", page, re.MULTILINE))
     assert {int(code) for code in rows} == set(exits.MEANINGS)
     for end in exits.End:

@@ -1,4 +1,4 @@
-"""docs/guides/site.md, typed."""
+"""docs/start/three-sites.md, typed."""
 
 import re
 import shlex
@@ -10,15 +10,14 @@ import pytest
 
 from proxyfl.node.trial import free_ports
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "site.md"
+PAGE = Path(__file__).parents[2] / "docs" / "start" / "three-sites.md"
 NAMES = ("north", "south", "east")
 
 
 def tutorial() -> list[list[str]]:
     """The commands of the tutorial, block by block."""
     text = PAGE.read_text()
-    start = text.index("## Tutorial")
-    part = text[start : text.index("### I have a CSV", start)]
+    part = text[text.index("## The tutorial") :]
     found = re.findall(r"^```sh\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     return [block.strip().splitlines() for block in found]
 

@@ -1,4 +1,4 @@
-"""Write the table of docs/concepts/soundness.md: ``python -m tests.privacy.soundness_table``.
+"""Write the table of docs/research/zoo.md: ``python -m tests.privacy.soundness_table``.
 
 The column "before" was measured once, by the same function, with the code of commit a11dff4; it
 lies in before.json."""
@@ -12,7 +12,7 @@ from tests.privacy.architectures import SOUND, UNSOUND
 from tests.privacy.test_architectures import verdict
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "concepts" / "soundness.md"
+PAGE = HERE.parents[1] / "docs" / "research" / "zoo.md"
 
 
 def main() -> None:

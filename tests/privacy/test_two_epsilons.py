@@ -73,8 +73,8 @@ def test_the_smallest_coalition_is_the_one_that_is_stated() -> None:
     [(4, 2, "1.5"), (16, 8, "3.4"), (24, 12, "4.3"), (121, 91, "7.4"), (121, 61, "11.4")],
 )
 def test_the_second_epsilon_for_a_first_of_one(members: int, colluders: int, expected: str) -> None:
-    """A first epsilon of 1 becomes what docs/privacy/promise.md prints if all others collude, for
-    30 steps of all records at delta 1e-4."""
+    """A first epsilon of 1 becomes what docs/privacy/masked-sums.md prints if all others collude,
+    for 30 steps of all records at delta 1e-4."""
     from proxyfl.privacy.calibration import noise_for
 
     terms = Coalition(colluders, members)

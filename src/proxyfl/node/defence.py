@@ -22,8 +22,8 @@ Guarantees, for every rule but ``none``:
     * what is within its limit is added as it is, bit for bit as without a defence.
 
 It bounds what one sender can do in one round; it does not detect who lies. How much weight a share
-may claim is not decided here, but when it arrives (``admission``). docs/guides/site.md has what it
-buys and what it costs.
+may claim is not decided here, but when it arrives (``admission``). docs/research/exchange.md has
+what it buys and what it costs.
 """
 
 import json

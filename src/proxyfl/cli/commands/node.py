@@ -62,7 +62,7 @@ examples:
 
 A site's folder holds its keys, its settings (site.toml), its store, its privacy ledger and its
 audit log. Only the card, the signed manifest and signed messages, which carry the proxies, leave
-the site. docs/guides/site.md is a tutorial.
+the site. docs/start/three-sites.md is a tutorial.
 """
 
 RUN_EPILOG = f"""\

@@ -207,7 +207,7 @@ def _legend(found: Overview) -> str:
         span = f"{deltas[0]:.1e}"
         if len(deltas) > 1:
             span += f" to {deltas[-1]:.1e}"
-        words += f" epsilon: the largest, at delta {span}, and its kind (docs/privacy/promise.md)."
+        words += f" epsilon: the largest, at delta {span}, and its kind (docs/concepts/epsilon.md)."
     if found.against:
         points = f"points, hundredths of {title_of(found.measure)}; + is better"
         words += f" against {found.against}: {points}."

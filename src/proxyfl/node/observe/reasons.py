@@ -54,7 +54,7 @@ CODES = {
     "below-quorum": "fewer members than the quorum of masked sums were there for too long",
     "nobody-left": "all other members have left or finished",
 }
-"""Every code and its meaning; docs/guides/site.md lists them."""
+"""Every code and its meaning; docs/reference/exit-codes.md lists them."""
 
 _TABLE = """
 create table if not exists reasons (
