@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from proxyfl import params
+from proxyfl.cli.main import main
 from proxyfl.errors import ConfigError, PrivacyError, RunError
-from proxyfl.node import assembly, keeping
+from proxyfl.node import assembly, keeping, supervisor
 from proxyfl.node.exchange import auditlog
 from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.exchange.store import LEAVE_FILE, request_stop
@@ -240,6 +241,22 @@ def test_a_site_joins_by_a_new_version(tmp_path: Path) -> None:
     assert status.rows(newcomer)[0]["round"] >= 8
     assert total_weight(layout) == 3
     assert "manifest" in events(layout.sites[0])
+
+
+def test_rejoin_says_first_what_it_charges_for_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Peers know which rounds a lost copy has released, not with which noise: its operator does."""
+    monkeypatch.setattr(supervisor, "REJOIN_SECONDS", 0.0)
+    layout = trial.lay_out(tmp_path, sites=2, rounds=3, template=quick(patience=PATIENCE))
+    north = layout.sites[0]
+    settings, _ = sites.read(north)
+    assert main(["node", "rejoin", str(north)]) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    noise = settings.privacy.noise_multiplier
+    assert f"noise multiplier {noise:g} (site.toml)" in said
+    assert f"put its settings into {north / sites.FILE}" in said
+    assert said.index("noise multiplier") < said.index("asks its peers")
 
 
 def test_an_old_backup_is_refused_and_can_rejoin(tmp_path: Path) -> None:

@@ -198,12 +198,21 @@ def gradients(client: Client, site: Site) -> Gradients:
 
 
 def record_in_full(client: Client, round: int, times: int = 1) -> None:
-    """Put on the ledger that a lost copy has trained ``round`` in full, ``times`` over. What was
-    spent is spent, whatever the budget."""
+    """Put on the ledger that a lost copy has trained ``round`` in full, ``times`` over, with the
+    present settings. What was spent is spent, whatever the budget."""
     trainer = _trainer(client)
     steps = times * client.steps
     client.ledger.record_spent(
         round, steps, trainer.sampling_rate, trainer.noise_multiplier, trainer.coalition
+    )
+
+
+def describe_round(client: Client) -> str:
+    """What a round costs by the present settings, as ``record_in_full`` charges it."""
+    trainer = _trainer(client)
+    return (
+        f"{client.steps} steps at sampling rate {trainer.sampling_rate:.4g} and noise multiplier "
+        f"{trainer.noise_multiplier:g} (site.toml)"
     )
 
 

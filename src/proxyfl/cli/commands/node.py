@@ -293,11 +293,18 @@ def _stay(name: str, folder: Path) -> None:
 
 def rejoin(args: Namespace) -> int:
     """Continue after a restore from an old backup."""
+    from proxyfl.node import assembly
     from proxyfl.node.supervisor import Node
 
     settings, folder = site.read(args.folder)
-    print(f"{settings.name} asks its peers what they have seen of it.", flush=True)
     with Node(settings, folder, say=Lines(settings.name)) as node:
+        print(
+            f"Each round of a lost copy is charged as {assembly.describe_round(node.client)}. If "
+            "that copy ran with less noise, a larger batch or more steps, press Ctrl-C, put its "
+            f"settings into {args.folder / site.FILE}, and run this again.\n"
+            f"{settings.name} asks its peers what they have seen of it.",
+            flush=True,
+        )
         rejoined = node.begin_again(args.round)
         spent = node.client.ledger.epsilon()
     print(
