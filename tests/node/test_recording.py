@@ -58,6 +58,34 @@ def test_a_site_is_loaded_as_a_run(layout: Layout) -> None:
     assert (method, client, len(charges)) == ("proxyfl", 0, ROUNDS)
 
 
+def test_a_certificate_has_the_sites_record(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Release, commit and beginning are those of the site's record, as they are for a run."""
+    place = layout.sites[0]
+    (run,) = proxyfl.load(place)
+    assert main(["certificate", str(place), "--json"]) == 0
+    (document,) = json.loads(capsys.readouterr().out)["certificates"]
+    assert document["method"] == "proxyfl"
+    assert document["version"] == run.environment["packages"]["proxyfl"]
+    assert document["commit"] == run.environment["commit"]
+    assert document["started"] == run.environment["started"]
+
+
+def test_a_later_start_keeps_the_beginning(layout: Layout, tmp_path: Path) -> None:
+    """A site that goes on after a stop began when it first ran."""
+    place = shutil.copytree(layout.sites[0], tmp_path / "north")
+    file = place / "environment.json"
+    about = json.loads(file.read_text()) | {"started": "2001-01-01T00:00:00+00:00", "python": "2"}
+    file.write_text(json.dumps(about))
+    settings, folder = site.read(place)
+    data = assembly.load(layout.manifest, settings, folder)
+    recording.describe(folder, layout.manifest, settings, data)
+    now = json.loads(file.read_text())
+    assert now["started"] == "2001-01-01T00:00:00+00:00"
+    assert now["python"] != "2"
+
+
 def test_the_record_has_the_terms_that_were_agreed(layout: Layout) -> None:
     """config.toml of a site reads as a config, with the manifest's terms and the site's own."""
     config = of_run(layout.sites[1])

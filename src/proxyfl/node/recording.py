@@ -52,7 +52,13 @@ def describe(folder: Path, manifest: Manifest, site: Site, data: SiteData) -> No
     tree = run_settings(manifest, [site])
     tree |= {"threads": site.resources.threads, "device": site.resources.device}
     tree["data"] = _settings.flat(site.data)
-    environment = runs.environment() | {
+    file = folder / "environment.json"
+    environment = runs.environment()
+    if file.is_file():  # a later start of the same study
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before.get("federation") == manifest.name:
+            environment["started"] = before["started"]
+    environment |= {
         "format": runs.FORMAT,
         "simulation": False,
         "site": site.name,
@@ -61,7 +67,7 @@ def describe(folder: Path, manifest: Manifest, site: Site, data: SiteData) -> No
         "notes": list(data.notes),
     }
     write_text(folder / "config.toml", _settings.tree_to_toml(tree))
-    write_json(folder / "environment.json", environment)
+    write_json(file, environment)
 
 
 def conclude(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from proxyfl._files import write_text
 from proxyfl.cli.commands.ledger import SITE_LEDGER
-from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeated
+from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeatable
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy import certificate as certificates
 from proxyfl.privacy.certificate import Facts
@@ -48,7 +48,9 @@ OPTIONS = (
     option("run_folder RUN", "a run's or a site's folder; not needed with --card", Path, nargs="?"),
     option("--client K", "number or name of the client (default: all)"),
     option("--method NAME", "which method (default: the last that releases models)"),
-    repeated("--check FILE", "certificates, as Markdown or JSON, to check", type=Path, default=[]),
+    repeatable(
+        "--check FILE", "certificates, as Markdown or JSON, to check", type=Path, default=[]
+    ),
     option("--card CARD", "the card of the site that signed the certificates in FILE", Path),
     flag("--save", "also put them into the run's folder, where `proxyfl report RUN` finds them"),
     JSON,
@@ -119,10 +121,14 @@ def _documents(
     release: str = "",
 ) -> list[Document]:
     """A certificate for each ledger, in the order of the clients."""
-    if (path / SITE_LEDGER).is_file():
-        ledger = Ledger.read(path / SITE_LEDGER)
-        facts = replace(certificates.NODE, signed=signed, release=release)
-        return [certificates.certificate(ledger, facts, signer)]
+    ledger = path / SITE_LEDGER
+    if ledger.is_file():
+        facts = certificates.NODE
+        if (path / "config.toml").is_file():  # a site that has not run yet has none
+            site = reading.read(path)
+            facts = _facts(site, _releasing(site))
+        facts = replace(facts, signed=signed, release=release)
+        return [certificates.certificate(Ledger.read(ledger), facts, signer)]
     run = reading.read(path)
     name = method or _releasing(run)
     ledgers = sorted((path / "ledger" / name).glob("*.jsonl"))
@@ -131,24 +137,28 @@ def _documents(
             f"{path} has no ledger of {name!r}, so there is nothing to certify: it trained without "
             f"DP, has not begun, or is none of the run's methods ({', '.join(run.methods)})."
         )
-    packages = run.environment.get("packages", {})
-    facts = Facts(
-        name,
-        released=run.method(name).shares,
-        version=packages.get("proxyfl"),
-        commit=run.environment.get("commit"),
-        started=run.environment.get("started"),
-        audit=_audited(run),
-    )
+    facts = _facts(run, name)
     return [certificates.certificate(Ledger.read(ledger), facts) for ledger in ledgers]
 
 
-def _audited(run: Run) -> Document | None:
+def _facts(run: Run, method: str) -> Facts:
+    """The facts that a run's or a site's folder records next to its ledgers."""
+    return Facts(
+        method,
+        released=run.method(method).shares,
+        version=run.environment.get("packages", {}).get("proxyfl"),
+        commit=run.environment.get("commit"),
+        started=run.environment.get("started"),
+        audit=_read_audit(run),
+    )
+
+
+def _read_audit(run: Run) -> Document | None:
     """The result of the audit in the run's folder, if there is one."""
-    found = run.additions.get("audit")
-    if not isinstance(found, dict):
+    audit = run.additions.get("audit")
+    if not isinstance(audit, dict):
         return None
-    return {key: found[key] for key in _AUDIT if key in found}
+    return {key: audit[key] for key in _AUDIT if key in audit}
 
 
 def _releasing(run: Run) -> str:
