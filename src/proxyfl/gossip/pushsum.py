@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from proxyfl.errors import ModelError, TopologyError
 
-# a plan is rehearsed with weights alone, and whoever plans does not wait
+# a plan is rehearsed with weights alone, and a planner does not wait
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -86,10 +86,10 @@ def add(masses: Sequence[Mass]) -> Mass:
         )
     kinds = {(mass.theta.shape, mass.theta.dtype) for mass in masses}
     if len(kinds) > 1:
-        found = sorted(f"{tuple(shape)} {dtype}" for shape, dtype in kinds)
+        architectures = sorted(f"{tuple(shape)} {dtype}" for shape, dtype in kinds)
         raise ModelError(
-            f"Expected masses of one proxy architecture, got {', '.join(found)}. All clients must "
-            "share the proxy."
+            f"Expected masses of one proxy architecture, got {', '.join(architectures)}. All "
+            "clients must share the proxy."
         )
     w = math.fsum(mass.w for mass in masses)
     if not w > 0:

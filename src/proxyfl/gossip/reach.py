@@ -21,7 +21,7 @@ def reach(topology: Topology, n: int, rounds: int) -> Counts:
     t + 1 rounds."""
     counts = np.empty((rounds, n), dtype=np.int64)
     for t, heard in enumerate(_spread(topology, n, rounds)):
-        counts[t] = _unpacked(heard, n).sum(axis=0, dtype=np.int64)
+        counts[t] = _unpack(heard, n).sum(axis=0, dtype=np.int64)
     return counts
 
 
@@ -46,7 +46,7 @@ def visits(topology: Topology, n: int, rounds: int) -> list[int]:
     proxy meets a client again."""
     fewest: list[int] = []
     for heard in _spread(topology, n, rounds, trains=True):
-        counts = _unpacked(heard, n).sum(axis=1, dtype=np.int64)
+        counts = _unpack(heard, n).sum(axis=1, dtype=np.int64)
         fewest.append(int(counts.min()))
         if fewest[-1] == n:
             break
@@ -72,7 +72,7 @@ def consensus_error(topology: Topology, n: int, rounds: int) -> list[float]:
 
 
 def _spread(topology: Topology, n: int, rounds: int, *, trains: bool = False) -> Iterator[Heard]:
-    """What has spread after each round: one boolean product with P(t) per round."""
+    """The spread after each round: one boolean product with P(t) per round."""
     own = np.packbits(np.eye(n, dtype=np.uint8), axis=1)
     heard = own
     for round in range(rounds):
@@ -105,5 +105,5 @@ def _layers(columns: Columns) -> Iterator[tuple[Counts, Counts]]:
     yield from zip(np.split(receivers[order], cuts), np.split(senders[order], cuts), strict=True)
 
 
-def _unpacked(heard: Heard, n: int) -> Heard:
+def _unpack(heard: Heard, n: int) -> Heard:
     return np.unpackbits(heard, axis=1, count=n)

@@ -32,7 +32,7 @@ class Routes:
         return dict(self.columns[self._present(client)])
 
     def senders(self, client: int) -> tuple[int, ...]:
-        """Who sends to the client, itself left out: the messages to wait for."""
+        """The other clients that send to this one: the messages to wait for."""
         return self.incoming[self._present(client)]
 
     def matrix(self) -> "NDArray[np.float64]":

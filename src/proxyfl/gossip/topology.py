@@ -72,7 +72,7 @@ def complete(self_weight: float | None = None) -> Topology:
 
 
 def random_out(degree: int = 1, seed: int = 0, self_weight: float | None = None) -> Topology:
-    """Send to one or more (the degree) others at random, drawn anew for each client and round.
+    """Send to one or more (the degree) others at random, drawn again for each client and round.
 
     Fewer than ``degree`` others: to all of them.
 
@@ -236,8 +236,8 @@ def _kept(self_weight: float) -> None:
 
 
 def _column(j: int, others: Sequence[int], kept: float) -> dict[int, float]:
-    """What ``j`` keeps and sends to the ``others``, itself left out; all is kept if there are
-    none."""
+    """The part that ``j`` keeps and sends to the ``others``, itself left out; all of it if
+    there are none."""
     receivers = [k for k in others if k != j]
     if not receivers:
         return {j: 1.0}
