@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
+from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, rank_count
 
 from .. import ranks
 from .contract import PATIENCE, Part, TransportContract, refusal
@@ -122,14 +122,14 @@ def test_no_launcher_means_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         "SLURM_STEP_NUM_TASKS",
     ):
         monkeypatch.delenv(name, raising=False)
-    assert launched() == 1
+    assert rank_count() == 1
     # srun without MPI: five programs that know nothing of each other
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "5")
-    assert launched() == 1
+    assert rank_count() == 1
     monkeypatch.setenv("PMIX_RANK", "0")
-    assert launched() == 5
+    assert rank_count() == 5
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    assert launched() == 3
+    assert rank_count() == 3
 
 
 class _Part:

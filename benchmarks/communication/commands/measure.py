@@ -15,7 +15,7 @@ from benchmarks.communication.measure import (
     measure,
     measure_here,
 )
-from proxyfl.transport.mpi import MpiEndpoint, launched
+from proxyfl.transport.mpi import MpiEndpoint, rank_count
 
 _EPILOG = """\
 examples:
@@ -92,7 +92,7 @@ def _cases(args: argparse.Namespace) -> list[Case]:
 
 def _measured(todo: Sequence[Case], time_limit: float) -> list[Point] | None:
     """The points; under mpiexec on rank 0 alone."""
-    if launched() == 1:
+    if rank_count() == 1:
         return measure(todo, timeout=time_limit)
     endpoint = MpiEndpoint()
     points = measure_here(endpoint, todo)

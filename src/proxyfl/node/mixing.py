@@ -115,7 +115,7 @@ class Mixer:
         """The mass in a stored frame."""
         manifest = self._manifest(part.version)
         found = self._examined(part.frame, manifest, part.sender, part.round)
-        return Mass(found.copied(), float(part.weight))
+        return Mass(found.to_tensor(), float(part.weight))
 
     def to_keep(self, theta: Tensor, weight: Fraction) -> bytes:
         """This site's own mass as the store holds it, whatever the round and the version."""

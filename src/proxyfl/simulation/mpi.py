@@ -33,9 +33,9 @@ from proxyfl.errors import DataError, InputError, ProxyFLError, RunError, Worker
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.simulation.checkpoint import Checkpoint
 from proxyfl.simulation.config import Config, from_tree, to_toml
-from proxyfl.simulation.engines import Engine, RoundReport, Task, merged, rounds_of
+from proxyfl.simulation.engines import Engine, RoundReport, Task, merge, rounds_of
 from proxyfl.simulation.prepare import Prepared, fingerprint, prepare
-from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, launched
+from proxyfl.transport.mpi import MpiEndpoint, MpiTransport, rank_count
 
 _SHOWN = 6
 
@@ -137,7 +137,7 @@ def on_rank_zero(
     ``action(None)``. If rank 0 fails, by a code or an exception, it aborts the job when it exits,
     once it has said why.
     """
-    if launched() < 2:
+    if rank_count() < 2:
         return action(None)
     endpoint = MpiEndpoint()
     if endpoint.rank > 0:
@@ -203,7 +203,7 @@ class _Job:
         """Wait until all that this rank has sent is received."""
         late = self.endpoint.flush(self.patience)
         if late:
-            raise self._stalled(late[0], "asked for nothing", self.patience)
+            raise self._stall_error(late[0], "asked for nothing", self.patience)
 
     def report(self, done: RoundReport) -> None:
         """Send ``done`` to rank 0 and wait until it has it: nobody runs ahead of the records."""
@@ -214,10 +214,10 @@ class _Job:
         """The next report of ``rank``."""
         text = self.endpoint.receive(source=rank, timeout=timeout)
         if text is None:
-            raise self._stalled(rank, "reported nothing", timeout)
+            raise self._stall_error(rank, "reported nothing", timeout)
         return RoundReport(**json.loads(text))
 
-    def _stalled(self, rank: int, what: str, seconds: float) -> WorkerDied:
+    def _stall_error(self, rank: int, what: str, seconds: float) -> WorkerDied:
         return WorkerDied(
             f"{self.ranks.describe(rank)} stalled: it {what} for {seconds:g} s. "
             "If a round takes that long, raise exchange.timeout."
@@ -241,7 +241,7 @@ def _lead(
                 parts = [report]
                 for rank in others:
                     parts.append(job.report_of(rank, job.patience))
-                yield merged(parts)
+                yield merge(parts)
     except KeyboardInterrupt:
         raise WorkerDied(
             "This job was ended: by its launcher because a rank was lost, which it names, or by "

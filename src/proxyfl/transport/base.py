@@ -42,13 +42,13 @@ class Transport(Protocol):
 
 
 def until(look: Callable[[], T | None], timeout: float) -> T | None:
-    """What ``look`` finds, looking again and again; None after ``timeout`` seconds."""
+    """Polls ``look`` until it returns a value; None after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     pause = _SHORTEST
     while True:
-        found = look()
-        if found is not None or time.monotonic() >= deadline:
-            return found
+        value = look()
+        if value is not None or time.monotonic() >= deadline:
+            return value
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST)
 

@@ -47,11 +47,11 @@ class Folder:
         inbox = self._inbox(receiver)
         if not inbox.is_dir():
             return
-        found = []
+        files = []
         for path in inbox.iterdir():
             if path.suffix in (_SUFFIX, _ASIDE):
-                found.append(path)
-        for path in sorted(found, key=_age):
+                files.append(path)
+        for path in sorted(files, key=_age):
             try:
                 message = _plain(path, self._largest)
                 if message is None:

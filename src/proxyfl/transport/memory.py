@@ -44,7 +44,7 @@ class MemoryTransport:
             return self._frames.pop(key)
 
     def close(self) -> None:
-        """Drop what was not received and wake whoever waits, with a TransportError."""
+        """Drop what was not received and wake those who wait, with a TransportError."""
         with self._changed:
             self._closed = True
             self._frames.clear()

@@ -24,10 +24,10 @@ CONTROL = 0
 
 _NAME_BYTES = 64
 _SMALLEST_TAG_LIMIT = 32767
-"""What the MPI standard promises at least."""
+"""The least that the MPI standard promises."""
 
 
-def launched() -> int:
+def rank_count() -> int:
     """The number of ranks that the launcher started, by its environment; 1 without one."""
     names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"]
     # srun --mpi=pmix says the size in its own words only
@@ -215,7 +215,7 @@ class MpiTransport:
 
 def _world() -> "MPI.Intracomm":
     """All ranks of the job; TransportError if mpi4py is missing, or is not the launcher's."""
-    ranks = launched()
+    ranks = rank_count()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -224,11 +224,11 @@ def _world() -> "MPI.Intracomm":
             "`pip install 'proxyfl[mpi]'`, or against the MPI of this cluster with "
             "`pip install --no-binary mpi4py mpi4py`."
         ) from error
-    found = MPI.COMM_WORLD.Get_size()
-    if ranks > 1 and found != ranks:
+    size = MPI.COMM_WORLD.Get_size()
+    if ranks > 1 and size != ranks:
         library = MPI.Get_library_version().split(",")[0].strip()
         raise TransportError(
-            f"The launcher started {ranks} ranks, but mpi4py finds {found}: they belong to "
+            f"The launcher started {ranks} ranks, but mpi4py finds {size}: they belong to "
             f"different MPIs. Start with the mpiexec of {library}."
         )
     return MPI.COMM_WORLD

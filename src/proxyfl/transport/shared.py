@@ -91,8 +91,8 @@ class SharedTransport:
         return frame
 
     def close(self) -> None:
-        """End the waiting of others with a TransportError. The folder belongs to whoever made
-        it."""
+        """End the waiting of others with a TransportError. The folder belongs to the process that
+        made it."""
         self._closed = True
 
     def _path(self, sender: int, receiver: int, round: int) -> Path:

@@ -12,7 +12,7 @@ beyond what is expected. Nothing is ever unpickled.
 Guarantees:
     * ``decode(encode(message), ...)`` returns the message bit for bit;
     * ``decode`` returns what was expected or raises TransportError with the reason: any other
-      bytes, whoever made them, raise nothing else, and cost no more memory than the frame itself;
+      bytes from any origin raise nothing else, and cost no more memory than the frame itself;
     * values and weights that are not finite neither leave nor enter.
 """
 
@@ -79,14 +79,14 @@ def decode(
 ) -> Message:
     """The message in ``frame``, if it is the expected one; TransportError with the reason
     otherwise."""
-    found = examine(
+    examined = examine(
         frame,
         expect_sender=expect_sender,
         expect_round=expect_round,
         expect_model=expect_model,
         expect_size=expect_size,
     )
-    return Message(expect_round, expect_sender, found.weight, found.copied(), expect_model)
+    return Message(expect_round, expect_sender, examined.weight, examined.to_tensor(), expect_model)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Examined:
     values: "np.ndarray[Any, np.dtype[np.float32]]"
     largest: float
 
-    def copied(self) -> Tensor:
+    def to_tensor(self) -> Tensor:
         """The values as a tensor of its own, writable and in this machine's byte order."""
         return torch.from_numpy(self.values.astype(np.float32))
 
@@ -111,10 +111,10 @@ def examine(
     expect_model: str,
     expect_size: int,
 ) -> Examined:
-    """What ``decode`` would return, checked in the same way, without a copy of the values."""
+    """Checks a frame as ``decode`` does and returns its parts without a copy of the values."""
     where = f"Frame expected from client {expect_sender} for round {expect_round}"
     start = _values_start(where, frame)
-    header = _parsed(where, bytes(frame[_START + 8 : start]))
+    header = _parse_header(where, bytes(frame[_START + 8 : start]))
     metadata, layout = header["__metadata__"], header["values"]
     expected = {"sender": str(expect_sender), "round": str(expect_round), "model": expect_model}
     for key, value in expected.items():
@@ -128,9 +128,9 @@ def examine(
             f"{where}: expected {expect_size} float32 values, it announces {layout!r:.120}."
         )
     if len(frame) - start != 4 * expect_size:
-        found = len(frame) - start
+        length = len(frame) - start
         raise TransportError(
-            f"{where}: truncated or too long: {found} bytes of values, expected {4 * expect_size}."
+            f"{where}: truncated or too long: {length} bytes of values, expected {4 * expect_size}."
         )
     weight = _weight(where, metadata["weight"])
     numbers = np.frombuffer(frame, dtype="<f4", offset=start, count=expect_size)
@@ -173,7 +173,7 @@ def _values_start(where: str, frame: bytes | memoryview) -> int:
     return _START + 8 + length
 
 
-def _parsed(where: str, text: bytes) -> dict[str, Any]:
+def _parse_header(where: str, text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
@@ -210,9 +210,9 @@ def _check_finite(
     # A NaN or an infinity shows in the least or the greatest: no array of flags is made.
     ends = [] if not numbers.size else [float(numbers.min()), float(numbers.max())]
     if not all(math.isfinite(end) for end in ends):
-        found = int(numbers.size - np.isfinite(numbers).sum())
+        infinite = int(numbers.size - np.isfinite(numbers).sum())
         raise TransportError(
-            f"{where}: {found} of {numbers.size} values are not finite. Did that client's "
+            f"{where}: {infinite} of {numbers.size} values are not finite. Did that client's "
             f"training diverge?"
         )
     return max(map(abs, ends), default=0.0)

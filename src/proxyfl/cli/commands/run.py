@@ -6,11 +6,11 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyfl.cli.options import JSON, STUDY, config_options, flag, option, repeated
+from proxyfl.cli.options import JSON, STUDY, config_options, flag, option, repeatable
 from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.errors import ConfigError
 from proxyfl.simulation import config as configs
-from proxyfl.transport.mpi import launched
+from proxyfl.transport.mpi import rank_count
 
 if TYPE_CHECKING:
     from proxyfl.simulation.engines import Engine
@@ -35,7 +35,7 @@ anybody. docs/reference/settings.md explains every setting.
 
 RUN_OPTIONS = (
     option("--workers N", "processes (default: the physical cores)", int),
-    repeated(
+    repeatable(
         "--track NAME",
         "also report to tensorboard or mlflow (extras of the same names)",
         default=[],
@@ -63,7 +63,7 @@ OPTIONS = (
         "run the real federation of this folder's manifest and site folders, as a simulation",
         Path,
     ),
-    repeated(
+    repeatable(
         "--trust MODULE",
         "with --federation: run code of this module or package if the files name it",
         default=[],
@@ -74,7 +74,7 @@ OPTIONS = (
 def execute(args: Namespace) -> int:
     """Run, show progress, show the result; under mpiexec, on all ranks of the job."""
     _check_options(args)
-    if launched() < 2:
+    if rank_count() < 2:
         # PyTorch takes seconds to load: what is wrong with the settings is said before
         return _begin(_config(args), args)
     with stopping_at_once():

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from proxyfl._command import command
 from proxyfl._validate import whole
-from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeated
+from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeatable
 from proxyfl.cli.terminal.display import Display
 from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
@@ -23,7 +23,7 @@ from proxyfl.records.reading import State, state
 from proxyfl.sweeps import pool
 from proxyfl.sweeps.file import Point, only, plan
 from proxyfl.sweeps.pool import Outcome, Status
-from proxyfl.transport.mpi import launched
+from proxyfl.transport.mpi import rank_count
 
 DESCRIPTION = """\
 Run every combination of the settings that a sweep file lists, each in a process and a folder of its
@@ -60,7 +60,7 @@ OPTIONS = (
     option("--out DIR", "the runs' common folder (default: runs/SWEEP)", Path),
     option("--parallel N", "runs at a time (default: the physical cores)", int),
     option("--until ROUNDS", "stop each run there, to be continued later", int),
-    repeated("--only KEY=VALUE[,VALUE]", "runs with this setting", default=[]),
+    repeatable("--only KEY=VALUE[,VALUE]", "runs with this setting", default=[]),
     flag("--dry-run", "check every run's settings, list the runs and stop"),
     JSON,
 )
@@ -68,7 +68,7 @@ OPTIONS = (
 
 def execute(args: Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
     """Plan, run what is not done, say how it ended; 1 if some run failed."""
-    if launched() > 1:
+    if rank_count() > 1:
         raise ConfigError("A sweep starts its runs itself, in parallel. Start it without mpiexec.")
     out = _folder(args)
     points = only(plan(args.sweep, out, quick=args.quick), args.only)
@@ -98,8 +98,8 @@ def execute(args: Namespace, *, command: Sequence[str] = pool.COMMAND) -> int:
         for one in outcomes:
             about = {"name": one.point.name, "seconds": one.seconds}
             ended.append(about | {"error": one.error})
-        found = {"failed": len(failed), "outcomes": ended}
-        print_json(_document(points, before, out) | found)
+        counts = {"failed": len(failed), "outcomes": ended}
+        print_json(_document(points, before, out) | counts)
     else:
         _print_end(points, finished, failed, args, out)
     return 1 if failed else 0

@@ -48,7 +48,7 @@ class Client:
                 ask = channel.stream_unary(SEND)
                 answer = ask(_pieces(parts), timeout=timeout)
         except grpc.RpcError as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         except ValueError as error:  # how grpc says that the channel was closed meanwhile
             raise TransportError(f"The connection to {self.address} is closed.") from error
         return answer
@@ -59,7 +59,7 @@ class Client:
         try:
             yield from ask(b"")
         except grpc.RpcError as error:
-            raise self._translated(error) from error
+            raise self._translate(error) from error
         except ValueError as error:
             raise TransportError(f"The connection to {self.address} is closed.") from error
 
@@ -101,7 +101,7 @@ class Client:
             self.address, secure, options=[*options(sent=PIECE, received=self._largest), *named]
         )
 
-    def _translated(self, error: Any) -> TransportError:
+    def _translate(self, error: Any) -> TransportError:
         code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return PeerTimeout(f"{self.address} did not answer in time.")

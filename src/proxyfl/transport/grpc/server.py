@@ -90,7 +90,7 @@ class Server:
         )
         self._shown = credentials()
         secure = grpc.dynamic_ssl_server_credentials(
-            _configuration(self._shown), self._renewed, require_client_authentication=True
+            _configuration(self._shown), self._renew, require_client_authentication=True
         )
         try:
             self.port: int = self._server.add_secure_port(address, secure)
@@ -104,21 +104,21 @@ class Server:
         """Take no more calls; give those in progress ``grace`` seconds."""
         self._server.stop(grace).wait(grace + 5)
 
-    def _renewed(self) -> Any:
+    def _renew(self) -> Any:
         """The credentials for the next handshake; None keeps those of the last.
 
         gRPC frees what it replaces, also under a handshake that runs beside it: with new ones for
         each handshake, strangers who called all at once crashed the process."""
-        found = self._credentials()
+        credentials = self._credentials()
         with self._lock:
-            if found == self._shown:
+            if credentials == self._shown:
                 return None
-            self._shown = found
-        return _configuration(found)
+            self._shown = credentials
+        return _configuration(credentials)
 
     def _send(self, messages: Iterator[bytes], context: Any) -> bytes:
         certificate = self._certificate(context)
-        name = self._named(certificate, context)
+        name = self._name_of(certificate, context)
         with _Turn(self, name, context, self._per_peer):
             limit = _Limit(self._patience, context)
             try:
@@ -147,7 +147,7 @@ class Server:
         if limit.passed or not size:
             raise TransportError("a call whose message did not arrive")
 
-    def _named(self, certificate: bytes, context: Any) -> str:
+    def _name_of(self, certificate: bytes, context: Any) -> str:
         try:
             return self._who(certificate)
         except TransportError as error:
@@ -157,7 +157,7 @@ class Server:
 
     def _stream(self, message: bytes, context: Any) -> Iterator[bytes]:
         certificate = self._certificate(context)
-        name = self._named(certificate, context)
+        name = self._name_of(certificate, context)
         with _Turn(self, f"stream {name}", context, 1):
             try:
                 yield from self._follow(certificate, context.is_active)
@@ -172,8 +172,8 @@ class Server:
         if list(versions) != [b"TLSv1.3"] or len(certificates) != 1:
             self._refused(f"a connection by {versions!r} with {len(certificates)} certificates")
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "TLS 1.3 with a certificate, please.")
-        found: bytes = certificates[0]
-        return found
+        certificate: bytes = certificates[0]
+        return certificate
 
 
 class _Limit:
