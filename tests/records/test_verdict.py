@@ -11,7 +11,7 @@ from rich.console import Console
 
 from proxyfl.cli.terminal.verdict import show_verdict
 from proxyfl.records.answers import Question, answer
-from proxyfl.records.certainty import widened
+from proxyfl.records.certainty import widen
 from proxyfl.records.groups import groups
 from proxyfl.records.run import Run
 from proxyfl.records.verdict import Verdict, bet, points, verdict
@@ -141,8 +141,8 @@ def test_the_spread_between_splits_widens_the_interval() -> None:
     runs = [made([gain], seed=seed) for seed, gain in enumerate((0.15, 0.001, -0.02, 0.1, 0.0))]
     assert said(runs[0]).kind == "gain"
     assert said(*runs).kind == "none"
-    assert widened((0.1, 0.2), [0.15, 0.15, 0.15]) == pytest.approx((0.1, 0.2))
-    assert widened((0.1, 0.2), [0.15, 0.3]) == (0.1, 0.2), "two splits tell no spread"
+    assert widen((0.1, 0.2), [0.15, 0.15, 0.15]) == pytest.approx((0.1, 0.2))
+    assert widen((0.1, 0.2), [0.15, 0.3]) == (0.1, 0.2), "two splits tell no spread"
 
 
 def test_an_interval_without_width_is_no_interval() -> None:

@@ -125,21 +125,21 @@ class Answer:
 
     def by_client(self) -> dict[int, Spread]:
         """The gain of each client, over runs."""
-        found: dict[int, list[float]] = {}
+        gains: dict[int, list[float]] = {}
         for (_, client), gain in self.gains.items():
-            found.setdefault(client, []).append(gain)
+            gains.setdefault(client, []).append(gain)
         spreads = {}
-        for client, values in sorted(found.items()):
+        for client, values in sorted(gains.items()):
             spreads[client] = spread(values)
         return spreads
 
     def by_seed(self) -> dict[int, list[float]]:
         """The gain of the clients of each seed."""
-        found: dict[int, list[float]] = {}
+        gains: dict[int, list[float]] = {}
         for (number, _), gain in self.gains.items():
             seed = self.group.runs[number].seed
-            found.setdefault(seed, []).append(gain)
-        return found
+            gains.setdefault(seed, []).append(gain)
+        return gains
 
 
 def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = ()) -> Answer | None:
@@ -176,12 +176,12 @@ def answer(group: Group, method: str, asked: Question, others: Sequence[Run] = (
 
 def answers(group: Group, asked: Question) -> list[Answer]:
     """The worth of every method in a group; those without a score are left out."""
-    found = []
+    compared = []
     for method in group.methods:
         one = answer(group, method, asked)
         if one is not None:
-            found.append(one)
-    return found
+            compared.append(one)
+    return compared
 
 
 def weakest(spent: Sequence[Epsilon]) -> Epsilon:
@@ -203,12 +203,12 @@ def _counterpart(group: Group, run: Run, against: str, others: Sequence[Run]) ->
 
 def _scores(run: Run, method: str, clients: Sequence[int], asked: Question) -> dict[int, float]:
     """Client -> the score asked for, of those that have one."""
-    found = {}
+    scores = {}
     for client in clients:
         score = run.kept(method, client, asked.measure, role=asked.role, after=asked.after)
         if score is not None:
-            found[client] = score
-    return found
+            scores[client] = score
+    return scores
 
 
 def _gains(run: Run, method: str, other: Run, asked: Question) -> dict[int, float]:
@@ -221,9 +221,9 @@ def _gains(run: Run, method: str, other: Run, asked: Question) -> dict[int, floa
         theirs = ours
     joined = _scores(run, method, ours, asked)
     alone = _scores(other, asked.against, theirs, asked)
-    found = {}
+    gains = {}
     for client, score in joined.items():
         gain = better_by(asked.measure, score, alone.get(client))
         if gain is not None:
-            found[client] = gain
-    return found
+            gains[client] = gain
+    return gains

@@ -3,7 +3,7 @@
 Definitions:
     * the **interval** of a gain is the middle 95 % of its values on bootstrap samples of the test
       set's persons. Both models are judged on the same samples, and so are all clients. With three
-      splits (seeds) or more, the spread between splits makes it wider (``widened``);
+      splits (seeds) or more, the spread between splits makes it wider (``widen``);
     * a gain is **within noise** if its interval contains zero;
     * the **majority rate** is the accuracy of always saying the commonest class of the test set;
     * a kept model **says one class only** if it gives every test example the same class.
@@ -20,30 +20,30 @@ from proxyfl.records.row import own_of
 from proxyfl.records.run import Run, compared_after
 
 
-def answer_interval(found: Answer, client: int | None = None) -> Interval | None:
+def answer_interval(one: Answer, client: int | None = None) -> Interval | None:
     """The interval of an answer's mean gain, or of the mean gain of one client over runs.
 
     None where it is not known: without resampled scores of both methods at their ends, or if one
     was compared with another run's."""
-    asked = found.asked
+    asked = one.asked
     if asked.role is not None or asked.after is not None:
         return None
     differences = []
     by_seed: dict[int, list[float]] = {}
-    for (number, who), gain in found.gains.items():
+    for (number, who), gain in one.gains.items():
         if client is None or who == client:
-            run = found.group.runs[number]
-            gains = _differences(run, found.method, who, asked)
+            run = one.group.runs[number]
+            gains = _differences(run, one.method, who, asked)
             if gains is None:
                 return None
             differences.append(gains)
             by_seed.setdefault(run.seed, []).append(gain)
     persons = _interval_of_mean(differences)
     splits = [sum(gains) / len(gains) for gains in by_seed.values()]
-    return None if persons is None else widened(persons, splits)
+    return None if persons is None else widen(persons, splits)
 
 
-def widened(persons: Interval, splits: Sequence[float]) -> Interval:
+def widen(persons: Interval, splits: Sequence[float]) -> Interval:
     """An interval over test persons, made wider by the spread of the gain between splits.
 
     The squares of the two half-widths add up: the interval over persons, and Student's over the
@@ -64,15 +64,15 @@ _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.22
 
 
 def _student(freedom: int) -> float:
-    """The same beyond the table, to 0.01; whoever reads runs does not wait for SciPy."""
+    """The same beyond the table, to 0.01; reading runs needs no SciPy."""
     if freedom <= len(_STUDENT):
         return _STUDENT[freedom - 1]
     return 1.96 + 2.4 / freedom + 3 / freedom**2
 
 
-def is_within_noise(found: Interval | None) -> bool:
+def is_within_noise(interval: Interval | None) -> bool:
     """True if an interval contains zero."""
-    return found is not None and found[0] <= 0 <= found[1]
+    return interval is not None and interval[0] <= 0 <= interval[1]
 
 
 def majority_rate(run: Run) -> float | None:
@@ -87,13 +87,13 @@ def majority_rate(run: Run) -> float | None:
 def one_class_only(run: Run) -> list[tuple[str, int, str]]:
     """(method, client, class) of every kept model that says one class only."""
     classes = run.classes
-    found = []
+    models = []
     for name, client, counts in _kept_counts(run):
-        said = [sum(column) > 0 for column in zip(*counts, strict=True)]
-        if sum(said) == 1 and len(said) > 1:
-            label = classes[said.index(True)]
-            found.append((name, client, label))
-    return found
+        predicted = [sum(column) > 0 for column in zip(*counts, strict=True)]
+        if sum(predicted) == 1 and len(predicted) > 1:
+            label = classes[predicted.index(True)]
+            models.append((name, client, label))
+    return models
 
 
 def kind_of_alone(run: Run) -> str | None:
@@ -160,18 +160,18 @@ def is_estimator(run: Run) -> bool:
 
 
 def warnings(run: Run) -> list[str]:
-    """What a gain is over, and what would make a good score worthless, in sentences."""
-    found = []
+    """Sentences on what a gain is over, and on what would make a good score worthless."""
+    sentences = []
     against = kind_of_alone(run)
     if against is not None:
-        found.append(against)
+        sentences.append(against)
     rate = majority_rate(run)
     if rate is not None:
-        found.append(f"Always saying the commonest class would have accuracy {rate:.3f}.")
+        sentences.append(f"Always saying the commonest class would have accuracy {rate:.3f}.")
     for name, client, label in one_class_only(run):
         who = run.clients.get(client, f"client {client}")
-        found.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
-    return found
+        sentences.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
+    return sentences
 
 
 def _kept_counts(run: Run) -> Iterator[tuple[str, int, list[list[int]]]]:
@@ -190,8 +190,8 @@ def _differences(run: Run, name: str, client: int, asked: Question) -> list[floa
         return None
     if compared_after(run, name, run, over) is not None:
         return None
-    joined = _resampled(run, name, client, asked.measure)
-    alone = _resampled(run, over, client, asked.measure)
+    joined = _bootstrap_scores(run, name, client, asked.measure)
+    alone = _bootstrap_scores(run, over, client, asked.measure)
     if joined is None or alone is None:
         return None
     if len(joined) != len(alone):
@@ -202,14 +202,14 @@ def _differences(run: Run, name: str, client: int, asked: Question) -> list[floa
     return gains
 
 
-def _resampled(run: Run, name: str, client: int, measure: str) -> list[float | None] | None:
+def _bootstrap_scores(run: Run, name: str, client: int, measure: str) -> list[float | None] | None:
     """The score of the model kept on each sample, which only the run's own measure has."""
     if measure.removeprefix(OWN) != run.measure:
         return None
-    found = run.kept_row(name, client)
-    if found is None:
+    kept = run.kept_row(name, client)
+    if kept is None:
         return None
-    row, role = found
+    row, role = kept
     where = own_of(role) if measure.startswith(OWN) else role
     values: Any = row.get(f"{where}_resampled")
     return values or None

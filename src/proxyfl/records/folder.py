@@ -242,7 +242,7 @@ def _commit() -> str | None:
     here = str(Path(__file__).parent)
     command = ["git", "-C", here, "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        found = subprocess.run(
+        result = subprocess.run(
             command,
             capture_output=True,
             text=True,
@@ -252,4 +252,4 @@ def _commit() -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return result.stdout.strip() or None

@@ -29,7 +29,7 @@ from proxyfl.records import folder
 from proxyfl.records.answers import Question, answer
 from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.reading import find, read
-from proxyfl.records.row import Row, scored_in
+from proxyfl.records.row import Row, measures_in
 from proxyfl.records.run import Run
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ def _metric_rows(runs: Iterable[Run]) -> Iterator[Row]:
 
 def _method_gains(group: Group, method: str) -> Iterator[Row]:
     finals = chain.from_iterable(run.finals(method) for run in group.runs)
-    found = {}
-    asked = [*measures.MEASURES, *scored_in(finals)]
+    answers = {}
+    asked = [*measures.MEASURES, *measures_in(finals)]
     for measure in dict.fromkeys(asked):
-        found[measure] = answer(group, method, Question(measure))
+        answers[measure] = answer(group, method, Question(measure))
     for number, run in enumerate(group.runs):
         if method not in run.methods:
             continue
@@ -133,12 +133,12 @@ def _method_gains(group: Group, method: str) -> Iterator[Row]:
                 "model": run.method(method).keeps,
             }
             gains: Row = {}
-            for measure, one in found.items():
+            for measure, one in answers.items():
                 row[measure] = one and one.scores.get((number, holder))
                 gains[f"{measure}_gain"] = one and one.gains.get((number, client))
             row |= gains
             row["gain"] = gains.get(f"{run.measure}_gain")
-            own = found.get(run.measure)
+            own = answers.get(run.measure)
             after = own.rounds.get(number) if own else None
             spent = run.spent(method, holder, after=after)
             if spent is not None:

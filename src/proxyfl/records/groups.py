@@ -22,7 +22,7 @@ INCIDENTAL = (
     "data.download",
     "exchange.timeout",
 )
-"""Settings that results do not depend on, but for rounding."""
+"""Settings that results do not depend on, except for rounding."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Group:
     @property
     def clients(self) -> dict[int, str]:
         """Client id -> name, over all runs."""
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         for run in self.runs:
-            found |= run.clients
-        return dict(sorted(found.items()))
+            names |= run.clients
+        return dict(sorted(names.items()))
 
 
 def distinct(lists: Iterable[Iterable[str]]) -> list[str]:
     """All entries of the lists, each once, in the order of appearance."""
-    found: dict[str, None] = {}
+    seen: dict[str, None] = {}
     for one in lists:
-        found.update(dict.fromkeys(one))
-    return list(found)
+        seen.update(dict.fromkeys(one))
+    return list(seen)
 
 
 def groups(runs: Sequence[Run], by: Sequence[str] | None = None) -> list[Group]:
@@ -72,12 +72,12 @@ def groups(runs: Sequence[Run], by: Sequence[str] | None = None) -> list[Group]:
     all_that_differ = differing(runs)
     keys = all_that_differ if by is None else by
     mixed = [key for key in all_that_differ if key not in keys]
-    found: dict[tuple[Any, ...], list[Run]] = {}
+    by_settings: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         values = tuple(map(run.flat.get, keys))
-        found.setdefault(values, []).append(run)
+        by_settings.setdefault(values, []).append(run)
     made = []
-    for values, members in found.items():
+    for values, members in by_settings.items():
         settings = dict(zip(keys, values, strict=True))
         made.append(Group(settings, members, mixed))
     return made
@@ -85,11 +85,11 @@ def groups(runs: Sequence[Run], by: Sequence[str] | None = None) -> list[Group]:
 
 def differing(runs: Sequence[Run]) -> list[str]:
     """The settings in which runs differ, of those that their results depend on."""
-    found = []
+    keys = []
     for key in distinct(run.flat for run in runs):
         if key not in APART + INCIDENTAL and differ(runs, key):
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def differ(runs: Sequence[Run], key: str) -> bool:

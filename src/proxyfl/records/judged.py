@@ -40,11 +40,11 @@ class Judged:
 
 def shares(counts: Counts) -> Shares:
     """Counts as shares of each true class; None in the row of a class without examples."""
-    found: Shares = []
+    rows: Shares = []
     for row in counts:
         total = sum(row)
-        found.append([count / total if total else None for count in row])
-    return found
+        rows.append([count / total if total else None for count in row])
+    return rows
 
 
 def judged(run: Run) -> Iterator[Judged]:
@@ -55,10 +55,10 @@ def judged(run: Run) -> Iterator[Judged]:
         pooled = run.method(method).pooled
         confusion = run.confusion(method)
         for client in run.clients_of(method):
-            found = run.kept_row(method, client)
-            if found is None:
+            kept = run.kept_row(method, client)
+            if kept is None:
                 continue
-            row, role = found
+            row, role = kept
             name = method if pooled else run.clients.get(client, f"client {client}")
             places = {"common": str(role)}
             if f"{own_of(role)}_accuracy" in row:

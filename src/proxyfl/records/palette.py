@@ -73,11 +73,11 @@ def looks(methods: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     """Method -> (colour on light ground, on dark ground, symbol), the known ones first and in the
     palette's order."""
     names = list(dict.fromkeys(methods))
-    found = {}
+    looks_of = {}
     for name in COLOURS:
         if name in names:
-            found[name] = (COLOURS[name], DARK[name], SYMBOLS[name])
+            looks_of[name] = (COLOURS[name], DARK[name], SYMBOLS[name])
     others = [name for name in names if name not in COLOURS]
     for number, name in enumerate(others):
-        found[name] = SPARE[number % len(SPARE)]
-    return found
+        looks_of[name] = SPARE[number % len(SPARE)]
+    return looks_of

@@ -39,7 +39,7 @@ class Line:
     band: Sequence[Point] = ()
     """(low, high) at each point."""
     hints: Sequence[str] = ()
-    """What each point says in full, shown when a pointer is over it."""
+    """The full text of each point, shown when a pointer is over it."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ class Axis:
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(size * power for size in (1, 2, 5, 10) if size * power >= rough)
         first = math.ceil(self.low / step)
-        found = []
+        ticks = []
         while first * step <= self.high:
-            found.append((first * step, f"{first * step:.6g}".replace("-", MINUS)))
+            ticks.append((first * step, f"{first * step:.6g}".replace("-", MINUS)))
             first += 1
-        return found
+        return ticks
 
 
 def accuracy(runs: "Runs", measure: str) -> Figure:

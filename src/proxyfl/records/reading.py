@@ -20,7 +20,7 @@ SITE_CLIENT = 0
 
 METRICS_FILE = "metrics.jsonl"
 SITE_METRICS = "metrics of the rounds"
-"""What a message calls that file of a real site, whose lines are sealed."""
+"""The name of that file of a real site in messages; its lines are sealed."""
 
 ADDITIONS = {
     "certificate": "privacy_certificate.json",
@@ -83,7 +83,7 @@ def distinct_rows(rows: Iterable[Row], *, client: int | None = None) -> list[Row
 def find(paths: Iterable[Path | str]) -> list[Path]:
     """The run folders among ``paths`` and at any depth below them, each once; hidden folders are
     passed over. RunError for a path that holds none."""
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for path in map(Path, paths):
         if folder.is_site(path):
             folder.existing(path)  # says why there is nothing to read yet
@@ -96,8 +96,8 @@ def find(paths: Iterable[Path | str]) -> list[Path]:
                 "folder of runs as `proxyfl sweep FILE` makes it."
             )
         for run in here:
-            found.setdefault(run.resolve(), run)
-    return list(found.values())
+            runs.setdefault(run.resolve(), run)
+    return list(runs.values())
 
 
 def newest(below: Path) -> Path:
@@ -129,12 +129,12 @@ def state(path: Path) -> State:
 
 
 def _below(path: Path) -> list[Path]:
-    found = []
+    runs = []
     for config in sorted(path.glob("**/config.toml")):
         between = config.parent.relative_to(path).parts
         if not any(part.startswith(".") for part in between):
-            found.append(config.parent)
-    return found
+            runs.append(config.parent)
+    return runs
 
 
 def _if_there(path: Path) -> Any:

@@ -52,10 +52,10 @@ def row_of(method: str, record: "ClientRound") -> Row:
         row[key] = getattr(record, key)
     row["private_loss"] = record.losses.private
     row["proxy_loss"] = record.losses.proxy
-    for role, found in record.scores.items():
-        row |= score_keys(role, found)
-        if found.own is not None:
-            row |= score_keys(own_of(role), found.own)
+    for role, score in record.scores.items():
+        row |= score_keys(role, score)
+        if score.own is not None:
+            row |= score_keys(own_of(role), score.own)
     spent = record.epsilon
     row["epsilon_rdp"] = spent.rdp
     row["epsilon_pld"] = spent.pld
@@ -81,24 +81,24 @@ def row_of(method: str, record: "ClientRound") -> Row:
 
 
 def own_of(role: str) -> str:
-    """What stands for the role in keys of scores on the client's own test part."""
+    """The prefix of the role in keys of scores on the client's own test part."""
     return f"{role}_{OWN}".rstrip("_")
 
 
-def score_keys(prefix: str, found: "Score") -> Row:
+def score_keys(prefix: str, score: "Score") -> Row:
     """A score as entries of a row."""
     row: Row = {}
-    for measure, value in found.values.items():
+    for measure, value in score.values.items():
         row[f"{prefix}_{measure}"] = value
-    if found.resampled:
+    if score.resampled:
         bounds = {}
-        for measure, interval in found.intervals.items():
-            bounds[measure] = interval and [_rounded(end) for end in interval]
+        for measure, interval in score.intervals.items():
+            bounds[measure] = interval and [_round(end) for end in interval]
         row[f"{prefix}_intervals"] = bounds
-        row[f"{prefix}_resampled"] = [_rounded(value) for value in found.resampled]
-        row[f"{prefix}_calibration"] = [list(point) for point in found.calibration]
-        if found.roc:
-            row[f"{prefix}_roc"] = [list(point) for point in found.roc]
+        row[f"{prefix}_resampled"] = [_round(value) for value in score.resampled]
+        row[f"{prefix}_calibration"] = [list(point) for point in score.calibration]
+        if score.roc:
+            row[f"{prefix}_roc"] = [list(point) for point in score.roc]
     return row
 
 
@@ -113,18 +113,18 @@ def _confusion(record: "ClientRound") -> dict[str, list[list[int]]]:
 
 def values_of(row: Row, prefix: str) -> dict[str, float | None]:
     """Measure -> score, under a role or, for the own test part, ``own_of`` it."""
-    found = {}
+    values = {}
     for measure in MEASURES:
-        found[measure] = row.get(f"{prefix}_{measure}")
-    return found
+        values[measure] = row.get(f"{prefix}_{measure}")
+    return values
 
 
 def intervals_of(row: Row, prefix: str) -> dict[str, Interval | None]:
     """Measure -> its interval, likewise."""
-    found = dict(row.get(f"{prefix}_intervals", {}))
-    for measure, ends in found.items():
-        found[measure] = ends and tuple(ends)
-    return found
+    intervals = dict(row.get(f"{prefix}_intervals", {}))
+    for measure, ends in intervals.items():
+        intervals[measure] = ends and tuple(ends)
+    return intervals
 
 
 def calibration_of(row: Row, prefix: str) -> list[Any]:
@@ -137,7 +137,7 @@ def roc_of(row: Row, prefix: str) -> list[Any]:
     return [tuple(point) for point in row.get(f"{prefix}_roc", ())]
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 6)
 
 
@@ -149,23 +149,23 @@ def score(row: Row, role: str, measure: str) -> float | None:
 
 def roles(row: Row) -> list[Role]:
     """The models that were scored in the round."""
-    found: list[Role] = []
+    scored: list[Role] = []
     for role in ROLES:
         if any(f"{role}_{measure}" in row for measure in MEASURES):
-            found.append(role)
-    return found
+            scored.append(role)
+    return scored
 
 
-def scored_in(rows: Iterable[Row]) -> list[str]:
+def measures_in(rows: Iterable[Row]) -> list[str]:
     """The measures in which some model has a score in some row."""
     keys: set[str] = set()
     for row in rows:
         keys.update(row)
-    found = []
+    measures = []
     for name in names():
         if any(f"{role}_{name}" in keys for role in ROLES):
-            found.append(name)
-    return found
+            measures.append(name)
+    return measures
 
 
 def epsilon(row: Row) -> Epsilon:

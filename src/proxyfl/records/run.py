@@ -84,8 +84,8 @@ class Run:
     def about(self, name: str) -> Mapping[str, Any]:
         """The summary of a method; empty before there is one."""
         by_name = self.summed_up.get("methods", {})
-        found: Mapping[str, Any] = by_name.get(name, {})
-        return found
+        about: Mapping[str, Any] = by_name.get(name, {})
+        return about
 
     @property
     def classes(self) -> list[str]:
@@ -94,15 +94,15 @@ class Run:
 
     @property
     def described(self) -> list[dict[str, Any]]:
-        """What data each client has; nothing before the run was summed up."""
+        """Each client's data; empty before the run was summed up."""
         return list(self.summed_up.get("clients", ()))
 
     def confusion(self, name: str) -> dict[int, dict[str, Any]]:
         """Client -> role -> confusion counts of its last scored round, as the summary has them."""
-        found = {}
+        counts = {}
         for row in self.about(name).get("clients", ()):
-            found[row["client"]] = row.get("confusion", {})
-        return found
+            counts[row["client"]] = row.get("confusion", {})
+        return counts
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
@@ -113,14 +113,14 @@ class Run:
     @cached_property
     def clients(self) -> dict[int, str]:
         """Client id -> name, those of pooled methods left out."""
-        found = {}
+        names = {}
         for number, about in enumerate(self.described):
-            found[number] = about["name"]
+            names[number] = about["name"]
         for name, by_client in self._rows.items():
             if not self.method(name).pooled:
                 for client, rows in by_client.items():
-                    found[client] = rows[-1].get("name", f"client-{client}")
-        return dict(sorted(found.items()))
+                    names[client] = rows[-1].get("name", f"client-{client}")
+        return dict(sorted(names.items()))
 
     @cached_property
     def progress(self) -> dict[str, int]:
@@ -170,20 +170,20 @@ class Run:
 
     def finals(self, name: str) -> list[Row]:
         """Every client's last row in which its models were scored."""
-        found = []
+        rows = []
         for client in self.clients_of(name):
             row = self.final(name, client)
             if row is not None:
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows
 
     def departures(self, name: str) -> dict[int, str]:
         """Client -> why it left the method before its end."""
-        found = {}
+        departed = {}
         for row in self.rows_of(name):
             if row.get("left"):
-                found[row["client"]] = row["left"]
-        return found
+                departed[row["client"]] = row["left"]
+        return departed
 
     def kept(
         self,
@@ -196,10 +196,10 @@ class Run:
     ) -> float | None:
         """The score of the model that a client keeps, or of the one in ``role``; None if there is
         none."""
-        found = self.kept_row(name, client, after=after)
-        if found is None:
+        kept_row = self.kept_row(name, client, after=after)
+        if kept_row is None:
             return None
-        row, kept = found
+        row, kept = kept_row
         return score(row, role or kept, measure or self.measure)
 
     def kept_row(
@@ -239,12 +239,12 @@ class Run:
 
     def epsilon(self, name: str, *, after: int | None = None) -> Epsilon | None:
         """The largest epsilon over a method's clients; None if nothing is on record."""
-        found = []
+        epsilons = []
         for client in self.clients_of(name):
             spent = self.spent(name, client, after=after)
             if spent is not None:
-                found.append(spent)
-        return largest(found) if found else None
+                epsilons.append(spent)
+        return largest(epsilons) if epsilons else None
 
     def scored_after(self, name: str) -> list[int]:
         """The numbers of rounds after which some client's models were scored."""
@@ -264,43 +264,43 @@ class Run:
     @cached_property
     def flat(self) -> dict[str, Any]:
         """The settings with dotted keys; lists as tuples, so that values can be compared."""
-        found = {}
+        settings = {}
         for key, value in _settings.flat(self.settings).items():
-            found[key] = _hashable(value)
-        return found
+            settings[key] = _hashable(value)
+        return settings
 
     @cached_property
     def _rows(self) -> dict[str, dict[int, list[Row]]]:
-        found: dict[str, dict[int, list[Row]]] = {}
+        rows: dict[str, dict[int, list[Row]]] = {}
         for row in self.rows:
-            by_client = found.setdefault(row["method"], {})
+            by_client = rows.setdefault(row["method"], {})
             by_client.setdefault(row["client"], []).append(row)
-        return found
+        return rows
 
     @cached_property
     def _scored(self) -> dict[str, list[int]]:
-        found: dict[str, set[int]] = {}
+        rounds_of: dict[str, set[int]] = {}
         for row in self.rows:
             if roles(row):
-                rounds = found.setdefault(row["method"], set())
+                rounds = rounds_of.setdefault(row["method"], set())
                 rounds.add(row["round"] + 1)
-        return {name: sorted(rounds) for name, rounds in found.items()}
+        return {name: sorted(rounds) for name, rounds in rounds_of.items()}
 
     @cached_property
     def _methods(self) -> dict[str, Method]:
-        found = {}
+        methods = {}
         for name in self.methods:
             about = self.about(name)
             row = _written_row(about)
             if row is not None:
-                found[name] = row
+                methods[name] = row
             elif name in METHODS:
-                found[name] = METHODS[name]
+                methods[name] = METHODS[name]
             else:
-                found[name] = self._told(name, about.get("keeps"))
-        return found
+                methods[name] = self._method_from_rows(name, about.get("keeps"))
+        return methods
 
-    def _told(self, name: str, keeps: Role | None) -> Method:
+    def _method_from_rows(self, name: str, keeps: Role | None) -> Method:
         """A method's summary from its records alone."""
         scored: set[Role] = set()
         sent = 0

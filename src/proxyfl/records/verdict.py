@@ -50,9 +50,9 @@ class Verdict:
     advice: tuple[str, ...]
 
 
-def verdict(found: Answer) -> Verdict:
+def verdict(compared: Answer) -> Verdict:
     """The verdict on an answer that has gains."""
-    return _Case(found).verdict()
+    return _Case(compared).verdict()
 
 
 def points(gain: float) -> str:
@@ -67,7 +67,7 @@ def between(ends: Interval) -> str:
 
 
 def noun_of(group: Group) -> str:
-    """What those who take part are called: sites if the data have them, else clients."""
+    """The noun for the participants: site if the data have sites, else client."""
     return "site" if group.runs[0].flat.get("partition.kind") == "site" else "client"
 
 
@@ -79,15 +79,15 @@ def counted(number: int, noun: str) -> str:
 
 def class_counts(group: Group) -> dict[str, int]:
     """Class -> test examples, the fewest over runs; empty before a run was summed up."""
-    found: dict[str, int] = {}
+    smallest: dict[str, int] = {}
     for run in group.runs:
         for name in run.methods:
             for by_role in run.confusion(name).values():
                 for role, counts in by_role.items():
                     if not role.endswith(OWN.rstrip("_")):
                         for label, row in zip(run.classes, counts, strict=False):
-                            found[label] = min(found.get(label, sum(row)), sum(row))
-    return found
+                            smallest[label] = min(smallest.get(label, sum(row)), sum(row))
+    return smallest
 
 
 def too_few(group: Group) -> tuple[str, int] | None:
@@ -114,38 +114,38 @@ def too_few(group: Group) -> tuple[str, int] | None:
 class _Case:
     """An answer, and what its sentences are made of."""
 
-    found: Answer
+    answer: Answer
 
     @property
     def group(self) -> Group:
-        return self.found.group
+        return self.answer.group
 
     @property
     def measure(self) -> str:
-        return title_of(self.found.asked.measure)
+        return title_of(self.answer.asked.measure)
 
     @property
     def gain(self) -> float:
-        spread = self.found.gain
+        spread = self.answer.gain
         if spread is None:
-            raise ValueError(f"{self.found.method} was not compared with training alone.")
+            raise ValueError(f"{self.answer.method} was not compared with training alone.")
         return spread.mean
 
     @cached_property
     def interval(self) -> Interval | None:
-        return answer_interval(self.found)
+        return answer_interval(self.answer)
 
     @cached_property
     def by_name(self) -> dict[str, float]:
         """Client -> its mean gain."""
         names = self.group.clients
-        found = {}
-        for client, gain in self.found.by_client().items():
-            found[names.get(client, f"client {client}")] = gain.mean
-        return found
+        gains = {}
+        for client, gain in self.answer.by_client().items():
+            gains[names.get(client, f"client {client}")] = gain.mean
+        return gains
 
     def verdict(self) -> Verdict:
-        weak = weak_alone(self.group, self.found.asked.measure)
+        weak = weak_alone(self.group, self.answer.asked.measure)
         few = too_few(self.group)
         if weak is not None:
             return self._weak(weak)
@@ -189,14 +189,14 @@ class _Case:
 
     def _price(self) -> str:
         """``at epsilon 1``, where that may stand in a headline."""
-        epsilon = self.found.epsilon
+        epsilon = self.answer.epsilon
         if epsilon.kind is not Kind.END_TO_END or epsilon.weak:
             return ""
         text = shown(epsilon.best, 2)
         return f" at epsilon {text.removesuffix('.00')}"
 
     def _sites(self) -> str:
-        """How many gain and lose; whoever loses more than a point comes first."""
+        """How many gain and lose; a site that loses more than a point comes first."""
         gains = self.by_name
         noun = noun_of(self.group)
         up = sum(gain > 0 for gain in gains.values())
@@ -218,8 +218,8 @@ class _Case:
 
     def _lede(self) -> tuple[str, ...]:
         """Interval and over what; the share of pooling; who is within noise; own patients."""
-        found = [self._doubt(), self._share(), self._beyond(), self._own()]
-        return tuple(sentence for sentence in found if sentence)
+        sentences = [self._doubt(), self._share(), self._beyond_noise(), self._own()]
+        return tuple(sentence for sentence in sentences if sentence)
 
     def _doubt(self) -> str:
         splits = len({run.seed for run in self.group.runs})
@@ -233,12 +233,12 @@ class _Case:
         )
 
     def _share(self) -> str:
-        """What part of pooling's gain was reached, if joining gains beyond noise."""
+        """The share of pooling's gain that was reached, if joining gains beyond noise."""
         if self.interval is None or self.interval[0] <= 0:
             return ""
         for name in ("pooled", "joint"):
-            if name in self.group.methods and name != self.found.method:
-                pooled = answer(self.group, name, self.found.asked)
+            if name in self.group.methods and name != self.answer.method:
+                pooled = answer(self.group, name, self.answer.asked)
                 if pooled is None or pooled.gain is None or pooled.gain.mean <= 0.005:
                     continue
                 share = self.gain / pooled.gain.mean
@@ -247,14 +247,14 @@ class _Case:
                     return f"That is {100 * share:.0f} % of {whole}."
         return ""
 
-    def _beyond(self) -> str:
+    def _beyond_noise(self) -> str:
         """How many gains of single clients are beyond noise."""
         n = len(self.by_name)
         if n < 2:
             return ""
         beyond = within = 0
-        for client in self.found.by_client():
-            ends = answer_interval(self.found, client)
+        for client in self.answer.by_client():
+            ends = answer_interval(self.answer, client)
             if ends is None:
                 return ""
             if is_within_noise(ends):
@@ -265,10 +265,10 @@ class _Case:
 
     def _own(self) -> str:
         """The gain on each client's own test part."""
-        if self.found.asked.measure.startswith(OWN):
+        if self.answer.asked.measure.startswith(OWN):
             return ""
-        asked = Question(OWN + self.found.asked.measure)
-        own = answer(self.group, self.found.method, asked)
+        asked = Question(OWN + self.answer.asked.measure)
+        own = answer(self.group, self.answer.method, asked)
         if own is None or own.gain is None:
             return ""
         ends = answer_interval(own)

@@ -27,7 +27,7 @@ from proxyfl.records.certainty import (
 from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.judged import judged, shares
 from proxyfl.records.palette import looks
-from proxyfl.records.row import Row, scored_in
+from proxyfl.records.row import Row, measures_in
 from proxyfl.records.run import Run
 from proxyfl.records.verdict import bet, noun_of
 from proxyfl.report.graph import graph
@@ -149,7 +149,7 @@ def _recorded(runs: Sequence[Run]) -> list[str]:
     for run in runs:
         for name in run.methods:
             finals += run.finals(name)
-    return list(dict.fromkeys([*own, *scored_in(finals)]))
+    return list(dict.fromkeys([*own, *measures_in(finals)]))
 
 
 def _group(group: Group, runs: Sequence[Run], measures: Sequence[str]) -> Document:
