@@ -82,7 +82,7 @@ def plan(path: Path, out: Path, *, quick: bool = False) -> list[Point]:
     tree = _read(path)
     base = configs.load(path.parent / tree["base"] if "base" in tree else None)
     try:
-        choices = _choices(_quickened(tree) if quick else tree)
+        choices = _choices(_quick_variant(tree) if quick else tree)
         points = []
         for chosen, name in zip(choices, _names(choices), strict=True):
             points.append(_point(base, chosen, name, out / name))
@@ -134,12 +134,12 @@ def _read(path: Path) -> Tree:
     variants = tree.get("variant", [])
     is_list = isinstance(variants, list)
     if not is_list or not all(isinstance(each, dict) for each in variants):
-        found = f"got variant = {variants!r}. Mind the double brackets."
-        raise ConfigError(f"{path}: expected [[variant]] tables, {found}")
+        got = f"got variant = {variants!r}. Mind the double brackets."
+        raise ConfigError(f"{path}: expected [[variant]] tables, {got}")
     return tree
 
 
-def _quickened(tree: Mapping[str, Any]) -> Tree:
+def _quick_variant(tree: Mapping[str, Any]) -> Tree:
     """The sweep's quick variant, as it would be written without [quick]."""
     if not tree.get("quick"):
         raise ConfigError(
@@ -201,7 +201,7 @@ def _check_grid(grid: Tree, variants: Mapping[str, Tree]) -> None:
 
 def _variants(tables: Sequence[Tree]) -> dict[str, Tree]:
     """Name -> the settings that vary together."""
-    found = {}
+    variants = {}
     for table in tables:
         changes = flat(table)
         name = changes.pop("name", None)
@@ -210,10 +210,10 @@ def _variants(tables: Sequence[Tree]) -> dict[str, Tree]:
                 'Expected a name for each [[variant]], such as name = "honest", got name = '
                 f"{name!r}."
             )
-        if name in found:
+        if name in variants:
             raise ConfigError(f"2 variants are called {name!r}. Give each its own name.")
-        found[name] = changes
-    return found
+        variants[name] = changes
+    return variants
 
 
 def _point(base: Config, chosen: _Choice, name: str, where: Path) -> Point:

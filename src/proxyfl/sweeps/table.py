@@ -76,7 +76,9 @@ def overview(
     ``by`` the settings that rows are grouped by, if not all that differ; ``against`` the method to
     compare with, if not `alone` where that is there."""
     remarks: list[str] = []
-    runs = [run for run in map(read, find(paths)) if after is not None or _finished(run, remarks)]
+    runs = [
+        run for run in map(read, find(paths)) if after is not None or _is_finished(run, remarks)
+    ]
     if not runs:
         raise RunError("\n".join(["There is nothing to compare.", *remarks]))
     asked_by = None if by is None else [setting(runs, key) for key in by]
@@ -87,9 +89,9 @@ def overview(
     rows = []
     for group in made:
         for method in group.methods:
-            found = _answer(group, method, asked, made, remarks)
-            if found is not None:
-                rows.append(_row(found))
+            one = _answer(group, method, asked, made, remarks)
+            if one is not None:
+                rows.append(_row(one))
     if not rows:
         raise RunError("\n".join(["There is nothing to compare.", *remarks]))
     shown = {row.method for row in rows}
@@ -97,7 +99,7 @@ def overview(
     return Overview(rows, measure, list(made[0].settings), compared, list(dict.fromkeys(remarks)))
 
 
-def _finished(run: Run, remarks: list[str]) -> bool:
+def _is_finished(run: Run, remarks: list[str]) -> bool:
     if run.finished:
         return True
     go_on = f"`{command('resume', run.path)}` continues it"
@@ -123,29 +125,29 @@ def _answer(
 ) -> Answer | None:
     """The row's cells; obstacles are told in ``remarks``."""
     having = [run for run in group.runs if method in run.methods]
-    usable = [run for run in having if _reached(run, method, asked.after, remarks)]
+    usable = [run for run in having if _has_reached(run, method, asked.after, remarks)]
     own = Group(group.settings, usable, group.mixed)
     check_once(own, method)
     others: list[Run] = []
     if asked.against and method != asked.against:
         others = _counterparts(group, method, asked, made, remarks)
-    found = answer(own, method, asked, others)
-    if found is None:
+    one = answer(own, method, asked, others)
+    if one is None:
         if usable:
-            remarks.append(_unscored(usable, method, asked))
+            remarks.append(_why_left_out(usable, method, asked))
         return None
-    if others and not found.pooled and len(found.gains) < len(found.scores):
+    if others and not one.pooled and len(one.gains) < len(one.scores):
         remarks.append(
-            f"{method} and {asked.against}: {len(found.gains)} of {len(found.scores)} scores have "
+            f"{method} and {asked.against}: {len(one.gains)} of {len(one.scores)} scores have "
             "a counterpart with the same seed and client."
         )
     mixed = [key for key in group.mixed if differ(usable, key)]
     if mixed:
         remarks.append(f"{method}: taken together although {', '.join(mixed)} differ.")
-    return found
+    return one
 
 
-def _reached(run: Run, method: str, after: int | None, remarks: list[str]) -> bool:
+def _has_reached(run: Run, method: str, after: int | None, remarks: list[str]) -> bool:
     """True if a method was scored after so many rounds, or had ended before with everyone gone."""
     if after is None or after in run.scored_after(method):
         return True
@@ -185,10 +187,10 @@ def _counterparts(
             f"{chosen.label}."
         )
     runs = [run for run in chosen.runs if asked.against in run.methods]
-    return [run for run in runs if _reached(run, asked.against, asked.after, remarks)]
+    return [run for run in runs if _has_reached(run, asked.against, asked.after, remarks)]
 
 
-def _unscored(runs: Sequence[Run], method: str, asked: Question) -> str:
+def _why_left_out(runs: Sequence[Run], method: str, asked: Question) -> str:
     role = asked.role or runs[0].method(method).keeps
     finals = chain.from_iterable(run.finals(method) for run in runs)
     if any(role in roles(row) for row in finals):
@@ -196,21 +198,21 @@ def _unscored(runs: Sequence[Run], method: str, asked: Question) -> str:
     return f"Left out: {method} has no {role} model to score."
 
 
-def _row(found: Answer) -> Row:
+def _row(one: Answer) -> Row:
     clients_of: dict[int, set[int]] = {}
-    for number, client in found.scores:
-        clients_of.setdefault(found.group.runs[number].seed, set()).add(client)
+    for number, client in one.scores:
+        clients_of.setdefault(one.group.runs[number].seed, set()).add(client)
     counts = {len(clients) for clients in clients_of.values()}
-    epsilon = found.epsilon
+    epsilon = one.epsilon
     return Row(
-        method=found.method,
-        group=found.group.settings,
-        score=found.score,
+        method=one.method,
+        group=one.group.settings,
+        score=one.score,
         clients=counts.pop() if len(counts) == 1 else None,
         seeds=len(clients_of),
         epsilon=None if epsilon.kind is Kind.NONE else epsilon.best,
         delta=epsilon.delta,
         kind=str(epsilon.kind),
-        comparison=compare(found.by_seed()) if found.gains else None,
-        interval=answer_interval(found) if found.gains else None,
+        comparison=compare(one.by_seed()) if one.gains else None,
+        interval=answer_interval(one) if one.gains else None,
     )
