@@ -34,7 +34,7 @@ KEPT = 2
 
 
 class Memory(Protocol):
-    """What an exchange remembers of each client from round to round, besides its mass."""
+    """State that an exchange keeps of each client from round to round, besides its mass."""
 
     def restore(self, client: Client, state: State) -> None:
         """Continue from ``state``, with a client that has been restored."""
@@ -122,7 +122,7 @@ def newest(folder: Path, *, identity: str) -> Checkpoint | None:
         if not (path / "manifest.json").exists():
             continue  # interrupted before it was complete: not a checkpoint yet
         try:
-            return _checked(path, identity)
+            return _read_checked(path, identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = str(error)
             if not isinstance(error, ValueError):
@@ -135,7 +135,7 @@ def newest(folder: Path, *, identity: str) -> Checkpoint | None:
     return None
 
 
-def _checked(path: Path, identity: str) -> Checkpoint:
+def _read_checked(path: Path, identity: str) -> Checkpoint:
     manifest: Document = json.loads((path / "manifest.json").read_text())
     if manifest["version"] != VERSION:
         raise ValueError(f"version {manifest['version']}, expected {VERSION}")

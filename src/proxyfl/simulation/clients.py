@@ -140,8 +140,8 @@ class Assembly:
         return Coalition(quorum // 2 if colluders is None else colluders, quorum)
 
     def masked_sum(self) -> Plan:
-        """What the clients of a masked sum agree on; ConfigError if there can be none with these
-        settings."""
+        """The plan that the clients of a masked sum agree on; ConfigError if the settings allow
+        none."""
         coalition = self.coalition
         if coalition is None or not self.method.dp:
             raise ConfigError(
@@ -209,7 +209,7 @@ def pooled_population(locals: Sequence[Local]) -> str | None:
 
 
 def _release(method: Method, client: Client, role: str) -> str:
-    """Whether the model was released, and under which guarantee it was trained.
+    """States if the model was released, and under which guarantee it was trained.
 
     What an exchange moves is released, whatever the institution calls it: the proxy, or the only
     model that there is."""

@@ -50,7 +50,7 @@ class Data(settings.Reading):
     test: str | tuple[str, ...] = ()
     """The sites' own test parts, as files with the names of those in `source`."""
     download: bool = True
-    """Whether a named dataset that is not there is fetched from its publisher."""
+    """Fetch a named dataset that is not there from its publisher."""
     synthetic: settings.Synthetic = field(default_factory=settings.Synthetic)
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Models:
     proxy: str = "linear"
     """The proxy, the same for all clients."""
     residual: bool = field(default=True, metadata=PER_CLIENT)
-    """Whether the private model learns what the received proxy does not know yet."""
+    """Train the private model as a residual: its outputs are added to the received proxy's."""
     proxy_seed: int | None = None
     """The seed of the proxy's first parameters and of a random graph; absent: `seed`."""
     single: str | None = None
@@ -172,7 +172,7 @@ class Exchange(settings.Graph):
     """Share of the training rounds, counted from their end, whose proxies each client averages
     before they settle; 0: none."""
     rules: str = "paper"
-    """What a client does with shares: `paper` adds up what arrives, `sites` does as real sites do:
+    """How a client treats shares: `paper` adds up what arrives, `sites` does as real sites do:
     no share is heavier than its edge allows, and each client has its `defence`."""
     timeout: float = 600.0
     """Seconds to wait for a peer."""
@@ -279,8 +279,8 @@ class Config:
             settings.check_settling(self.exchange.settle, self.exchange.average, self.rounds)
         for name, count in Counter(self.methods).items():
             if count > 1:
-                found = f"got {name} more than once"
-                raise ConfigError(f"Expected each method once in methods, {found}.")
+                got = f"got {name} more than once"
+                raise ConfigError(f"Expected each method once in methods, {got}.")
 
     @property
     def local(self) -> Local:

@@ -35,7 +35,7 @@ class ClientData:
         return len(self.rows)
 
     def without_inputs(self) -> "ClientData":
-        """The same client, for whoever needs to know of its data and keeps none of it alive."""
+        """The same client without its data: counts and name, so that no example is kept alive."""
         return replace(self, examples=Absent.like(self.examples))
 
 
@@ -94,24 +94,24 @@ def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
     if settings.kind == "site":
         return _by_site(dataset)
     if not config.protects_persons:
-        return _divided(config, labels)
-    return _persons_divided(config, Units(dataset.train, Unit.GROUP), labels)
+        return _divide(config, labels)
+    return _divide_persons(config, Units(dataset.train, Unit.GROUP), labels)
 
 
-def _persons_divided(
+def _divide_persons(
     config: Config, units: Units, labels: partition.Indices
 ) -> list[partition.Indices]:
     """Divide persons as records are, each with the class of their first record, so that all records
     of a person are at one client."""
     person = units.numbers().numpy()
     _, first = np.unique(person, return_index=True)
-    found = []
-    for part in _divided(config, labels[first]):
-        found.append(np.flatnonzero(np.isin(person, part)))
-    return found
+    parts_of_rows = []
+    for part in _divide(config, labels[first]):
+        parts_of_rows.append(np.flatnonzero(np.isin(person, part)))
+    return parts_of_rows
 
 
-def _divided(config: Config, labels: partition.Indices) -> list[partition.Indices]:
+def _divide(config: Config, labels: partition.Indices) -> list[partition.Indices]:
     """Which of the units with these labels each client has, by the stream ``partition``."""
     settings = config.partition
     generator = numpy_stream(config.seed, "partition")

@@ -79,7 +79,7 @@ class RoundReport:
     ended: bool = False
 
 
-def merged(parts: Sequence[RoundReport]) -> RoundReport:
+def merge(parts: Sequence[RoundReport]) -> RoundReport:
     """One round of all processes, the rows in the order of the clients."""
     rows: list[Row] = []
     files: dict[str, int] = {}
@@ -269,7 +269,7 @@ def _rounds(
                     line.send_bytes(content)
             prepared.release_examples()
             return_freed_memory()
-            yield from _merged(prepared, tasks, team)
+            yield from _merge_reports(prepared, tasks, team)
             for worker in team:
                 _next(worker, team, "the end")
                 worker.process.join()
@@ -284,13 +284,13 @@ def _own(clients: int, number: int, workers: int) -> list[int]:
     return list(range(number, clients, workers))
 
 
-def _merged(
+def _merge_reports(
     prepared: Prepared, tasks: Sequence[Task], team: list[_Worker]
 ) -> Iterator[RoundReport]:
     """Each round once all workers have reported it, the records in the order of the clients."""
     for task in tasks:
         # All begin a method together: one without a client in a long `joint` would wait for the
-        # others in vain.
+        # others for nothing.
         for worker in team:
             # it has died: `_next` says so, and of what
             with contextlib.suppress(OSError):
@@ -301,7 +301,7 @@ def _merged(
             parts = []
             for worker in busy:
                 parts.append(_next(worker, team, where))
-            yield merged(parts)
+            yield merge(parts)
 
 
 def _next(worker: _Worker, team: list[_Worker], where: str) -> Any:

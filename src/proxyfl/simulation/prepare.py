@@ -155,7 +155,7 @@ class Simulated(Study):
 
 
 def study_of(config: Config, dataset: Dataset, clients: int) -> Study:
-    """What all clients of a run agree on."""
+    """The study: all that the clients of a run agree on."""
     learning = config.learning
     balance = learning.proxy_balance
     if balance is None:
@@ -206,10 +206,10 @@ def identity(config: Config) -> str:
 
 def fingerprint(prepared: Prepared) -> int:
     """A checksum of all clients' data: a resumed run must find the same."""
-    found = 0
+    total = 0
     for client in prepared.clients:
-        found = checksum(client.examples, found)
-    return found
+        total = checksum(client.examples, total)
+    return total
 
 
 def _plan(assembly: Assembly) -> list[Presence]:

@@ -35,7 +35,7 @@ def reference_scores(prepared: "Prepared") -> "dict[int, Document]":
     if inputs > MOST_INPUTS or largest > MOST_RECORDS or len(clients) > MOST_CLIENTS:
         return {}
     judge = evaluator(config, dataset, prepared.methods["alone"])
-    found: dict[int, Document] = {}
+    scores: dict[int, Document] = {}
     for number, client in enumerate(clients):
         x = dataset.train.take(client.rows).flatten(1).double().numpy()
         y = dataset.train.labels[client.rows].numpy()
@@ -45,5 +45,5 @@ def reference_scores(prepared: "Prepared") -> "dict[int, Document]":
         values = dict(score.values)
         if score.own is not None:
             values |= {f"own_{name}": value for name, value in score.own.values.items()}
-        found[number] = values
-    return found
+        scores[number] = values
+    return scores

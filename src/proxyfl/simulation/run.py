@@ -261,8 +261,8 @@ def _clients(prepared: Prepared) -> list[Document]:
     labels = prepared.dataset.train.labels.numpy()
     owned = [client.rows.numpy() for client in prepared.clients]
     counts = class_counts(labels, owned, prepared.dataset.classes)
-    found = []
+    clients = []
     for client, row in zip(prepared.clients, counts.tolist(), strict=True):
         about = {"name": client.name, "examples": len(client), "class_counts": row}
-        found.append(about)
-    return found
+        clients.append(about)
+    return clients

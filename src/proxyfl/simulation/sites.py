@@ -154,14 +154,14 @@ class SiteRules:
         return mixed
 
     def add_up(self, round: int, client: int, shares: Mapping[int, Mass], mean: float) -> Mass:
-        """What one client has after the round; ``mean`` is the mean weight of those present."""
+        """The mass of one client after the round; ``mean`` is the mean weight of those present."""
         entries = [Entry(self.names[at], at, round, shares[at]) for at in sorted(shares)]
         mixed = self.guards[client].mixed(entries, self.names[client])
         assert mixed is not None, "``routes`` refuses a round in which a client gets nothing"
         return mixed
 
     def state(self, client: int) -> State:
-        """What the client's next exchange depends on, besides its proxy."""
+        """State of the client's next exchange, besides its proxy."""
         text = self.guards[client].state().encode()
         return {"exchange/guard": torch.tensor(list(text), dtype=torch.uint8)}
 

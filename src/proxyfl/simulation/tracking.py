@@ -92,9 +92,9 @@ class MLflow(Callback):
             self._run = json.loads(remembered.read_text(encoding="utf-8"))["run_id"]
             self._ask(self._client.update_run, self._run, "RUNNING")
             return
-        found = self._ask(self._client.get_experiment_by_name, self.experiment)
-        if found:
-            where = found.experiment_id
+        experiment = self._ask(self._client.get_experiment_by_name, self.experiment)
+        if experiment:
+            where = experiment.experiment_id
         else:
             where = self._ask(self._client.create_experiment, self.experiment)
         name = out.name if out is not None else None
