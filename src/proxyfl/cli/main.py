@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         with stopping_at_once():
-            args = _parsed(words)
+            args = _parse(words)
         code: int = args.run(args)
         # Here a reader that went away, or a full disk, can still be answered.
         sys.stdout.flush()
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
     """The arguments, read by the parser of the command that they name."""
     for word in words:
         if word in COMMANDS:

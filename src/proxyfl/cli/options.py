@@ -46,14 +46,14 @@ class OneOf:
 def option(
     usage: str, help: str, kind: Callable[[str], Any] = str, default: Any = None, **more: Any
 ) -> Option:
-    """What ``usage`` names: ``--clients K`` is an option, ``folder RUN`` a place."""
+    """An option if ``usage`` is like ``--clients K``, a place if it is like ``folder RUN``."""
     name, _, metavar = usage.partition(" ")
     if isinstance(default, tuple):
         help += f" (default: {' '.join(map(str, default))})"
     elif default not in (None, ""):
         help += f" (default: {default})"
-    said = {"metavar": metavar or None, "help": help}
-    return name, said | {"type": kind, "default": default} | more
+    keywords = {"metavar": metavar or None, "help": help}
+    return name, keywords | {"type": kind, "default": default} | more
 
 
 def flag(name: str, help: str) -> Option:
@@ -61,11 +61,11 @@ def flag(name: str, help: str) -> Option:
     return name, {"action": "store_true", "help": help}
 
 
-def repeated(usage: str, help: str, **more: Any) -> Option:
+def repeatable(usage: str, help: str, **more: Any) -> Option:
     """An option that may be given more than once; its values are a list."""
     name, _, metavar = usage.partition(" ")
-    said = {"metavar": metavar, "help": f"{help}; may be repeated"}
-    return name, {"action": "append"} | said | more
+    keywords = {"metavar": metavar, "help": f"{help}; may be repeated"}
+    return name, {"action": "append"} | keywords | more
 
 
 def unit(help: str) -> Option:
@@ -75,7 +75,7 @@ def unit(help: str) -> Option:
 
 
 STUDY = Path("study.toml")
-"""What `proxyfl run` runs in a folder that `proxyfl new` made."""
+"""The config that `proxyfl run` takes in a folder that `proxyfl new` made."""
 
 JSON = flag("--json", "print one JSON document and nothing else")
 
@@ -100,7 +100,7 @@ def config_options(usage: str = "config CONFIG.toml", what: str = "") -> tuple[O
     one = "change one setting, for example privacy.noise_multiplier=1.1"
     return (
         option(usage, f"settings{what}; the defaults without it", Path, nargs="?"),
-        repeated("--set KEY=VALUE", one, dest="overrides", default=[]),
+        repeatable("--set KEY=VALUE", one, dest="overrides", default=[]),
     )
 
 

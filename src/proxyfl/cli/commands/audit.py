@@ -95,22 +95,22 @@ def execute(args: Namespace) -> int:
     if args.membership:
         return _execute_membership(args, config, folder)
     with spinner("Auditing", total=2 * config.rounds, quiet=args.json) as progress:
-        found = finding.audit(
+        result = finding.audit(
             config,
             method=args.method,
             client=args.client,
             canaries=args.canaries,
             confidence=args.confidence,
-            recorded=_recorded(args, config, folder),
+            recorded=_recorded_epsilon(args, config, folder),
             progress=progress,
         )
     if folder is not None:
-        write_json(folder / ADDITIONS["audit"], found.as_dict())
+        write_json(folder / ADDITIONS["audit"], result.as_dict())
     if args.json:
-        print_json(found.as_dict())
+        print_json(result.as_dict())
     else:
-        _show(found, Console(highlight=False))
-    return 0 if found.verdict == "not contradicted" else 1
+        _show(result, Console(highlight=False))
+    return 0 if result.verdict == "not contradicted" else 1
 
 
 def _config(args: Namespace) -> Config:
@@ -149,7 +149,7 @@ def _folder(args: Namespace) -> Path | None:
     return path
 
 
-def _recorded(args: Namespace, config: Config, folder: Path | None) -> float | None:
+def _recorded_epsilon(args: Namespace, config: Config, folder: Path | None) -> float | None:
     """The epsilon that the run recorded for the client, if the method went to its end."""
     if folder is None:
         return None
@@ -163,18 +163,18 @@ def _recorded(args: Namespace, config: Config, folder: Path | None) -> float | N
     return None if spent is None else spent.best
 
 
-def _show(found: Finding, console: Console) -> None:
-    observation = found.observation
-    one_run = found.one_run
+def _show(result: Finding, console: Console) -> None:
+    observation = result.observation
+    one_run = result.one_run
     claimed = observation.claimed
     table = Table("", "epsilon", "at")
     table.add_row(
-        "claimed" if found.recorded is None else "recorded by the run",
-        shown(found.epsilon),
+        "claimed" if result.recorded is None else "recorded by the run",
+        shown(result.epsilon),
         f"delta {claimed.delta:.3g}, {claimed.kind}",
     )
-    confidence = f"{found.confidence:.0%} confidence"
-    table.add_row("shown step by step, at least", f"{found.by_steps:.3f}", confidence)
+    confidence = f"{result.confidence:.0%} confidence"
+    table.add_row("shown step by step, at least", f"{result.by_steps:.3f}", confidence)
     table.add_row("shown in one run, at least (f-DP)", f"{one_run.by_curve:.3f}", confidence)
     table.add_row("the same by Steinke et al.", f"{one_run.by_point:.3f}", confidence)
     canaries = f"{len(observation.canaries)} canaries"
@@ -185,14 +185,14 @@ def _show(found: Finding, console: Console) -> None:
     console.print(
         f"Client {observation.client} of {observation.method}, "
         f"{sum(observation.audited.steps)} steps in {len(observation.audited.rounds)} rounds. "
-        f"Measured per step: noise {found.steps.noise:.2f} (stated "
-        f"{mechanism.noise_multiplier:g}), share of a record {found.steps.share:.3f} (stated "
+        f"Measured per step: noise {result.steps.noise:.2f} (stated "
+        f"{mechanism.noise_multiplier:g}), share of a record {result.steps.share:.3f} (stated "
         f"sampling rate {mechanism.sampling_rate:.3f})."
     )
-    if found.steps.explained > 0:
-        part = f"{found.steps.explained:.0%}"
+    if result.steps.explained > 0:
+        part = f"{result.steps.explained:.0%}"
         console.print(f"Earlier rounds or other clients explain up to {part} of a round's noise.")
-    console.print(VERDICTS[found.verdict])
+    console.print(VERDICTS[result.verdict])
 
 
 def _execute_membership(args: Namespace, config: Config, run: Path | None) -> int:
@@ -205,19 +205,19 @@ def _execute_membership(args: Namespace, config: Config, run: Path | None) -> in
             config, args.shadows, client=args.client, record=record, progress=progress
         )
     curves = membership.attack(trained)
-    found = membership.as_dict(curves, federations=len(trained), client=args.client)
+    result = membership.as_dict(curves, federations=len(trained), client=args.client)
     if folder is not None:
-        write_json(folder / ADDITIONS["membership"], found)
+        write_json(folder / ADDITIONS["membership"], result)
     if args.json:
-        print_json(found)
+        print_json(result)
     else:
-        _show_membership(found, Console(highlight=False))
+        _show_membership(result, Console(highlight=False))
     return 0
 
 
-def _show_membership(found: Document, console: Console) -> None:
+def _show_membership(result: Document, console: Console) -> None:
     table = Table("target", "TPR at 0.1 % FPR", "TPR at 1 % FPR", "AUC")
-    for row in found["targets"]:
+    for row in result["targets"]:
         table.add_row(
             row["target"],
             f"{row['tpr_at_0.001']:.2%}",
@@ -225,10 +225,10 @@ def _show_membership(found: Document, console: Console) -> None:
             f"{row['auc']:.3f}",
         )
     console.print(table)
-    row = found["targets"][0]
+    row = result["targets"][0]
     console.print(
-        f"Client {found['client']}, {found['federations']} federations: {row['members']} scores of "
-        f"members, {row['non_members']} of others."
+        f"Client {result['client']}, {result['federations']} federations: {row['members']} "
+        f"scores of members, {row['non_members']} of others."
     )
     if row["non_members"] < 1000:
         console.print(

@@ -55,7 +55,7 @@ OPTIONS = (
 def execute(args: argparse.Namespace) -> int:
     """Print the list or the dataset; 0 unless it cannot be loaded."""
     if args.source is None:
-        found = _sources(args.data_dir)
+        document = _sources(args.data_dir)
         show = _show_sources
     else:
         dataset = load(
@@ -67,24 +67,24 @@ def execute(args: argparse.Namespace) -> int:
             faults=args.faults,
             download=not args.offline,
         )
-        found = _contents(dataset)
+        document = _contents(dataset)
         show = _show_contents
     if args.json:
-        print_json(found)
+        print_json(document)
     else:
-        show(found, Console())
+        show(document, Console())
     return 0
 
 
 def _sources(directory: str | None) -> Document:
     named = []
     for name, source in SOURCES.items():
-        found = source.find(directory)
+        place = source.find(directory)
         named.append(
             {
                 "name": name,
                 "description": source.description,
-                "found": None if found is None else str(found),
+                "found": None if place is None else str(place),
             }
         )
     return {"folder": str(data_folder(directory)), "sources": named, "forms": FORMS}
@@ -121,34 +121,34 @@ def _range(dataset: Dataset) -> list[float]:
     return [lowest, highest]
 
 
-def _show_sources(found: Document, console: Console) -> None:
+def _show_sources(document: Document, console: Console) -> None:
     table = Table("source", "description", Column("found", overflow="fold"))
-    for row in found["sources"]:
+    for row in document["sources"]:
         place = row["found"] or "no; fetched when asked for"
         table.add_row(row["name"], row["description"], escape(place))
-    for form, description in found["forms"].items():
+    for form, description in document["forms"].items():
         table.add_row(escape(form), description, "yours")
     console.print(table)
-    console.print(f"Data folder: {escape(found['folder'])}", soft_wrap=True)
+    console.print(f"Data folder: {escape(document['folder'])}", soft_wrap=True)
 
 
-def _show_contents(found: Document, console: Console) -> None:
-    low, high = found["range"]
-    shape = "x".join(map(str, found["shape"]))
+def _show_contents(document: Document, console: Console) -> None:
+    low, high = document["range"]
+    shape = "x".join(map(str, document["shape"]))
     console.print(
-        f"[bold]{escape(found['name'])}[/bold]: {found['train']:,} training and {found['test']:,} "
-        f"test examples of shape {shape}, {len(found['classes'])} classes, values from {low:.4g} "
-        f"to {high:.4g}",
+        f"[bold]{escape(document['name'])}[/bold]: {document['train']:,} training "
+        f"and {document['test']:,} test examples of shape {shape}, {len(document['classes'])} "
+        f"classes, values from {low:.4g} to {high:.4g}",
         soft_wrap=True,
     )
     table = Table("class", "name", "training", "test")
-    for row in found["classes"]:
+    for row in document["classes"]:
         counts = (f"{row['train']:,}", f"{row['test']:,}")
         table.add_row(str(row["class"]), escape(row["name"]), *counts)
     console.print(table)
-    if found["sites"]:
+    if document["sites"]:
         table = Table("site", "name", "training")
-        for row in found["sites"]:
+        for row in document["sites"]:
             table.add_row(str(row["site"]), escape(row["name"]), f"{row['train']:,}")
         console.print(table)
-    show_notes(found["notes"], console)
+    show_notes(document["notes"], console)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
-from proxyfl.cli.options import COLUMNS, Document, flag, option, repeated
+from proxyfl.cli.options import COLUMNS, Document, flag, option, repeatable
 from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
@@ -32,7 +32,7 @@ examples:
 OPTIONS = (
     option("source SOURCE", "what `proxyfl data SOURCE` reads"),
     option("--model NAME", "scattering, whitened, or package.module:factory", required=True),
-    repeated(
+    repeatable(
         "--set KEY=VALUE", "an option of the embedder, such as grid=2", dest="options", default=[]
     ),
     option(

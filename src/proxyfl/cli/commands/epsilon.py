@@ -138,12 +138,12 @@ def _missing(given: dict[str, float | None]) -> str:
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == 1:
         return missing[0]
-    found = f"Got {3 - len(missing)}"
+    got = f"Got {3 - len(missing)}"
     if missing:
-        found += f", missing {', '.join(missing)}"
+        got += f", missing {', '.join(missing)}"
     raise ConfigError(
         "Give exactly two of these three, and the third is computed: --noise; --epochs or --steps; "
-        f"--target-epsilon. {found}."
+        f"--target-epsilon. {got}."
     )
 
 
@@ -233,9 +233,9 @@ def execute(args: Namespace) -> int:
     notes = _notes(answer)
     for warning in caught:
         # One sentence each, however often it was said while solving.
-        said = str(warning.message)
-        if issubclass(warning.category, AccountingWarning) and said not in notes:
-            notes.append(said)
+        text = str(warning.message)
+        if issubclass(warning.category, AccountingWarning) and text not in notes:
+            notes.append(text)
     if args.json:
         print_json(_document(args, answer, notes))
     else:

@@ -110,7 +110,7 @@ def read_card(path: Path) -> Card:
     return card
 
 
-def found(args: Namespace) -> None:
+def write_first(args: Namespace) -> None:
     """Write the first version of a manifest."""
     if (args.folder / manifest.FILE).exists():
         raise ConfigError(
@@ -141,14 +141,14 @@ def found(args: Namespace) -> None:
             args.proxy, args.seed, args.balance, _numbers("--prevalence", args.prevalence)
         ),
         graph=manifest.Graph(
-            args.topology, args.self_weight, masked=_masked(args, len(args.cards))
+            args.topology, args.self_weight, masked=_masked_terms(args, len(args.cards))
         ),
         members=tuple(read_card(path) for path in args.cards),
     )
     manifest.write(args.folder, agreed)
 
 
-def _masked(args: Namespace, members: int) -> manifest.Masked | None:
+def _masked_terms(args: Namespace, members: int) -> manifest.Masked | None:
     """The terms of masked sums; None where sites gossip."""
     if args.exchange == "gossip":
         if args.colluders is not None or args.quorum is not None:
@@ -201,7 +201,7 @@ _PLAIN_ALONE = (
 
 def new(args: Namespace) -> int:
     """Make the first version of a manifest."""
-    found(args)
+    write_first(args)
     return show(args)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from proxyfl.cli.options import Option, option, repeated
+from proxyfl.cli.options import Option, option, repeatable
 from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import DataError
 from proxyfl.machine import physical_cores
@@ -51,7 +51,7 @@ def listing(layout: str) -> list[Option]:
 
 
 WRITING = (
-    repeated(
+    repeatable(
         "--skip FAULT", "leave out and count this kind of fault, instead of refusing it", default=[]
     ),
     option("--workers N", "threads (default: one for each core)", int),
@@ -90,7 +90,7 @@ def execute(args: Namespace) -> int:
 
     rule = Rule(*_size(args.size), args.fit, args.mode, args.filling)
     faults = Faults(args.skip)
-    entries = listed(args, faults, label=args.label)
+    entries = list_files(args, faults, label=args.label)
     with spinner(f"reading {len(entries)} images", total=len(entries)) as advance:
         head = import_images(
             args.folder,
@@ -106,7 +106,7 @@ def execute(args: Namespace) -> int:
     return 0
 
 
-def listed(
+def list_files(
     args: Namespace, faults: "Faults", *, label: str | None, suffixes: Sequence[str] = ()
 ) -> list["Entry"]:
     """The files that the options name."""

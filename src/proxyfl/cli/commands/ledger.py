@@ -45,7 +45,7 @@ examples:
 
 
 def about(account: Account) -> Document:
-    """What an account says of itself, as plain data."""
+    """An account's facts as plain data."""
     return {
         "account": str(account.folder),
         "unit": str(account.unit),
@@ -72,12 +72,12 @@ def execute_sum(args: Namespace) -> int:
     _check_distinct(paths)
     with spinner("Adding up", quiet=args.json):
         account = added_up([Ledger.read(path) for path in paths], args.delta)
-        found = _document(account, paths, args.budget_epsilon)
+        document = _document(account, paths, args.budget_epsilon)
     if args.json:
-        print_json(found)
+        print_json(document)
     else:
-        _show(found, account, Console(highlight=False))
-    return 1 if found.get("exceeded") else 0
+        _show(document, account, Console(highlight=False))
+    return 1 if document.get("exceeded") else 0
 
 
 def file_of(path: Path) -> Path:
@@ -105,21 +105,21 @@ def _document(account: Together, paths: list[Path], budget: float | None) -> Doc
     for path, ledger in zip(paths, account.ledgers, strict=True):
         about = {"ledger": str(path), "client": ledger.client, "steps": ledger.steps}
         studies.append(about | account.alone(ledger).document() | {"simulation": ledger.simulated})
-    found: Document = {"studies": studies, "total": account.total.document()}
-    found["simulation"] = account.simulated
+    document: Document = {"studies": studies, "total": account.total.document()}
+    document["simulation"] = account.simulated
     if budget is None:
-        return found
-    found["budget"] = budget
-    found["exceeded"] = account.total.best > budget
+        return document
+    document["budget"] = budget
+    document["exceeded"] = account.total.best > budget
     charges = account.ledgers[-1].charges
     if charges:
-        found["steps_left"] = account.steps_left(budget, charges[-1].segment)
-    return found
+        document["steps_left"] = account.steps_left(budget, charges[-1].segment)
+    return document
 
 
-def _show(found: Document, account: Together, console: Console) -> None:
+def _show(document: Document, account: Together, console: Console) -> None:
     table = Table("ledger", "client", "steps", f"epsilon at delta {account.delta:.3g}", "kind")
-    for study in found["studies"]:
+    for study in document["studies"]:
         cost = shown(min(study["pld"], study["rdp"]))
         steps = str(study["steps"])
         table.add_row(escape(study["ledger"]), escape(study["client"]), steps, cost, study["kind"])
@@ -134,18 +134,18 @@ def _show(found: Document, account: Together, console: Console) -> None:
         console.print(sentence)
     if account.simulated:
         console.print("Some of these are simulations, whose noise can be recomputed.")
-    if "budget" in found:
-        console.print(_left(found))
+    if "budget" in document:
+        console.print(_left(document))
 
 
-def _left(found: Document) -> str:
-    if found["exceeded"]:
-        return f"More than the budget of {found['budget']:g} is spent. Release nothing more."
-    left = found.get("steps_left")
+def _left(document: Document) -> str:
+    if document["exceeded"]:
+        return f"More than the budget of {document['budget']:g} is spent. Release nothing more."
+    left = document.get("steps_left")
     if left is None:
-        return f"Within the budget of {found['budget']:g}."
+        return f"Within the budget of {document['budget']:g}."
     return (
-        f"Within the budget of {found['budget']:g}: {left} more steps of the last ledger's last "
+        f"Within the budget of {document['budget']:g}: {left} more steps of the last ledger's last "
         "setting fit."
     )
 
@@ -180,7 +180,7 @@ def execute_open(args: Namespace) -> int:
 def execute_enter(args: Namespace) -> int:
     """Enter the ledgers; exit code 0."""
     account = Account(args.account)
-    found = []
+    entries = []
     for given in args.ledgers:
         path = file_of(given)
         new = account.enter_all(
@@ -188,11 +188,11 @@ def execute_enter(args: Namespace) -> int:
             study=f"earlier study {given}",
             populations=populations(args.population),
         )
-        found.append({"ledger": str(path), "entered": new})
+        entries.append({"ledger": str(path), "entered": new})
     if args.json:
-        print_json({"ledgers": found})
+        print_json({"ledgers": entries})
         return 0
-    for each in found:
+    for each in entries:
         print(f"{each['ledger']}: {each['entered']} charges entered")
     return 0
 
@@ -213,13 +213,13 @@ def execute_list(args: Namespace) -> int:
     """Print the populations; 1 if a budget is exceeded."""
     with spinner("Adding up", quiet=args.json):
         account = Account(args.account)
-        found = standings(account)
-        document = about(account) | {"populations": [_population(one) for one in found]}
+        all_standings = standings(account)
+        document = about(account) | {"populations": [_population(one) for one in all_standings]}
     if args.json:
         print_json(document)
     else:
-        _show_list(account, found, Console(highlight=False))
-    return 1 if any(one.exceeded for one in found) else 0
+        _show_list(account, all_standings, Console(highlight=False))
+    return 1 if any(one.exceeded for one in all_standings) else 0
 
 
 def execute_show(args: Namespace) -> int:
@@ -265,13 +265,13 @@ def _release(release: Release) -> Document:
     }
 
 
-def _show_list(account: Account, found: list[Standing], console: Console) -> None:
-    if not found:
+def _show_list(account: Account, all_standings: list[Standing], console: Console) -> None:
+    if not all_standings:
         console.print("Nothing was charged to this account yet.")
         return
     title = f"spent per {account.unit} at delta {account.delta:g}"
     table = Table("population", "releases", title, "left")
-    for one in found:
+    for one in all_standings:
         left = "no budget" if one.left is None else _rounded_down(one.left)
         table.add_row(
             escape(one.population),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from proxyfl import _settings
 from proxyfl._command import command
 from proxyfl._validate import suggestion
-from proxyfl.cli.options import OneOf, Option, flag, option, repeated
+from proxyfl.cli.options import OneOf, Option, flag, option, repeatable
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.draft import (
     SEEN,
@@ -71,12 +71,12 @@ OPTIONS = (
     OneOf(_WHAT, required=True),
     option("--label COLUMN", "of tables: the column to be predicted"),
     option("--person COLUMN", "of tables: the column that names the individual"),
-    repeated(
+    repeatable(
         "--written COLUMN:NAME=TEXT,TEXT",
         "of tables: how files write a class of the label or a value of a category",
         default=[],
     ),
-    repeated(
+    repeatable(
         "--prevalence CLASS=SHARE",
         "of tables: a class's share as published, not as counted in these files",
         default=[],
@@ -356,7 +356,7 @@ def _settle(
 ) -> dict[str, tuple[str, ...]]:
     """The spellings by name: as proposed, if every text has a place, or as people answer."""
     chosen = dict(proposed or {})
-    left = _unplaced(texts, chosen)
+    left = _unplaced_spellings(texts, chosen)
     if ask is not None and proposed is not None and not left and _is_merged(chosen):
         shown = "; ".join(f"{key} = {', '.join(words)}" for key, words in chosen.items())
         print(f"{name} is written as {sites}.")
@@ -381,7 +381,7 @@ def _is_merged(spellings: Spellings) -> bool:
     return any(set(words) != {key} for key, words in spellings.items())
 
 
-def _unplaced(texts: Iterable[str], chosen: Spellings) -> list[str]:
+def _unplaced_spellings(texts: Iterable[str], chosen: Spellings) -> list[str]:
     placed = {text for words in chosen.values() for text in words} | set(chosen)
     return sorted(set(texts) - placed)
 
@@ -621,12 +621,12 @@ from torch import nn
 
 
 def proxy(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """What is shared: small, so that the noise that hides a record does not drown it."""
+    """The shared model: small, so that the noise that hides a record does not drown it."""
     return nn.Sequential(nn.Flatten(), nn.Linear(_inputs(shape), classes))
 
 
 def private(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """What stays at home: as large as you like."""
+    """The model that stays at home: as large as you like."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(_inputs(shape), 64), nn.ReLU(), nn.Linear(64, classes)
     )

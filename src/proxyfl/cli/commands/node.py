@@ -41,7 +41,7 @@ Set up, run and look after one site of a real federation.
 EPILOG = """\
 examples:
   proxyfl node init north --address north.example.org:7443 --data patients.csv
-  proxyfl node card north > north.card.toml        for whoever keeps the manifest
+  proxyfl node card north > north.card.toml        for the keeper of the manifest
   proxyfl node accept north manifest.toml          sign the manifest for this site
   proxyfl preflight north                          is everything in order?
   proxyfl node run north
@@ -106,8 +106,8 @@ def init(args: Namespace) -> int:
     _write_card(card_path, identity, args.address)
     console = Console(highlight=False)
     console.print(f"Made {args.folder}: keys (they never leave it), {site.FILE}, a card.")
-    console.print(_declared(settings.privacy), soft_wrap=True, markup=False)
-    console.print(f"Send the card {card_path} to whoever keeps the manifest.")
+    console.print(_describe_declared(settings.privacy), soft_wrap=True, markup=False)
+    console.print(f"Send the card {card_path} to the keeper of the manifest.")
     console.print("Compare this fingerprint by telephone:")
     console.print(f"  {spoken(identity.fingerprint)}")
     return 0
@@ -165,7 +165,7 @@ def certificate(args: Namespace) -> int:
     if path.read_bytes() == before:
         print("Peers need no word.")
     else:
-        print(f"Send the new card to whoever keeps the manifest: {path}")
+        print(f"Send the new card to the keeper of the manifest: {path}")
     return 0
 
 
@@ -244,11 +244,11 @@ def _take_part(
 def status(args: Namespace) -> int:
     """Print how far the site is."""
     settings, folder = site.read(args.folder)
-    found = statuses.of_folder(settings, folder)
+    document = statuses.of_folder(settings, folder)
     if args.json:
-        print_json(found)
+        print_json(document)
     else:
-        _show_status(found)
+        _show_status(document)
     return 0
 
 
@@ -363,7 +363,7 @@ def _waiting(folder: Path, identity: Identity) -> Identity:
     return identity.next
 
 
-def _declared(privacy: site.Privacy) -> str:
+def _describe_declared(privacy: site.Privacy) -> str:
     """A sentence on what the new site's privacy settings say, and what is left to decide."""
     settled = f"{site.FILE}, [privacy]: a budget of epsilon {privacy.budget:g}"
     if privacy.examples is None:
@@ -397,19 +397,19 @@ def _move_key(folder: Path, identity: Identity) -> str:
     return f"This site's key is {key} from now on; the old one is removed."
 
 
-def _show_status(found: Document) -> None:
+def _show_status(document: Document) -> None:
     console = Console(highlight=False)
-    state = "running" if found["running"] else "not running"
+    state = "running" if document["running"] else "not running"
     console.print(
-        f"{found['name']} of {found['federation']}: {state}, {found['state']}, round "
-        f"{found['round']} of {found['rounds']}, weight {found['weight']:.4g}"
+        f"{document['name']} of {document['federation']}: {state}, {document['state']}, round "
+        f"{document['round']} of {document['rounds']}, weight {document['weight']:.4g}"
     )
-    console.print(found["privacy"]["sentence"])
-    console.print(f"release {found['release']}, protocol {found['protocol']}")
-    for sentence in statuses.notices(found):
+    console.print(document["privacy"]["sentence"])
+    console.print(f"release {document['release']}, protocol {document['protocol']}")
+    for sentence in statuses.notices(document):
         console.print(sentence, soft_wrap=True)
     table = Table("peer", "state", "round", "owed to it", "last contact", "held up", "release")
-    for peer in found["peers"]:
+    for peer in document["peers"]:
         ago = peer["seconds_since_contact"]
         shown = "never" if ago is None else f"{ago:.0f} s ago"
         why = "" if peer["held_up"] is None else peer["held_up"]["code"]
@@ -526,7 +526,7 @@ ACTIONS = (
         "renew, or have your own authority sign",
         flag("--request", "print a signing request"),
         option("--install PEM", "the signed certificate", Path),
-        option("--authority PEM", "whoever signed it", Path),
+        option("--authority PEM", "the authority that signed it", Path),
         flag("--next", "for the new key that waits, not for the present one"),
     ),
     _on_site(

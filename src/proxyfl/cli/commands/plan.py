@@ -65,16 +65,16 @@ def execute(args: Namespace) -> int:
             f"{coalition.quorum}. Raise --clients, or lower --quorum."
         )
     with spinner("Planning", quiet=args.json):
-        found = options(
+        choices = options(
             args.examples, args.budget_epsilon, args.delta, rounds=args.rounds, coalition=coalition
         )
-    largest = most_parameters(found, args.clients)
+    largest = most_parameters(choices, args.clients)
     hopeless = args.parameters is not None and args.parameters > largest
     notes = _notes(args, largest, hopeless)
     if args.json:
-        print_json(_document(args, found, largest, notes))
+        print_json(_document(args, choices, largest, notes))
     else:
-        _show(args, found, largest, notes, Console(highlight=False))
+        _show(args, choices, largest, notes, Console(highlight=False))
     return 1 if hopeless else 0
 
 
@@ -98,9 +98,11 @@ def _notes(args: Namespace, largest: int, hopeless: bool) -> list[str]:
     return notes
 
 
-def _document(args: Namespace, found: Sequence[Option], largest: int, notes: list[str]) -> Document:
+def _document(
+    args: Namespace, choices: Sequence[Option], largest: int, notes: list[str]
+) -> Document:
     rows = []
-    for fit in found:
+    for fit in choices:
         row = asdict(fit) | {"largest_proxy": fit.largest_proxy(args.clients)}
         if args.parameters is not None:
             row["noise_alone"] = fit.ratio(args.parameters)
@@ -125,7 +127,7 @@ def _document(args: Namespace, found: Sequence[Option], largest: int, notes: lis
 
 
 def _show(
-    args: Namespace, found: Sequence[Option], largest: int, notes: list[str], console: Console
+    args: Namespace, choices: Sequence[Option], largest: int, notes: list[str], console: Console
 ) -> None:
     columns: list[str | Column] = ["rounds", "batch", "steps", "noise", "largest proxy"]
     if args.colluders is not None:
@@ -133,7 +135,7 @@ def _show(
     if args.parameters is not None:
         columns += ["alone", "averaged", Column("", no_wrap=True, min_width=8)]
     table = Table(*columns)
-    for fit in found:
+    for fit in choices:
         row = [f"{fit.rounds}", f"{fit.batch}", f"{fit.steps}"]
         row += [f"{fit.noise_multiplier:g}", f"{fit.largest_proxy(args.clients):,}"]
         if fit.epsilon_all_others is not None:
@@ -145,7 +147,7 @@ def _show(
     console.print(table)
     console.print("Noise of the whole training beside the longest sum (full bar), best option:")
     for size in SIZES:
-        ratio = min(fit.in_all(size, args.clients) for fit in found)
+        ratio = min(fit.in_all(size, args.clients) for fit in choices)
         verdict = "hopeless" if size > largest else ""
         console.print(f"{size:>12,} parameters  {bar(ratio)}  {ratio:8.2f}  {verdict}".rstrip())
     for note in notes:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeated
+from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeatable
 from proxyfl.data.sources.inputs import load_inputs
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
@@ -50,7 +50,7 @@ OPTIONS = (
     flag(
         "--unpickle", "open a private model that is kept as a pickle: it runs the code in the file"
     ),
-    repeated(
+    repeatable(
         "--trust MODULE",
         "run code of this module or package if the model's file names it as its architecture",
         default=[],
@@ -62,33 +62,33 @@ OPTIONS = (
 @torch.no_grad()
 def execute(args: Namespace) -> int:
     """Print each example's class and its probability."""
-    path = _exported(args) or model_file(
+    path = _exported_model(args) or model_file(
         folder.existing(args.run_folder), args.client, args.method, args.model
     )
     model, about = modelfile.load_model(path, unpickle=args.unpickle, trust=args.trust)
     given = _inputs(args, about)
     probabilities = model(given.x).softmax(1)
     names: list[str] = json.loads(about["class_names"])
-    found = _predictions(probabilities, names, given.ids)
+    predictions = _predictions(probabilities, names, given.ids)
     for note in given.notes:
         print(f"proxyfl: {args.input.name}: {note}", file=sys.stderr)
     if args.json:
-        document = {"model": about, "predictions": found, "notes": list(given.notes)}
+        document = {"model": about, "predictions": predictions, "notes": list(given.notes)}
         print_json(document)
         return 0
     if args.csv:
-        _write_csv(found, names)
+        _write_csv(predictions, names)
         return 0
     owner = about.get("client", about.get("site", ""))
     title = escape(f"{about.get('method', 'proxyfl')}, {owner}, {args.model} model")
     table = Table("example", "class", "probability", title=title)
-    for row in found:
+    for row in predictions:
         table.add_row(escape(row["id"]), escape(row["class"]), f"{row['probability']:.3f}")
     Console().print(table)
     return 0
 
 
-def _exported(args: Namespace) -> Path | None:
+def _exported_model(args: Namespace) -> Path | None:
     """Returns the model file of an export; None for the folder of a run or site."""
     path: Path = args.run_folder / EXPORTED
     if not path.is_file():
@@ -113,10 +113,10 @@ def _inputs(args: Namespace, about: dict[str, str]) -> NamedRows:
     return NamedRows(x, [str(number) for number in range(len(x))], ())
 
 
-def _write_csv(found: list[Document], names: list[str]) -> None:
+def _write_csv(predictions: list[Document], names: list[str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["id", "class", *names])
-    for row in found:
+    for row in predictions:
         writer.writerow([row["id"], row["class"], *row["probabilities"]])
 
 
@@ -169,9 +169,9 @@ def model_file(run: Path, client: str | None, method: str | None, role: str) -> 
 
 def _models(run: Path) -> str:
     """The models that a run holds, in words: method and role, and the clients that have one."""
-    found: dict[str, list[str]] = {}
+    clients_of: dict[str, list[str]] = {}
     for path in sorted((run / "models").glob("*/*.safetensors")):
         role = path.stem.partition("-")[2]
         client = modelfile.about_model(path).get("client", path.stem)
-        found.setdefault(f"{path.parent.name} {role}", []).append(client)
-    return "; ".join(f"{kind}: {', '.join(who)}" for kind, who in found.items())
+        clients_of.setdefault(f"{path.parent.name} {role}", []).append(client)
+    return "; ".join(f"{kind}: {', '.join(who)}" for kind, who in clients_of.items())

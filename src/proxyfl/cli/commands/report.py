@@ -61,9 +61,9 @@ def execute(args: argparse.Namespace) -> int:
 
 def _told(runs: Sequence[Run], out: Path, size: int) -> Document:
     """The page's path and its answers: per run, and per group of runs that are pooled."""
-    said = []
+    documents = []
     for one in runs:
-        said.append(
+        documents.append(
             {
                 "name": one.name,
                 "finished": one.finished,
@@ -77,7 +77,7 @@ def _told(runs: Sequence[Run], out: Path, size: int) -> Document:
     for group in groups(runs):
         members = [number for number, one in enumerate(runs) if one in group.runs]
         pooled.append({"label": group.label, "runs": members, "methods": told(group)})
-    return {"out": str(out), "bytes": size, "groups": pooled, "runs": said}
+    return {"out": str(out), "bytes": size, "groups": pooled, "runs": documents}
 
 
 def _made(given: Sequence[Path], out: Path, *, quiet: bool) -> tuple[list[Run], int]:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxyfl import seeds
-from proxyfl.cli.options import JSON, Action, Document, flag, option, print_json, repeated
+from proxyfl.cli.options import JSON, Action, Document, flag, option, print_json, repeatable
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.checking import Checked, check
 from proxyfl.data.tables.draft import draft
@@ -56,7 +56,7 @@ _DRAFT_OPTIONS = (
     option("--label COLUMN", "the column to be predicted"),
     option("--site COLUMN", "the column that names the institution"),
     option("--person COLUMN", "the column that names the individual"),
-    repeated(
+    repeatable(
         "--prevalence CLASS=SHARE",
         "a class and its share as published, for every class in their order",
         default=[],
@@ -106,22 +106,22 @@ _CHECK_OPTIONS = (
 def execute_check(args: Namespace) -> int:
     """Print every fault; 0 if there is none, else 1."""
     schema = schemas.read(args.schema)
-    found = check(args.files, schema, dialect(args), labelled=not args.unlabelled)
+    checked = check(args.files, schema, dialect(args), labelled=not args.unlabelled)
     if args.json:
         print_json(
             {
                 "schema": schema.fingerprint,
                 "notes": schema.notes,
-                "files": [_as_json(f) for f in found],
+                "files": [_as_json(f) for f in checked],
             }
         )
     else:
-        for file in found:
+        for file in checked:
             _show(file)
         for note in schema.notes:
             print(f"{args.schema}: note: {note}")
         print(f"schema {schema.name}, fingerprint {schema.fingerprint}")
-    return 1 if any(file.faults for file in found) else 0
+    return 1 if any(file.faults for file in checked) else 0
 
 
 def _as_json(file: Checked) -> Document:
@@ -155,7 +155,9 @@ questions. The cost is on the ledger before the first is asked.
 
 _RANGES_OPTIONS = (
     option("file FILE", "a table", Path),
-    repeated("--within COLUMN=LOW:HIGH", "a column and public bounds to search in", required=True),
+    repeatable(
+        "--within COLUMN=LOW:HIGH", "a column and public bounds to search in", required=True
+    ),
     option("--epsilon", "what the estimates may cost", float, required=True),
     option("--ledger FILE", "the site's ledger, or a new one", Path, required=True),
     option("--delta", "of a new ledger", float, 1e-5),
@@ -172,7 +174,7 @@ def execute_ranges(args: Namespace) -> int:
     columns = _columns(args, list(bounds))
     ledger = _ledger(args)
     sigma = noise_for(args.epsilon, sampling_rate=1.0, steps=asked, delta=ledger.delta)
-    found = quantiles.estimate(
+    ranges = quantiles.estimate(
         columns,
         list(bounds.values()),
         args.quantiles,
@@ -180,7 +182,7 @@ def execute_ranges(args: Namespace) -> int:
         ledger=ledger,
         source=seeds.System(),
     )
-    for name, (low, high) in zip(bounds, found, strict=True):
+    for name, (low, high) in zip(bounds, ranges, strict=True):
         print(f'[columns."{name}"]\nrange = [{low:g}, {high:g}]\n')
     print(
         f"# {asked} questions with noise {sigma:g} cost epsilon {args.epsilon:g} at "
@@ -201,21 +203,21 @@ def _ledger(args: Namespace) -> Ledger:
             unit=unit,
             path=args.ledger,
         )
-    found = Ledger.read(args.ledger)
-    if found.unit is not unit:
+    ledger = Ledger.read(args.ledger)
+    if ledger.unit is not unit:
         raise ConfigError(
-            f"The ledger {args.ledger} is per {found.unit}, and these questions are per {unit}. "
+            f"The ledger {args.ledger} is per {ledger.unit}, and these questions are per {unit}. "
             "Give another ledger, or --person where each person has one row that counts."
         )
-    return found
+    return ledger
 
 
 def _columns(args: Namespace, names: list[str]) -> list[npt.NDArray[np.float64]]:
-    found, persons = numbers(args.file, names, dialect(args), person=args.person)
+    columns, persons = numbers(args.file, names, dialect(args), person=args.person)
     if args.person is None:
-        return found
+        return columns
     first = first_of_each(persons)
-    return [values[first] for values in found]
+    return [values[first] for values in columns]
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxyfl.cli.commands.images import WRITING, listed, listing, show, workers
+from proxyfl.cli.commands.images import WRITING, list_files, listing, show, workers
 from proxyfl.cli.options import Action, option
 from proxyfl.cli.terminal.spinner import spinner
 
@@ -98,7 +98,7 @@ def execute_extract(args: argparse.Namespace) -> int:
     from proxyfl.data.stores.faults import Faults
 
     faults = Faults(args.skip)
-    entries = listed(args, faults, label=None, suffixes=SUFFIXES)
+    entries = list_files(args, faults, label=None, suffixes=SUFFIXES)
     if args.person_from:
         entries = named_persons(entries, args.person_from)
     patches = _patches(args)

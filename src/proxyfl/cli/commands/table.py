@@ -15,7 +15,7 @@ from rich.table import Table
 
 from proxyfl._command import command
 from proxyfl._validate import whole
-from proxyfl.cli.options import Document, option, print_json, repeated
+from proxyfl.cli.options import Document, option, print_json, repeatable
 from proxyfl.cli.terminal import kept
 from proxyfl.errors import ConfigError
 from proxyfl.measures import Interval, names, title_of
@@ -51,7 +51,7 @@ def execute(args: Namespace) -> int:
     if args.show is not None:
         return _show_kept(args)
     after = None if args.round == "last" else whole("--round", int(args.round))
-    found = overview(
+    answers = overview(
         args.paths,
         measure=args.metric,
         role=None if args.role == "kept" else args.role,
@@ -59,7 +59,7 @@ def execute(args: Namespace) -> int:
         by=args.by,
         against=args.against,
     )
-    _FORMATS[args.format](found)
+    _FORMATS[args.format](answers)
     return 0
 
 
@@ -72,8 +72,8 @@ def _show_kept(args: Namespace) -> int:
         )
     runs = [read(path) for path in find(args.paths)]
     if args.format == "json":
-        found = [{"name": run.name, "judged": judgements(run)} for run in runs]
-        print_json({"runs": found})
+        documents = [{"name": run.name, "judged": judgements(run)} for run in runs]
+        print_json({"runs": documents})
         return 0
     console = _console()
     for run in runs:
@@ -83,40 +83,40 @@ def _show_kept(args: Namespace) -> int:
     return 0
 
 
-def remarks(found: Overview) -> list[str]:
+def remarks(overview: Overview) -> list[str]:
     """Remarks that a reader needs to read the numbers rightly."""
-    said = list(found.remarks)
-    compared = found.comparisons
+    sentences = list(overview.remarks)
+    compared = overview.comparisons
     if not compared:
-        return said
-    said.append(
+        return sentences
+    sentences.append(
         "p over clients: the clients of one seed are not independent (they share the exchange, "
         "the first proxy and the "
         "test set), so these p-values are smaller than they should be."
     )
     seeds = min(one.seeds for one in compared)
     if seeds < FEWEST_SEEDS:
-        said.append(
+        sentences.append(
             f"There is no test over seeds: that takes {FEWEST_SEEDS} or more, and some row has "
             f"{seeds}."
         )
     tested = [one.seeds for one in compared if one.over_seeds is not None]
     if tested:
         fewest = min(tested)
-        said.append(
+        sentences.append(
             "p over seeds: tests the means of the seeds, which are independent. Trust these. "
             f"With {fewest} seeds the signed-rank test cannot give less than "
             f"{smallest_wilcoxon(fewest):.2g}."
         )
-    return said
+    return sentences
 
 
-def _header(found: Overview) -> list[str]:
-    compared = found.comparisons
-    header = ["method", *found.by, title_of(found.measure), "clients x seeds", "epsilon"]
+def _header(overview: Overview) -> list[str]:
+    compared = overview.comparisons
+    header = ["method", *overview.by, title_of(overview.measure), "clients x seeds", "epsilon"]
     if compared:
-        header.append(f"against {found.against}")
-        if _has_intervals(found):
+        header.append(f"against {overview.against}")
+        if _has_intervals(overview):
             header.append("95 % of it")
         header += ["p t-test", "p signed-rank"]
     if any(one.over_seeds is not None for one in compared):
@@ -124,8 +124,8 @@ def _header(found: Overview) -> list[str]:
     return header
 
 
-def _has_intervals(found: Overview) -> bool:
-    return any(row.interval is not None for row in found.rows)
+def _has_intervals(overview: Overview) -> bool:
+    return any(row.interval is not None for row in overview.rows)
 
 
 def _cells(row: Row, width: int, *, intervals: bool) -> list[str]:
@@ -183,61 +183,61 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=240)
 
 
-def _print_text(found: Overview) -> None:
+def _print_text(overview: Overview) -> None:
     console = _console()
-    header = _header(found)
+    header = _header(overview)
     table = Table(*header, caption_justify="left")
     last = None
-    for row in found.rows:
+    for row in overview.rows:
         if last is not None and row.group != last:
             table.add_section()
         last = row.group
-        cells = _cells(row, len(header), intervals=_has_intervals(found))
+        cells = _cells(row, len(header), intervals=_has_intervals(overview))
         table.add_row(*map(escape, cells))
     console.print(table)
-    console.print(_legend(found), highlight=False)
-    for remark in remarks(found):
+    console.print(_legend(overview), highlight=False)
+    for remark in remarks(overview):
         console.print(remark, highlight=False, markup=False)
 
 
-def _legend(found: Overview) -> str:
+def _legend(overview: Overview) -> str:
     words = "±: standard deviation over clients and seeds."
-    deltas = sorted({row.delta for row in found.rows if row.epsilon is not None})
+    deltas = sorted({row.delta for row in overview.rows if row.epsilon is not None})
     if deltas:
         span = f"{deltas[0]:.1e}"
         if len(deltas) > 1:
             span += f" to {deltas[-1]:.1e}"
         words += f" epsilon: the largest, at delta {span}, and its kind (docs/concepts/epsilon.md)."
-    if found.against:
-        points = f"points, hundredths of {title_of(found.measure)}; + is better"
-        words += f" against {found.against}: {points}."
-    if _has_intervals(found):
+    if overview.against:
+        points = f"points, hundredths of {title_of(overview.measure)}; + is better"
+        words += f" against {overview.against}: {points}."
+    if _has_intervals(overview):
         words += " 95 % of it: interval of the mean over bootstrap samples of test persons."
     return words
 
 
-def _print_markdown(found: Overview) -> None:
-    header = _header(found)
+def _print_markdown(overview: Overview) -> None:
+    header = _header(overview)
     lines = [header, ["---"] * len(header)]
-    for row in found.rows:
-        lines.append(_cells(row, len(header), intervals=_has_intervals(found)))
+    for row in overview.rows:
+        lines.append(_cells(row, len(header), intervals=_has_intervals(overview)))
     for line in lines:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |")
-    print(f"\n{_legend(found)}")
-    for remark in remarks(found):
+    print(f"\n{_legend(overview)}")
+    for remark in remarks(overview):
         print(f"\n{remark}")
 
 
-def _print_csv(found: Overview) -> None:
-    rows = [_flat(row, found) for row in found.rows]
+def _print_csv(overview: Overview) -> None:
+    rows = [_flat(row, overview) for row in overview.rows]
     writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    for remark in remarks(found):
+    for remark in remarks(overview):
         print(remark, file=sys.stderr)
 
 
-def _flat(row: Row, found: Overview) -> Document:
+def _flat(row: Row, overview: Overview) -> Document:
     flat: Document = {"method": row.method}
     for key, value in row.group.items():
         flat[key] = _value(value)
@@ -245,7 +245,7 @@ def _flat(row: Row, found: Overview) -> Document:
     seeds = row.comparison.over_seeds if row.comparison else None
     low, high = row.interval or (None, None)
     flat |= {
-        "metric": found.measure,
+        "metric": overview.measure,
         "mean": row.score.mean,
         "std": row.score.std,
         "n": row.score.n,
@@ -254,7 +254,7 @@ def _flat(row: Row, found: Overview) -> Document:
         "epsilon": row.epsilon,
         "delta": row.delta,
         "epsilon_kind": row.kind,
-        "against": found.against,
+        "against": overview.against,
         "difference": clients.difference if clients else None,
         "difference_low": low,
         "difference_high": high,
@@ -265,13 +265,13 @@ def _flat(row: Row, found: Overview) -> Document:
     return flat
 
 
-def _print_json(found: Overview) -> None:
+def _print_json(overview: Overview) -> None:
     document = {
-        "metric": found.measure,
-        "by": list(found.by),
-        "against": found.against,
-        "rows": [asdict(row) for row in found.rows],
-        "remarks": remarks(found),
+        "metric": overview.measure,
+        "by": list(overview.by),
+        "against": overview.against,
+        "rows": [asdict(row) for row in overview.rows],
+        "remarks": remarks(overview),
     }
     print(json.dumps(document, default=str))
 
@@ -285,7 +285,7 @@ _FORMATS: dict[str, Callable[[Overview], None]] = {
 
 OPTIONS = (
     option("paths RUN_OR_SWEEP", "run folders, or folders of them", Path, nargs="+"),
-    repeated("--by KEY", "group by this setting only"),
+    repeatable("--by KEY", "group by this setting only"),
     option(
         "--metric MEASURE",
         "the measure (default: the runs' own); own_auroc is AUROC on each site's own test "

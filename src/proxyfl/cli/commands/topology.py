@@ -62,11 +62,11 @@ OPTIONS = (
 
 def execute(args: Namespace) -> int:
     """Print the analysis; 0 unless the topology is refused."""
-    found = analyse(args)
+    document = analyse(args)
     if args.json:
-        print_json(found, indent=None)
+        print_json(document, indent=None)
     else:
-        _show(found, Console())
+        _show(document, Console())
     return 0
 
 
@@ -83,7 +83,7 @@ def analyse(args: Namespace) -> Document:
         args.name, self_weight=args.self_weight, degree=args.degree, seed=args.seed
     )
     _check_size(topology, clients, rounds)
-    found = {
+    document = {
         "topology": args.name,
         "rule": _rule(args.name),
         "clients": clients,
@@ -95,8 +95,8 @@ def analyse(args: Namespace) -> Document:
         "consensus_error": None,
     }
     if clients <= _MOST_FOR_ERROR:
-        found["consensus_error"] = spreading.consensus_error(topology, clients, rounds)
-    return found | _spread(topology, clients, rounds, _limit(args.limit, clients, rounds))
+        document["consensus_error"] = spreading.consensus_error(topology, clients, rounds)
+    return document | _spread(topology, clients, rounds, _limit(args.limit, clients, rounds))
 
 
 def _check_size(topology: gossip.Topology, clients: int, rounds: int) -> None:
@@ -123,17 +123,17 @@ def _limit(given: int | None, clients: int, rounds: int) -> int:
 
 def _spread(topology: gossip.Topology, clients: int, rounds: int, limit: int) -> Document:
     """The spread of news; None for each answer where there are too many clients to say."""
-    found: Document = {"limit": limit, "all_heard_after": None, "been_with_all_after": None}
+    document: Document = {"limit": limit, "all_heard_after": None, "been_with_all_after": None}
     if clients > _MOST_FOR_SPREAD:
-        return found | {"limit": None, "heard_by": None, "been_with": None}
+        return document | {"limit": None, "heard_by": None, "been_with": None}
     heard_after = spreading.rounds_to_all_heard(topology, clients, limit)
     looked_at = limit if heard_after is None else rounds
     been_with = spreading.visits(topology, clients, looked_at)
     if clients in been_with:
-        found["been_with_all_after"] = been_with.index(clients) + 1
+        document["been_with_all_after"] = been_with.index(clients) + 1
     heard_by = spreading.reach(topology, clients, rounds).min(axis=1).tolist()
-    found |= {"all_heard_after": heard_after, "heard_by": heard_by}
-    return found | {"been_with": been_with[:rounds]}
+    document |= {"all_heard_after": heard_after, "heard_by": heard_by}
+    return document | {"been_with": been_with[:rounds]}
 
 
 def _round(topology: gossip.Topology, round: int, clients: int, parameters: int | None) -> Document:
@@ -154,31 +154,31 @@ def _rule(name: str) -> str:
     return (inspect.getdoc(factory) or name).splitlines()[0]
 
 
-def _show(found: Document, console: Console) -> None:
-    clients = found["clients"]
-    name = escape(found["topology"])
-    console.print(f"[bold]{name}[/bold], {_count(clients, 'client')}. {escape(found['rule'])}")
+def _show(document: Document, console: Console) -> None:
+    clients = document["clients"]
+    name = escape(document["topology"])
+    console.print(f"[bold]{name}[/bold], {_count(clients, 'client')}. {escape(document['rule'])}")
     if clients > _SHOWN:
         console.print(f"Shown: the first {_SHOWN} of {clients} clients; --json lists all.")
-    console.print(_table(found))
+    console.print(_table(document))
     console.print(_LEGEND)
-    for line in _verdict(found):
+    for line in _verdict(document):
         console.print(line)
 
 
-def _table(found: Document) -> Table:
+def _table(document: Document) -> Table:
     table = Table(
         "round", "sender → receivers", "shares", "heard by", "been with", "to mean", "sent/got"
     )
-    for row in found["rounds"]:
+    for row in document["rounds"]:
         first = row["shares"][:_SHOWN]
         table.add_row(
             str(row["round"]),
             "  ".join(_sends(client, shares) for client, shares in enumerate(first)),
             _shares(row["shares"]),
-            _entry(found["heard_by"], row["round"]),
-            _entry(found["been_with"], row["round"]),
-            _entry(found["consensus_error"], row["round"]),
+            _entry(document["heard_by"], row["round"]),
+            _entry(document["been_with"], row["round"]),
+            _entry(document["consensus_error"], row["round"]),
             _cost(row["most_per_client"]),
         )
     return table
@@ -217,42 +217,42 @@ def _cost(most: dict[str, int]) -> str:
     return text
 
 
-def _verdict(found: Document) -> list[str]:
+def _verdict(document: Document) -> list[str]:
     lines = ["Every column sums to 1: no mass is lost or made."]
-    if found["limit"] is None:
+    if document["limit"] is None:
         lines.append(
             f"Who has heard from whom is worked out for at most {_MOST_FOR_SPREAD:,} clients: it "
             "takes the square of their number in bits."
         )
-    elif found["all_heard_after"] is not None:
-        rounds = _count(found["all_heard_after"], "round")
+    elif document["all_heard_after"] is not None:
+        rounds = _count(document["all_heard_after"], "round")
         lines.append(f"Everyone has heard from everyone after {rounds}.")
     else:
-        lines += _not_all_heard(found)
+        lines += _not_all_heard(document)
     return lines
 
 
-def _not_all_heard(found: Document) -> list[str]:
-    limit = _count(found["limit"], "round")
+def _not_all_heard(document: Document) -> list[str]:
+    limit = _count(document["limit"], "round")
     lines = [f"Not everyone has heard from everyone within {limit}."]
     most = 0
-    for row in found["rounds"]:
+    for row in document["rounds"]:
         most = max(most, *map(len, row["shares"]))
     if most == 1:
         lines[0] += (
             " Proxies are passed on whole: each client holds one client's mass, nothing is "
             "averaged."
         )
-    clients, been_with = found["clients"], found["been_with"]
-    after = found["been_with_all_after"]
+    clients, been_with = document["clients"], document["been_with"]
+    after = document["been_with_all_after"]
     ending = f"with all {clients} after {_count(after, 'round')}"
     if after is None:
-        ending = f"not with all within {found['limit']}"
+        ending = f"not with all within {document['limit']}"
     lines.append(
         f"After {_count(len(been_with), 'round')} each proxy has been with {been_with[-1]} of "
         f"{_count(clients, 'client')} or more, who trained it in turn; {ending}."
     )
-    if found["topology"] in ("exponential", "ring") and not found["self_weight"]:
+    if document["topology"] in ("exponential", "ring") and not document["self_weight"]:
         lines.append(
             "A self weight above 0 (such as --self-weight 0.5) mixes what a client holds with "
             "what arrives."

@@ -88,7 +88,7 @@ class Advice:
     smallest: tuple[int, Worth] | None
     largest: tuple[int, Worth] | None
     needed: Needed | None
-    """What would be enough, where joining does not pay."""
+    """Finds what would be enough, where joining does not pay."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -101,7 +101,7 @@ def execute(args: argparse.Namespace) -> int:
     measured = None
     if args.rehearsal:
         with spinner("Rehearsing", quiet=args.json):
-            measured = _rehearsed(args.rehearsal, facts)
+            measured = _rehearse(args.rehearsal, facts)
     if args.out is not None:
         write_text(args.out, _study_text(advice))
     if args.json:
@@ -270,15 +270,15 @@ def _cost(advice: Advice) -> str:
     )
 
 
-def _enough(found: Needed, facts: Facts) -> str:
-    """What would change the verdict."""
+def _enough(needed: Needed, facts: Facts) -> str:
+    """A sentence on what would change the verdict."""
     ways = []
-    if found.sites is not None:
-        ways.append(f"{found.sites} sites of this size")
-    if found.epsilon is not None:
-        ways.append(f"epsilon {found.epsilon:g}")
-    if found.parameters is not None:
-        ways.append(f"a proxy of {found.parameters:,} parameters (fewer columns)")
+    if needed.sites is not None:
+        ways.append(f"{needed.sites} sites of this size")
+    if needed.epsilon is not None:
+        ways.append(f"epsilon {needed.epsilon:g}")
+    if needed.parameters is not None:
+        ways.append(f"a proxy of {needed.parameters:,} parameters (fewer columns)")
     if not ways:
         return "More sites, a larger epsilon or fewer columns would not change that."
     if facts.colluders is None and facts.clients > 2:
@@ -331,7 +331,7 @@ def _tree(facts: Facts, settings: Settings) -> Document:
     }
 
 
-def _rehearsed(source: str, facts: Facts) -> Document:
+def _rehearse(source: str, facts: Facts) -> Document:
     """The gain on a public dataset that is divided among as many clients."""
     from proxyfl.simulation import run
 
@@ -359,13 +359,13 @@ def _config(source: str, facts: Facts, method: str) -> "Config":
     from proxyfl.data import sources
     from proxyfl.simulation.config import from_tree
 
-    found = sources.load(source)
-    if found.classes != facts.classes:
+    dataset = sources.load(source)
+    if dataset.classes != facts.classes:
         raise ConfigError(
-            f"The rehearsal {source!r} has {found.classes} classes, expected "
+            f"The rehearsal {source!r} has {dataset.classes} classes, expected "
             f"{facts.classes}. Give its number with --classes."
         )
-    proxy = models.build("linear", shape=found.shape, classes=found.classes, seed=0)
+    proxy = models.build("linear", shape=dataset.shape, classes=dataset.classes, seed=0)
     own = replace(facts, parameters=models.parameter_count(proxy))
     tree = _tree(facts, settings_for(own))
     tree |= {

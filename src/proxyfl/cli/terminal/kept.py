@@ -20,16 +20,16 @@ def measures(run: Run) -> Table:
     """Every measure of every method, as the mean over clients and the range."""
     table = airy("Every measure of the models kept, mean over clients (lowest to highest)")
     table.add_column("measure")
-    found = list(judged(run))
-    methods = list(dict.fromkeys(one.method for one in found))
+    all_kept = list(judged(run))
+    methods = list(dict.fromkeys(one.method for one in all_kept))
     for method in methods:
         table.add_column(escape(method), justify="right", no_wrap=True)
     for where in ("common", "own"):
-        here = [one for one in found if one.on == where]
+        here = [one for one in all_kept if one.on == where]
         if where == "own" and here:
             table.add_section()
             table.add_row("each on its own test part:")
-        for measure in distinct(map(_defined, here)):
+        for measure in distinct(map(_defined_measures, here)):
             cells = [_over_clients(here, method, measure) for method in methods]
             table.add_row(title_of(measure), *cells)
     return table
@@ -54,7 +54,7 @@ def sites(run: Run) -> Table:
 
 
 def confusion(run: Run) -> Table:
-    """What was taken for what: counts, and the share of each true class."""
+    """The confusion matrix: counts, and the share of each true class."""
     classes = run.classes
     table = airy("Confusion counts (share of the true class)")
     for column in ("method", "client", "test set", "true class"):
@@ -75,7 +75,7 @@ def confusion(run: Run) -> Table:
 
 
 def calibration(run: Run) -> Table:
-    """What the models say, and what came true, in tenths of the probability."""
+    """Calibration: predicted and observed shares, in tenths of the probability."""
     table = airy("Calibration: probability said, share that came true")
     for column in ("method", "client", "test set"):
         table.add_column(column, overflow="fold")
@@ -94,21 +94,21 @@ SHOWN: dict[str, Callable[[Run], Table]] = {
     "confusion": confusion,
     "calibration": calibration,
 }
-"""What `proxyfl table --show` can show of each run."""
+"""The views of `proxyfl table --show`."""
 
 
-def _defined(found: Judged) -> list[str]:
+def _defined_measures(kept: Judged) -> list[str]:
     """The measures in which a model has a score."""
     defined = []
-    for name, value in found.measures.items():
+    for name, value in kept.measures.items():
         if value is not None:
             defined.append(name)
     return defined
 
 
-def _over_clients(found: list[Judged], method: str, measure: str) -> str:
+def _over_clients(all_kept: list[Judged], method: str, measure: str) -> str:
     values = []
-    for one in found:
+    for one in all_kept:
         value = one.measures.get(measure)
         if one.method == method and value is not None:
             values.append(value)
@@ -120,11 +120,11 @@ def _over_clients(found: list[Judged], method: str, measure: str) -> str:
     return f"{seen.mean:.3f} ({seen.low:.3f} to {seen.high:.3f})"
 
 
-def _with_interval(found: Judged, measure: str) -> str:
-    value = found.measures.get(measure)
+def _with_interval(kept: Judged, measure: str) -> str:
+    value = kept.measures.get(measure)
     if value is None:
         return "not defined"
-    ends = found.intervals.get(measure)
+    ends = kept.intervals.get(measure)
     if ends is None:
         return f"{value:.3f}"
     return f"{value:.3f} ({ends[0]:.3f} to {ends[1]:.3f})"

@@ -83,21 +83,21 @@ def verdicts(run: Run) -> list[str]:
     (group,) = groups([run])
     sentences = []
     for name in run.methods:
-        found = answer(group, name, Question(run.measure))
-        if found is not None and found.shares and found.gain is not None:
-            sentences.append(_verdict(found, found.gain))
+        one = answer(group, name, Question(run.measure))
+        if one is not None and one.shares and one.gain is not None:
+            sentences.append(_verdict(one, one.gain))
     return sentences
 
 
-def _verdict(found: Answer, gain: Spread) -> str:
-    interval = answer_interval(found)
-    when = "" if found.after is None else f" after {found.after} rounds"
+def _verdict(one: Answer, gain: Spread) -> str:
+    interval = answer_interval(one)
+    when = "" if one.after is None else f" after {one.after} rounds"
     average = f"they {_on_average(gain.mean)}"
     if is_within_noise(interval):
         average = f"the difference of {gain.mean * 100:+.1f} points is within noise"
     sentence = (
-        f"{found.method}: {found.gaining} of {gain.n} clients end above training alone{when}, "
-        f"{found.losing} below; on average {average} "
+        f"{one.method}: {one.gaining} of {gain.n} clients end above training alone{when}, "
+        f"{one.losing} below; on average {average} "
         f"({gain.low * 100:+.1f} to {gain.high * 100:+.1f})."
     )
     if interval is None:
@@ -115,12 +115,12 @@ def _on_average(gain: float) -> str:
 
 def _comparison(run: Run, console: Console) -> Table:
     title = f"Test {title_of(run.measure)}, mean over clients (standard deviation)"
-    wide = _compared(run, framed(title), _WIDE)
-    narrow = _compared(run, airy(title), _NARROW)
+    wide = _comparison_table(run, framed(title), _WIDE)
+    narrow = _comparison_table(run, airy(title), _NARROW)
     return first_that_fits(console, (wide, narrow))
 
 
-def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
+def _comparison_table(run: Run, table: Table, columns: Sequence[str]) -> Table:
     other = next(name for name in _SHORT if name != run.measure)
     titles = {"score": title_of(run.measure), "other": _SHORT[other]}
     for column in columns:
@@ -142,7 +142,7 @@ def _compared(run: Run, table: Table, columns: Sequence[str]) -> Table:
 
 
 def _cells(run: Run, name: str, role: str, other: str) -> dict[str, str]:
-    """What the row of a model says; empty if it has no score."""
+    """The cells of a model's row; empty if it has no score."""
     scores = _scores(run, name, role, run.measure)
     if scores is None:
         return {}
@@ -154,7 +154,7 @@ def _cells(run: Run, name: str, role: str, other: str) -> dict[str, str]:
     return {
         "method": escape(name),
         "model": role,
-        "score": _shown(scores),
+        "score": _format(scores),
         "other": "" if also is None else f"{also.mean:.3f}",
         **_cost(run.epsilon(name), shared=shared),
     }
@@ -183,23 +183,23 @@ def _gains(run: Run, scored: Sequence[str], console: Console) -> list[Table]:
     """The gain of each client: one table where it fits, else several with some methods each."""
     title = f"What each client gains over training alone ({title_of(run.measure)} points)"
     others = [name for name in scored if name != "alone"]
-    whole = _gained(run, framed(title), ["examples", "alone", *others], console)
+    whole = _gain_table(run, framed(title), ["examples", "alone", *others], console)
     if natural_width(console, whole) <= console.width:
         return [whole]
     parts: list[list[str]] = [["alone"]]
     for name in others:
-        wider = _gained(run, airy(), [*parts[-1], name], console)
+        wider = _gain_table(run, airy(), [*parts[-1], name], console)
         if parts[-1] and natural_width(console, wider) > console.width:
             parts.append([])
         parts[-1].append(name)
     tables: list[Table] = []
     for part in parts:
         heading = None if tables else title
-        tables.append(_gained(run, airy(heading), part, console))
+        tables.append(_gain_table(run, airy(heading), part, console))
     return tables
 
 
-def _gained(run: Run, table: Table, columns: Sequence[str], console: Console) -> Table:
+def _gain_table(run: Run, table: Table, columns: Sequence[str], console: Console) -> Table:
     # A long name continues in the next line rather than push the numbers out.
     table.add_column("client", overflow="fold", max_width=max(8, console.width // 4))
     for column in columns:
@@ -212,7 +212,7 @@ def _gained(run: Run, table: Table, columns: Sequence[str], console: Console) ->
             cells["examples"] = str(listed[client]["examples"])
         for column in columns:
             if column not in cells:
-                cells[column] = _signed(run.gain(column, client))
+                cells[column] = _format_gain(run.gain(column, client))
         shown = [cells[column] for column in columns]
         table.add_row(escape(name), *shown)
     return table
@@ -230,8 +230,9 @@ def _legend(run: Run) -> Iterable[str]:
 
 
 def _clinical(run: Run) -> Iterable[Table]:
-    """What a clinician or a bank reads beside the gain: with two classes every measure, and where
-    clients are sites each of them on its own test part."""
+    """The measures that a clinician or a bank reads next to the gain.
+
+    With two classes every measure; where clients are sites, also each on its own test part."""
     if len(run.classes) == 2:
         yield kept.measures(run)
     if any(one.on == "own" for one in judged(run)):
@@ -272,22 +273,22 @@ def _coalitions(run: Run) -> Iterable[str]:
 
 def _epsilons(run: Run) -> list[Epsilon]:
     """The epsilon of every client under every method that trains with DP."""
-    found = []
+    epsilons = []
     for name in run.methods:
         for client in run.clients_of(name):
             spent = run.spent(name, client)
             if spent is not None and spent.kind is not Kind.NONE:
-                found.append(spent)
-    return found
+                epsilons.append(spent)
+    return epsilons
 
 
-def _shown(values: Spread) -> str:
+def _format(values: Spread) -> str:
     if values.std is None:
         return f"{values.mean:.3f}"
     return f"{values.mean:.3f} ({values.std:.3f})"
 
 
-def _signed(gain: float | None) -> str:
+def _format_gain(gain: float | None) -> str:
     if gain is None:
         return ""
     colour = "default"

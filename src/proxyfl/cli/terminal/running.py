@@ -85,13 +85,13 @@ def resume(args: Namespace, engine: Engine | None) -> int:
 
 def _followers(args: Namespace) -> list[runner.Callback]:
     """The callbacks besides the terminal's that the options ask for."""
-    found = tracking.from_names(args.track)
+    followers = tracking.from_names(args.track)
     if args.live:
         # a run without it pays nothing
         from proxyfl.report.callback import LivePage
 
-        found.append(LivePage())
-    return found
+        followers.append(LivePage())
+    return followers
 
 
 def _carry_out(

@@ -29,14 +29,14 @@ def show_verdict(runs: Sequence[Run], out: Path | None, console: Console | None 
     console = console or Console()
     (group, *_) = groups(runs)
     measure = runs[0].measure
-    found = answers(group, Question(measure))
-    compared = [one for one in found if one.shares and one.gain is not None]
+    compared_methods = answers(group, Question(measure))
+    compared = [one for one in compared_methods if one.shares and one.gain is not None]
     compared.sort(key=lambda one: _FIRST.index(one.method) if one.method in _FIRST else 9)
     if compared:
-        said = verdict(compared[0])
-        console.print(f"{compared[0].method}: {said.headline}", style="bold", highlight=False)
-        console.print(" ".join(said.lede), highlight=False, markup=False)
-        for line in said.advice:
+        statement = verdict(compared[0])
+        console.print(f"{compared[0].method}: {statement.headline}", style="bold", highlight=False)
+        console.print(" ".join(statement.lede), highlight=False, markup=False)
+        for line in statement.advice:
             console.print(line, style="dim", highlight=False, soft_wrap=True)
         console.print()
         for line in _sites(compared[0], console.width):
@@ -45,7 +45,7 @@ def show_verdict(runs: Sequence[Run], out: Path | None, console: Console | None 
         text = "Not compared with training alone: add `alone` to methods to see what joining is "
         console.print(f"{text}worth.")
     console.print()
-    for line in _methods(found, console.width):
+    for line in _methods(compared_methods, console.width):
         console.print(line, highlight=False, markup=False, no_wrap=True)
     for line in _warnings(group):
         console.print(line, highlight=False, markup=False)
@@ -60,16 +60,16 @@ def show_verdict(runs: Sequence[Run], out: Path | None, console: Console | None 
         console.print("      --explain shows all tables and what the words mean", highlight=False)
 
 
-def _sites(found: Answer, width: int) -> Iterable[str]:
+def _sites(one: Answer, width: int) -> Iterable[str]:
     """The sites that gain most and those that gain least, one line each."""
-    names = found.group.clients
-    noun = noun_of(found.group)
+    names = one.group.clients
+    noun = noun_of(one.group)
     rows = []
-    for client, gain in found.by_client().items():
-        joined = [value for (_, who), value in found.scores.items() if who == client]
+    for client, gain in one.by_client().items():
+        joined = [value for (_, who), value in one.scores.items() if who == client]
         if not joined:
-            joined = list(found.scores.values())
-        ends = answer_interval(found, client)
+            joined = list(one.scores.values())
+        ends = answer_interval(one, client)
         spread = "" if ends is None else between(ends)
         score = f"{sum(joined) / len(joined):.3f}"
         name = names.get(client, f"client {client}")
@@ -77,7 +77,7 @@ def _sites(found: Answer, width: int) -> Iterable[str]:
     rows.sort(key=lambda row: (-row[0], row[1]))
     room = max(12, min(28, width - 46))
     shown = [*rows[:MOST_SITES], None, *rows[-MOST_SITES:]] if len(rows) > 11 else rows
-    title = f"{title_of(found.asked.measure)}"
+    title = f"{title_of(one.asked.measure)}"
     yield f"{noun:{room}}  {title[:12]:>12}  {'gain':>6}  95 % interval"
     for row in shown:
         if row is None:
@@ -88,11 +88,11 @@ def _sites(found: Answer, width: int) -> Iterable[str]:
         yield f"{cut:{room}}  {score:>12}  {gain_words:>6}  {spread}"
 
 
-def _methods(found: Sequence[Answer], width: int) -> Iterable[str]:
+def _methods(compared: Sequence[Answer], width: int) -> Iterable[str]:
     """Every method: its mean score, its gain, its epsilon with its kind."""
-    room = max((len(one.method) for one in found), default=6)
+    room = max((len(one.method) for one in compared), default=6)
     room = min(room, max(8, width - 52))
-    for one in found[:MOST_METHODS]:
+    for one in compared[:MOST_METHODS]:
         name = one.method if len(one.method) <= room else f"{one.method[: room - 3]}..."
         gain = "" if one.gain is None or one.method == "alone" else points(one.gain.mean)
         epsilon = one.epsilon
@@ -102,17 +102,19 @@ def _methods(found: Sequence[Answer], width: int) -> Iterable[str]:
         elif one.shares or one.pooled:
             cost = "no privacy"
         yield f"{name:{room}}  {one.score.mean:.3f}  {gain:>6}  {cost}"
-    if len(found) > MOST_METHODS:
-        yield f"... and {len(found) - MOST_METHODS} more"
+    if len(compared) > MOST_METHODS:
+        yield f"... and {len(compared) - MOST_METHODS} more"
 
 
 def _warnings(group: Group) -> Iterable[str]:
     """Models that say one class only: the first, and how many more."""
-    found = []
+    sentences = []
     for run in group.runs:
         for name, client, label in one_class_only(run):
             who = run.clients.get(client, f"client {client}")
-            found.append(f"{name}, {who}: the model kept says {label!r} for every test example.")
-    yield from found[:1]
-    if len(found) > 1:
-        yield f"The same holds for {len(found) - 1} more models."
+            sentences.append(
+                f"{name}, {who}: the model kept says {label!r} for every test example."
+            )
+    yield from sentences[:1]
+    if len(sentences) > 1:
+        yield f"The same holds for {len(sentences) - 1} more models."
