@@ -234,6 +234,21 @@ def test_a_share_from_before_the_restore_is_a_witness_too(tmp_path: Path) -> Non
     assert rejoin(restored) == 1
 
 
+def test_a_farewell_outlives_a_hello_that_it_has_overtaken() -> None:
+    """An answer that was on its way when its sender ended arrives last: the end stays known, and
+    what the sender says at its next start counts again."""
+    a, b = two_sites()
+    before = b.exchange.hello("a", time=0, answer=True)
+    b.exchange.has_ended = True
+    a.exchange.handle(b.exchange.hello("a", time=0), b"", time=0)
+    assert a.exchange.ended("b")
+    a.exchange.handle(before, b"", time=0)
+    assert a.exchange.ended("b")
+    b.open()
+    a.exchange.handle(b.exchange.hello("a", time=0), b"", time=0)
+    assert not a.exchange.ended("b")
+
+
 def test_a_restart_is_no_restore() -> None:
     """A site that was killed and started again is taken in."""
     a, b = two_sites()

@@ -286,15 +286,16 @@ class Exchange:
                 release=hello.release,
                 protocol=hello.protocol,
             )
-            # Most hellos say nothing new, and a write waits for the disk.
-            if news != known:
-                self.books.peers.remember(news)
             self.books.peers.sightings.forget([hello.sender])
-            if hello.state == "left":
-                self._take_back(hello)
-            self._hellos[hello.sender] = hello
-            if self.sums is not None:
-                self.sums.hear(hello)
+            if not self._is_overtaken(hello):
+                # Most hellos say nothing new, and a write waits for the disk.
+                if news != known:
+                    self.books.peers.remember(news)
+                if hello.state == "left":
+                    self._take_back(hello)
+                self._hellos[hello.sender] = hello
+                if self.sums is not None:
+                    self.sums.hear(hello)
         if hello.answer:
             self._admitted.add(hello.sender)
         self.notify()
@@ -312,6 +313,14 @@ class Exchange:
         ends = seen.ends
         forgotten = [place for place in places if not explains(ends, place.stamp)]
         return max(forgotten, key=lambda place: place.round, default=None)
+
+    def _is_overtaken(self, hello: Hello) -> bool:
+        """True if the sender said later, at the same place of its history, that it had accepted
+        another version of the manifest or had ended: neither changes its store's clock."""
+        last = self._hellos.get(hello.sender)
+        if last is None or last.stamp != hello.stamp:
+            return False
+        return (hello.version, hello.ended) < (last.version, last.ended)
 
     def is_late(self, hello: Hello) -> bool:
         """True if ``hello`` is of an earlier place in the history that its sender shows.
