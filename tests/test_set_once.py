@@ -20,18 +20,23 @@ from proxyfl.federation.assembly import Part, Parts, assemble, real
 from proxyfl.federation.client import Client
 from proxyfl.federation.fitted import Fitted
 from proxyfl.federation.learners import Mutual, Single
+from proxyfl.federation.masked import MaskedSum, Plan, Player
 from proxyfl.federation.methods import METHODS
 from proxyfl.federation.trainers import PlainSGD
+from proxyfl.node.agreement import Agreement, Record
 from proxyfl.privacy.account import Account, Kept, LedgerPage
+from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 from proxyfl.privacy.guarantee import Kind, Unit
 from proxyfl.privacy.ledger import Budget, Ledger
+from proxyfl.privacy.masks import Words
 from proxyfl.privacy.perexample.clipper import Clipper
 from proxyfl.privacy.perexample.ways import ByThemselves, OnePass
 from proxyfl.privacy.sampling import sampling_for
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Seeded, System
 from proxyfl.settings import DP, Input, Learning, Local, Optimizer, Study
+from proxyfl.transport.memory import MemoryTransport
 
 EXAMPLES = InMemory(torch.randn(20, 4), torch.arange(20) % 2)
 
@@ -92,6 +97,15 @@ def new_account(folder: Path) -> Account:
     return Account.open(folder / "account", delta=1e-6, budget=5.0, unit=Unit.RECORD)
 
 
+def new_plan() -> Plan:
+    return Plan("f", "m", ("a", "b"), (5, 5), 1, Coalition(colluders=1, quorum=2))
+
+
+def new_agreement() -> Agreement[Words]:
+    record = Record(proxy="0" * 64, roster=("a", "b", "c"))
+    return Agreement("a", record.roster, quorum=2, version=1, record=record, start=1, key="00")
+
+
 def one_by_one() -> ByThemselves:
     class Branching(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -130,11 +144,19 @@ PROMISING: dict[str, Callable[[Path], object]] = {
     "Mutual": lambda _: new_mutual(),
     "Fitted": lambda _: Fitted("logistic", EXAMPLES, classes=2, seed=0, trainer=new_trainer()),
     "Client": lambda _: new_client(),
+    "MaskedSum": lambda _: MaskedSum(MemoryTransport(), new_plan(), {}),
+    "Player": lambda _: Player(new_client(), 0, 0),
+    "Agreement": lambda _: new_agreement(),
     "DP": lambda _: DP(),
     "InMemory": lambda _: EXAMPLES,
 }
 
-STATE = {"Client": {"id", "weight", "tail"}, "Ledger": {"page"}}
+STATE = {
+    "Client": {"id", "weight", "tail"},
+    "Ledger": {"page"},
+    "Player": {"losses", "seconds", "step", "steps"},
+    "Agreement": {"is_last", "record", "waits_since", "willing"},
+}
 """Attributes that no promise depends on; a ledger's page can be given once."""
 
 

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from proxyfl import params
+from proxyfl._setonce import SetOnce
 from proxyfl.errors import ConfigError, TransportError
 from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import Traffic
@@ -102,7 +103,7 @@ def seeded_keys(plan: Plan, seed: int, own: Sequence[int]) -> dict[int, Keys]:
     return {client: everyone[client] for client in own}
 
 
-class Player:
+class Player(SetOnce, changing=("_generator", "losses", "seconds", "step", "steps")):
     """A client in the middle of a round: its training, which stands before ``step``, and its own
     state of torch's global generator, from which dropout draws."""
 
@@ -151,7 +152,7 @@ class Player:
         return message, loss
 
 
-class MaskedSum:
+class MaskedSum(SetOnce):
     """Trains the clients of this process in step with all others, over a transport."""
 
     def __init__(

@@ -33,6 +33,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from proxyfl._setonce import SetOnce
 from proxyfl.errors import ProxyFLError, TransportError
 from proxyfl.privacy.masks import MOST_ATTEMPTS
 
@@ -187,7 +188,28 @@ class Take:
 Do = Contribute | Apply[Any] | Take | None
 
 
-class Agreement(Generic[Words]):
+class Agreement(
+    SetOnce,
+    Generic[Words],
+    changing=(
+        "_asked_at",
+        "_earliest",
+        "_failed",
+        "_keys",
+        "_now",
+        "_now_seconds",
+        "_offers",
+        "_proposal",
+        "_serial",
+        "_vectors",
+        "_wants",
+        "_wants_since",
+        "is_last",
+        "record",
+        "waits_since",
+        "willing",
+    ),
+):
     """One site's side. ``record`` must be on the disk before anything that follows from it, the
     ``view`` included, is sent."""
 

@@ -25,6 +25,7 @@ import numpy as np
 from safetensors.torch import load, save
 
 from proxyfl import params
+from proxyfl._setonce import SetOnce
 from proxyfl.errors import BudgetExhausted, PrivacyError, ProxyFLError, TransportError
 from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import Traffic
@@ -81,7 +82,21 @@ def terms_of(manifest: Manifest) -> Terms:
     return manifest.masked
 
 
-class Desk:
+class Desk(
+    SetOnce,
+    changing=(
+        "_content",
+        "_sha256",
+        "agreement",
+        "batch",
+        "digest",
+        "federation",
+        "names",
+        "present",
+        "total",
+        "version",
+    ),
+):
     """What arrives for masked sums and what is to be sent (``protocol.Sums``).
 
     All of it is guarded by the store's lock."""
@@ -248,7 +263,19 @@ class Desk:
         return view is None or (view.willing and view.step < self.total)
 
 
-class SiteSum(MaskedSum):
+class SiteSum(
+    MaskedSum,
+    changing=(
+        "_is_trained",
+        "_is_used",
+        "_loss",
+        "_player",
+        "_said_at",
+        "_waits_since",
+        "manifest",
+        "taking_part",
+    ),
+):
     """Trains one site's client in step with the other sites."""
 
     def __init__(
