@@ -31,6 +31,7 @@ NAMES = [
     "Method",
     "ProxyFLError",
     "Run",
+    "from_table",
     "load",
     "noise_for",
     "run",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from proxyfl._examples import Examples as Examples
     from proxyfl.data.dataset import Dataset as Dataset
     from proxyfl.data.examples import InMemory as InMemory
+    from proxyfl.data.tables.frames import from_table as from_table
     from proxyfl.errors import ProxyFLError as ProxyFLError
     from proxyfl.federation.methods import METHODS as METHODS
     from proxyfl.federation.methods import Method as Method
@@ -49,6 +50,7 @@ _HOMES = {
     "Method": "proxyfl.federation.methods",
     "ProxyFLError": "proxyfl.errors",
     "Run": "proxyfl.records.run",
+    "from_table": "proxyfl.data.tables.frames",
     "load": "proxyfl.records.frames",
     "noise_for": "proxyfl.privacy.calibration",
     "run": "proxyfl.simulation.run",

@@ -36,6 +36,9 @@ MOST_THREADS = 1024
 class Reading:
     """The form of a table's file, and which of its persons are held out."""
 
+    query: str = ""
+    """With the URL of a database as `data.source`: the SELECT whose rows are the table, or a file
+    that ends in `.sql`."""
     label: str = "label"
     """The label column of a table without a schema."""
     separator: str = "auto"

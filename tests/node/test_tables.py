@@ -4,7 +4,10 @@ import csv
 import dataclasses
 import random
 import re
+import sqlite3
+import tarfile
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from proxyfl.node.members import site as sites
 from proxyfl.node.members.site import Data, Learning, Network, Site
 from proxyfl.node.observe import status
 from proxyfl.node.preflight import Line, preflight
+from proxyfl.node.supervisor import Node
 from proxyfl.node.trial import Layout, free_ports
 from proxyfl.privacy.account import Account
 from proxyfl.privacy.guarantee import Unit
@@ -329,3 +333,67 @@ def sides_of(layout: Layout, settings: Site, folder: Path) -> list[set[float]]:
 def form_of(settings: Site, folder: Path) -> Line:
     (line,) = [each for each in preflight(settings, folder) if each.check == "form of the file"]
     return line
+
+
+def test_a_table_that_changes_is_refused(hospitals: Layout, tmp_path: Path) -> None:
+    """A site whose file is another than at its last start says so and charges nothing; it starts
+    when its operator accepts the change, or the file is back."""
+    place = tmp_path / "north"
+    settings, folder = sites.read(place)
+
+    def start() -> list[str]:
+        said: list[str] = []
+        with Node(sites.read(place)[0], folder, say=said.append):
+            return said
+
+    start()
+    before = (place / "patients.csv").read_bytes()
+    rows = records(80, seed=0)
+    write_csv(place / "patients.csv", [*rows, *records(3, seed=9)], **DIALECTS["north"])  # type: ignore[arg-type]  # a test's own words
+    with pytest.raises(DataError, match=r"have changed since.*Nothing was charged.*accept"):
+        start()
+    assert (
+        not (place / assembly.LEDGER_FILE).exists()
+        or not Ledger.read(place / assembly.LEDGER_FILE).charges
+    )
+    (place / "patients.csv").write_bytes(before)
+    assert not start()
+    write_csv(place / "patients.csv", rows[:-1], **DIALECTS["north"])  # type: ignore[arg-type]  # a test's own words
+    data = dataclasses.replace(settings.data, changes="accept")
+    change(place, lambda site: dataclasses.replace(site, data=data))
+    assert any("data.changes accepts that" in line for line in start())
+    assert not start()
+
+
+def test_a_site_reads_its_database(hospitals: Layout, tmp_path: Path) -> None:
+    """A site whose records are in SQLite has what the file had, and a backup leaves them out."""
+    place = tmp_path / "east"
+    settings, folder = sites.read(place)
+    manifest = hospitals.manifest
+    from_file = assembly.load(manifest, settings, folder)
+    names = ("patient", "age", "pressure", "smoker", "died")
+    with closing(sqlite3.connect(place / "cohort.sqlite")) as connection, connection:
+        connection.execute(f"CREATE TABLE cohort ({', '.join(names)})")
+        for row in records(80, seed=2):
+            connection.execute(
+                "INSERT INTO cohort VALUES (?, ?, ?, ?, ?)", [row[name] for name in names]
+            )
+    data = dataclasses.replace(
+        settings.data, source="sqlite:///cohort.sqlite", query="SELECT * FROM cohort"
+    )
+    change(place, lambda site: dataclasses.replace(site, data=data))
+    own = sites.read(place)[0]
+    from_database = assembly.load(manifest, own, folder)
+    for one, other in (
+        (from_file.train, from_database.train),
+        (from_file.test, from_database.test),
+    ):
+        rows = torch.arange(len(one))
+        assert sorted(one.take(rows).tolist()) == sorted(other.take(rows).tolist())
+    with Node(own, folder):
+        pass
+    assert main(["node", "backup", str(place), str(tmp_path / "east.tar")]) == 0
+    with tarfile.open(tmp_path / "east.tar") as archive:
+        inside = archive.getnames()
+    assert inside
+    assert not any("cohort" in name for name in inside)

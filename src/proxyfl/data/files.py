@@ -1,4 +1,4 @@
-"""The user's own tables: ``.csv``, ``.parquet``.
+"""The user's own tables without a schema: ``.csv``, ``.parquet``, ``.xlsx``, queries, data frames.
 
 Values are taken as they are. Standardising a column with its own mean and deviation would be a look
 at the data that no privacy accounting covers: scale with constants known beforehand (an age by
@@ -6,8 +6,9 @@ at the data that no privacy accounting covers: scale with constants known before
 """
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,12 +21,16 @@ from proxyfl.errors import DataError
 
 
 def load_table(path: Path, asked: Asked) -> Dataset:
+    """The table in a file; see ``of_frame``."""
+    return of_frame(path, read_table(path), asked)
+
+
+def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
     """A table with one example a row: ``label`` and ``site`` name columns, every other column is a
     feature.
 
     Faults are named with their column and their row, counted as a spreadsheet does."""
     label, site = asked.label, asked.site
-    frame = read_table(path)
     for column in (label, site) if site else (label,):
         if column not in frame.columns:
             setting = "data.site" if column == site else "data.label"
@@ -129,10 +134,38 @@ def read_table(path: Path) -> Any:
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
+        if path.suffix == ".xlsx":
+            return pd.read_excel(path)
         return pd.read_csv(path)
     except ImportError as problem:
+        needed = "openpyxl" if path.suffix == ".xlsx" else "pyarrow"
         raise DataError(
-            f"{path}: reading Parquet needs pyarrow: pip install 'proxyfl[tables]'."
+            f"{path}: reading {path.suffix} needs {needed}: pip install 'proxyfl[tables]'."
         ) from problem
     except (OSError, ValueError) as problem:
         raise DataError(f"{path}: not a readable table: {problem}.") from problem
+
+
+class Rows(NamedTuple):
+    """Rows of plain values, each as long as the header."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
+
+
+def as_frame(table: Any) -> Any:
+    """A data frame of a user's program, as it is; of a Hugging Face ``Dataset``; of ``Rows``."""
+    try:
+        import pandas as pd
+    except ImportError as problem:
+        raise DataError("Tables need pandas: pip install 'proxyfl[tables]'.") from problem
+    if hasattr(table, "features") and hasattr(table, "to_pandas"):
+        return table.to_pandas()
+    if isinstance(table, Rows):
+        return pd.DataFrame(table.rows, columns=list(table.header))
+    if not isinstance(table, pd.DataFrame):
+        raise DataError(
+            f"Expected a pandas DataFrame or a Hugging Face Dataset, got {type(table).__name__}. "
+            "Of a DatasetDict take one part, such as found['train']."
+        )
+    return table

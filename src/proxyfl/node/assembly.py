@@ -16,9 +16,11 @@ from torch import Tensor
 from proxyfl import settings
 from proxyfl._entrypoint import is_code
 from proxyfl._examples import Examples
+from proxyfl._files import short_hash
 from proxyfl.data import Dataset, sources
 from proxyfl.data.examples import Relabelled
 from proxyfl.data.sources import SOURCES
+from proxyfl.data.tables.databases import is_url
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import DataError, PrivacyError
@@ -73,6 +75,19 @@ def load(manifest: Manifest, site: Site, folder: Path, code: Code | None = None)
     )
 
 
+def is_table(manifest: Manifest, site: Site) -> bool:
+    """True if the records are a table or the answer of a query, which are quick to compare."""
+    return manifest.schema is not None or is_url(site.data.source)
+
+
+def read_by(manifest: Manifest, site: Site, folder: Path) -> str:
+    """A short checksum of what decides how records are read and divided, beside the records."""
+    own = dataclasses.replace(site.data, changes="refuse")
+    schema = "" if manifest.schema is None else manifest.schema.fingerprint
+    key = holdout.key(folder).hex()
+    return short_hash(repr((own, schema, manifest.input.classes, key)).encode())
+
+
 def _kept(manifest: Manifest, site: Site, folder: Path) -> Kept | None:
     """The place of the site's spending in the institution's account, if it keeps one."""
     if site.privacy.account is None:
@@ -88,15 +103,26 @@ def _dataset(manifest: Manifest, site: Site, folder: Path, code: Code) -> Datase
     nobody else's side, and so no more than one summand of any step."""
     own = site.data
     key = partial(holdout.key, folder)
+    database = sources.asked_of(own.source, own.query, folder)
     if manifest.schema is not None:
         return load_tables(
-            [folder / own.source],
+            [folder / own.source if database is None else database],
             manifest.schema,
             tests=[folder / own.test] if own.test else [],
             dialect=Dialect(own.separator, own.decimal, own.encoding),
             faults=own.faults,
             test_fraction=own.test_fraction,
             key=key,
+        )
+    if database is not None:
+        return sources.load(
+            own.source,
+            label=own.label,
+            classes=manifest.input.classes,
+            test_fraction=own.test_fraction,
+            key=key,
+            query=own.query,
+            folder=folder,
         )
     path = folder / own.source
     # Whatever else it is, it is a file of the site's folder, never one of the current directory.

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 from proxyfl import _lock
 from proxyfl._files import read_json, sync_folder, whole, write_json, writing
+from proxyfl.data.tables.databases import sqlite_file
 from proxyfl.errors import RunError
 from proxyfl.node.exchange import frames
 from proxyfl.node.exchange.store import FILE as STORE_FILE
@@ -112,6 +113,9 @@ def _left_out(site: Site, folder: Path, file: Path) -> set[Path]:
         if setting:
             names.append(setting)
     paths = {(folder / name).resolve() for name in names}
+    database = sqlite_file(site.data.source, folder)
+    if database is not None:
+        paths |= {Path(f"{database.resolve()}{end}") for end in ("", "-wal", "-shm", "-journal")}
     return paths | {file.resolve()}
 
 

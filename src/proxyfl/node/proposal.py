@@ -19,7 +19,7 @@ from proxyfl.privacy.guarantee import upward
 from proxyfl.privacy.ledger import Ledger
 from proxyfl.privacy.sampling import cautious_delta, public_number
 
-_TABLES = (".csv", ".parquet")
+_TABLES = (".csv", ".parquet", ".xlsx")
 _LARGEST_NOISE = 1e4
 
 
@@ -37,6 +37,10 @@ def count_examples(source: Data, folder: Path) -> int | None:
     A table's rows are counted without a look at their content: its schema comes later."""
     path = folder / source.source
     try:
+        database = sources.asked_of(source.source, source.query, folder)
+        if database is not None:
+            rows = sum(len(part.rows) for part in reading.read(database))
+            return round((1 - source.test_fraction) * rows)
         if path.suffix in _TABLES and path.is_file():
             rows = sum(len(part.rows) for part in reading.read(path))
             return round((1 - source.test_fraction) * rows)

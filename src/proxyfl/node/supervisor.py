@@ -55,6 +55,7 @@ from proxyfl.node.exits import End, StopRequested
 from proxyfl.node.members import holdout
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Manifest, notes
+from proxyfl.node.members.records import check_records
 from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
 from proxyfl.node.members.trust import code_of
@@ -134,6 +135,16 @@ class Node:
         self.roster = Roster(folder, self.identity)
         manifest = self.roster.current
         self.data = assembly.load(manifest, site, folder)
+        if assembly.is_table(manifest, site):
+            remark = check_records(
+                folder,
+                self.data.train,
+                self.data.test,
+                read_by=assembly.read_by(manifest, site, folder),
+                accept=site.data.changes == "accept",
+            )
+            if remark:
+                self.say(remark)
         self.client = assembly.client(
             manifest,
             site,

@@ -30,10 +30,11 @@ class Data(settings.Reading):
     """The source of the examples (see ``proxyfl data``)."""
 
     source: str | tuple[str, ...] = "digits"
-    """A dataset's name, a file, a folder of images, or your own `package.module:factory`. With a
-    schema: one file per site, as a list or a pattern such as `sites/*.csv`. Or the folder of a real
-    federation (manifest.toml, and site.toml of each member), whose data are read as its sites do;
-    `proxyfl run --federation DIR` also takes its other settings from there."""
+    """A dataset's name, a file, a folder of images, the URL of a database (with `query`), or your
+    own `package.module:factory`. With a schema: one file per site, as a list or a pattern such as
+    `sites/*.csv`. Or the folder of a real federation (manifest.toml, and site.toml of each member),
+    whose data are read as its sites do; `proxyfl run --federation DIR` also takes its other
+    settings from there."""
     trust: tuple[str, ...] = ()
     """With a federation's folder, whose files may be others': the installed modules whose code
     those files and this config may name."""

@@ -59,6 +59,7 @@ def load_data(config: Config) -> Dataset:
         seed=config.seed,
         download=settings.download,
         synthetic=settings.synthetic,
+        query=settings.query,
     )
 
 

@@ -105,7 +105,7 @@ def _inputs(args: Namespace, about: dict[str, str]) -> NamedRows:
     """The new examples: a table's by the names of its columns, others by their shape."""
     if "schema" in about:
         return by_schema(args.input, about["schema"], ids=args.id)
-    if "feature_names" in about and args.input.suffix in (".csv", ".parquet"):
+    if "feature_names" in about and args.input.suffix in (".csv", ".parquet", ".xlsx"):
         features = json.loads(about["feature_names"])
         others = json.loads(about["not_features"])
         return by_name(args.input, features, ids=args.id, others=others)

@@ -20,6 +20,8 @@ from proxyfl.data.sources.synthetic import generate
 from proxyfl.data.stores.reading import is_store, load_store
 from proxyfl.data.tables import reading as tables
 from proxyfl.data.tables import schema as schemas
+from proxyfl.data.tables.databases import Query, is_url
+from proxyfl.data.tables.frames import load_query
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.data.tables.schema import Column, Schema
@@ -28,6 +30,7 @@ from proxyfl.settings import Synthetic
 
 Directory = str | Path | None
 
+_HERE = Path()
 REGULAR = Synthetic()
 """The made-up federation of a user who states nothing about it."""
 
@@ -95,10 +98,12 @@ SOURCES = {
 
 FORMS = {
     "FILE.npz": "arrays x and y, or x_train, y_train, x_test, y_test",
-    "FILE.csv, FILE.parquet": "a table with a label column, numeric features, and a site column "
-    "if there are sites",
+    "FILE.csv, FILE.parquet, FILE.xlsx": "a table with a label column, numeric features, and a "
+    "site column if there are sites",
     "SITES/*.csv with a schema": "a table per site, as institutions have them "
     "(proxyfl schema --help)",
+    "DATABASE://...": "a database, such as sqlite:///cohort.sqlite, with a SELECT in data.query "
+    "(docs/tables.md)",
     "FOLDER of .npy": "the same arrays as files (x.npy, y.npy); inputs are read when needed",
     "STORE": "the output of the commands images, slides and embed",
     "FOLDER": "images by class: CLASS/name.png, or train/CLASS/name.png and test/CLASS/name.png",
@@ -124,6 +129,8 @@ def load(
     download: bool = True,
     imports: Imports = HERE,
     synthetic: Synthetic = REGULAR,
+    query: str = "",
+    folder: Path = _HERE,
 ) -> Dataset:
     """The dataset that ``source`` names: one of ``SOURCES``, a file or folder, or
     ``package.module:factory``.
@@ -139,14 +146,16 @@ def load(
 
     With a ``schema``, ``source`` is one file per site, as a pattern or a list, and ``tests`` are
     the sites' own test parts; ``dialect`` and ``faults`` say how they are read. ``imports`` says
-    which code a ``package.module:factory`` may be.
+    which code a ``package.module:factory`` may be. ``query`` is for the URL of a database, whose
+    relative paths start at ``folder``.
 
     Guarantees: the same arguments give the same dataset; a file is never half-read; every failure
     is an InputError."""
     key = key or seeded_key(seed)
+    database = asked_of(source, query, folder)
     if schema is not None:
         table = load_tables(
-            tables.find(source),
+            tables.find(source) if database is None else [database],
             _by_site(schemas.read(Path(schema)), site),
             tests=tables.find(tests) if tests else (),
             dialect=dialect,
@@ -162,8 +171,10 @@ def load(
             f"{command('schema', 'draft', tables.find(source)[0], '--label', label)}"
         )
     asked = Asked(label, site, classes, faults, test_fraction, seed, key, synthetic)
+    if database is not None:
+        return load_query(database, asked)
     path = Path(source).expanduser()
-    if path.suffix in (".csv", ".parquet"):
+    if path.suffix in (".csv", ".parquet", ".xlsx"):
         return load_table(_existing(path), asked)
     if path.suffix == ".npz":
         return load_npz(_existing(path), asked)
@@ -187,6 +198,18 @@ def load(
         f"Unknown source {source!r}: no such folder here, and none of {', '.join(SOURCES)}. "
         f"Expected one of those or {'; '.join(FORMS)}."
     )
+
+
+def asked_of(source: str | Sequence[str], query: str, folder: Path) -> Query | None:
+    """The query to the database that ``source`` names; None if it names none."""
+    if isinstance(source, str) and is_url(source):
+        return Query(source, query, folder)
+    if query:
+        raise DataError(
+            f"data.query is for a database, and data.source is {source!r}. Set data.source to a "
+            "URL such as sqlite:///cohort.sqlite, or leave data.query out."
+        )
+    return None
 
 
 def _by_site(schema: Schema, site: str | None) -> Schema:

@@ -43,7 +43,7 @@ def _read(path: Path, shape: Shape) -> Tensor:
         return as_inputs(f"{path}, {key}", found[key])
     if path.suffix == ".npy":
         return as_inputs(str(path), read_npy(path))
-    if path.suffix in (".csv", ".parquet"):
+    if path.suffix in (".csv", ".parquet", ".xlsx"):
         numbers = files.read_table(path).select_dtypes("number")
         return torch.from_numpy(numbers.to_numpy(dtype=np.float32, copy=True))
     return pixels(read_image(path).transpose(2, 0, 1)[None])

@@ -22,7 +22,7 @@ from proxyfl.data.holdout import KEY_OF_SEED_0, Key
 from proxyfl.data.tables.encoding import Codes, encode
 from proxyfl.data.tables.faults import KINDS, SHOWN, Fault, Tally, of_empty_columns, of_header
 from proxyfl.data.tables.features import Mask, feature_names, published_score
-from proxyfl.data.tables.reading import Dialect, read
+from proxyfl.data.tables.reading import Dialect, Tabular, read
 from proxyfl.data.tables.schema import Schema, to_toml
 from proxyfl.data.tables.scratch import Scratch
 from proxyfl.errors import DataError
@@ -61,7 +61,7 @@ class Table:
     """One file: labels, and the site, person and row of each example. Its features are in a
     ``Scratch``."""
 
-    path: Path
+    path: Path | Tabular
     y: Codes
     site: Codes
     person: Codes
@@ -85,10 +85,10 @@ class Table:
 
 
 def load_tables(
-    files: Sequence[Path],
+    files: Sequence[Path | Tabular],
     schema: Schema,
     *,
-    tests: Sequence[Path] = (),
+    tests: Sequence[Path | Tabular] = (),
     dialect: Dialect | None = None,
     faults: str = "refuse",
     test_fraction: float = 0.2,
@@ -147,7 +147,7 @@ def load_tables(
 
 
 def read_file(
-    path: Path,
+    path: Path | Tabular,
     schema: Schema,
     scratch: Scratch,
     names: Names,
@@ -345,7 +345,7 @@ def _check_test(schema: Schema, y: Codes) -> None:
         )
 
 
-def _check_files(files: Sequence[Path], tests: Sequence[Path]) -> None:
+def _check_files(files: Sequence[Path | Tabular], tests: Sequence[Path | Tabular]) -> None:
     stems = [path.stem for path in files]
     for path in tests:
         if path.stem not in stems:
@@ -358,7 +358,7 @@ def _check_files(files: Sequence[Path], tests: Sequence[Path]) -> None:
         raise DataError(f"Expected a name of its own for each site's file, got {twice} twice.")
 
 
-def _refuse_duplicates(path: Path, found: Sequence[Fault]) -> None:
+def _refuse_duplicates(path: Path | Tabular, found: Sequence[Fault]) -> None:
     """Two columns of one name are refused whatever the choice: nobody knows which is meant."""
     tally = Tally()
     tally.add(fault for fault in found if fault.kind == "duplicate column")

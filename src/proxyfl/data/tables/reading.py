@@ -1,4 +1,5 @@
-"""Files as sites have them, as text: CSV in the dialects people write, Parquet, npz.
+"""Tables as sites have them, as text: CSV in the dialects people write, Parquet, npz, Excel, and
+other tables that can give their rows (``Tabular``: the answer of a query, a data frame).
 
 A file is read in parts of ``ROWS`` rows, so memory does not grow with its length. Every cell stays
 the text that the file has: a long number that names a patient is not rounded, and only the schema
@@ -16,10 +17,11 @@ import datetime
 import io
 import itertools
 import re
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +75,21 @@ class Part:
     ragged: tuple[tuple[int, int], ...] = ()
 
 
+@runtime_checkable
+class Tabular(Protocol):
+    """A table that is no file. ``stem`` names its site, unless the schema has a column for that."""
+
+    @property
+    def stem(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def parts(self, size: int) -> Iterator[Part]:
+        """The rows in parts of at most ``size``; at least one part, which may have no rows."""
+        ...
+
+
 def find(source: str | Sequence[str]) -> list[Path]:
     """The files that ``source`` names, in order: patterns such as sites/*.csv stand for the files
     that match, sorted by name."""
@@ -92,17 +109,27 @@ def find(source: str | Sequence[str]) -> list[Path]:
 
 
 def read(
-    path: Path, dialect: Dialect | None = None, *, header: Sequence[str] = (), rows: int = ROWS
+    path: Path | Tabular,
+    dialect: Dialect | None = None,
+    *,
+    header: Sequence[str] = (),
+    rows: int = ROWS,
 ) -> Iterator[Part]:
     """The table at ``path`` in parts; at least one, which may have no rows.
 
     ``header`` names the columns of a file that begins without."""
+    if not isinstance(path, Path):
+        return path.parts(rows)
     if not path.is_file():
         raise DataError(f"{path}: no such file (looked from {Path.cwd()}).")
     if path.suffix == ".parquet":
         return _parquet(path, rows)
     if path.suffix == ".npz":
         return _npz(path, rows)
+    if path.suffix == ".xlsx":
+        return _workbook(path, rows)
+    if path.suffix in (".xls", ".ods"):
+        raise DataError(f"{path}: this kind of spreadsheet is not read. Save it as .xlsx or CSV.")
     recognised = recognise(path, dialect or Dialect())
     return _csv(path, recognised, tuple(header), rows)
 
@@ -288,6 +315,81 @@ def _npz(path: Path, size: int) -> Iterator[Part]:
         yield _columns(header, first + 2, columns)
 
 
+def _workbook(path: Path, size: int) -> Iterator[Part]:
+    """The one sheet of an Excel workbook that has cells."""
+    try:
+        import openpyxl
+    except ImportError as problem:
+        raise DataError(
+            f"{path}: reading Excel needs openpyxl: pip install 'proxyfl[tables]'."
+        ) from problem
+    try:
+        values = _sheet(path, openpyxl.load_workbook(path, read_only=True, data_only=True))
+        texts = _sheet(path, openpyxl.load_workbook(path, read_only=True))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
+        raise DataError(f"{path}: not a readable .xlsx file: {problem}.") from problem
+    rows = []
+    for number, (row, written) in enumerate(zip(values, texts, strict=True), 1):
+        for value, text in zip(row, written, strict=True):
+            if value is None and isinstance(text, str) and text.startswith("="):
+                raise DataError(
+                    f"{path} row {number}: the formula {text[:40]!r} has no value yet. Open the "
+                    "file in a spreadsheet program and save it, which computes it."
+                )
+        rows.append(row)
+    while rows and not any(value is not None for value in rows[-1]):
+        rows.pop()
+    names = [as_text(value) for value in rows[0]] if rows else []
+    while names and not names[-1]:
+        names.pop()
+    header = _header(path, names)
+    for number, row in enumerate(rows[1:], 2):
+        if any(value is not None for value in row[len(header) :]):
+            raise DataError(f"{path} row {number}: a cell beyond the last column with a name.")
+    empty = (None,) * len(header)
+    cells = [(*row, *empty)[: len(header)] for row in rows[1:]]
+    return parts_of_cells(header, cells, size)
+
+
+def _sheet(path: Path, workbook: Any) -> list[tuple[Any, ...]]:
+    """The rows of the only sheet with cells."""
+    filled = {}
+    for sheet in workbook.worksheets:
+        rows = [tuple(row) for row in sheet.iter_rows(values_only=True)]
+        if any(value is not None for row in rows for value in row):
+            filled[sheet.title] = rows
+    if len(filled) > 1:
+        raise DataError(
+            f"{path}: expected one sheet with cells, got {', '.join(map(repr, filled))}. Save the "
+            "one that has the records as a file of its own."
+        )
+    return next(iter(filled.values()), [])
+
+
+def parts_of_cells(
+    header: tuple[str, ...],
+    rows: Sequence[Sequence[Any]],
+    size: int,
+    *,
+    first: int = 2,
+    in_order: bool = True,
+) -> Iterator[Part]:
+    """Typed rows as parts, numbered from ``first``. Rows in no order of their own are sorted by
+    their content."""
+    cells = [tuple(map(as_text, row)) for row in rows]
+    places = list(range(len(cells)))
+    if not in_order:
+        places.sort(key=cells.__getitem__)
+    for start in range(0, max(len(cells), 1), size):
+        some = places[start : start + size]
+        columns: Iterable[Sequence[str]] = zip(*(cells[place] for place in some), strict=True)
+        if not some:
+            columns = [()] * len(header)
+        # a name that occurs twice stays in the header, where the schema finds it at fault
+        numbers = np.array([first + place for place in some], dtype=np.int64)
+        yield Part(header, numbers, dict(zip(header, columns, strict=True)))
+
+
 def _columns(header: tuple[str, ...], start: int, columns: Sequence[Sequence[Any]]) -> Part:
     rows = np.arange(start, start + len(columns[0]), dtype=np.int64)
     texts = [list(map(as_text, values)) for values in columns]
@@ -297,6 +399,8 @@ def _columns(header: tuple[str, ...], start: int, columns: Sequence[Sequence[Any
 def as_text(value: Any) -> str:
     """A typed value as a CSV file would have it."""
     if value is None:
+        return ""
+    if isinstance(value, float) and value != value:
         return ""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

@@ -10,7 +10,7 @@ from pathlib import Path
 from proxyfl import _settings, settings
 from proxyfl._command import command
 from proxyfl._entrypoint import is_entry
-from proxyfl._validate import number, whole
+from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.node.members.card import check_name
 from proxyfl.settings import Defence as Defence
@@ -26,10 +26,18 @@ class Data(settings.Reading):
     """This site's examples."""
 
     source: str = "data.npz"
-    """A file, a folder, or one of the datasets that `proxyfl data` lists."""
+    """A file, a folder, the URL of a database (with `query`), or one of the datasets that
+    `proxyfl data` lists."""
+    changes: str = "refuse"
+    """What to do if a table or the answer of a query is not the one of the last start: `refuse` to
+    start, or `accept` it and say so."""
     test: str = ""
     """A table's own test part, a file of the same name in another folder; empty: some persons or
     rows are held out."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("data.changes", self.changes, ("refuse", "accept"))
 
 
 @dataclass(frozen=True)
