@@ -1,8 +1,14 @@
-"""How much differential privacy costs here, against the alternatives, in one run: ``make bench``.
+"""What everything costs here, against its goal and the alternatives, in one run: ``make bench``.
 
 Machines differ and are shared, so what counts are the ratios: all contenders run in turn, a few
 steps each, many times over, in one process, on one thread, with the same allocator settings, and
-medians of the thread's CPU time are compared. Prints tables and writes build/bench.json."""
+medians of the thread's CPU time are compared. Whole commands run in processes of their own, and
+their CPU time is counted.
+
+Prints tables and a row for each goal, and writes build/bench.json: ``rows`` with name, value, goal,
+met and unit. ``python -m benchmarks.figures`` puts its figures into README and docs. Opacus is
+compared in the same process, of the version that is printed.
+"""
 
 import argparse
 import gc
@@ -10,7 +16,9 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,19 +28,19 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from benchmarks import scaling, waiting, whole
 from proxyfl import DPSGD, Ledger, models
-from proxyfl.data import Dataset
 from proxyfl.data.examples import InMemory
 from proxyfl.federation.precision import computing_in
 from proxyfl.federation.trainers import optimizer_over
 from proxyfl.machine import keep_freed_memory
+from proxyfl.pooling import with_quick_pooling
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.seeds import Randomness, Seeded, System
 from proxyfl.settings import DP, Optimizer
-from proxyfl.simulation import config
-from proxyfl.simulation import run as runner
 
-EXAMPLES, CLASSES = 1000, 10
+EXAMPLES = 1000
+CLASSES = 10
 Step = Callable[[], object]
 
 
@@ -56,35 +64,107 @@ class Case(NamedTuple):
 
 
 MLP = Case("mlp", (1, 28, 28))
+LINEAR = Case("linear", (1, 28, 28))
+LENET5 = Case("lenet5", (1, 28, 28))
+CNN1 = Case("cnn1", (1, 28, 28))
+CNN2 = Case("cnn2", (1, 28, 28))
 KVASIR = Case("vgg", (3, 80, 100), 128)
 BREAKHIS = Case("resnet18", (3, 64, 96), 32)
 """The paper's models for medical images, as docs/research/medical.md runs them."""
-WITH_DP = (
-    MLP,
-    Case("lenet5", (1, 28, 28)),
-    Case("cnn1", (1, 28, 28)),
-    Case("cnn2", (1, 28, 28)),
-    KVASIR,
-    BREAKHIS,
+RESNET = Case("resnet18", (3, 64, 64), 32)
+WITHOUT_DP = (LENET5, Case("cnn2", (3, 32, 32)), KVASIR, BREAKHIS)
+WITH_OPACUS = (MLP, LENET5, RESNET)
+WITH_DP = {
+    "linear": LINEAR,
+    "MLP": MLP,
+    "LeNet5": LENET5,
+    "CNN1": CNN1,
+    "CNN2": CNN2,
+    "ResNet-18 at 64 px": RESNET,
+    "VGG at 100 x 80": KVASIR,
+}
+"""The cases of the table of DP steps, by the name in it."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A row of the table of goals; ``at_least`` where more is better."""
+
+    name: str
+    goal: float
+    unit: str = ""
+    at_least: bool = False
+
+    def row(self, value: float | None) -> dict[str, Any]:
+        """The row with what was measured; None for what this run did not measure."""
+        met = None
+        if value is not None:
+            met = value >= self.goal if self.at_least else value <= self.goal
+        bound = ">=" if self.at_least else "<="
+        return {
+            "name": self.name,
+            "value": value,
+            "goal": self.goal,
+            "bound": bound,
+            "unit": self.unit,
+            "met": met,
+        }
+
+
+GOALS = (
+    Goal("real noise / seeded noise, MLP", 1.35),
+    Goal("real noise / seeded noise, ResNet-18 at 64 px", 1.25),
+    Goal("DP / plain, MLP", 1.25),
+    Goal("DP / plain, linear", 1.4),
+    Goal("DP / plain, LeNet5", 1.0),
+    Goal("DP / plain, CNN1", 0.85),
+    Goal("DP / plain, CNN2", 0.8),
+    Goal("DP / improved plain, LeNet5", 1.25),
+    Goal("DP / improved plain, CNN1", 1.25),
+    Goal("DP / improved plain, CNN2", 1.25),
+    Goal("Opacus ghost clipping / ours, MLP", 2.4, at_least=True),
+    Goal("Opacus ghost clipping / ours, LeNet5", 2.0, at_least=True),
+    Goal("Opacus ghost clipping / ours, ResNet-18 at 64 px", 2.5, at_least=True),
+    Goal("DP / plain, ResNet-18 at 64 px", 1.25),
+    Goal("round of the paper's MNIST setting", 0.5, "s CPU"),
+    Goal("around the rounds of that run", 5, "s CPU"),
+    Goal("demo", 8, "s CPU"),
+    Goal("memory per further client, 1 worker", 10, "MB"),
+    Goal("memory per further client, 2 workers / 1 worker", 1.2),
+    Goal("1,000 linear clients / 8, time per client and round", 1.2),
+    Goal("proxyfl epsilon --help", 0.2, "s CPU"),
+    Goal("proxyfl worth", 0.8, "s CPU"),
+    Goal("proxyfl node status", 0.4, "s CPU"),
+    Goal("site waiting for 1 missing member of 32", 0.5, "% of a core"),
+    Goal("make test", 10, "min"),
 )
-REAL_NOISE = ((MLP, 1.35), (Case("resnet18", (3, 64, 64), 32), 1.25))
-"""Models, and how many times as long a step with real noise may take as one with seeded noise."""
-WITHOUT_DP = (Case("lenet5", (1, 28, 28)), Case("cnn2", (3, 32, 32)), KVASIR, BREAKHIS)
+"""Every goal, in the order in which it is printed."""
+
+TEST_MINUTES = Path("build/test-minutes")
+"""``make test`` writes here how long it took."""
 
 
 def contenders(case: Case, *, opacus: bool, only: str | None = None) -> dict[str, Step]:
-    """One training step by each way: plain, ours, Opacus's default and its ghost clipping."""
+    """One training step by each way: plain, plain as private models are trained (channels last,
+    quick pooling), ours, Opacus's default and its ghost clipping."""
     x, y = case.examples(EXAMPLES)
     # views: every way keeps all of the client's data in memory, as ours must
     batch = (x[: case.batch], y[: case.batch])
     ways: dict[str, Callable[[nn.Module], Step]] = {
         "plain": lambda model: _plain(model, *batch),
+        "improved": lambda model: _plain(laid_out(model), *batch),
         "ours": lambda model: _ours(model, x, y, case.batch),
     }
     if opacus:
         ways["Opacus"] = lambda model: _opacus(model, *batch, "hooks")
         ways["Opacus ghost"] = lambda model: _opacus(model, *batch, "ghost")
     return {label: way(case.build()) for label, way in ways.items() if only in (None, label)}
+
+
+def laid_out(model: nn.Module) -> nn.Module:
+    """A model as private ones are trained."""
+    layout: Any = {"memory_format": torch.channels_last}
+    return with_quick_pooling(model.to(**layout))
 
 
 def _adam(model: nn.Module) -> torch.optim.Optimizer:
@@ -171,20 +251,6 @@ def noise_steps(case: Case) -> dict[str, Step]:
     }
 
 
-def measure_noise(seconds: float) -> tuple[Table, list[dict[str, Any]]]:
-    """What real noise costs: a table, and rows with name, value, goal and whether it was met."""
-    table = Table("model", "seeded", "real", "real / seeded", "goal", title="Real noise (ms)")
-    rows = []
-    for case, goal in REAL_NOISE:
-        times = measure(noise_steps(case), seconds=seconds)
-        ratio = times["real"] / times["seeded"]
-        numbers = (times["seeded"], times["real"], ratio, goal)
-        table.add_row(case.model, *(f"{number:.2f}" for number in numbers))
-        name = f"real noise / seeded noise, {case.model}"
-        rows.append({"name": name, "value": ratio, "goal": goal, "met": ratio <= goal})
-    return table, rows
-
-
 def measure(steps: dict[str, Step], *, seconds: float) -> dict[str, float]:
     """Median milliseconds of CPU time of each step, the contenders taking turns so that what else
     runs hits all alike."""
@@ -229,113 +295,186 @@ def _distinct_tensors() -> list[torch.Tensor]:
     return list(storages.values())
 
 
-def paper_round(rounds: int) -> float:
-    """Seconds per ProxyFL round of the paper's MNIST setting: LeNet5/MLP, 8 x 1000 images, no
-    evaluation."""
-    generator = torch.Generator().manual_seed(0)
-    x, y = (torch.rand(8000, 1, 28, 28, generator=generator), torch.arange(8000) % CLASSES)
-    names = tuple(str(i) for i in range(CLASSES))
-    made_up = Dataset("made-up", x, y, x[:10], y[:10], CLASSES, names)
-    settings = config.from_tree(
-        {
-            "methods": ["proxyfl"],
-            "rounds": rounds,
-            "evaluate_every": rounds,
-            "partition": {"kind": "iid", "clients": 8, "examples": 1000},
-            "models": {"private": "lenet5", "proxy": "mlp", "residual": False},
-            "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
-            "privacy": {"noise_multiplier": 1.0, "clip_norm": 1.0},
-            "exchange": {"self_weight": 0.0},
-        }
-    )
-    result = runner.run(settings, dataset=made_up)
-    totals = [0.0] * rounds
-    for row in result.rows:
-        totals[row["round"]] += row["seconds_training"] + row["seconds_exchange"]
-    return statistics.median(totals[1:])
+def steps_with_dp(seconds: float) -> tuple[Table, dict[str, Any]]:
+    """A DP step against a plain one and Opacus's: a table, and milliseconds by case and way."""
+    table = Table("model", "plain", "ours", "ours / plain", "improved plain", "ours / improved")
+    table.title = "One DP step (ms)"
+    for column in ("Opacus / ours", "ghost / ours"):
+        table.add_column(column)
+    found = {}
+    for name, case in WITH_DP.items():
+        times = measure(contenders(case, opacus=case in WITH_OPACUS), seconds=seconds)
+        found[name] = times
+        ours = times["ours"]
+        cells = [f"{times['plain']:.2f}", f"{ours:.2f}", f"{ours / times['plain']:.2f}"]
+        cells += [f"{times['improved']:.2f}", f"{ours / times['improved']:.2f}"]
+        for other in ("Opacus", "Opacus ghost"):
+            cells.append(f"{times[other] / ours:.1f}" if other in times else "")
+        table.add_row(name, *cells)
+    return table, found
+
+
+def ratios_of(steps: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The goals' values that follow from steps with DP."""
+    values = {}
+    for name, times in steps.items():
+        values[f"DP / plain, {name}"] = times["ours"] / times["plain"]
+        values[f"DP / improved plain, {name}"] = times["ours"] / times["improved"]
+        if "Opacus ghost" in times:
+            ratio = times["Opacus ghost"] / times["ours"]
+            values[f"Opacus ghost clipping / ours, {name}"] = ratio
+    return values
+
+
+def real_noise(seconds: float) -> dict[str, float]:
+    """A step with a site's noise against one with seeded noise."""
+    values = {}
+    for name in ("MLP", "ResNet-18 at 64 px"):
+        times = measure(noise_steps(WITH_DP[name]), seconds=seconds)
+        values[f"real noise / seeded noise, {name}"] = times["real"] / times["seeded"]
+    return values
+
+
+def run_values(_seconds: float) -> dict[str, float]:
+    """The paper's MNIST setting, and what is around its rounds."""
+    a_round, around = whole.paper_run()
+    return {
+        "round of the paper's MNIST setting": a_round,
+        "around the rounds of that run": around,
+    }
+
+
+def memory_values(_seconds: float) -> dict[str, float]:
+    """What a further client takes, in one process and in two."""
+    one, two = scaling.memory_per_client(1), scaling.memory_per_client(2)
+    return {
+        "memory per further client, 1 worker": one,
+        "memory per further client, 2 workers / 1 worker": two / one,
+    }
+
+
+def clients_values(_seconds: float) -> dict[str, float]:
+    """Many small clients against few."""
+    by_clients = scaling.many_small_clients()
+    few, many = by_clients.values()
+    return {"1,000 linear clients / 8, time per client and round": many / few}
+
+
+def command_values(_seconds: float) -> dict[str, float]:
+    """Commands that train nothing."""
+    found = whole.commands()
+    return {f"proxyfl {name}": seconds for name, seconds in found.items()}
+
+
+def waiting_values(_seconds: float) -> dict[str, float]:
+    """A site that waits."""
+    return {"site waiting for 1 missing member of 32": waiting.share_of_a_core()}
+
+
+def test_values(_seconds: float) -> dict[str, float]:
+    """The last ``make test``, if there was one."""
+    if not TEST_MINUTES.exists():
+        return {}
+    return {"make test": float(TEST_MINUTES.read_text())}
+
+
+PARTS: dict[str, Callable[[float], dict[str, float]]] = {
+    "noise": real_noise,
+    "run": run_values,
+    "demo": lambda _seconds: {"demo": whole.demo()},
+    "memory": memory_values,
+    "clients": clients_values,
+    "commands": command_values,
+    "waiting": waiting_values,
+    "tests": test_values,
+}
+"""Parts of the table beside ``steps``, each by itself with ``--only``."""
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> Table:
+    """The goals as they are printed."""
+    table = Table("what", "measured", "goal", "met", title="Goals")
+    for row in rows:
+        value = "not measured" if row["value"] is None else f"{row['value']:.2f}"
+        goal = f"{row['bound']} {row['goal']:g} {row['unit']}"
+        met = {True: "yes", False: "no", None: ""}[row["met"]]
+        table.add_row(row["name"], value, goal, met)
+    return table
 
 
 def main() -> None:
-    """Run everything, print a table, write build/bench.json."""
+    """Run everything, print tables, write build/bench.json."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10, help="per model (default: 10)")
+    parser.add_argument("--seconds", type=float, default=8, help="per model (default: 8)")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     parser.add_argument(
         "--only",
-        choices=["noise"],
-        help="measure real against seeded noise alone, and write no file",
+        nargs="+",
+        choices=["steps", "private", *PARTS],
+        help="measure these parts alone",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
     warnings.filterwarnings("ignore")  # Opacus's remarks about hooks
-    noise, rows = measure_noise(args.seconds)
-    if args.only:
-        Console().print(noise)
-        return
+    chosen = args.only or ["steps", "private", *PARTS]
+    values: dict[str, float] = {}
     results: dict[str, Any] = {
-        "milliseconds": {},
-        "rows": rows,
         "threads": 1,
-        "batch": {case.model: case.batch for case in WITH_DP},
         "torch": torch.__version__,
+        "opacus": version("opacus"),
+        "processor": _processor(),
+        "batch": {name: case.batch for name, case in WITH_DP.items()},
     }
-    table = Table(
-        "model",
-        "plain",
-        "ours",
-        "ours / plain",
-        "Opacus / ours",
-        "ghost / ours",
-        title="One DP step (ms)",
-    )
-    for case in WITH_DP:
-        times = measure(contenders(case, opacus=case is MLP), seconds=args.seconds)
-        results["milliseconds"][case.model] = times
-        ratios = [
-            f"{times[o] / times['ours']:.1f}" if o in times else ""
-            for o in ("Opacus", "Opacus ghost")
-        ]
-        row = (
-            f"{times['plain']:.2f}",
-            f"{times['ours']:.2f}",
-            f"{times['ours'] / times['plain']:.2f}",
-        )
-        table.add_row(case.model, *row, *ratios)
-    results["private_milliseconds"] = {}
-    private = Table(
-        "model",
-        "default",
-        "channels last",
-        "bfloat16",
-        "bfloat16 / default",
-        title="A step without DP (ms)",
-    )
+    console = Console()
+    if "steps" in chosen:
+        table, steps = steps_with_dp(args.seconds)
+        results["milliseconds"] = steps
+        values |= ratios_of(steps)
+        console.print(table)
+        results["peak_memory_bytes"] = _peaks()
+    if "private" in chosen:
+        table, results["private_milliseconds"] = _steps_without_dp(args.seconds)
+        console.print(table)
+    for name, part in PARTS.items():
+        if name in chosen:
+            measured = part(args.seconds)
+            values |= measured
+            for what, value in measured.items():
+                console.print(f"{what}: {value:.2f}", highlight=False)
+    results["rows"] = [goal.row(values.get(goal.name)) for goal in GOALS]
+    console.print(table_of(results["rows"]))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(results, indent=1) + "\n")
+    console.print(f"written to {args.out}")
+
+
+def _steps_without_dp(seconds: float) -> tuple[Table, dict[str, Any]]:
+    table = Table("model", "default", "channels last", "bfloat16", "bfloat16 / default")
+    table.title = "A step without DP (ms)"
+    found = {}
     for case in WITHOUT_DP:
-        times = measure(private_steps(case), seconds=args.seconds)
-        results["private_milliseconds"][case.model] = times
+        times = measure(private_steps(case), seconds=seconds)
+        found[case.model] = times
         ratio = times["bfloat16"] / times["default"]
-        private.add_row(case.model, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}")
+        table.add_row(case.model, *(f"{ms:.1f}" for ms in times.values()), f"{ratio:.2f}")
+    return table, found
+
+
+def _peaks() -> dict[str, int]:
+    """The peak memory of an MLP step by each way."""
     memory = {}
     for way in ("plain", "ours", "Opacus", "Opacus ghost"):
         steps = contenders(MLP, opacus=way.startswith("Opacus"), only=way)
         memory[way] = peak_memory(steps[way])
-    results["peak_memory_bytes"] = memory
-    results["paper_round_seconds"] = paper_round(6)
-    Console().print(table, private, noise)
-    print(
-        "peak memory of MLP steps (MB): "
-        + ", ".join(f"{way} {b / 1e6:.1f}" for way, b in memory.items())
-    )
-    print(f"ours / plain in memory: {memory['ours'] / memory['plain']:.2f}")
-    print(
-        f"a ProxyFL round of the paper's MNIST setting, in one thread: "
-        f"{results['paper_round_seconds']:.2f} s "
-        "(the paper's released code on two cores of another machine of this size: 9.2 s)"
-    )
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(results, indent=1) + "\n")
-    print(f"written to {args.out}")
+    return memory
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return ""
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -25,18 +26,34 @@ from proxyfl.simulation import config
 from proxyfl.simulation import run as runner
 
 
+@dataclass(frozen=True)
+class Size:
+    """One run: its models, clients, workers and rounds, and the images of each client."""
+
+    private: str
+    clients: int
+    workers: int
+    rounds: int
+    proxy: str = "mlp"
+    examples: int = 1000
+    side: int = 28
+    batch_size: int = 250
+
+
 def made_up() -> Dataset:
-    """As many random images as the largest run asks for (PROXYFL_IMAGES), of MNIST's shape."""
+    """As many random images as the run asks for (PROXYFL_IMAGES, PROXYFL_SIDE)."""
     count = int(os.environ["PROXYFL_IMAGES"])
-    x = torch.rand(count, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    side = int(os.environ["PROXYFL_SIDE"])
+    x = torch.rand(count, 1, side, side, generator=torch.Generator().manual_seed(0))
     y = torch.arange(count) % 10
     return Dataset("made-up", x, y, x[:100], y[:100], 10, tuple("0123456789"))
 
 
-def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
-    """Run in this process and its workers; print seconds per round and the memory of all of
-    them."""
+def one_run(size: Size) -> None:
+    """Run in this process and its workers; print seconds per round, by the clock and of this
+    process's CPU time, and the memory of all of them."""
     keep_freed_memory()
+    rounds = size.rounds
     settings = config.from_tree(
         {
             "methods": ["proxyfl"],
@@ -44,9 +61,14 @@ def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
             "evaluate_every": rounds,
             "checkpoint_every": rounds,
             "data": {"source": "benchmarks.scaling:made_up"},
-            "partition": {"kind": "iid", "clients": clients, "examples": 1000},
-            "models": {"private": private, "proxy": "mlp", "residual": False},
-            "learning": {"alpha": 0.5, "beta": 0.5, "teacher": "current", "batch_size": 250},
+            "partition": {"kind": "iid", "clients": size.clients, "examples": size.examples},
+            "models": {"private": size.private, "proxy": size.proxy, "residual": False},
+            "learning": {
+                "alpha": 0.5,
+                "beta": 0.5,
+                "teacher": "current",
+                "batch_size": size.batch_size,
+            },
             "privacy": {"noise_multiplier": 1.0},
             "exchange": {"self_weight": 0.0},
         }
@@ -57,18 +79,28 @@ def one_run(private: str, clients: int, workers: int, rounds: int) -> None:
 
         def __init__(self) -> None:
             self.times: list[float] = []
+            self.cpu: list[float] = []
             self.memory = 0
 
         def round_ended(self, name: str, round: int, rows: object) -> None:
             self.times.append(time.perf_counter())
+            self.cpu.append(time.process_time())
             self.memory = max(self.memory, _memory_of_family())
 
     clock = Clock()
     with tempfile.TemporaryDirectory() as scratch:
-        runner.run(settings, out=Path(scratch) / "run", callbacks=[clock], workers=workers)
-    # the last one evaluates
-    gaps = [b - a for a, b in zip(clock.times[:-2], clock.times[1:-1], strict=True)]
-    print(json.dumps({"seconds_per_round": statistics.median(gaps), "memory": clock.memory}))
+        runner.run(settings, out=Path(scratch) / "run", callbacks=[clock], workers=size.workers)
+    found = {
+        "seconds_per_round": _median_gap(clock.times),
+        "cpu_per_round": _median_gap(clock.cpu),
+        "memory": clock.memory,
+    }
+    print(json.dumps(found))
+
+
+def _median_gap(times: list[float]) -> float:
+    """The median of the time between rounds; the last one evaluates."""
+    return statistics.median(b - a for a, b in zip(times[:-2], times[1:-1], strict=True))
 
 
 def _memory_of_family() -> int:
@@ -93,31 +125,47 @@ def _memory_of_family() -> int:
     return total
 
 
-def measure(private: str, clients: int, workers: int, rounds: int) -> dict[str, float]:
+def measure(size: Size) -> dict[str, float]:
     """One run in a process of its own."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.scaling",
-        "--one",
-        private,
-        str(clients),
-        str(workers),
-        str(rounds),
-    ]
-    environment = {**os.environ, "PROXYFL_IMAGES": str(1000 * clients + 10), "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    result: dict[str, float] = json.loads(found.stdout)
+    command = [sys.executable, "-m", "benchmarks.scaling", "--one", json.dumps(asdict(size))]
+    environment = {
+        **os.environ,
+        "PROXYFL_IMAGES": str(size.examples * size.clients + 10),
+        "PROXYFL_SIDE": str(size.side),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    result: dict[str, float] = json.loads(done.stdout)
     return result
+
+
+def memory_per_client(workers: int) -> float:
+    """Megabytes that each further client takes: MLP/MLP, 1000 images each."""
+    few, many = 8, 24
+    memory = {}
+    for clients in (few, many):
+        memory[clients] = measure(Size("mlp", clients, workers, rounds=4))["memory"]
+    return (memory[many] - memory[few]) / (many - few) / 1e6
+
+
+def many_small_clients(clients: int = 1000) -> dict[int, float]:
+    """CPU milliseconds per client and round with linear models on 100 images of 8 x 8 each, for 8
+    clients and for many. Workers cross rounds by themselves, so there is one process."""
+    found = {}
+    for count in (8, clients):
+        rounds = 40 if count == 8 else 5
+        size = Size("linear", count, 1, rounds, "linear", examples=100, side=8, batch_size=25)
+        found[count] = measure(size)["cpu_per_round"] / count * 1e3
+    return found
 
 
 def main() -> None:
     """Measure, print a table, write build/scaling.json."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        one_run(args.one[0], *map(int, args.one[1:]))
+        one_run(Size(**json.loads(args.one)))
         return
     cores = physical_cores()
     rows = [("lenet5", 8, 1, 12), ("lenet5", 8, 2, 12)]
@@ -134,7 +182,7 @@ def main() -> None:
     )
     results = []
     for private, clients, workers, rounds in rows:
-        found = measure(private, clients, workers, rounds)
+        found = measure(Size(private, clients, workers, rounds))
         results.append({"private": private, "clients": clients, "workers": workers, **found})
         seconds = found["seconds_per_round"]
         cells = (f"{seconds:.2f}", f"{seconds / clients * 1e3:.1f}", f"{found['memory'] / 1e6:.0f}")

@@ -16,7 +16,7 @@ LEVELS = (
     ("_setonce", "errors", "_command"),
     ("_files", "_loopback", "_validate", "measures"),
     ("_lock",),
-    ("_entrypoint", "_examples", "_journal", "machine", "_settings", "losses", "params", "seeds"),
+    ("_entrypoint", "_examples", "_journal", "machine", "_settings", "losses", "params", "pooling", "seeds"),
     ("settings",),
     ("privacy", "gossip", "transport", "data", "models"),
     ("federation",),
