@@ -6,7 +6,8 @@ export OMP_NUM_THREADS ?= 1
 # The tests run on two cores, a file at a time.
 PARALLEL ?= --numprocesses 2 --dist loadfile
 
-.PHONY: demo hospitals test test-all check browser bench reproduce figures settings clean
+.PHONY: demo hospitals test test-all check browser bench bench-figures reproduce figures settings \
+  reference clean
 
 demo: .venv/installed
 	$(BIN)/proxyfl run experiments/examples/demo.toml
@@ -17,7 +18,9 @@ hospitals: .venv/installed
 	$(BIN)/proxyfl run experiments/examples/hospitals.toml --splits 5
 
 test: .venv/tests-installed check browser
+	@mkdir -p build; date +%s >build/test-began
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+	@awk -v now=$$(date +%s) '{ printf "%.2f\n", (now - $$1) / 60 }' build/test-began >build/test-minutes
 
 test-all: .venv/tests-installed check browser
 	$(BIN)/python -m pytest $(PARALLEL)
@@ -33,8 +36,13 @@ browser:
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium >/dev/null; } || \
 	  echo "Install Chromium (Debian: apt-get install chromium) for the browser tests."
 
+# Everything against its goal, in about ten minutes; writes build/bench.json.
 bench: .venv/tests-installed
 	$(BIN)/python -m benchmarks.bench
+
+# The figures of the last `make bench` into README and docs.
+bench-figures: .venv/tests-installed
+	$(BIN)/python -m benchmarks.figures
 
 # One experiment of the paper: make reproduce EXPERIMENT=mnist, or, on the embedded digits, with
 # QUICK=1. The same line again continues it. Real data: PROXYFL_DATA=DIR, or fetched.

@@ -295,14 +295,16 @@ def _distinct_tensors() -> list[torch.Tensor]:
     return list(storages.values())
 
 
-def steps_with_dp(seconds: float) -> tuple[Table, dict[str, Any]]:
-    """A DP step against a plain one and Opacus's: a table, and milliseconds by case and way."""
+def steps_with_dp(seconds: float, names: Sequence[str]) -> tuple[Table, dict[str, Any]]:
+    """A DP step of these cases against a plain one and Opacus's: a table, and milliseconds by case
+    and way."""
     table = Table("model", "plain", "ours", "ours / plain", "improved plain", "ours / improved")
     table.title = "One DP step (ms)"
     for column in ("Opacus / ours", "ghost / ours"):
         table.add_column(column)
     found = {}
-    for name, case in WITH_DP.items():
+    for name in names:
+        case = WITH_DP[name]
         times = measure(contenders(case, opacus=case in WITH_OPACUS), seconds=seconds)
         found[name] = times
         ours = times["ours"]
@@ -338,10 +340,7 @@ def real_noise(seconds: float) -> dict[str, float]:
 def run_values(_seconds: float) -> dict[str, float]:
     """The paper's MNIST setting, and what is around its rounds."""
     a_round, around = whole.paper_run()
-    return {
-        "round of the paper's MNIST setting": a_round,
-        "around the rounds of that run": around,
-    }
+    return {"round of the paper's MNIST setting": a_round, "around the rounds of that run": around}
 
 
 def memory_values(_seconds: float) -> dict[str, float]:
@@ -371,7 +370,7 @@ def waiting_values(_seconds: float) -> dict[str, float]:
     return {"site waiting for 1 missing member of 32": waiting.share_of_a_core()}
 
 
-def test_values(_seconds: float) -> dict[str, float]:
+def suite_values(_seconds: float) -> dict[str, float]:
     """The last ``make test``, if there was one."""
     if not TEST_MINUTES.exists():
         return {}
@@ -386,7 +385,7 @@ PARTS: dict[str, Callable[[float], dict[str, float]]] = {
     "clients": clients_values,
     "commands": command_values,
     "waiting": waiting_values,
-    "tests": test_values,
+    "tests": suite_values,
 }
 """Parts of the table beside ``steps``, each by itself with ``--only``."""
 
@@ -408,10 +407,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8, help="per model (default: 8)")
     parser.add_argument("--out", type=Path, default=Path("build/bench.json"))
     parser.add_argument(
-        "--only",
+        "--only", nargs="+", choices=["steps", "private", *PARTS], help="measure these parts alone"
+    )
+    parser.add_argument(
+        "--models",
         nargs="+",
-        choices=["steps", "private", *PARTS],
-        help="measure these parts alone",
+        choices=list(WITH_DP),
+        default=list(WITH_DP),
+        metavar="MODEL",
+        help=f"whose steps with DP to measure: {', '.join(WITH_DP)} (default: all)",
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -428,11 +432,12 @@ def main() -> None:
     }
     console = Console()
     if "steps" in chosen:
-        table, steps = steps_with_dp(args.seconds)
+        table, steps = steps_with_dp(args.seconds, args.models)
         results["milliseconds"] = steps
         values |= ratios_of(steps)
         console.print(table)
-        results["peak_memory_bytes"] = _peaks()
+        if "MLP" in args.models:
+            results["peak_memory_bytes"] = _peaks()
     if "private" in chosen:
         table, results["private_milliseconds"] = _steps_without_dp(args.seconds)
         console.print(table)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -100,7 +101,8 @@ def one_run(size: Size) -> None:
 
 def _median_gap(times: list[float]) -> float:
     """The median of the time between rounds; the last one evaluates."""
-    return statistics.median(b - a for a, b in zip(times[:-2], times[1:-1], strict=True))
+    gaps = [after - before for before, after in pairwise(times[:-1])]
+    return statistics.median(gaps)
 
 
 def _memory_of_family() -> int:
@@ -153,7 +155,7 @@ def many_small_clients(clients: int = 1000) -> dict[int, float]:
     clients and for many. Workers cross rounds by themselves, so there is one process."""
     found = {}
     for count in (8, clients):
-        rounds = 40 if count == 8 else 5
+        rounds = 40 if count == 8 else 4
         size = Size("linear", count, 1, rounds, "linear", examples=100, side=8, batch_size=25)
         found[count] = measure(size)["cpu_per_round"] / count * 1e3
     return found

@@ -35,7 +35,11 @@ def _measure(sites: int, window: float) -> float:
     from proxyfl.node.supervisor import Node
 
     with tempfile.TemporaryDirectory() as scratch:
-        template = replace(trial.quick_site(), network=site.Network(patience=3600.0))
+        template = replace(
+            trial.quick_site(),
+            network=site.Network(patience=3600.0),
+            learning=site.Learning(batch_size=20, steps_per_round=1),
+        )
         layout = trial.lay_out(Path(scratch), sites=sites, rounds=3, template=template)
         nodes = [Node(*site.read(place), seed=0, say=_nothing) for place in layout.sites[1:]]
         threads = []

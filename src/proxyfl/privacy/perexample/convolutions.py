@@ -17,6 +17,27 @@ from torch import Tensor
 from proxyfl.privacy.perexample.product import Product
 from proxyfl.privacy.perexample.term import Materialised, Term, by_example
 
+_WIDE = 32
+"""Output channels from which on a CPU is quicker with the channels last in memory: it multiplies
+whole vectors of them, and pools them likewise."""
+
+
+def conv2d(x: Tensor, weight: Tensor, *others: Any) -> Tensor:
+    """``aten.conv2d``, with the channels last in memory where there are many. The numbers are the
+    same up to rounding, and what follows keeps the layout."""
+    if x.device.type == "cpu" and x.dim() == 4 and weight.shape[0] >= _WIDE:
+        x = _channels_last(x)
+    result: Tensor = torch.ops.aten.conv2d.default(x, weight, *others)
+    return result
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    _, channels, height, width = x.shape
+    if channels == 1 and x.is_contiguous():
+        # both layouts are the same numbers in the same order; the strides decide
+        return x.as_strided(x.shape, (height * width, 1, width, 1))
+    return x.contiguous(memory_format=torch.channels_last)
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -84,8 +105,14 @@ def _ungrouped(weight: Tensor, geometry: Geometry, padded: Tensor, g: Tensor) ->
     out = g.shape[3:]
     places = out.numel()
 
+    channels = padded.shape[1]
+    is_last = m == 1 and padded.dim() == 4 and channels > 1 and padded.stride(1) == 1
+
     def unfold(i: int, j: int) -> Tensor:
         images = padded[i * m : j * m]
+        if is_last:  # whole rows of channels are copied
+            rows = geometry.windows(images, out).permute(0, 4, 5, 2, 3, 1)
+            return rows.reshape(len(images), places, -1).transpose(1, 2)
         windows = geometry.windows(images, out)
         flat = windows.reshape(len(images), -1, places)
         if m == 1:
@@ -103,6 +130,10 @@ def _ungrouped(weight: Tensor, geometry: Geometry, padded: Tensor, g: Tensor) ->
         by_image = scaled.flatten(0, 1)
         return _weight_gradient(weight, geometry, padded, by_image)
 
+    def arrange(gradients: Tensor) -> Tensor:
+        by_kernel = gradients.unflatten(-1, (p, *geometry.kernel, channels))
+        return by_kernel.movedim(-1, -3)
+
     return Product(
         weight,
         padded,
@@ -112,6 +143,7 @@ def _ungrouped(weight: Tensor, geometry: Geometry, padded: Tensor, g: Tensor) ->
         outputs=outputs,
         contract=contract,
         examples=n,
+        arrange=arrange if is_last else None,
     )
 
 

@@ -27,7 +27,12 @@ import torch
 from torch import Tensor
 
 from proxyfl.privacy.perexample.norms import WIDE_EPS, column_lengths, roundoff, upper_square_norms
-from proxyfl.privacy.perexample.term import by_example, without
+from proxyfl.privacy.perexample.term import (
+    add_weighted_rows,
+    by_example,
+    without,
+    write_weighted_rows,
+)
 
 KEPT_AT_MOST = 2**26
 """Numbers (of per-example gradients of one weight) kept in memory; above it they are formed twice,
@@ -49,7 +54,9 @@ class Product:
 
     A convolution's inputs overlap and are unfolded in pieces: ``unfold(i, j)`` gives those of
     examples i to j as (j - i, d, t), ``outputs(i, j)`` the output gradients as (j - i, p, t), and
-    ``contract(c)`` the ordinary, summed weight gradient with example i weighted by c_i."""
+    ``contract(c)`` the ordinary, summed weight gradient with example i weighted by c_i. Where
+    ``unfold`` has the d numbers in another order than the weight, ``arrange`` gives gradients
+    (..., p d) as (..., *the weight's shape)."""
 
     parameter: Tensor
     a: Tensor
@@ -59,6 +66,7 @@ class Product:
     outputs: Callable[[int, int], Tensor] | None = None
     contract: Callable[[Tensor], Tensor] | None = None
     examples: int = 0
+    arrange: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         self.examples = self.examples or len(self.g)
@@ -218,12 +226,16 @@ class Product:
         return allowed and dtype == self.g.dtype
 
     def _add_formed(self, c: Tensor, out: Tensor) -> None:
+        total = out.view(-1)
+        if self.arrange is not None:
+            total = torch.empty_like(total)
         kept = self._kept
-        if kept is not None and kept.dtype == out.dtype:
-            columns = kept.flatten(1).T
-            torch.mv(columns, c, out=out.view(-1))
+        if kept is not None:
+            write_weighted_rows(kept.flatten(1), c, total)
         else:
-            self._add_pieces(c, out)
+            self._add_pieces(c, total)
+        if self.arrange is not None:
+            out.copy_(self.arrange(total))
 
     def _contract(self, c: Tensor, out: Tensor) -> None:
         if self.contract is not None:
@@ -240,13 +252,13 @@ class Product:
         start = 0
         for piece in self._pieces():
             end = start + len(piece)
-            weights = c[start:end].to(out.dtype)
-            columns = piece.flatten(1).T.to(out.dtype)
-            out.view(-1).addmv_(columns, weights)
+            add_weighted_rows(piece.flatten(1), c[start:end], out)
             start = end
 
     def per_example(self) -> Tensor:
         formed = torch.cat(list(self._pieces()))
+        if self.arrange is not None:
+            return self.arrange(formed.flatten(1))
         return formed.view(-1, *self.parameter.shape)
 
     def drop(self, examples: Tensor) -> None:

@@ -70,9 +70,7 @@ class Materialised:
         return squares[0]
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        columns = self._rows.to(out.dtype).t()
-        weights = c.to(out.dtype)
-        torch.mv(columns, weights, out=out.view(-1))
+        write_weighted_rows(self._rows, c, out.view(-1))
 
     def per_example(self) -> Tensor:
         return self.gradients
@@ -151,6 +149,28 @@ class Lookup:
     def drop(self, examples: Tensor) -> None:
         self.g = without(self.g, examples)
         self.__dict__.pop("_gathered", None)
+
+
+NEAR = 2**17
+"""Numbers that are converted at a time: they stay in the cache until they are multiplied."""
+
+
+def write_weighted_rows(rows: Tensor, c: Tensor, out: Tensor) -> None:
+    """Write sum_i c_i rows_i into the vector ``out``, added up in its type."""
+    if rows.dtype == out.dtype:
+        torch.mv(rows.t(), c.to(out.dtype), out=out)
+    else:
+        out.zero_()
+        add_weighted_rows(rows, c, out)
+
+
+def add_weighted_rows(rows: Tensor, c: Tensor, out: Tensor) -> None:
+    """Add sum_i c_i rows_i to the vector ``out``, in its type."""
+    weights = c.to(out.dtype)
+    columns = rows.shape[1] if rows.dtype == out.dtype else max(1, NEAR // max(1, len(rows)))
+    for start in range(0, rows.shape[1], max(1, columns)):
+        part = rows[:, start : start + columns].to(out.dtype)
+        out[start : start + columns].addmv_(part.t(), weights)
 
 
 def without(gradients: Tensor, examples: Tensor) -> Tensor:
