@@ -34,7 +34,7 @@ def max_pool2d(
     is_2x2 = _both(kernel_size, 2) and (not stride or _both(stride, 2))
     is_plain = _both(padding, 0) and _both(dilation, 1) and not ceil_mode
     if is_2x2 and is_plain and _gains(x):
-        found: Tensor = _Pool.apply(x)
+        found: Tensor = _Pool.apply(x)  # type: ignore[no-untyped-call]  # torch leaves it so
         return found
     return F.max_pool2d(x, kernel_size, stride or None, padding, dilation, ceil_mode)
 
@@ -45,7 +45,7 @@ def with_quick_pooling(model: nn.Module) -> nn.Module:
         own_forward = "forward" in vars(layer)
         if type(layer) is nn.MaxPool2d and not layer.return_indices and not own_forward:
             # a bound method is copied with its object
-            layer.forward = MethodType(_forward, layer)  # type: ignore[assignment]
+            layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]
     return model
 
 
@@ -82,7 +82,7 @@ class _Pool(torch.autograd.Function):
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         x, of_rows = ctx.saved_tensors
         backward = torch.ops.aten.max_pool2d_with_indices_backward

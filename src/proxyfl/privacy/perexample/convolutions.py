@@ -131,7 +131,7 @@ def _ungrouped(weight: Tensor, geometry: Geometry, padded: Tensor, g: Tensor) ->
         return _weight_gradient(weight, geometry, padded, by_image)
 
     def arrange(gradients: Tensor) -> Tensor:
-        by_kernel = gradients.unflatten(-1, (p, *geometry.kernel, channels))
+        by_kernel = gradients.view(*gradients.shape[:-1], p, *geometry.kernel, channels)
         return by_kernel.movedim(-1, -3)
 
     return Product(
