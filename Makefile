@@ -7,7 +7,7 @@ export OMP_NUM_THREADS ?= 1
 PARALLEL ?= --numprocesses 2 --dist loadfile
 
 .PHONY: demo hospitals test test-all check browser bench bench-figures reproduce figures settings \
-  reference clean
+  reference docs clean
 
 demo: .venv/installed
 	$(BIN)/proxyfl run experiments/examples/demo.toml
@@ -59,6 +59,11 @@ figures: .venv/tests-installed
 settings: .venv/installed
 	$(BIN)/python docs/settings.py
 
+# The site, in build/site: it opens from the disk, search included, and needs no network.
+docs: .venv/docs-installed settings
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'Open build/site/index.html.'
+
 # build/reference.md, from the docstrings of the public names.
 reference: .venv/installed
 	$(BIN)/python docs/reference.py
@@ -79,6 +84,11 @@ PIP = $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 .venv/tests-installed: .venv/installed
 	@echo 'What the tests need'
 	$(PIP) -e '.[test]'
+	@touch $@
+
+.venv/docs-installed: .venv/installed
+	@echo 'What the documentation needs'
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 clean:

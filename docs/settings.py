@@ -1,4 +1,5 @@
-"""Writes reference/settings.md, from the settings' own documentation (`make settings`)."""
+"""Writes reference/settings.md, site-toml.md and manifest.md, from the settings' own documentation
+(`make settings`)."""
 
 from pathlib import Path
 
@@ -10,35 +11,35 @@ from proxyfl.simulation.config import Config
 OPENING = """\
 # Settings
 
-Every setting, made by `make settings` from the source: of a run (`proxyfl run CONFIG.toml`), of a
-real site ([site.toml](#sitetoml)) and of a federation ([the manifest](#the-manifest)). A run is a
-simulation and protects nobody; the
-[guide](../start/three-sites.md) is about real federations. Settings of one name
-have one meaning and one check in all of them; a table says
-[which defaults differ](#other-defaults-at-a-real-site). Change a setting with
-`--set KEY=VALUE`, or in a TOML file, where the part before the dot is a table: `privacy.budget` is
-`budget` below `[privacy]`. *Per client* means one value for all, or a list with
-one for each. A setting that is absent by default has no value until you give it one; `"none"`
-removes the value of a setting that has a default. `proxyfl run --print-config` prints them all.
+For everybody who runs something: every setting of `proxyfl run CONFIG.toml`, made by `make
+settings` from the source. A run is a simulation and protects nobody; a real site has
+[site.toml](site-toml.md) and [the manifest](manifest.md). Settings of one name have one meaning and
+one check in all of them, and a table says [which defaults differ](#other-defaults-at-a-real-site).
+
+Change a setting with `--set KEY=VALUE`, or in a TOML file, where the part before the dot is a
+table: `privacy.budget` is `budget` below `[privacy]`. *Per client* means one value for
+all, or a list with one for each. A setting that is absent by default has no value until you give it
+one; `"none"` removes the value of a setting that has a default. `proxyfl run --print-config` prints
+them all.
 
 """
 
 
 SITE = """\
+# site.toml
 
-## site.toml
-
-One institution's own decisions, in its folder (`init` of `proxyfl node` writes the file). Nothing
-of it is shared. Paths are relative to the folder.
+For the person who runs a site: one institution's own decisions, in its folder. `init` of `proxyfl
+node` writes the file with an explanation of each setting. Nothing of it is shared. Paths are
+relative to the folder. This page is made by `make settings`.
 
 """
 
 MANIFEST = """\
+# The manifest
 
-## The manifest
-
-What the members of a real federation agree on and sign (`new` of `proxyfl federation` writes it).
-It also holds the members' cards, as `[[members]]`, and the schema of a table, as `[schema]`.
+For the keeper of a federation: what its members agree on and sign. `new` of `proxyfl federation`
+writes it. It also holds the members' cards, as `[[members]]`, and the schema of a table, as
+`[schema]`. This page is made by `make settings`.
 
 """
 
@@ -86,17 +87,17 @@ def other_defaults() -> str:
     return rows
 
 
-def page() -> str:
-    """The page."""
+def pages() -> dict[str, str]:
+    """The pages: name -> text."""
+    known = ("schema", "members", "later")
     run = OPENING + markdown(Config, per_client=True)
-    real = (
-        SITE
-        + markdown(Site)
-        + MANIFEST
-        + markdown(Manifest, without=("schema", "members", "later"))
-    )
-    return run + real + OTHER_DEFAULTS + other_defaults()
+    return {
+        "settings.md": run + OTHER_DEFAULTS + other_defaults(),
+        "site-toml.md": SITE + markdown(Site),
+        "manifest.md": MANIFEST + markdown(Manifest, without=known),
+    }
 
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "reference" / "settings.md").write_text(page(), encoding="utf-8")
+    for name, text in pages().items():
+        (Path(__file__).parent / "reference" / name).write_text(text, encoding="utf-8")
