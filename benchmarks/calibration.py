@@ -71,7 +71,7 @@ def cases_of(lines: Sequence[dict[str, Any]]) -> list[Case]:
     score = statistics.mean(line["pooled"] for line in lines)
     alone = statistics.mean(_merged(line["alone"]) for line in lines)
     found = []
-    for place, joined in enumerate(first["joined"]):
+    for joined in first["joined"]:
         if joined["mechanism"] not in MECHANISMS:
             continue
         colluders = clients // 2 if joined["mechanism"] == "masked" else None
@@ -94,9 +94,9 @@ def cases_of(lines: Sequence[dict[str, Any]]) -> list[Case]:
         runs = [
             _merged(kept) - _merged(line["alone"])
             for line in lines
-            for kept in line["joined"][place]["kept"]
+            for kept in _same(line, joined)["kept"]
         ]
-        shared = [score for line in lines for score in line["joined"][place]["shared"]]
+        shared = [score for line in lines for score in _same(line, joined)["shared"]]
         found.append(
             Case(
                 first["study"],
@@ -105,7 +105,7 @@ def cases_of(lines: Sequence[dict[str, Any]]) -> list[Case]:
                 alone,
                 statistics.mean(shared),
                 tuple(runs),
-                _worse(lines, place),
+                _worse(lines, joined),
             )
         )
     return found
@@ -116,11 +116,20 @@ def _merged(scores: Sequence[Sequence[float]]) -> float:
     return statistics.mean(merged for merged, _ in scores)
 
 
-def _worse(lines: Sequence[dict[str, Any]], place: int) -> float | None:
+def _same(line: dict[str, Any], joined: dict[str, Any]) -> dict[str, Any]:
+    """What was measured with another seed under the same mechanism, budget and step."""
+    keys = ("epsilon", "mechanism", "step")
+    found: dict[str, Any] = next(
+        each for each in line["joined"] if all(each[key] == joined[key] for key in keys)
+    )
+    return found
+
+
+def _worse(lines: Sequence[dict[str, Any]], joined: dict[str, Any]) -> float | None:
     lost = [
         after[0] < before[0] - LITTLE
         for line in lines
-        for kept in line["joined"][place]["kept"]
+        for kept in _same(line, joined)["kept"]
         for after, before in zip(kept, line["alone"], strict=True)
     ]
     return statistics.mean(lost) if lost else None

@@ -8,10 +8,13 @@ of messages: gossip ends within its own mixing error of that, the masked sum exa
 is drawn for the sum:
 
     gossip     K sites add all of the noise, each by itself
+    weighted   gossip with site weights n / (n + d / mu^2), where the smallest site has n < d / mu^2
     masked     each adds 1 / h of its variance, h = K - K // 2
     central    noise once, by somebody whom all trust (h = K)
 
-One line of JSON for each study and seed goes to ``--out``; what is there already is not run again.
+With two classes a score is the AUROC. With more it is the macro AUROC, and ``accuracy`` has each
+shared proxy's macro accuracy. One line of JSON for each study and seed goes to ``--out``; what is
+there already is not run again.
 """
 
 import argparse
@@ -27,14 +30,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from proxyfl import models
+from proxyfl import measures, models
 from proxyfl.data.examples import InMemory
 from proxyfl.federation.assembly import initial_proxy
 from proxyfl.federation.fitted import choose
 from proxyfl.losses import NO_BALANCE, Balance, balance_for, class_shares
 from proxyfl.models.architectures import LENGTH, WAVES, Fourier
 from proxyfl.privacy.calibration import noise_for
-from proxyfl.privacy.worth import SHORT_STEP, STEP, Facts, noise_ratio, step_for
+from proxyfl.privacy.worth import SHORT_STEP, STEP, Facts, noise_ratio, site_weight, step_for
 from proxyfl.settings import Synthetic
 from proxyfl.simulation.config import Config, Data, Partition
 from proxyfl.simulation.division import load_data, split
@@ -48,6 +51,8 @@ MOMENTUM = 0.9
 FASTEST = 2.0
 STEPS = (STEP, SHORT_STEP)
 """The step lengths that are compared."""
+HALF = 0.5
+"""The weight of a site whose noise is as large as what it adds."""
 
 Array = Any
 
@@ -122,6 +127,10 @@ class Federation:
     @property
     def sizes(self) -> list[int]:
         return [len(y) for y in self.y]
+
+    @property
+    def classes(self) -> int:
+        return last_layer(self.proxy).out_features
 
 
 def federation(name: str, seed: int) -> Federation:
@@ -240,10 +249,24 @@ def as_proxy(sites: Federation, theta: Array) -> nn.Module:
 
 
 def auroc(logits: Array, y: Array) -> float:
-    """The AUROC of two classes' logits; NaN if there is one class."""
+    """The AUROC of two classes' logits, the macro AUROC of more; NaN where it is not defined."""
+    if logits.shape[1] > 2:
+        return score_of("auroc", logits, y)
+    return ranked(logits[:, 1] - logits[:, 0], y)
+
+
+def score_of(name: str, logits: Array, y: Array) -> float:
+    """A measure of ``proxyfl.measures``; NaN where it is not defined."""
+    measure = measures.named(name)
+    assert measure is not None
+    found = measure.compute(measures.Predictions(logits, y))
+    return math.nan if found is None else found
+
+
+def ranked(score: Array, y: Array) -> float:
+    """The AUROC of a score that is high for cases (1); NaN if there is one class."""
     from scipy.stats import rankdata
 
-    score = logits[:, 1] - logits[:, 0]
     cases = int(y.sum())
     if not 0 < cases < len(y):
         return math.nan
@@ -275,11 +298,17 @@ def home(
     y = torch.cat(sites.y) if site is None else sites.y[site]
     balance: Balance = NO_BALANCE
     if sites.config.learning.balance != "none":
-        shares = class_shares(y, 2)
+        shares = class_shares(y, sites.classes)
         balance = balance_for(sites.config.learning.balance, shares, public=False)
     examples = InMemory(x, y)
     return choose(
-        spec, examples, 2, received=received, balance=balance, seed=sites.config.seed, noise=noise
+        spec,
+        examples,
+        sites.classes,
+        received=received,
+        balance=balance,
+        seed=sites.config.seed,
+        noise=noise,
     )
 
 
@@ -292,7 +321,7 @@ def noise_ratios(sites: Federation, sigma: float, honest: float) -> list[float |
     found: list[float | None] = []
     for y in sites.y:
         own = float(y.double().mean())
-        if not study_is_linear or not 0 < own < 1:
+        if not study_is_linear or sites.classes > 2 or not 0 < own < 1:
             found.append(None)
             continue
         found.append(
@@ -310,8 +339,11 @@ def noise_ratios(sites: Federation, sigma: float, honest: float) -> list[float |
     return found
 
 
-def measured(name: str, seed: int, draws: int, kept: int, spec: str | None) -> dict[str, Any]:
-    """All scores of one study and seed. What sites keep is measured for ``kept`` draws."""
+def measured(
+    name: str, seed: int, draws: int, kept: int, spec: str | None, *, rule_only: bool = False
+) -> dict[str, Any]:
+    """All scores of one study and seed. What sites keep is measured for ``kept`` draws. With
+    ``rule_only`` no other step is measured than the one that ``proxyfl worth`` chooses."""
     sites = federation(name, seed)
     spec = spec or sites.config.models.private
     count = len(sites.y)
@@ -320,7 +352,8 @@ def measured(name: str, seed: int, draws: int, kept: int, spec: str | None) -> d
     pooled, _ = judged(sites, home(sites, None, None, spec), None)
     test = features(sites.proxy, sites.test_x)
     layer = last_layer(sites.proxy)
-    cases = float(torch.cat(sites.y).float().mean())
+    several = sites.classes > 2
+    cases = 1 / sites.classes if several else float(torch.cat(sites.y).float().mean())
     delta = sites.config.privacy.delta or 1 / (10 * max(sites.sizes))
     found: dict[str, Any] = {
         "study": name,
@@ -340,6 +373,7 @@ def measured(name: str, seed: int, draws: int, kept: int, spec: str | None) -> d
             layer.weight.numel() + layer.bias.numel(),
             1.0,
             delta,
+            classes=sites.classes,
             score=min(max(pooled, 0.51), 0.99),
             prevalence=cases,
         )
@@ -348,10 +382,21 @@ def measured(name: str, seed: int, draws: int, kept: int, spec: str | None) -> d
     noises = {"gossip": count, "masked": count / honest, "central": 1.0}
     for epsilon in EPSILONS:
         sigma = noise_for(epsilon, sampling_rate=1.0, steps=ROUNDS, delta=delta)
-        for mechanism, factor in noises.items():
-            for step in STEPS:
+        weights = site_weights(sites, sigma)
+        mechanisms = dict(noises)
+        if weights.min() < HALF:
+            mechanisms["weighted"] = float((weights**2).sum())
+        for mechanism, factor in mechanisms.items():
+            for step in (rule,) if rule_only else STEPS:
                 noise = sigma * math.sqrt(factor)
-                theta = descend(sites, noise=noise, step=step, draws=draws, seed=seed)
+                theta = descend(
+                    sites,
+                    noise=noise,
+                    step=step,
+                    draws=draws,
+                    seed=seed,
+                    weights=weights if mechanism == "weighted" else None,
+                )
                 shared = [auroc(test @ each, sites.test_y) for each in theta]
                 keeps = []
                 if mechanism != "central" and step == rule:
@@ -371,10 +416,40 @@ def measured(name: str, seed: int, draws: int, kept: int, spec: str | None) -> d
                         "step": step,
                         "sigma": sigma,
                         "shared": shared,
+                        "own": [own_patients(sites, test, each) for each in theta],
                         "kept": keeps,
                     }
+                    | accuracies(sites, [test @ each for each in theta])
                 )
     return found
+
+
+def site_weights(sites: Federation, sigma: float) -> Array:
+    """What each site's step counts for under gossip, as ``worth.site_weight`` has it."""
+    mu = math.sqrt(ROUNDS) / sigma
+    layer = last_layer(sites.proxy)
+    width = (layer.weight.numel() + layer.bias.numel()) / sites.classes
+    return np.array([site_weight(size, width, mu) for size in sites.sizes])
+
+
+def own_patients(sites: Federation, test: Array, theta: Array) -> float:
+    """The shared proxy's mean score on the sites' own test parts; NaN if there are none."""
+    if sites.test_site is None:
+        return math.nan
+    logits = test @ theta
+    scores = []
+    for site in range(len(sites.y)):
+        rows = sites.test_site == site
+        scores.append(auroc(logits[rows], sites.test_y[rows]) if rows.any() else math.nan)
+    known = [score for score in scores if not math.isnan(score)]
+    return float(np.mean(known)) if known else math.nan
+
+
+def accuracies(sites: Federation, logits: Sequence[Array]) -> dict[str, Any]:
+    """The macro accuracy of each proxy, where there are more than two classes."""
+    if sites.classes == 2:
+        return {}
+    return {"accuracy": [score_of("macro_accuracy", each, sites.test_y) for each in logits]}
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
@@ -392,6 +467,7 @@ def measure_missing(
     draws: int,
     kept: int,
     spec: str | None = None,
+    rule_only: bool = False,
 ) -> None:
     """Measure each study with each seed, unless the file has it, and add it to the file."""
     done = {(line["study"], line["seed"]) for line in records(path)}
@@ -399,7 +475,7 @@ def measure_missing(
         for name in studies:
             if (name, seed) in done:
                 continue
-            line = measured(name, seed, draws, kept, spec)
+            line = measured(name, seed, draws, kept, spec, rule_only=rule_only)
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
@@ -413,11 +489,18 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=8, help="draws of noise for each seed")
     parser.add_argument("--kept", type=int, default=0, help="draws with the models that sites keep")
     parser.add_argument("--spec", help="the sites' estimator (default: the study's)")
+    parser.add_argument("--rule-only", action="store_true", help="no step but that of the rule")
     parser.add_argument("--out", type=Path, default=Path("draws.jsonl"))
     args = parser.parse_args()
     torch.set_num_threads(1)
     measure_missing(
-        args.studies, args.seeds, args.out, draws=args.draws, kept=args.kept, spec=args.spec
+        args.studies,
+        args.seeds,
+        args.out,
+        draws=args.draws,
+        kept=args.kept,
+        spec=args.spec,
+        rule_only=args.rule_only,
     )
 
 

@@ -27,6 +27,7 @@ TEACHERS = ("current", "received")
 ACCOUNTANTS = ("pld", "rdp")
 UNITS = ("record", "group")
 DEFENCES = ("none", "clip", "median")
+PATIENTS = ("all", "own")
 EVERY = "every"
 """The population of a study that names none: it counts for all, and all count for it."""
 MOST_THREADS = 1024
@@ -142,8 +143,18 @@ class Learning:
     balance: str = field(default="none", metadata=PER_CLIENT)
     """The remedy for uneven classes: `weights`, `prior` (logit adjustment), or `none`. A private
     model uses its site's own class counts, a shared model under DP the public `prevalence`."""
+    weight: float = field(default=1.0, metadata=PER_CLIENT)
+    """Weight of the site's steps under gossip with DP and `sgd`: its noisy gradient is multiplied
+    by it. A site of n examples whose noise outweighs its signal counts best for n / (n + d / mu^2)
+    (`proxyfl worth --smallest`). State a public number: it leaves with every proxy."""
+    choose_for: str = field(default="all", metadata=PER_CLIENT)
+    """Whose patients a fitted private model is chosen for: `all` keeps the proxy in the model
+    unless the site's own model is surely better; `own` keeps the site's own model unless listening
+    to the proxy is surely better on the site's own records."""
 
     def __post_init__(self) -> None:
+        choice("learning.choose_for", self.choose_for, PATIENTS)
+        number("learning.weight", self.weight, above=0, at_most=1)
         choice("learning.balance", self.balance, BALANCES)
         number("learning.alpha", self.alpha, at_least=0, at_most=1)
         number("learning.beta", self.beta, at_least=0, at_most=1)
@@ -411,6 +422,10 @@ class Graph:
     """The share that a site keeps. Above 0, so that a site never depends on one message."""
     degree: int | None = None
     """The number of receivers of a site, for the topology "random"."""
+    kinds: tuple[str, ...] = ()
+    """The kind of each member, in their order, such as `["urban", "urban", "rural", "rural"]`.
+    Members exchange with those of their own kind alone, so there is one proxy for each kind. Empty:
+    all are of one kind."""
 
     def __post_init__(self) -> None:
         if self.self_weight is not None:

@@ -52,6 +52,23 @@ def test_ones_own_score_decides(capsys: pytest.CaptureFixture[str]) -> None:
     assert "your own model is as good" in capsys.readouterr().out
 
 
+def test_a_site_that_is_too_small_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The least size is said, and what a smaller site counts best for under gossip; in a masked sum
+    the least size is smaller by the honest members, and nobody counts for less."""
+    line = ["worth", *RARE, "--epsilon", "1", "--smallest", "50", "--json"]
+    main(line)
+    gossip = json.loads(capsys.readouterr().out)
+    assert 50 < gossip["least_size"] < 300
+    least = gossip["least_size"]
+    assert gossip["weight_of_smallest"] == pytest.approx(50 / (50 + least), abs=0.01)
+    main([*line, "--colluders", "14"])
+    masked = json.loads(capsys.readouterr().out)
+    assert masked["least_size"] == pytest.approx(least / 15, abs=1)
+    assert masked["weight_of_smallest"] is None
+    main(line[:-1])
+    assert "learning.weight = " in capsys.readouterr().out
+
+
 def test_the_smallest_and_the_largest_site(capsys: pytest.CaptureFixture[str]) -> None:
     """Each has its line, and delta follows from the largest."""
     sizes = ["--smallest", "50", "--largest", "2000"]

@@ -73,6 +73,31 @@ def test_a_harmful_proxy_is_left_out() -> None:
     assert right >= expected - 0.03
 
 
+def test_for_its_own_patients_a_site_keeps_alone_unless_the_gain_is_sure() -> None:
+    """A proxy that helps, but not surely, is taken for "all" and not for "own"; one that surely
+    helps is taken for both. The losses of the folds are on the model that is kept."""
+    names = {}
+    for seed in (0, 3):
+        for whose in ("all", "own"):
+            examples = site(40, seed=seed)
+            kept = choose("logistic", examples, 2, received=proxy(DIRECTION), choose_for=whose)
+            names[seed, whose] = kept.name.split(" ")[0]
+            assert kept.folds is not None
+            alone, bare = kept.folds
+            assert bare < alone
+    sure = {(0, "all"): "proxy", (0, "own"): "proxy"}
+    assert names == sure | {(3, "all"): "proxy", (3, "own"): "alone"}
+
+
+def test_for_its_own_patients_a_class_that_it_lacks_does_not_matter() -> None:
+    """A site without a class leaves it to the proxy under "all"; under "own" it keeps what is best
+    for the patients that it has."""
+    examples = InMemory(site(200).x, torch.zeros(200, dtype=torch.int64))
+    assert not choose("logistic", examples, 2, received=proxy(DIRECTION)).name.startswith("alone")
+    own = choose("logistic", examples, 2, received=proxy(DIRECTION), choose_for="own")
+    assert own.name.startswith("alone")
+
+
 def test_a_proxy_that_is_expected_to_be_noise_is_left_out() -> None:
     """A small site's folds cannot show that a proxy is noise. Public facts can: with an expected
     error above 1.5 times its own the site keeps its own model, above half of it at most a sum, and

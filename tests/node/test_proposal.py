@@ -12,6 +12,7 @@ from proxyfl.node.members import site as sites
 from proxyfl.node.members.site import Privacy, Site
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Budget, Ledger
+from proxyfl.settings import Optimizer
 
 from .federations import change, quick
 
@@ -148,6 +149,30 @@ def test_preflight_warns_of_a_number_that_nobody_declared(tmp_path: Path) -> Non
     line = line_of(north, "declared numbers")
     assert not line.warn
     assert line.text == "delta 0.0001, add-or-remove"
+
+
+def test_preflight_names_the_least_size(tmp_path: Path) -> None:
+    """A site that adds more noise than signal is told for what its steps should count; with that
+    weight, or with less noise, the warning is gone."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=3, template=quick())
+    north = layout.sites[0]
+    change(north, lambda site: with_privacy(site, noise_multiplier=60.0))
+    line = line_of(north, "size")
+    assert line.warn
+    assert "249 examples: with fewer than" in line.text
+    assert "in [learning] of site.toml: weight = " in line.text
+    sgd = Optimizer("sgd", learning_rate=0.1)
+
+    def lighter(site: Site) -> Site:
+        learning = replace(site.learning, weight=0.2)
+        return replace(site, learning=learning, proxy_optimizer=sgd)
+
+    change(north, lighter)
+    line = line_of(north, "size")
+    assert not line.warn
+    assert "count for 0.2" in line.text
+    change(north, lambda site: with_privacy(site, noise_multiplier=1.0, budget=None))
+    assert "a site adds more signal than noise" in line_of(north, "size").text
 
 
 def test_site_files_of_earlier_releases_keep_their_budget(tmp_path: Path) -> None:

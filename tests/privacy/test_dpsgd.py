@@ -16,6 +16,7 @@ from proxyfl.data.sources import load
 from proxyfl.errors import BudgetExhausted, ConfigError, PrivacyError
 from proxyfl.losses import cross_entropy
 from proxyfl.models import build
+from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 from proxyfl.privacy.guarantee import Kind, Relation
 from proxyfl.privacy.ledger import Budget, Ledger
@@ -274,6 +275,30 @@ def test_the_divisor_is_the_expected_batch_size() -> None:
             before - params.flatten(private.model), expected, atol=1e-5, rtol=1e-3
         )
     assert sizes - {30}, "every batch happened to have the expected size: the test shows nothing"
+
+
+def test_a_weight_scales_what_has_its_noise() -> None:
+    """A step with weight 1/4 is a quarter of the step without, noise included; the charge is the
+    same. Where it would do nothing it is refused."""
+    x, y = digits(100)
+    moved = []
+    for weight in (1.0, 0.25):
+        private = trainer(x, y, batch_size=30, weight=weight)
+        private.begin_round(0, 1)
+        before = params.flatten(private.model)
+        private.step(private.draw())
+        moved.append(before - params.flatten(private.model))
+        assert private.ledger.steps == 1
+    torch.testing.assert_close(moved[1], moved[0] / 4, atol=1e-6, rtol=1e-4)
+    for refused in (0.0, 1.5):
+        with pytest.raises(ConfigError, match="weight"):
+            trainer(x, y, batch_size=30, weight=refused)
+    with pytest.raises(ConfigError, match="masked sum the noise is everybody's"):
+        trainer(x, y, batch_size=30, weight=0.5, coalition=Coalition(1, 3))
+    model = build("linear", shape=tuple(x.shape[1:]), classes=10, seed=3)
+    adam = torch.optim.Adam(model.parameters())
+    with pytest.raises(ConfigError, match="Adam undoes"):
+        DPSGD(model, adam, InMemory(x, y), dp=DP(), classes=10, batch_size=30, weight=0.5)
 
 
 def test_the_ledger_is_charged_first() -> None:

@@ -285,7 +285,7 @@ def plan(**changes: Any) -> Plan:
 def test_rosters_follow_from_the_plan() -> None:
     """Who has no steps left is not on the roster; below the quorum there is none."""
     who = Presence((0, 1, 2), 3, fewer_steps={0: 1, 1: 2})
-    assert plan().rosters(who) == [[0, 1, 2], [1, 2]]
+    assert plan().rosters(who) == [[[0, 1, 2]], [[1, 2]]]
     assert plan().batch_size([1, 2]) == 50
 
 

@@ -171,6 +171,9 @@ def assemble(
         laid_out = with_quick_pooling(model.to(device).to(**layout))
         return computing_in(local.resources.precision, laid_out)
 
+    # the weight is for what gossips; other methods of the same study have none
+    weighs = method.exchange == "pushsum"
+
     def trainer_of(part: Part) -> Trainer:
         """DP-SGD of the part's model, or plain training where the ledger promises nothing."""
         if kind is Kind.NONE:
@@ -202,6 +205,7 @@ def assemble(
             trust_unproven=local.proxy.trust_unproven,
             coalition=coalition,
             charge_each_step=charge_each_step,
+            weight=local.learning.weight if weighs else 1.0,
         )
 
     learner: Learner
@@ -231,6 +235,7 @@ def assemble(
             balance=private.balance,
             imports=private.imports,
             published=study.published_score(),
+            choose_for=local.learning.choose_for,
             noise=_expected_noise(
                 study, local, examples, method, trainer, steps, coalition, members
             ),

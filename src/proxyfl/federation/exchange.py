@@ -22,7 +22,7 @@ from proxyfl._entrypoint import is_code, resolve
 from proxyfl.errors import ConfigError
 from proxyfl.federation.methods import name_of
 from proxyfl.gossip.pushsum import Mass, add
-from proxyfl.gossip.routes import routes
+from proxyfl.gossip.routes import by_kind, routes
 from proxyfl.gossip.topology import Topology, cycle
 from proxyfl.transport.base import Transport
 from proxyfl.transport.wire import Message, decode, encode
@@ -161,8 +161,28 @@ def peer_to_peer(topology: Topology) -> Mixing:
     return mix
 
 
-def mixing(exchange: str | Mixing, topology: Topology) -> Mixing:
-    """The mixing of a method's row: by its name, or the caller's own function."""
+def within_kinds(mix: Mixing, kinds: Sequence[str]) -> Mixing:
+    """``mix`` for the clients of each kind by themselves; ``kinds`` has that of each client."""
+
+    def mix_each(
+        masses: Mapping[int, Mass], present: Sequence[int], leaving: Set[int], channel: MassChannel
+    ) -> dict[int, Mass]:
+        mixed: dict[int, Mass] = {}
+        for group in by_kind(present, kinds):
+            own = {client: mass for client, mass in masses.items() if client in group}
+            mixed |= mix(own, group, leaving & set(group), channel)
+        return mixed
+
+    return mix_each if kinds else mix
+
+
+def mixing(exchange: str | Mixing, topology: Topology, kinds: Sequence[str] = ()) -> Mixing:
+    """The mixing of a method's row: by its name, or the caller's own function; with ``kinds``,
+    which has the kind of each client, within each of them."""
+    return within_kinds(_mixing(exchange, topology), kinds)
+
+
+def _mixing(exchange: str | Mixing, topology: Topology) -> Mixing:
     mixings = {"mean": mean, "cycle": peer_to_peer(cycle()), "pushsum": peer_to_peer(topology)}
     if not isinstance(exchange, str):
         return _checked(exchange)

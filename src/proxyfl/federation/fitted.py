@@ -9,10 +9,12 @@ Every candidate (``federation.home``) is judged by its log-loss on the client's 
 fold and after a fit of scale and shift, so that a site's own prevalence does not decide. Of the
 candidates that listen to the proxy the best is taken; ``alone`` only if it is better than that by
 more than ``SURE`` standard errors of the difference. A site's own examples cannot show what the
-others' are like, so in doubt the proxy has a say. A site that has no example of some class cannot
-show at all what its own models would do to that class: it takes the proxy or a sum, which leave
-such classes to the proxy. A site with fewer than ``FEW`` examples for each class takes no bare
-proxy: its folds can hardly tell a proxy from a sum, and a sum errs less.
+others' are like, so in doubt the proxy has a say. An institution that asks about its own patients
+alone (``choose_for`` "own") turns this around: ``alone`` is kept unless the best of the others is
+better by more than ``SURE`` standard errors. A site that has no example of some class cannot show
+at all what its own models would do to that class: for "all" it takes the proxy or a sum, which
+leave such classes to the proxy. A site with fewer than ``FEW`` examples for each class takes no
+bare proxy: its folds can hardly tell a proxy from a sum, and a sum errs less.
 
 A proxy can be so noisy that no choice at home makes it useful, and a small site's folds cannot show
 it. But how noisy it is follows from public facts. Take q for the expected error of the proxy in
@@ -114,6 +116,7 @@ def choose(
     imports: Imports = HERE,
     noise: float | None = None,
     published: Sequence[float] = (),
+    choose_for: str = "all",
 ) -> Home:
     """The model to keep: ``alone`` without a proxy, otherwise by the rule of the module. ``noise``
     is q; without it the proxy is taken for good. A ``published`` score, and regressions on top of
@@ -127,24 +130,28 @@ def choose(
     if received is None:
         return at_hand.fitted(alone, None)
     listening = list(_sums(own, at_hand))
+    folds = (alone.loss, listening[0].loss)
     if len(at_hand.y) < FEW * classes:
         listening = [found for found in listening if found.fit is not None]
     lacks_a_class = len(np.unique(at_hand.y)) < classes
-    if lacks_a_class:
+    if lacks_a_class and choose_for == "all":
         best = min(listening, key=lambda found: found.loss)
-        return at_hand.fitted(best, received)
-    listening.extend(_residuals(at_hand))
+        return at_hand.fitted(best, received, folds)
+    if not lacks_a_class:
+        listening.extend(_residuals(at_hand))
     listening = [
         found for found in listening if noise is None or CAUTION * noise < 2 / found.share - 1
     ]
     if not listening:
-        return at_hand.fitted(alone, received)
+        return at_hand.fitted(alone, received, folds)
     best = min(listening, key=lambda found: found.loss)
     difference = best.losses - alone.losses
     deviation = float(difference.std())
-    error = deviation / math.sqrt(len(difference))
-    kept = alone if difference.mean() > SURE * error else best
-    return at_hand.fitted(kept, received)
+    sure = SURE * deviation / math.sqrt(len(difference))
+    mean = float(difference.mean())
+    listens = mean <= sure if choose_for == "all" else mean < -sure
+    kept = best if listens else alone
+    return at_hand.fitted(kept, received, folds)
 
 
 @dataclass(frozen=True)
@@ -226,7 +233,9 @@ class _Local:
         offset = self.proxy[rows] + self.shift
         return softmax_fit(x, y, self.classes, fit, offset=offset, weights=weights)
 
-    def fitted(self, found: _Judged, received: nn.Module | None) -> Home:
+    def fitted(
+        self, found: _Judged, received: nn.Module | None, folds: tuple[float, float] | None = None
+    ) -> Home:
         """The model that is kept, fitted on all of the client's examples."""
         own = None
         everyone = np.arange(len(self.y))
@@ -241,6 +250,7 @@ class _Local:
             received=received if found.weights[1] else None,
             weights=found.weights,
             shift=torch.from_numpy(shift).float(),
+            folds=folds,
         )
 
 
@@ -342,8 +352,10 @@ class Fitted(SetOnce, changing=("_private",)):
         imports: Imports = HERE,
         noise: float | None = None,
         published: Sequence[float] = (),
+        choose_for: str = "all",
     ) -> None:
         self.spec = spec
+        self._choose_for = choose_for
         self._imports = imports
         self.received = None if trainer is None else frozen_copy(trainer.model)
         self._single = None if trainer is None else Single(trainer)
@@ -402,6 +414,7 @@ class Fitted(SetOnce, changing=("_private",)):
                 imports=self._imports,
                 noise=self._noise,
                 published=self._published,
+                choose_for=self._choose_for,
             )
         found: dict[Role, nn.Module] = {"private": self._private}
         if self._single is not None:

@@ -34,9 +34,13 @@ class Home(nn.Module):
         received: nn.Module | None,
         weights: tuple[float, float],
         shift: Tensor,
+        folds: tuple[float, float] | None = None,
     ) -> None:
+        """``folds``: the log-losses by which the choice was made, of the best model of the
+        institution's own and of the bare proxy, on its own examples. Not stored with the model."""
         super().__init__()
         self.name = name
+        self.folds = folds
         self.own = own
         self.received = received
         self.weights = weights

@@ -34,6 +34,7 @@ from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses, Step, Training
 from proxyfl.federation.membership import Presence
+from proxyfl.gossip.routes import by_kind
 from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.dpsgd import DPSGD
 from proxyfl.privacy.gaussian import Integers
@@ -50,7 +51,7 @@ _WORD = np.dtype("<u8")
 @dataclass(frozen=True)
 class Plan:
     """What all clients of a masked sum agree on. ``steps`` are those of a round, ``batch_sizes``
-    the expected batch of each client."""
+    the expected batch of each client. Those of one of the ``kinds`` add up by themselves."""
 
     federation: str
     manifest: str
@@ -58,23 +59,32 @@ class Plan:
     batch_sizes: Sequence[int]
     steps: int
     coalition: Coalition
+    kinds: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if self.coalition.quorum > len(self.names):
+        fewest = min(len(group) for group in self.groups())
+        if self.coalition.quorum > fewest:
+            of_a_kind = " of a kind" if self.kinds else ""
             raise ConfigError(
-                f"exchange.quorum={self.coalition.quorum} is more than the {len(self.names)} "
-                f"clients: no step could be taken. Set it to {len(self.names)} or less."
+                f"exchange.quorum={self.coalition.quorum} is more than the {fewest} "
+                f"clients{of_a_kind}: no step could be taken. Set it to {fewest} or less."
             )
 
-    def rosters(self, who: Presence) -> list[list[int]]:
-        """The roster of each step of a round, as far as there is a quorum."""
-        rosters = []
+    def groups(self) -> list[tuple[int, ...]]:
+        """The clients of each kind; all in one without kinds."""
+        return by_kind(range(len(self.names)), self.kinds)
+
+    def rosters(self, who: Presence) -> list[list[list[int]]]:
+        """For each step of a round the rosters of all kinds, as far as there is a quorum."""
+        steps = []
         for step in range(self.steps):
-            roster = [each for each in who.present if who.steps(each, self.steps) > step]
-            if len(roster) < self.coalition.quorum:
+            able = [each for each in who.present if who.steps(each, self.steps) > step]
+            rosters = [list(group) for group in by_kind(able, self.kinds)]
+            rosters = [roster for roster in rosters if len(roster) >= self.coalition.quorum]
+            if not rosters:
                 break
-            rosters.append(sorted(roster))
-        return rosters
+            steps.append(rosters)
+        return steps
 
     def attempt(self, roster: Sequence[int], round: int, step: int) -> Attempt:
         """A step as the masks know it."""
@@ -177,27 +187,51 @@ class MaskedSum(SetOnce):
         for client in clients:
             client.settle(round)
             if client.id in who.present:
-                steps = sum(client.id in roster for roster in rosters)
+                steps = sum(client.id in roster for step in rosters for roster in step)
                 players[client.id] = Player(client, round, steps)
-        for step, roster in enumerate(rosters):
-            about = plan.attempt(roster, round, step)
-            frames: dict[int, bytes] = {}
-            losses = {}
-            for i in roster:
-                if i in players:
-                    message, losses[i] = players[i].contribute(about, self._keys[i])
-                    frames[i] = encode(message, about, fingerprint(players[i].client))
-                    self._send(frames[i], i, round, step, traffic[i])
-            for client in clients:
-                total = self._collect(client, roster, about, frames, step, traffic[client.id])
-                trainer_of(client).advance(total, plan.batch_size(roster))
-            for i, loss in losses.items():
-                players[i].go_on(loss)
+        for step, of_kinds in enumerate(rosters):
+            for roster in of_kinds:
+                self._take_step(clients, players, roster, round, step, traffic)
         return players, traffic
 
-    def _send(self, frame: bytes, sender: int, round: int, step: int, traffic: Traffic) -> None:
-        """Send a message to everybody else."""
-        for receiver in range(len(self._plan.names)):
+    def _take_step(
+        self,
+        clients: Sequence[Client],
+        players: Mapping[int, Player],
+        roster: Sequence[int],
+        round: int,
+        step: int,
+        traffic: Mapping[int, Traffic],
+    ) -> None:
+        """One step of one kind's proxy."""
+        plan = self._plan
+        (group,) = (each for each in plan.groups() if roster[0] in each)
+        about = plan.attempt(roster, round, step)
+        frames: dict[int, bytes] = {}
+        losses = {}
+        for i in roster:
+            if i in players:
+                message, losses[i] = players[i].contribute(about, self._keys[i])
+                frames[i] = encode(message, about, fingerprint(players[i].client))
+                self._send(frames[i], i, group, round, step, traffic[i])
+        for client in clients:
+            if client.id in group:
+                total = self._collect(client, roster, about, frames, step, traffic[client.id])
+                trainer_of(client).advance(total, plan.batch_size(roster))
+        for i, loss in losses.items():
+            players[i].go_on(loss)
+
+    def _send(
+        self,
+        frame: bytes,
+        sender: int,
+        group: Sequence[int],
+        round: int,
+        step: int,
+        traffic: Traffic,
+    ) -> None:
+        """Send a message to everybody else of a kind."""
+        for receiver in group:
             if receiver != sender:
                 key = self._key(round, step)
                 self._transport.send(frame, sender=sender, receiver=receiver, round=key)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from proxyfl.errors import ConfigError, TopologyError
 from proxyfl.gossip.pushsum import part_of
-from proxyfl.gossip.routes import routes
+from proxyfl.gossip.routes import by_kind, routes
 from proxyfl.gossip.topology import Topology
 from proxyfl.seeds import derive
 
@@ -131,9 +131,9 @@ def plan(
     return presences
 
 
-def rehearse(topology: Topology, presences: Sequence[Presence]) -> None:
+def rehearse(topology: Topology, presences: Sequence[Presence], kinds: Sequence[str] = ()) -> None:
     """Try every round's exchange over ``topology`` without models; raise TopologyError if one of
-    them would fail.
+    them would fail. ``kinds``: that of each client, if they mix within kinds.
 
     Who sends to whom, and every client's weight, follow from the plan alone. So what could fail in
     a late round, after privacy was spent, fails here."""
@@ -143,12 +143,14 @@ def rehearse(topology: Topology, presences: Sequence[Presence]) -> None:
             continue
         present = presence.present
         weights = dict.fromkeys(present, 1.0) | weights
-        mixing = routes(topology, round, present, leaving=presence.handing_over)
         received: dict[int, list[float]] = {client: [] for client in present}
-        for sender in present:
-            for receiver, share in mixing.shares(sender).items():
-                part = _part(weights[sender], share, sender, round)
-                received[receiver].append(part)
+        for group in by_kind(present, kinds):
+            leaving = presence.handing_over & set(group)
+            mixing = routes(topology, round, group, leaving=leaving)
+            for sender in group:
+                for receiver, share in mixing.shares(sender).items():
+                    part = _part(weights[sender], share, sender, round)
+                    received[receiver].append(part)
         for client, parts in received.items():
             weights[client] = math.fsum(parts)
 

@@ -38,7 +38,7 @@ class Evaluator(Protocol):
 @dataclass(frozen=True)
 class ClientRound:
     """One client's round: scores, losses, costs. ``keeps`` names what was chosen as the private
-    model, where there was a choice (``federation.home``)."""
+    model, where there was a choice (``federation.home``); ``folds`` has the losses by which."""
 
     round: int
     client: int
@@ -54,6 +54,7 @@ class ClientRound:
     seconds: Mapping[str, float]
     left: str | None = None
     keeps: str | None = None
+    folds: tuple[float, float] | None = None
 
 
 @dataclass
@@ -67,6 +68,7 @@ class _Work:
     training: float
     scores: dict[Role, Score] = field(default_factory=dict)
     keeps: str | None = None
+    folds: tuple[float, float] | None = None
     evaluation: float = 0.0
 
     def received(self) -> dict[Role, torch.nn.Module]:
@@ -82,7 +84,7 @@ class _Work:
             for role, model in models().items():
                 self.scores[role] = evaluate(model, self.client.id, last=self.last)
                 if isinstance(model, Home):
-                    self.keeps = model.name
+                    self.keeps, self.folds = model.name, model.folds
         except Exception as problem:
             if not goes_on(self.client.ledger, problem):
                 raise
@@ -189,4 +191,5 @@ def _record(
         seconds={"training": work.training, "evaluation": work.evaluation, "exchange": exchanging},
         left=who.leaving.get(client.id),
         keeps=work.keeps,
+        folds=work.folds,
     )

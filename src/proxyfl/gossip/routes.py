@@ -56,6 +56,17 @@ class Routes:
         return client
 
 
+def by_kind(present: Sequence[int], kinds: Sequence[str]) -> list[tuple[int, ...]]:
+    """The clients present, kind by kind; all of them together without ``kinds``, which has the kind
+    of each client."""
+    if not kinds:
+        return [tuple(sorted(present))]
+    groups: dict[str, list[int]] = {}
+    for client in sorted(present):
+        groups.setdefault(kinds[client], []).append(client)
+    return [tuple(groups[kind]) for kind in sorted(groups)]
+
+
 def routes(
     topology: Topology, round: int, present: Sequence[int], *, leaving: Set[int] = frozenset()
 ) -> Routes:

@@ -160,7 +160,7 @@ def client(
         site = site_in_step(site, masked)
     streams = real()
     if seed is not None:
-        streams = seeded(seed, id)
+        streams = seeded(seed, (manifest.whole or manifest).position(site.name))
     delta = site.privacy.delta or _delta(site, examples, ledger)
     return assemble(
         manifest,

@@ -51,6 +51,7 @@ from proxyfl.node.observe import status
 from proxyfl.node.summing import rehearse
 from proxyfl.privacy.coalition import worst_case
 from proxyfl.privacy.guarantee import shown
+from proxyfl.privacy.worth import gaussian_dp, least_size, site_weight
 
 STATES_KEPT = 8
 """The copies of all models that a site's folder holds at its fullest."""
@@ -98,6 +99,8 @@ def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
     if clients:
         yield _tried("declared numbers", lambda: _declared(site, clients[0]))
         yield _tried("budget", lambda: _budget(clients[0], roster.current, site, folder))
+        if roster.current.proxy.architecture == "linear":
+            yield _tried("size", lambda: _size(clients[0], roster.current, site, folder))
         yield _tried("disk", lambda: _disk(clients[0], folder))
     if site.network.folder:
         yield _tried("exchange folder", lambda: _writable(folder / site.network.folder))
@@ -287,6 +290,33 @@ def _budget(client: Client, agreed: Manifest, site: Site, folder: Path) -> str:
     if not rounds:
         raise TransportError(f"{short}: not one. {advice}")
     raise Caution(f"{short}. The site leaves after those. {advice}")
+
+
+def _size(client: Client, agreed: Manifest, site: Site, folder: Path) -> str:
+    """Whether the site adds more signal to the proxy than noise (``worth.least_size``)."""
+    plan = assembly.plan(client, agreed, site, folder)
+    if not plan.rounds:
+        return "all rounds are charged already"
+    honest = 1 if plan.coalition is None else plan.coalition.honest
+    width = params.size(client.learner.shared) / len(agreed.input.classes)
+    mu = gaussian_dp(plan.epsilon_of_all(), client.ledger.delta)
+    least = least_size(width, mu, honest)
+    examples = assembly.public_examples(client)
+    if examples >= least:
+        return f"{examples} examples; from {least} on a site adds more signal than noise"
+    text = (
+        f"{examples} examples: with fewer than {least} a site adds more noise to the proxy than "
+        "signal"
+    )
+    if plan.coalition is not None:
+        return f"{text}; the others share the noise"
+    if site.learning.weight < 1:
+        return f"{text}; its steps count for {site.learning.weight:g}"
+    weight = site_weight(examples, width, mu)
+    advice = f"Let its steps count for less, in [learning] of site.toml: weight = {weight:.2g}"
+    if site.proxy_optimizer.name != "sgd":
+        advice += ' (with proxy_optimizer.name = "sgd")'
+    raise Caution(f"{text}. {advice}")
 
 
 def _coalition(plan: proposal.Plan) -> str:

@@ -123,6 +123,10 @@ class Plan:
         every = (*spent, self._all_steps())
         return upward(accounting.epsilon_of(every, self.ledger.delta, accountant), 2)
 
+    def epsilon_of_all(self) -> float:
+        """The epsilon of the steps that are left, at this noise."""
+        return accounting.epsilon_of((self._all_steps(),), self.ledger.delta, "pld")
+
     def epsilon_all_others(self) -> float:
         """The epsilon of all rounds, with what is on the ledger, if all other members collude."""
         every = accounting.if_all_collude((*self.ledger.segments(), self._all_steps()))

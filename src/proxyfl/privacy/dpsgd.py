@@ -27,6 +27,8 @@ ledger's relation:
       ``advance`` is given, the same for all members;
     * a vector with a share of the noise leaves masked, once, for the attempt that it was drawn for,
       whose roster has at least the quorum that was charged for. ``step`` is refused;
+    * ``weight`` multiplies a sum that has its noise, so it is post-processing and costs nothing; it
+      is refused where it would do nothing or differ between members of a masked sum;
     * a step reads records that nothing else can write to: callers have copies (``Batch``);
     * with ``max_physical_batch_size`` the gradients of so many records are computed at a time, and
       added up before the one noise: neither the mechanism nor its cost changes;
@@ -160,6 +162,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         trust_unproven: bool = False,
         coalition: Coalition | None = None,
         charge_each_step: bool = False,
+        weight: float = 1.0,
     ) -> None:
         """``dp`` is the mechanism, and the promise that ``ledger`` must make.
 
@@ -173,7 +176,8 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         system. ``teacher_weight`` is the weight of a teacher's opinion in the loss.
         ``trust_unproven`` vouches for the code of model and loss. With a ``coalition`` the steps
         are those of a masked sum. With ``charge_each_step`` a batch is charged when it is drawn,
-        not with its round: a step may have to be tried again."""
+        not with its round: a step may have to be tried again. ``weight`` multiplies each step's
+        noisy gradient; it is a public number."""
         self._units = Units.of(examples, dp)
         sampling = sampling_for(batch_size, len(self._units), dp)
         batches = System() if batches is None else batches
@@ -189,6 +193,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         if classes is not None:
             _check_labels(examples.labels, classes)
         _check_optimizer(optimizer, model)
+        _check_weight(weight, optimizer, coalition)
         self.clip_norm = dp.clip_norm
         self.noise_multiplier = dp.noise_multiplier
         self.teacher_weight = teacher_weight
@@ -203,6 +208,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         self._optimizer_settings = _settings_of(optimizer)
         self.ledger = ledger
         self.batch_size = batch_size
+        self.weight = weight
         self.sampling_rate = sampling.rate
         self._classes = classes
         self._balance = balance
@@ -361,7 +367,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
                 clip_norm=self.clip_norm,
                 source=self._noise,
             )
-            self._descend(clipped.total, self.batch_size)
+            self._descend(clipped.total, self.batch_size / self.weight)
         return clipped.loss / batch.units if batch.units else None
 
     def contribute(
@@ -449,7 +455,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
             "optimizer.register_step_post_hook(lambda *_: schedule.step())."
         )
 
-    def _descend(self, total: Tensor, divisor: int) -> None:
+    def _descend(self, total: Tensor, divisor: float) -> None:
         """The optimizer's step with a sum that has its noise."""
         self._check_optimizer_unchanged()
         total.div_(divisor)
@@ -469,6 +475,25 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         self._batches.restore(state.get("batches"))
         self._noise.restore(state.get("noise"))
         self._begun.clear()
+
+
+def _check_weight(
+    weight: float, optimizer: torch.optim.Optimizer, coalition: Coalition | None
+) -> None:
+    """Raise ConfigError for a weight that is none, or that would have no effect."""
+    number("learning.weight", weight, above=0, at_most=1)
+    if weight == 1:
+        return
+    if coalition is not None:
+        raise ConfigError(
+            f"learning.weight={weight:g} is for gossip: in a masked sum the noise is everybody's "
+            "together. Leave it out."
+        )
+    if not isinstance(optimizer, torch.optim.SGD):
+        raise ConfigError(
+            f"learning.weight={weight:g} scales gradients; {type(optimizer).__name__} undoes that. "
+            'Set proxy_optimizer.name = "sgd", or leave the weight out.'
+        )
 
 
 def _ledger_in_memory(

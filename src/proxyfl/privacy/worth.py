@@ -296,6 +296,18 @@ def noise_ratio(
     return float(noise / lacking)
 
 
+def site_weight(examples: int, width: float, mu: float) -> float:
+    """n / (n + d / mu^2): what a site's step should count for under gossip, where each site adds
+    all of the noise by itself. A half at the ``least_size``; about 1 for a large site."""
+    return examples / (examples + width / mu**2)
+
+
+def least_size(width: float, mu: float, honest: int = 1) -> int:
+    """d / (h mu^2), rounded up: the examples below which a site adds more noise to the proxy than
+    signal. Under gossip each site adds all of the noise (h = 1), in a masked sum an h-th of it."""
+    return math.ceil(width / (honest * mu**2))
+
+
 @cache
 def gaussian_dp(epsilon: float, delta: float) -> float:
     """mu: the largest ratio of sensitivity and noise of one Gaussian release within (epsilon,

@@ -12,6 +12,8 @@
     epsilon_all_others   the same if all other clients collude, besides the colluders and the quorum
                          of a masked sum; absent where epsilon_pld holds against all others
     seconds_training     how long the round's parts took
+    folds                log-losses on the client's own examples, out of fold: of the best model of
+                         its own, and of the proxy by itself; absent where nothing was chosen
     confusion            role -> confusion counts; ROLE_own on the client's own test part. Absent
                          where the round was not scored
 
@@ -74,6 +76,8 @@ def row_of(method: str, record: "ClientRound") -> Row:
     row["left"] = record.left
     if record.keeps is not None:
         row["keeps"] = record.keeps
+    if record.folds is not None:
+        row["folds"] = list(record.folds)
     if record.scores:
         row["confusion"] = _confusion(record)
     plain: Row = finite(row)

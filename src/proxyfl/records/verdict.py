@@ -218,7 +218,7 @@ class _Case:
 
     def _lede(self) -> tuple[str, ...]:
         """Interval and over what; the share of pooling; who is within noise; own patients."""
-        sentences = [self._doubt(), self._share(), self._beyond_noise(), self._own()]
+        sentences = [self._doubt(), self._share(), self._beyond_noise(), self._own(), self._folds()]
         return tuple(sentence for sentence in sentences if sentence)
 
     def _doubt(self) -> str:
@@ -277,6 +277,24 @@ class _Case:
             return f"{text}."
         noise = ", within noise" if is_within_noise(ends) else ""
         return f"{text} ({between(ends)}{noise})."
+
+    def _folds(self) -> str:
+        """A warning if most clients' own folds prefer ``alone`` to the proxy: they are of different
+        kinds, or the noise is too large."""
+        ahead = judged = 0
+        for run in self.group.runs:
+            for row in run.finals(self.found.method):
+                if row.get("folds"):
+                    alone, proxy = row["folds"]
+                    judged += 1
+                    ahead += alone < proxy
+        if 2 * ahead <= judged:
+            return ""
+        what = "the noise is large, or they are of different kinds (exchange.kinds)"
+        return (
+            f"Warning: in {ahead} of {judged} choices at a {noun_of(self.group)}, its own folds "
+            f"prefer alone to the proxy: {what}."
+        )
 
 
 _LOSING = (

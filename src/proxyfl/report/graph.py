@@ -12,7 +12,7 @@ from proxyfl._files import Document
 from proxyfl.errors import TopologyError
 from proxyfl.federation.methods import EXCHANGES, name_of
 from proxyfl.gossip import topology
-from proxyfl.gossip.routes import routes
+from proxyfl.gossip.routes import by_kind, routes
 from proxyfl.gossip.topology import Topology
 from proxyfl.records.row import Row
 from proxyfl.records.run import Run
@@ -26,6 +26,7 @@ def graph(run: Run) -> Document:
     pictures: Document = {}
     methods: dict[str, dict[str, list[Any]]] = {}
     schedule, note = _topology(run.settings)
+    kinds = run.settings.get("exchange", {}).get("kinds", ())
     by_round = groupby(run.rows, key=itemgetter("method", "round"))
     for (name, round), here in by_round:
         exchange = run.method(name).exchange
@@ -36,7 +37,9 @@ def graph(run: Run) -> Document:
         picture: Document = {"present": present, "leaving": sorted(leaving), "edges": []}
         try:
             if exchange == "masked":
-                picture["edges"] = _everybody_to_everybody(rows)
+                for group in by_kind(present, kinds):
+                    here_of_kind = [row for row in rows if row["client"] in group]
+                    picture["edges"] += _everybody_to_everybody(here_of_kind)
                 picture["leaving"] = []  # nobody has a mass to hand over
             elif not isinstance(exchange, str) or exchange not in EXCHANGES:
                 note = note or (
@@ -44,7 +47,9 @@ def graph(run: Run) -> Document:
                     "messages a report does not know."
                 )
             else:
-                picture["edges"] = _edges(exchange, schedule, round, present, leaving)
+                for group in by_kind(present, kinds):
+                    own = leaving & set(group)
+                    picture["edges"] += _edges(exchange, schedule, round, group, own)
         except TopologyError as error:
             note = note or str(error)
         content = json.dumps(picture).encode()

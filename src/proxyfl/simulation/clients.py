@@ -27,6 +27,7 @@ from proxyfl.federation.masked import Plan
 from proxyfl.federation.methods import Method
 from proxyfl.federation.metrics import Judge
 from proxyfl.federation.trainers import optimizer_over
+from proxyfl.gossip.routes import by_kind
 from proxyfl.models.estimators import is_estimator
 from proxyfl.privacy.account import Kept
 from proxyfl.privacy.coalition import Coalition
@@ -74,7 +75,7 @@ class Assembly:
             ledger=None if ledgers is None else ledgers / f"{i:03d}.jsonl",
             account=self.account(i, ledgers),
             coalition=self.coalition,
-            members=len(self.clients),
+            members=self._count_of_kind(i),
             code=self.code,
         )
 
@@ -130,12 +131,20 @@ class Assembly:
         examples = self.clients[i].examples
         return parts_of(self.study, self.locals[i], examples, self.method, streams, self.code)
 
+    def _count_of_kind(self, i: int) -> int:
+        """The number of clients that train a proxy together with client ``i``."""
+        kinds = self.config.exchange.kinds
+        if self.method.pooled or not kinds:
+            return len(self.clients)
+        return kinds.count(kinds[i])
+
     @property
     def coalition(self) -> Coalition | None:
         """The terms of the method's masked sum; None if it has none."""
         if self.method.exchange != "masked":
             return None
-        quorum = self.config.exchange.quorum or len(self.clients)
+        groups = by_kind(range(len(self.clients)), self.config.exchange.kinds)
+        quorum = self.config.exchange.quorum or min(len(group) for group in groups)
         colluders = self.config.exchange.colluders
         return Coalition(quorum // 2 if colluders is None else colluders, quorum)
 
@@ -168,6 +177,7 @@ class Assembly:
             batch_sizes=[self.sampling(i).batch_size for i in everyone],
             steps=self.steps(0),
             coalition=coalition,
+            kinds=self.config.exchange.kinds,
         )
         share = Share(privacy[0].noise_multiplier, privacy[0].clip_norm, coalition)
         share.check_range(sum(plan.batch_sizes), len(plan.names))

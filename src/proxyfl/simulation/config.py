@@ -9,7 +9,7 @@ the first of them, and all in ``each``; ``of_client`` gives the config of one cl
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -215,10 +215,10 @@ class Membership:
     def __post_init__(self) -> None:
         number("membership.absence", self.absence, at_least=0, below=1)
 
-    def joined(self, clients: int, round: int) -> int:
-        """How many of ``clients`` clients have joined by ``round``, those who left included."""
-        later = sum(stay.joins > round for stay in self.schedule)
-        return clients - later
+    def joined(self, clients: Collection[int], round: int) -> int:
+        """How many of ``clients`` have joined by ``round``, those who left included."""
+        later = {stay.client for stay in self.schedule if stay.joins > round}
+        return len(set(clients) - later)
 
 
 @dataclass(frozen=True)

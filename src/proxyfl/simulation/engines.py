@@ -142,14 +142,15 @@ def mixing_of(prepared: Prepared, method: str, clients: Sequence[Client]) -> exc
     if name in ("none", "masked") or not clients:
         return None
     if name != "pushsum" or config.exchange.rules != "sites":
-        return exchange.mixing(name, prepared.topology)
+        return exchange.mixing(name, prepared.topology, config.exchange.kinds)
     return SiteRules(
         prepared.topology,
         clients,
         [client.name for client in prepared.clients],
         config.defences(len(prepared.clients)),
         training_rounds=prepared.study.training_rounds,
-        joined=lambda round: config.membership.joined(len(prepared.clients), round),
+        joined=config.membership.joined,
+        kinds=config.exchange.kinds,
     )
 
 

@@ -128,6 +128,12 @@ def prepare(
     clients = split(config, dataset)
     study = study_of(config, dataset, len(clients))
     locals = config.locals([client.name for client in clients])
+    kinds = config.exchange.kinds
+    if kinds and len(kinds) != len(clients):
+        raise ConfigError(
+            f"Expected the kind of each of the {len(clients)} clients in exchange.kinds, got "
+            f"{len(kinds)}. List one for each, in their order, or leave it out."
+        )
     prepared = Prepared(config, dataset, clients, methods, study, locals)
     # refused now if it cannot be made, whether or not a method uses it
     graph = prepared.topology
@@ -139,7 +145,7 @@ def prepare(
             prepared.sums[name] = assembly.masked_sum()
         presences[name] = _plan(assembly)
         if methods[name].exchange == "pushsum":
-            membership.rehearse(graph, presences[name])
+            membership.rehearse(graph, presences[name], config.exchange.kinds)
     prepared.presences = presences
     return prepared
 

@@ -1,6 +1,6 @@
 """The data of a real federation's sites, and their rules of exchange, for a simulation of them."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import MassChannel
 from proxyfl.federation.state import State
 from proxyfl.gossip.pushsum import Mass
-from proxyfl.gossip.routes import routes
+from proxyfl.gossip.routes import by_kind, routes
 from proxyfl.gossip.topology import Topology
 from proxyfl.node import assembly
 from proxyfl.node.defence import Guard
@@ -107,14 +107,18 @@ class SiteRules:
         defences: Sequence[Defence],
         *,
         training_rounds: int,
-        joined: Callable[[int], int],
+        joined: Callable[[Collection[int], int], int],
+        kinds: Sequence[str] = (),
     ) -> None:
-        """``clients`` are those of this process, ``names`` and ``defences`` those of all.
-        ``joined`` is the number of clients that have joined by a round."""
+        """``clients`` are those of this process, ``names``, ``defences`` and ``kinds`` those of
+        all. ``joined`` is the number among some clients that have joined by a round."""
         self.graph = graph
         self.names = names
         self.training_rounds = training_rounds
         self.joined = joined
+        everyone = range(len(names))
+        self.kinds = kinds
+        self.groups = by_kind(everyone, kinds)
         self.guards: dict[int, Guard] = {}
         self._before: dict[int, Tensor] = {}
         for client in clients:
@@ -130,9 +134,24 @@ class SiteRules:
         channel: MassChannel,
     ) -> dict[int, Mass]:
         """Send the shares of this process's clients; add up what they receive."""
+        mixed: dict[int, Mass] = {}
+        for group in by_kind(present, self.kinds):
+            own = {client: mass for client, mass in masses.items() if client in group}
+            mixed |= self._mix(own, group, leaving & set(group), channel)
+        return mixed
+
+    def _mix(
+        self,
+        masses: Mapping[int, Mass],
+        present: Sequence[int],
+        leaving: Set[int],
+        channel: MassChannel,
+    ) -> dict[int, Mass]:
+        """The exchange within one kind."""
         round = channel.round
         plan = routes(self.graph, round, present, leaving=leaving)
-        mean = self.joined(round) / len(plan.present)
+        (of_kind,) = (group for group in self.groups if present[0] in group)
+        mean = self.joined(of_kind, round) / len(plan.present)
         kept: dict[int, Mass] = {}
         for client, mass in masses.items():
             if client not in leaving and round < self.training_rounds:

@@ -4,11 +4,13 @@ Actions that train import what trains, which takes seconds.
 """
 
 import dataclasses
+import math
 import shutil
 import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from proxyfl._command import command
-from proxyfl.cli.options import JSON, Action, option, print_json
+from proxyfl.cli.options import JSON, Action, option, print_json, repeated
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.node.members import card as cards
@@ -50,6 +52,13 @@ The manifest holds no secrets. Each member signs it with `proxyfl node accept SI
 
 FOLDER = option("folder DIR", "the folder of the manifest", Path)
 
+_DELTA = 1e-5
+"""The delta for which ``new`` names a least size; each site has its own."""
+
+KIND = repeated(
+    "--kind NAME=KIND", "the kind of a site, where each kind of sites is to have its own proxy"
+)
+
 TERMS = (
     FOLDER,
     option("cards CARD", "the sites' cards", Path, nargs="+"),
@@ -78,6 +87,7 @@ TERMS = (
     option("--measure", "in which gain is reported", str, "accuracy"),
     option("--topology", "a graph (`proxyfl topology --help`)", str, "exponential"),
     option("--self-weight", "share that a site keeps", float, 0.5),
+    KIND,
     option(
         "--exchange",
         "how the proxy is trained: gossip, or masked (one proxy, every step a masked sum)",
@@ -127,6 +137,7 @@ def write_first(args: Namespace) -> None:
             "site privacy, and all members sign the number. --until is an end besides. What fits a "
             "site's budget: proxyfl plan --help"
         )
+    members = tuple(read_card(path) for path in args.cards)
     agreed = manifest.Manifest(
         args.name or args.folder.name,
         rounds=rounds,
@@ -141,9 +152,12 @@ def write_first(args: Namespace) -> None:
             args.proxy, args.seed, args.balance, _numbers("--prevalence", args.prevalence)
         ),
         graph=manifest.Graph(
-            args.topology, args.self_weight, masked=_masked_terms(args, len(args.cards))
+            args.topology,
+            args.self_weight,
+            kinds=_kinds(args.kind, members),
+            masked=_masked_terms(args, len(args.cards)),
         ),
-        members=tuple(read_card(path) for path in args.cards),
+        members=members,
     )
     manifest.write(args.folder, agreed)
 
@@ -164,6 +178,26 @@ def _masked_terms(args: Namespace, members: int) -> manifest.Masked | None:
         optimizer=args.optimizer,
         learning_rate=args.learning_rate,
     )
+
+
+def _kinds(stated: Sequence[str] | None, members: Sequence[Card]) -> tuple[str, ...]:
+    """The kind of each member, by --kind NAME=KIND; empty if none is stated."""
+    if not stated:
+        return ()
+    known = {card.name for card in members}
+    kinds = {}
+    for text in stated:
+        name, equals, kind = text.partition("=")
+        if not equals or name not in known:
+            raise ConfigError(
+                f"Expected --kind NAME=KIND with the name of a site, got {text!r:.80}. Known: "
+                f"{', '.join(sorted(known))}."
+            )
+        kinds[name] = kind
+    missing = sorted(known - kinds.keys())
+    if missing:
+        raise ConfigError(f"Say of which kind {', '.join(missing)} is too: --kind NAME=KIND.")
+    return tuple(kinds[card.name] for card in members)
 
 
 def _settle(text: str, members: int, rounds: int) -> int:
@@ -202,14 +236,47 @@ _PLAIN_ALONE = (
 def new(args: Namespace) -> int:
     """Make the first version of a manifest."""
     write_first(args)
-    return show(args)
+    code = show(args)
+    text = _least_size(manifest.read(args.folder))
+    if text:
+        Console(highlight=False, markup=False).print(text, soft_wrap=True)
+    return code
+
+
+def _least_size(agreed: manifest.Manifest) -> str:
+    """From how many examples on a site adds more signal than noise; empty for a proxy that the rule
+    does not know."""
+    from proxyfl.privacy.accounting import Segment, epsilon_of
+    from proxyfl.privacy.worth import gaussian_dp, least_size
+
+    if agreed.proxy.architecture != "linear":
+        return ""
+    width = 1 + math.prod(agreed.input.shape)
+    if agreed.masked is None:
+        least, at, coalition = least_size(width, gaussian_dp(1.0, _DELTA)), "epsilon 1", None
+    else:
+        coalition = agreed.masked.coalition
+        steps = agreed.training_rounds * agreed.masked.steps
+        segment = Segment(1.0, agreed.masked.noise_multiplier, steps, coalition)
+        spent = epsilon_of([segment], _DELTA, "pld")
+        least = least_size(width, gaussian_dp(spent, _DELTA), coalition.honest)
+        at = f"epsilon {shown(spent, 2)}, the most that this noise costs"
+    text = (
+        f"At {at} (delta {_DELTA:g}) a site with fewer than about {least:,} examples adds more "
+        "noise to the proxy than signal."
+    )
+    if coalition is None:
+        text += " Preflight says for what a smaller one should count (learning.weight)."
+    return text
 
 
 def add(args: Namespace) -> int:
     """Add sites to the manifest."""
     cards = [read_card(path) for path in args.cards]
     old = manifest.read(args.folder)
-    manifest.write(args.folder, manifest.successor(old, add=cards, joins=args.from_round))
+    kinds = _kinds(args.kind, cards)
+    next_one = manifest.successor(old, add=cards, joins=args.from_round, kinds=kinds)
+    manifest.write(args.folder, next_one)
     return show(args)
 
 
@@ -276,6 +343,9 @@ def show(args: Namespace) -> int:
             f"{list(agreed.prevalence)}"
         )
     say(f"gain is reported in {agreed.measure}")
+    if agreed.graph.kinds:
+        kinds = [f"{kind} ({', '.join(names)})" for kind, names in agreed.kinds()]
+        say(f"one proxy for each kind of members, who exchange within it: {'; '.join(kinds)}")
     table = Table("member", "address", "from round", "fingerprint of its key")
     for card in agreed.members:
         address = card.address or "dials out only"
@@ -370,6 +440,7 @@ ACTIONS = (
             FOLDER,
             option("cards CARD", "the sites' cards", Path, nargs="+"),
             option("--from-round", "the site's first round", int, 0),
+            KIND,
         ),
         add,
     ),

@@ -23,8 +23,11 @@ from proxyfl.privacy.worth import (
     Settings,
     Worth,
     advise_columns,
+    gaussian_dp,
+    least_size,
     needed,
     settings_for,
+    site_weight,
     worth,
 )
 
@@ -88,7 +91,9 @@ class Advice:
     smallest: tuple[int, Worth] | None
     largest: tuple[int, Worth] | None
     needed: Needed | None
-    """Finds what would be enough, where joining does not pay."""
+    """What would be enough, where joining does not pay."""
+    least: int
+    """The examples below which a site adds more noise than signal."""
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -158,6 +163,7 @@ def _advise(facts: Facts, smallest: int | None, largest: int | None) -> Advice:
         (smallest, worth(others, examples=smallest)) if smallest else None,
         (largest, worth(others, examples=largest)) if largest else None,
         None if expected.join else needed(facts),
+        least_size(facts.width, gaussian_dp(facts.epsilon, facts.delta), facts.honest),
     )
 
 
@@ -169,6 +175,8 @@ def _document(advice: Advice, measured: Document | None) -> Document:
         "epsilon_if_all_others_collude": advice.all_collude,
         "smallest": advice.smallest and asdict(advice.smallest[1]),
         "largest": advice.largest and asdict(advice.largest[1]),
+        "least_size": advice.least,
+        "weight_of_smallest": _weight(advice),
         "needed": advice.needed and asdict(advice.needed),
         "rehearsal": measured,
     }
@@ -196,6 +204,7 @@ def _show(advice: Advice, measured: Document | None, out: Path | None, console: 
                 f"{own.gain:+.1f} points expected.",
                 soft_wrap=True,
             )
+    console.print(_least(advice), soft_wrap=True)
     columns = advise_columns(facts)
     if columns is not None:
         console.print(columns, soft_wrap=True)
@@ -250,6 +259,32 @@ def _gain(expected: Worth) -> str:
         f"{expected.share:.0%} of the {expected.most:.1f} that pooling without privacy would give; "
         f"one run in six ends below {expected.low:+.1f}."
     )
+
+
+def _weight(advice: Advice) -> float | None:
+    """What the smallest site's steps should count for under gossip; None where it is as good as
+    all, or not asked for."""
+    if advice.smallest is None or advice.facts.colluders is not None:
+        return None
+    smallest = advice.smallest[0]
+    if smallest >= advice.least:
+        return None
+    facts = advice.facts
+    weight = site_weight(smallest, facts.width, gaussian_dp(facts.epsilon, facts.delta))
+    return float(f"{weight:.2g}")
+
+
+def _least(advice: Advice) -> str:
+    """The size below which a site adds more noise than signal, and what to do about it."""
+    text = (
+        f"A site with fewer than {advice.least:,} examples adds more noise to the proxy than signal"
+    )
+    if advice.facts.colluders is not None:
+        return f"{text}; it may join, since all members share the noise."
+    weight = _weight(advice)
+    if weight is None:
+        return f"{text}."
+    return f"{text}. The smallest site should count for less: learning.weight = {weight:g}."
 
 
 def _cost(advice: Advice) -> str:

@@ -52,7 +52,7 @@ from proxyfl.settings import Study
 FILE = "manifest.toml"
 PROTOCOL = 1
 """The major version of the manifest's format."""
-MINOR = 3
+MINOR = 4
 """The minor version: the largest ``minor`` of the fields below."""
 MOST_MEMBERS = 1000
 MOST_ROUNDS = 100_000
@@ -115,6 +115,9 @@ class Graph(settings.Graph):
     """The share that a site keeps. Above 0, so that a site never depends on one message."""
     masked: Masked | None = added(3, None)  # noqa: RUF009  # makes a field
     """The terms of masked sums, in which there is one proxy and no graph; absent: gossip."""
+    kinds: tuple[str, ...] = added(4, ())  # makes a field
+    """The kind of each member, in their order. Members exchange with those of their own kind alone,
+    so there is one proxy for each kind. Empty: all are of one kind."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,6 +147,8 @@ class Manifest(Study):
     schema: Schema | None = None
     """The meaning of a table's columns and their encoding, if examples are rows of tables."""
     members: tuple[Card, ...] = ()
+    whole: "Manifest | None" = field(default=None, metadata=_settings.INTERNAL)
+    """Of one kind's part (``for_member``): the manifest that all kinds have signed."""
     later: dict[str, Any] = field(default_factory=dict)
     """Terms that this release does not know, as the file states them; those of members' tables by
     name, under "members"."""
@@ -178,8 +183,11 @@ class Manifest(Study):
                 f"Expected at most {MOST_ROUNDS} rounds and {MOST_MEMBERS} members, got "
                 f"{self.rounds} and {len(self.members)}."
             )
+        if self.members:
+            _check_kinds(self.graph.kinds, self.members)
         if self.graph.masked is not None and self.members:
-            _check_masked(self.graph.masked, len(self.members), self.average)
+            for _, names in self.kinds():
+                _check_masked(self.graph.masked, len(names), self.average)
         for kind in ("name", "public_key", "sealing_key"):
             _check_distinct(kind, [getattr(card, kind) for card in self.members])
 
@@ -196,7 +204,10 @@ class Manifest(Study):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the content, as 64 hexadecimal digits."""
+        """The SHA-256 of the content, as 64 hexadecimal digits. One kind's part has that of the
+        whole, which its members have signed."""
+        if self.whole is not None:
+            return self.whole.digest
         content = _canonical(_terms(self)).encode()
         return hashlib.sha256(b"proxyfl manifest\0" + content).hexdigest()
 
@@ -226,6 +237,28 @@ class Manifest(Study):
     def names(self) -> tuple[str, ...]:
         """All members, in order."""
         return tuple(card.name for card in self.members)
+
+    def kinds(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each kind of members and their names; one kind without a name if none are stated."""
+        kinds = self.graph.kinds or ("",) * len(self.members)
+        found: dict[str, tuple[str, ...]] = {}
+        for card, kind in zip(self.members, kinds, strict=True):
+            found[kind] = (*found.get(kind, ()), card.name)
+        return list(found.items())
+
+    def for_member(self, name: str) -> "Manifest":
+        """The federation as the member called ``name`` takes part in it: with the members of its
+        own kind alone. It is never written to a file."""
+        if not self.graph.kinds:
+            return self
+        self.member(name)
+        (own,) = (names for _, names in self.kinds() if name in names)
+        return dataclasses.replace(
+            self,
+            members=tuple(card for card in self.members if card.name in own),
+            graph=dataclasses.replace(self.graph, kinds=()),
+            whole=self,
+        )
 
     def acceptance(self) -> bytes:
         """The bytes that a member signs to accept this version."""
@@ -260,7 +293,7 @@ def read_accepted(folder: Path, site: str) -> Manifest:
             f"{site} has not accepted a manifest yet. Run: "
             f"{command('node', 'accept', folder, 'MANIFEST')}"
         )
-    return read(versions[-1])
+    return read(versions[-1]).for_member(site)
 
 
 def parse(tree: dict[str, Any], *, source: Path | str) -> Manifest:
@@ -335,10 +368,12 @@ def successor(
     joins: int = 0,
     colluders: int | None = None,
     quorum: int | None = None,
+    kinds: Sequence[str] = (),
 ) -> Manifest:
     """The next version, with cards added from round ``joins`` on, members removed, and members'
     cards replaced by new ones of theirs; with other ``colluders`` or another ``quorum`` of masked
-    sums, if they are given."""
+    sums, if they are given. ``kinds`` has the kind of each card that is added, where members have
+    kinds."""
     graph = manifest.graph
     if colluders is not None or quorum is not None:
         if graph.masked is None:
@@ -361,6 +396,16 @@ def successor(
         manifest.member(name)
     kept = [new.get(card.name, card) for card in manifest.members if card.name not in remove]
     joined = [dataclasses.replace(card, joins=joins) for card in add]
+    of_kept: tuple[str, ...] = ()
+    if graph.kinds:
+        if len(kinds) != len(joined):
+            raise ConfigError(
+                "This federation has kinds of members. Say of which kind a new one is: --kind "
+                f"{joined[0].name if joined else 'NAME'}=KIND."
+            )
+        pairs = zip(manifest.members, graph.kinds, strict=True)
+        of_kept = tuple(kind for card, kind in pairs if card.name not in remove)
+    graph = dataclasses.replace(graph, kinds=(*of_kept, *kinds))
     return dataclasses.replace(
         manifest,
         version=manifest.version + 1,
@@ -388,9 +433,17 @@ def check_successor(old: Manifest, new: Manifest) -> None:
                 "Found a new federation for that."
             )
     names = old.names()
+    before = {name: kind for kind, of_kind in old.kinds() for name in of_kind}
+    after = {name: kind for kind, of_kind in new.kinds() for name in of_kind}
     for card in new.members:
         if card.name in names:
             card.check_change(old.member(card.name))
+            if after[card.name] != before[card.name]:
+                raise ConfigError(
+                    f"Version {new.version} makes {card.name} of the kind {after[card.name]!r}; it "
+                    f"was {before[card.name]!r}, and has trained that kind's proxy. Found a new "
+                    "federation for that."
+                )
 
 
 def input_of(schema: Schema) -> Input:
@@ -439,7 +492,7 @@ def _content(table: Any) -> dict[str, Any]:
             terms[item.name] = [_content(card) for card in value]
         elif dataclasses.is_dataclass(value) and not isinstance(value, Schema):
             terms[item.name] = _content(value)
-        elif item.name != "later":
+        elif item.name not in ("later", "whole"):
             terms[item.name] = value
     return terms
 
@@ -548,7 +601,7 @@ def _block(title: str, table: Any, later: dict[str, Any]) -> str:
     for item in dataclasses.fields(table):
         value = getattr(table, item.name)
         is_left_out = value == item.default if ADDED in item.metadata else value is None
-        is_a_block = item.name in ("members", "later") or dataclasses.is_dataclass(value)
+        is_a_block = item.name in ("members", "later", "whole") or dataclasses.is_dataclass(value)
         if not is_left_out and not is_a_block:
             lines.append(f"{item.name} = {_settings.toml_value(value)}")
     for name, value in later.items():
@@ -581,6 +634,28 @@ def _check_masked(masked: Masked, members: int, average: float) -> None:
             f"average={average:g} is for proxies that gossip; masked sums have one proxy. Leave "
             "it out."
         )
+
+
+def _check_kinds(kinds: Sequence[str], members: Sequence[Card]) -> None:
+    """Raise ConfigError unless each member has a kind, or none has, and no kind has one member."""
+    if not kinds:
+        return
+    if len(kinds) != len(members):
+        raise ConfigError(
+            f"Expected the kind of each of the {len(members)} members in graph.kinds, in their "
+            f"order, got {len(kinds)}."
+        )
+    for kind, card in zip(kinds, members, strict=True):
+        if not (0 < len(kind) <= 100 and kind.isprintable()):
+            raise ConfigError(
+                f"Expected a kind of 1 to 100 printable characters for {card.name}, got "
+                f"{kind!r:.80}."
+            )
+        if list(kinds).count(kind) < 2:
+            raise ConfigError(
+                f"{card.name} is the only member of the kind {kind!r}: it would have nobody to "
+                "train a proxy with. Give it a kind that others have, or leave it out."
+            )
 
 
 def _check_distinct(kind: str, values: Sequence[str]) -> None:

@@ -149,7 +149,7 @@ class Roster:
         manifest = manifests.read(path)
         signature = path.with_suffix(".signature").read_bytes()
         manifest.member(self.identity.name).verify(signature, manifest.acceptance())
-        return manifest
+        return manifest.for_member(self.identity.name)
 
     def _take_key(self, manifest: Manifest) -> None:
         own = manifest.member(self.identity.name)

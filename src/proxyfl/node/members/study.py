@@ -47,6 +47,7 @@ def run_settings(manifest: Manifest, sites: Sequence[Site]) -> Tree:
             "degree": manifest.graph.degree,
             "settle": manifest.settle,
             "average": manifest.average,
+            "kinds": list(manifest.graph.kinds),
             "rules": "sites",
         },
     }
@@ -88,6 +89,11 @@ def site_in_step(site: Site, masked: Masked) -> Site:
         raise ConfigError(
             f"learning.beta={site.learning.beta:g} in site.toml: in a federation of masked sums "
             "the proxy learns from no private model. Set it to 0."
+        )
+    if site.learning.weight != 1:
+        raise ConfigError(
+            f"learning.weight={site.learning.weight:g} in site.toml is for gossip: in a federation "
+            "of masked sums the noise is everybody's together. Leave it out."
         )
     return replace(
         site,
