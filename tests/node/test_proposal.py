@@ -171,7 +171,7 @@ def test_preflight_names_the_least_size(tmp_path: Path) -> None:
     line = line_of(north, "size")
     assert not line.warn
     assert "count for 0.2" in line.text
-    change(north, lambda site: with_privacy(site, noise_multiplier=1.0, budget=None))
+    change(north, lambda site: with_privacy(site, noise_multiplier=0.8, budget=None))
     assert "a site adds more signal than noise" in line_of(north, "size").text
 
 

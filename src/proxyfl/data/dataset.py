@@ -202,7 +202,7 @@ def divided_rows(
                 f"{len(values)} {what}s."
             )
     if groups is None:
-        names = records or holdout.fingerprints(examples, class_names)
+        names = records or holdout.fingerprints(examples)
         return holdout.divide(name, names, test_fraction, key(), unit="records")
     persons = [person_names[i] if person_names else person_number(i) for i in groups.tolist()]
     return holdout.divide(name, persons, test_fraction, key(), unit="persons")

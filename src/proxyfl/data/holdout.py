@@ -3,13 +3,17 @@
     i is in the test part   iff   BLAKE2b(key; name of i) < share * 2^64
 
 The name is the person's, where the data name persons; all records of a person are on one side. It
-is a fingerprint of the record's own content (inputs and label) where they do not.
+is a fingerprint of the record's own inputs where they do not.
+
+The label is no part of it. Columns in bins leave many records with equal inputs; were those of one
+class held out and those of the other trained on, a model would learn the opposite of what it is
+tested on.
 
 Guarantees:
     * a side depends on the name, the share and the key: not on any other person or record, nor on
       their number or order. One more person or record changes nobody else's side, so holding out
       keeps neighbouring datasets neighbours (docs/privacy/promise.md);
-    * equal names are on one side, and so are records that are copies of each other;
+    * equal names are on one side, and so are records with equal inputs, whatever their labels;
     * a test part has ``share`` of the names on average, never exactly. Parts that are balanced by
       class, or of a fixed size, would let one record move others.
 
@@ -61,21 +65,9 @@ def held_out(names: Sequence[str], share: float, key: bytes) -> Mask:
     return values < np.uint64(int(share * 2**64))
 
 
-def fingerprints(examples: Examples, class_names: Sequence[str]) -> list[str]:
-    """A hash of each record's inputs and label.
-
-    The label counts by its class's name: a number may follow from the labels of others."""
-    starts = []
-    for name in class_names:
-        start = hashlib.blake2b(digest_size=_DIGEST)
-        start.update(name.encode() + b"\0")
-        starts.append(start)
-    found = []
-    for label, row in zip(examples.labels.tolist(), _rows(examples), strict=True):
-        one = starts[label].copy()
-        one.update(row)
-        found.append(one.hexdigest())
-    return found
+def fingerprints(examples: Examples) -> list[str]:
+    """A hash of each record's inputs."""
+    return [hashlib.blake2b(row, digest_size=_DIGEST).hexdigest() for row in _rows(examples)]
 
 
 def divide(

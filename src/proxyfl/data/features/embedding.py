@@ -105,7 +105,7 @@ def _known_by_content(
     first = entries[0]
     if source.groups is not None or first.part or first.record:
         return entries
-    records = fingerprints(source, dataset.class_names)
+    records = fingerprints(source)
     return [replace(entry, record=own) for entry, own in zip(entries, records, strict=True)]
 
 

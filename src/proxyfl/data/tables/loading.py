@@ -134,7 +134,7 @@ def load_tables(
     elif by_place is not None:
         is_test = _published(rows, test_fraction, by_place)
     else:
-        is_test = _held_out(schema, rows, test_fraction, key())
+        is_test = _held_out(rows, test_fraction, key())
     training = np.flatnonzero(~is_test & ~skipped)
     testing = np.flatnonzero(is_test & ~skipped)
     if not tests:
@@ -261,13 +261,12 @@ def _in_two_places(rows: _Rows, schema: Schema, faults: str) -> tuple[Mask, list
     return elsewhere | tested, notes
 
 
-def _held_out(schema: Schema, rows: _Rows, share: float, key: bytes) -> Mask:
+def _held_out(rows: _Rows, share: float, key: bytes) -> Mask:
     """The rows that are in the test part: those of persons held out, or each by its own content."""
     if rows.person_names:
         return holdout.held_out(rows.person_names, share, key)[rows.person]
     every = rows.examples(np.arange(len(rows.y)))
-    records = holdout.fingerprints(every, schema.label.classes)
-    return holdout.held_out(records, share, key)
+    return holdout.held_out(holdout.fingerprints(every), share, key)
 
 
 def _published(rows: _Rows, share: float, seed: int) -> Mask:
