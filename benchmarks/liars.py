@@ -117,7 +117,7 @@ class Attacked(SiteRules):
             agreed.names(),
             [defence] * len(clients),
             training_rounds=agreed.training_rounds,
-            joined=lambda _round: len(clients),
+            joined=lambda _clients, _round: len(clients),
         )
         self.agreed = agreed
         self.lie = lie

@@ -11,7 +11,9 @@ Definitions:
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import mean, stdev
 from typing import Any
 
 from proxyfl.privacy.worth import Facts, worth
@@ -23,8 +25,18 @@ from reproduction.series import Results
 
 PAGE = HOME / "docs" / "research" / "joining.md"
 EPSILONS = (1, 3)
+DRAWS = "draws.jsonl"
+"""What ``benchmarks.draws`` measured, beside the studies' records."""
 GOALS = {1: 0.5, 3: 0.7}
 """The share that is aimed at, by epsilon."""
+MASKED_GOALS = {
+    "heart": (0.78, 0.92),
+    "impact": (0.85, 0.87),
+    "ist": (0.88, 0.90),
+    "gusto": (0.88, 0.90),
+    "loans": (0.92, 0.95),
+}
+"""The shares at epsilon 1 and 3 that the shared proxy of a masked sum with t = K / 2 aims at."""
 POINT = 0.01
 ENOUGH = 3
 """Seeds from which on an interval is given."""
@@ -321,7 +333,176 @@ def unseen_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Draws:
+    """One federation's shared proxies over seeds and draws of noise (``benchmarks.draws``)."""
+
+    name: str
+    lines: list[dict[str, Any]]
+    """One for each seed."""
+
+    @property
+    def title(self) -> str:
+        return JOINING[self.name].title
+
+    @property
+    def count(self) -> str:
+        """Seeds and draws of noise."""
+        draws = {len(each["shared"]) for line in self.lines for each in line["joined"]}
+        return f"{len(self.lines)} x {min(draws)}"
+
+    @property
+    def alone(self) -> float:
+        return mean(_of_sites(line["alone"]) for line in self.lines)
+
+    @property
+    def pooled(self) -> float:
+        return mean(float(line["pooled"]) for line in self.lines)
+
+    def has(self, mechanism: str, epsilon: int) -> bool:
+        """True if it was measured with every seed."""
+        return all(self._one(line, mechanism, epsilon) for line in self.lines)
+
+    def shares(self, mechanism: str, epsilon: int) -> list[float]:
+        """Each seed's share of what pooling adds to ``alone``: the mean over draws of noise of the
+        shared proxy."""
+        return [
+            self._share(line, mean(self._one(line, mechanism, epsilon)["shared"]))
+            for line in self.lines
+        ]
+
+    def kept(self, mechanism: str, epsilon: int) -> float | None:
+        """The share of the models that sites keep; None if none was measured."""
+        shares = []
+        for line in self.lines:
+            runs = self._one(line, mechanism, epsilon)["kept"]
+            shares += [self._share(line, _of_sites(run)) for run in runs]
+        return mean(shares) if shares else None
+
+    def spread_of_runs(self, mechanism: str, epsilon: int) -> float:
+        """The standard deviation of one run's share about the mean of its seed."""
+        squares, free = 0.0, 0
+        for line in self.lines:
+            runs = [self._share(line, s) for s in self._one(line, mechanism, epsilon)["shared"]]
+            squares += sum((run - mean(runs)) ** 2 for run in runs)
+            free += len(runs) - 1
+        return math.sqrt(squares / free) if free else 0.0
+
+    def worst(self, mechanism: str, epsilon: int) -> float | None:
+        """The worst site's gain in points, over all kept models; None if none was measured."""
+        gains = [
+            100 * (after[0] - before[0])
+            for line in self.lines
+            for run in self._one(line, mechanism, epsilon)["kept"]
+            for after, before in zip(run, line["alone"], strict=True)
+        ]
+        return min(gains) if gains else None
+
+    def own(self, mechanism: str, epsilon: int) -> float | None:
+        """The gain on the sites' own test parts, in points, of what they keep, else of the shared
+        proxy; None where there are no own test parts."""
+        gains = []
+        for line in self.lines:
+            alone = [own for _, own in line["alone"] if own is not None]
+            if not alone:
+                return None
+            one = self._one(line, mechanism, epsilon)
+            scores = [mean(own for _, own in run if own is not None) for run in one["kept"]]
+            gains += [100 * (score - mean(alone)) for score in scores or one["own"]]
+        return float(mean(gains))
+
+    def _share(self, line: dict[str, Any], score: float) -> float:
+        alone = _of_sites(line["alone"])
+        return (score - alone) / (float(line["pooled"]) - alone)
+
+    def _one(self, line: dict[str, Any], mechanism: str, epsilon: int) -> dict[str, Any]:
+        for each in line["joined"]:
+            if (each["mechanism"], each["epsilon"]) == (mechanism, epsilon):
+                found: dict[str, Any] = each
+                return found
+        return {}
+
+
+def draws() -> list[Draws]:
+    """The recorded federations, in the order of the studies."""
+    path = RESULTS / DRAWS
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        line = json.loads(text)
+        by_name.setdefault(line["study"], []).append(line)
+    return [Draws(name, by_name[name]) for name in JOINING if name in by_name]
+
+
+def draws_table(_results: Results) -> str:
+    """The shared proxy by mechanism, over seeds and draws of noise."""
+    lines = [
+        "| federation | seeds x draws | alone, pooled | gossip, epsilon 1 | gossip, 3 "
+        "| masked sum, 1 | masked sum, 3 | central, 1 | central, 3 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for each in draws():
+        cells = [each.title, each.count, f"{each.alone:.3f}, {each.pooled:.3f}"]
+        for mechanism in ("gossip", "masked", "central"):
+            for epsilon in EPSILONS:
+                cells.append(_share_cell(each, mechanism, epsilon))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def kept_draws_table(_results: Results) -> str:
+    """What sites keep under the masked sum, their own patients, the worst site."""
+    lines = [
+        "| federation | kept, epsilon 1 | kept, 3 | own patients, epsilon 1 | own patients, 3 "
+        "| worst site, epsilon 1 | worst site, 3 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for each in draws():
+        cells = [each.title]
+        kept = [each.kept("masked", epsilon) for epsilon in EPSILONS]
+        cells += ["not measured" if share is None else f"{share:.0%}" for share in kept]
+        for value in (each.own, each.worst):
+            found = [value("masked", epsilon) for epsilon in EPSILONS]
+            cells += ["not measured" if gain is None else f"{gain:+.1f} points" for gain in found]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def masked_goals(_results: Results) -> str:
+    """Which goals of the masked sum are met."""
+    lines = ["| federation | goal, epsilon 1 / 3 | measured | met |", "|---|---|---|---|"]
+    for each in draws():
+        goals = MASKED_GOALS.get(each.name)
+        if goals is None:
+            continue
+        shares = [mean(each.shares("masked", epsilon)) for epsilon in EPSILONS]
+        met = [share >= goal for share, goal in zip(shares, goals, strict=True)]
+        word = "yes" if all(met) else "no" if not any(met) else f"at {EPSILONS[met.index(True)]}"
+        asked = " / ".join(f"{goal:.0%}" for goal in goals)
+        got = " / ".join(f"{share:.1%}" for share in shares)
+        lines.append(f"| {each.title} | {asked} | {got} | {word} |")
+    return "\n".join(lines)
+
+
+def _share_cell(each: Draws, mechanism: str, epsilon: int) -> str:
+    if not each.has(mechanism, epsilon):
+        return "not measured"
+    shares = each.shares(mechanism, epsilon)
+    text = f"{mean(shares):.0%}"
+    if len(shares) >= ENOUGH:
+        half = _T[len(shares) - 1] * stdev(shares) / math.sqrt(len(shares))
+        text += f" ({mean(shares) - half:.0%} to {mean(shares) + half:.0%})"
+    return f"{text}, one run \N{PLUS-MINUS SIGN} {each.spread_of_runs(mechanism, epsilon):.0%}"
+
+
+def _of_sites(scores: Sequence[Sequence[float]]) -> float:
+    """The mean over sites of the scores on the merged test part."""
+    return mean(merged for merged, _ in scores)
+
+
 TABLES = {
+    "draws": draws_table,
+    "draws-kept": kept_draws_table,
+    "draws-goals": masked_goals,
     "unseen": unseen_table,
     "gains": gains_table,
     "images": images_table,

@@ -113,7 +113,7 @@ def test_split_uses_every_example_once(n, fraction, seed):
 
 def test_split_follows_the_key():
     """One key gives one division, another key another."""
-    examples = InMemory(torch.zeros(100, 1), torch.arange(100))
+    examples = InMemory(torch.rand(100, 1), torch.arange(100))
     names = [str(i) for i in range(100)]
     a, b, c = (
         hold_out("made", examples, names, test_fraction=0.2, key=seeded_key(seed)).test_y

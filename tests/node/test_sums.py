@@ -31,6 +31,7 @@ from proxyfl.report.site import page as site_page
 from tests.waiting import PATIENCE
 
 from .federations import SEED, Running, change, predicted, quick, running, trial
+from .test_firewalls import without_addresses
 
 ROUNDS = 3
 STEPS = 2
@@ -236,3 +237,29 @@ def test_a_site_that_comes_after_the_end_takes_over_the_proxy(tmp_path: Path) ->
     assert torch.equal(shared_proxy(late), shared_proxy(layout.sites[0]))
     assert vectors_sent(late) == []
     assert Ledger.read(late / assembly.LEDGER_FILE).charges == ()
+
+
+@pytest.mark.parametrize("way", ["a relay", "files"])
+def test_masked_sums_travel_every_way(way: str, tmp_path: Path) -> None:
+    """Two sites that only dial out add up through a third that relays, and three sites without a
+    network through files in a folder. Either way the proxy is the simulation's, bit for bit."""
+    layout = adding(tmp_path, sites=3, quorum=3)
+    if way == "a relay":
+        layout = without_addresses(layout, {"south", "east"})
+    else:
+        shared = str(tmp_path / "shared")
+
+        def by_files(site: Site) -> Site:
+            return replace(site, network=replace(site.network, folder=shared, listen=""))
+
+        for place in layout.sites:
+            change(place, by_files)
+    with running(layout) as made:
+        made.join()
+        assert set(made.ended.values()) == {"finished"}, (made.ended, made.said)
+        if way == "a relay":
+            assert made.nodes["north"].service.traffic["messages_relayed"] > 0
+    expected = predicted(layout.folder)
+    for place, outcome in zip(layout.sites, expected, strict=True):
+        assert torch.equal(shared_proxy(place), outcome.proxy), place.name
+    check_ends(layout, ROUNDS)

@@ -4,6 +4,7 @@ import io
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from proxyfl.records.answers import Question, answer
 from proxyfl.records.certainty import widen
 from proxyfl.records.groups import groups
 from proxyfl.records.run import Run
-from proxyfl.records.verdict import Verdict, bet, points, verdict
+from proxyfl.records.verdict import Verdict, _Case, bet, points, verdict
 
 SAMPLES = 100
 
@@ -171,3 +172,18 @@ def test_points_have_a_sign_and_bets_round_up() -> None:
     """Zero is no loss; a bet at epsilon 1 is won at most 74 times in 100."""
     assert [points(gain) for gain in (0.054, -0.0001, -0.02)] == ["+5.4", "+0.0", "\u22122.0"]
     assert (bet(0.0, 0.0), bet(1.0, 0.0), bet(60.0, 0.1)) == (50, 74, 100)
+
+
+def test_folds_that_prefer_alone_at_most_sites_are_a_warning() -> None:
+    """Two of three: the sites may be of different kinds. One of three is nothing to say."""
+    rows = [{"folds": [0.3, 0.5]}, {"folds": [0.3, 0.4]}, {"folds": [0.4, 0.3]}, {}]
+
+    def said(rows: list[dict[str, Any]]) -> str:
+        run = SimpleNamespace(finals=lambda _method: rows, flat={"partition.kind": "site"})
+        group = SimpleNamespace(runs=[run])
+        answer: Any = SimpleNamespace(method="proxyfl", group=group)
+        return _Case(answer)._folds()
+
+    assert "in 2 of 3 choices at a site, its own folds prefer alone to the proxy" in said(rows)
+    assert said(rows[1:]) == ""
+    assert said([]) == ""

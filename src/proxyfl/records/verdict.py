@@ -283,7 +283,7 @@ class _Case:
         kinds, or the noise is too large."""
         ahead = judged = 0
         for run in self.group.runs:
-            for row in run.finals(self.found.method):
+            for row in run.finals(self.answer.method):
                 if row.get("folds"):
                     alone, proxy = row["folds"]
                     judged += 1

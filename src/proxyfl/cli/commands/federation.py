@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from proxyfl._command import command
-from proxyfl.cli.options import JSON, Action, option, print_json, repeated
+from proxyfl.cli.options import JSON, Action, option, print_json, repeatable
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.node.members import card as cards
@@ -55,7 +55,7 @@ FOLDER = option("folder DIR", "the folder of the manifest", Path)
 _DELTA = 1e-5
 """The delta for which ``new`` names a least size; each site has its own."""
 
-KIND = repeated(
+KIND = repeatable(
     "--kind NAME=KIND", "the kind of a site, where each kind of sites is to have its own proxy"
 )
 
