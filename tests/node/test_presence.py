@@ -1,6 +1,7 @@
 """Who must be there before a round is trained, who is waited for, and how a site ends alone."""
 
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 
 from proxyfl.cli.main import main
 from proxyfl.errors import ConfigError
-from proxyfl.node import assembly, exits, reachability
+from proxyfl.node import assembly, exits, reachability, supervisor
 from proxyfl.node.exchange import auditlog
 from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.exchange.store import LEAVE_FILE
@@ -113,6 +114,34 @@ def test_a_site_whose_only_peer_dies_waits_until_it_is_back(tmp_path: Path) -> N
                 process.kill()
                 process.join()
     assert made.ended == {"north": exits.End.STOPPED}
+    assert total_weight(layout) == 2
+
+
+def test_no_site_runs_through_its_rounds_ahead_of_all_others(tmp_path: Path) -> None:
+    """A peer that answers and gets nowhere, with short patience: the site is a few rounds ahead,
+    waits without a charge and says for whom; with the peer it goes on to the end."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=20, template=quick(patience=0.3))
+    north, south = layout.sites
+    change(south, lambda site: replace(site, network=replace(site.network, patience=PATIENCE)))
+    go = threading.Event()
+    with running(layout, only=["south"]) as made:
+        trainer = made.nodes["south"].client.learner.trainer
+        trainer.optimizer.register_step_post_hook(lambda *_: go.wait(PATIENCE))
+        try:
+            made.start(north)
+            wait_until(lambda: waits(north, "peers-behind"))
+            ahead = charges(north)
+            assert ahead == supervisor.MOST_AHEAD + 1
+            sentence = told(north)["waiting_for"]["text"]
+            assert sentence.startswith(f"Round {ahead + 1} waits for peers that are more than 4 ")
+            assert "south (round 1). Nothing is charged meanwhile." in sentence
+        finally:
+            go.set()
+        made.nodes["north"].participant.patience = PATIENCE
+        made.nodes["north"].reach.patience = PATIENCE
+        made.join()
+    assert set(made.ended.values()) == {exits.End.FINISHED}
+    assert charges(north) == 20
     assert total_weight(layout) == 2
 
 

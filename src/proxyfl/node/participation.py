@@ -286,6 +286,8 @@ class Participant:
         left = self.left()
         missing = []
         for name in sorted(senders - heard - left):
+            if not self.exchange.has_room(name):
+                continue  # earlier shares of it are there, and this one can come after them alone
             owes = not self.exchange.owes_nothing(name, round)
             if owes or self.reach.may_still_release(name, round):
                 missing.append(name)

@@ -5,7 +5,8 @@ A round is that of ``federation.rounds.run_rounds``; the node supplies the excha
     * a round's charge is in the ledger before its first step;
     * a round is trained only if ``network.least_peers`` peers can receive (``reachability``). With
       fewer the site waits, says why, and nothing is charged; if all others have left or finished,
-      it ends;
+      it ends. It waits as well while all who can receive are more than ``MOST_AHEAD`` rounds
+      behind, so that no site runs through its rounds and its budget alone;
     * after a crash the site continues where it was: a round that was released is not trained again;
     * a site whose budget does not cover a whole round takes the steps that it covers, hands its
       mass on, keeps its private model and ends, whatever peers or changed settings say. What
@@ -47,7 +48,7 @@ from proxyfl.node.exchange.auditlog import FILE as AUDIT_FILE
 from proxyfl.node.exchange.auditlog import AuditLog
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.courier import Courier
-from proxyfl.node.exchange.protocol import Exchange, RestoredError
+from proxyfl.node.exchange.protocol import MOST_UNAPPLIED, Exchange, RestoredError
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.exchange.store import FILE as STORE_FILE
 from proxyfl.node.exchange.store import LEAVE_FILE, STOP_FILE, Store, is_stop_requested, locked
@@ -88,6 +89,13 @@ class Rejoined:
     silent: tuple[str, ...]
 
 
+MOST_AHEAD = MOST_UNAPPLIED
+"""A site is at most so many rounds ahead of the peers that can receive: no more of its shares would
+find room there."""
+
+ASK_SECONDS = 2.0
+"""The pause after which a site that waits for its peers asks them again how far they are."""
+
 TRAINING_SECONDS = 1.0
 """A round that ends within this time after a signal is finished and paid for only once."""
 
@@ -118,6 +126,7 @@ class Node:
         self._last_step = 0.0
         self._stopped_at: float | None = None
         self._waits_since: float | None = None
+        self._asked_at = 0.0
         self._unpaid = (-1, 0, "")
         """A round that waits, the steps that the budget covers in it, and why it is the last."""
         self._is_lock_told = False
@@ -276,7 +285,8 @@ class Node:
         leaves = (self.folder / LEAVE_FILE).exists()
         able = self.reach.able(round)
         least = self.site.network.least_peers
-        if len(able) >= least:
+        is_ahead = not leaves and self._is_ahead(round, able)
+        if len(able) >= least and not is_ahead:
             self._waits_since = None
             self.reach.resume()
             try:
@@ -291,8 +301,19 @@ class Node:
             self._await_peers(round, able)
         return None
 
+    def _is_ahead(self, round: int, able: Sequence[str]) -> bool:
+        """True if all who can receive are many rounds behind.
+
+        What they send belongs to rounds that are over here, and what this site sends has to wait
+        there: it would pay for rounds that nobody shares."""
+        is_free = round >= self.roster.current.training_rounds
+        if is_free or self.sum is not None or not self.site.network.least_peers:
+            return False
+        furthest = max((self.books.peers.known(name).round for name in able), default=round)
+        return furthest + MOST_AHEAD < round
+
     def _await_peers(self, round: int, able: Sequence[str]) -> None:
-        """Say that too few peers can receive, and why; wait for a moment.
+        """Say that too few peers can receive, or that all are behind; wait for a moment.
 
         A site whose budget is spent has nothing to wait for but an heir, and rounds that only mix
         cost nothing: neither waits for longer than ``patience``."""
@@ -303,6 +324,9 @@ class Node:
             self._unpaid = (round, *self._allowance(round))
         if now - self._waits_since > LASTING_SECONDS:
             self._say_who_is_missing(round, able)
+        if now - self._asked_at > ASK_SECONDS:
+            self._asked_at = now
+            self.courier.say_hello(able)
         _, steps, reason = self._unpaid
         if reason and not steps:
             self._withdraw(reason)
@@ -509,6 +533,16 @@ class Node:
     def _say_who_is_missing(self, round: int, able: Sequence[str]) -> None:
         obstacles = self.reach.obstacles(round)
         why = [obstacles[name].text for name in sorted(obstacles)]
+        if len(able) >= self.site.network.least_peers:
+            where = []
+            for name in able:
+                where.append(f"{name} (round {self.books.peers.known(name).round + 1})")
+            self.reach.wait(
+                "peers-behind",
+                f"Round {round + 1} waits for peers that are more than {MOST_AHEAD} rounds behind: "
+                f"{', '.join(where)}. Nothing is charged meanwhile. {' '.join(why)}".rstrip(),
+            )
+            return
         self.reach.wait(
             "too-few-peers",
             f"Round {round + 1} waits: {len(able)} of at least {self.site.network.least_peers} "

@@ -418,11 +418,15 @@ class Exchange:
             return "the receiver is about to rejoin"
         if share.version > self.books.version:
             return f"version {share.version} of the manifest is not accepted here yet"
+        return "" if self.has_room(share.sender) else "too many shares wait to be added"
+
+    def has_room(self, sender: str) -> bool:
+        """True if another share of ``sender`` can be stored before some have been added."""
         with self.books.store.reading() as run:
-            waiting = run.execute(
-                "select count(*) from inbox where sender = ? and returned_by = ''", (share.sender,)
-            ).fetchone()[0]
-        return "too many shares wait to be added" if waiting >= MOST_UNAPPLIED else ""
+            (waiting,) = run.execute(
+                "select count(*) from inbox where sender = ? and returned_by = ''", (sender,)
+            ).fetchone()
+        return int(waiting) < MOST_UNAPPLIED
 
     def _note_for(self, share: Share, frame: bytes | memoryview) -> str:
         """Raise TransportError unless the share may be stored; return the note on the verdict."""

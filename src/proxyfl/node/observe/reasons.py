@@ -27,6 +27,7 @@ Cleared = dict[str, str]
 CODES = {
     # waiting
     "too-few-peers": "fewer peers than `network.least_peers` can receive",
+    "peers-behind": "all peers that can receive are more than 4 rounds behind",
     "shares": "a round waits for the shares of peers",
     "quorum": "fewer members than `graph.masked.quorum` are there; nothing is charged or sent",
     "vectors": "a step of a masked sum waits for the vectors of members",
