@@ -6,8 +6,8 @@ export OMP_NUM_THREADS ?= 1
 # The tests run on two cores, a file at a time.
 PARALLEL ?= --numprocesses 2 --dist loadfile
 
-.PHONY: demo hospitals test test-all check browser bench bench-figures reproduce figures settings \
-  reference docs clean
+.PHONY: demo hospitals test default-tests test-all check browser bench bench-figures reproduce \
+  figures settings reference docs clean
 
 demo: .venv/installed
 	$(BIN)/proxyfl run experiments/examples/demo.toml
@@ -17,7 +17,11 @@ demo: .venv/installed
 hospitals: .venv/installed
 	$(BIN)/proxyfl run experiments/examples/hospitals.toml --splits 5
 
-test: .venv/tests-installed check browser
+# The types are checked on one core while the browser is fetched and the first tests run.
+test: .venv/tests-installed
+	$(MAKE) --jobs 2 check default-tests
+
+default-tests: .venv/tests-installed browser
 	@mkdir -p build; date +%s >build/test-began
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
 	@awk -v now=$$(date +%s) '{ printf "%.2f\n", (now - $$1) / 60 }' build/test-began >build/test-minutes

@@ -244,6 +244,18 @@ def test_one_file_lock_and_one_page_server(name: str, home: str) -> None:
     assert importers == {home}
 
 
+def test_the_nodes_sql_is_in_one_room() -> None:
+    """Statements for a site's store stand in ``node/exchange``, and the state machine, the messages
+    and the threads there have none."""
+    speaking = {
+        path.relative_to(SOURCE / "node").as_posix()
+        for path in (SOURCE / "node").rglob("*.py")
+        if re.search(r"\.execute\(", path.read_text())
+    }
+    modules = ("books", "history", "peers", "reasons", "standing", "store")
+    assert speaking == {f"exchange/{name}.py" for name in modules}
+
+
 def test_optional_packages_are_imported_when_used() -> None:
     """A module that needs an optional package is imported by others only within the functions that
     use it."""

@@ -13,6 +13,7 @@ from proxyfl.errors import RunError
 from proxyfl.node import assembly, keeping
 from proxyfl.node.backup import RESTORED_FILE, backup, restore
 from proxyfl.node.exchange import auditlog
+from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.protocol import RestoredError
 from proxyfl.node.exchange.store import FILE as STORE_FILE
 from proxyfl.node.exchange.store import Store
@@ -34,7 +35,8 @@ def check_whole(place: Path) -> int:
         if learner:
             assert (place / keeping.FOLDER / learner).is_file()
         # Every charge that the store has seen is in the ledger.
-        keeping.check_ledger(store, Ledger.read(place / assembly.LEDGER_FILE))
+        books = Books(store, federation="", me="", version=1, rounds=1)
+        keeping.check_ledger(books.charges(), Ledger.read(place / assembly.LEDGER_FILE))
     finally:
         store.close()
     assert auditlog.verify(place / auditlog.FILE) is None

@@ -17,11 +17,11 @@ from proxyfl.node.exchange import courier as couriers
 from proxyfl.node.exchange import messages
 from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.messages import Hello, Share
+from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.members.card import Card
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Input, Manifest
-from proxyfl.node.observe.reasons import Reasons
 from proxyfl.node.reachability import Reachability
 from proxyfl.transport import wire
 from tests.waiting import PATIENCE, wait_until

@@ -11,9 +11,9 @@ import pytest
 
 from proxyfl.cli.main import main
 from proxyfl.node.exchange import store as stores
+from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.members import site as sites
 from proxyfl.node.observe import health, status
-from proxyfl.node.observe.reasons import Reasons
 from proxyfl.node.observe.status import StatusServer
 from proxyfl.report import site as pages
 from tests.cli.test_light import heavy_imports
@@ -146,4 +146,5 @@ def test_a_site_that_hangs_is_not_healthy(north: Path, monkeypatch: pytest.Monke
 
 def test_health_is_quick(north: Path) -> None:
     """It loads no PyTorch: Docker asks every minute."""
-    assert not heavy_imports(["node", "health", str(north)], north, code=1)
+    line = f"node health {north}"
+    assert heavy_imports([line], north, code=1) == {line: set()}

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proxyfl.node.exchange import auditlog, messages
+from proxyfl.node.exchange import auditlog, messages, reasons
 from proxyfl.node.exchange.auditlog import FILE, read
 from proxyfl.node.members import site as sites
-from proxyfl.node.observe import reasons, status
+from proxyfl.node.observe import status
 from proxyfl.node.observe.prometheus import METRICS, exposition
 from tests.node.federations import quick, running, trial
 from tests.node.test_service import Corner, asked, corners

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from proxyfl.node.exchange import reasons
 from proxyfl.node.exchange.books import Books
+from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.store import FILE, Store
 from proxyfl.node.members import site as sites
-from proxyfl.node.observe import reasons, status
-from proxyfl.node.observe.reasons import Reasons
+from proxyfl.node.observe import status
 
 from .federations import quick, trial
 

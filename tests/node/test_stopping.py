@@ -20,10 +20,10 @@ from proxyfl.errors import TransportError
 from proxyfl.node import assembly, ending, exits, supervisor
 from proxyfl.node.exchange import auditlog
 from proxyfl.node.exchange import store as stores
+from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.store import LEAVE_FILE, STOP_FILE
 from proxyfl.node.members import site as sites
 from proxyfl.node.observe import status
-from proxyfl.node.observe.reasons import Reasons
 from proxyfl.privacy.ledger import Ledger
 from tests.waiting import PATIENCE, wait_until
 

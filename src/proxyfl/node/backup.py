@@ -36,7 +36,7 @@ from proxyfl.data.tables.databases import sqlite_file
 from proxyfl.errors import RunError
 from proxyfl.node.exchange import frames
 from proxyfl.node.exchange.store import FILE as STORE_FILE
-from proxyfl.node.exchange.store import LOCK_FILE, named_frames
+from proxyfl.node.exchange.store import LOCK_FILE, hold_writers, named_frames, progress
 from proxyfl.node.keeping import FOLDER as STATE_FOLDER
 from proxyfl.node.members.site import FILE as SETTINGS_FILE
 from proxyfl.node.members.site import Site
@@ -147,20 +147,17 @@ def _take_snapshot(folder: Path, scratch: Path) -> int:
         return 0
     try:
         with (
-            closing(sqlite3.connect(path, timeout=_LOCKED_SECONDS, isolation_level=None)) as lock,
-            closing(sqlite3.connect(path, timeout=_LOCKED_SECONDS)) as store,
+            hold_writers(path, _LOCKED_SECONDS) as store,
             closing(sqlite3.connect(scratch / STORE_FILE)) as copy,
         ):
-            lock.execute("begin immediate")  # readers go on, and the site waits to write
-            row = store.execute("select round, learner from site").fetchone()
-            round, learner = (0, "") if row is None else row
+            round, learner = progress(store)
             named = [f"{frames.FOLDER}/{name}" for name in named_frames(store)]
             if learner:
                 named.append(f"{STATE_FOLDER}/{learner}")
             for name in named:
                 _link(folder / name, scratch / name)
             store.backup(copy)
-            return int(round)
+            return round
     except sqlite3.Error as error:
         raise RunError(f"Cannot copy the store {path}: {error}. Nothing was written.") from error
 

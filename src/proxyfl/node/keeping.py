@@ -1,20 +1,20 @@
-"""What holds from one start of the program to the next: the client's state, budget, ledger.
+"""State that lasts from one start of the program to the next: the client's, and its ledger's.
 
 A state is one file per round, named by the store. The file is whole and on the disk before the
 store's transaction names it; the one before is removed only afterwards. So whatever the store names
-is there. A budget is never raised, and no charge that the store has seen is forgotten.
+is there. No charge that the store has seen is forgotten.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from proxyfl._files import sync_folder, whole
-from proxyfl.errors import ConfigError, PrivacyError, RunError
+from proxyfl.errors import PrivacyError, RunError
 from proxyfl.federation.client import Client
-from proxyfl.node.exchange.store import Store
 from proxyfl.privacy.ledger import Charge, Ledger
 
 FOLDER = "state"
@@ -61,30 +61,15 @@ def forget_others(folder: Path, name: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def check_budget(store: Store, budget: float | None) -> None:
-    """A budget can be lowered, never raised: the store knows the lowest so far."""
-    with store.transaction() as run:
-        (known,) = run.execute("select budget from site").fetchone()
-        if known and (budget is None or budget > float(known)):
-            raise ConfigError(
-                f"privacy.budget is {budget}, and this site began with {known}. A budget can "
-                "be lowered, never raised: set it back."
-            )
-        text = "" if budget is None else repr(budget)
-        run.execute("update site set budget = ?", (text,))
-
-
 def charges(ledger: Ledger) -> list[str]:
     """The ledger's charges, one line each, as the store keeps them."""
     return [json.dumps(charge.line()) for charge in ledger.charges]
 
 
-def check_ledger(store: Store, ledger: Ledger) -> None:
+def check_ledger(known_charges: Sequence[str], ledger: Ledger) -> None:
     """Refuses a ledger that lacks a charge that the store has seen. Charges are compared, not their
     text, to which a release may add."""
-    with store.reading() as run:
-        rows = run.execute("select entry from charges order by number").fetchall()
-    known = [Charge.read(json.loads(entry)) for (entry,) in rows]
+    known = [Charge.read(json.loads(entry)) for entry in known_charges]
     if list(ledger.charges[: len(known)]) != known:
         raise PrivacyError(
             f"The ledger {ledger.path} lacks charges that the store has seen, so what was spent "

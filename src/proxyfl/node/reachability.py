@@ -6,7 +6,7 @@ of the manifest. By files "a short while" is ``network.patience``: somebody may 
 
 Guarantees:
     * what is said of a peer follows from its own signed messages and from attempts to reach it;
-    * the reasons of all peers are on record (``observe.reasons``), and what is new is in the audit
+    * the reasons of all peers are on record (``exchange.reasons``), and what is new is in the audit
       log once.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 from proxyfl._command import command
 from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.messages import Hello
+from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.members.card import Card
 from proxyfl.node.observe.lines import Attention
-from proxyfl.node.observe.reasons import Reasons
 
 SPEAKS_SECONDS = 5.0
 """A peer that was heard from within this time is there."""

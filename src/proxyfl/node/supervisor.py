@@ -49,6 +49,7 @@ from proxyfl.node.exchange.auditlog import AuditLog
 from proxyfl.node.exchange.books import Books
 from proxyfl.node.exchange.courier import Courier
 from proxyfl.node.exchange.protocol import MOST_UNAPPLIED, Exchange, RestoredError
+from proxyfl.node.exchange.reasons import Reasons
 from proxyfl.node.exchange.service import Service
 from proxyfl.node.exchange.store import FILE as STORE_FILE
 from proxyfl.node.exchange.store import LEAVE_FILE, STOP_FILE, Store, is_stop_requested, locked
@@ -64,7 +65,6 @@ from proxyfl.node.members.versions import RELEASE
 from proxyfl.node.mixing import Mixer, Proxy
 from proxyfl.node.observe import status
 from proxyfl.node.observe.lines import Attention
-from proxyfl.node.observe.reasons import Reasons
 from proxyfl.node.participation import Participant
 from proxyfl.node.reachability import LASTING_SECONDS, Reachability
 from proxyfl.node.summing import QuorumLost, SiteSum
@@ -428,8 +428,8 @@ class Node:
         # A version may have been accepted while the site was stopped.
         self._move_key()
         self._write_off()
-        keeping.check_budget(self.store, self.site.privacy.budget)
-        keeping.check_ledger(self.store, self.client.ledger)
+        self.books.lower_budget(self.site.privacy.budget)
+        keeping.check_ledger(self.books.charges(), self.client.ledger)
         here = self.books.position()
         # Said from the first hello on: nobody should train a round for this site any more.
         self.exchange.has_ended = here.phase == "ready" and here.round >= manifest.rounds

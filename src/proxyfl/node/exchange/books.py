@@ -7,11 +7,13 @@ Guarantees:
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from proxyfl.errors import TransportError
+from proxyfl.errors import ConfigError, TransportError
+from proxyfl.node.exchange.frames import Arrived
 from proxyfl.node.exchange.history import History, Loss, Sighting, Sightings, new_tag
 from proxyfl.node.exchange.messages import (
     NONE_SEEN,
@@ -209,6 +211,24 @@ class Books:
             self.history.tick()
             self._keep_charges(charges)
 
+    def lower_budget(self, budget: float | None) -> None:
+        """Record the site's budget. ConfigError if it is above one that it had before."""
+        with self.store.transaction() as run:
+            (known,) = run.execute("select budget from site").fetchone()
+            if known and (budget is None or budget > float(known)):
+                raise ConfigError(
+                    f"privacy.budget is {budget}, and this site began with {known}. A budget can "
+                    "be lowered, never raised: set it back."
+                )
+            text = "" if budget is None else repr(budget)
+            run.execute("update site set budget = ?", (text,))
+
+    def charges(self) -> list[str]:
+        """The ledger's charges as the store knows them, one line each."""
+        with self.store.reading() as run:
+            rows = run.execute("select entry from charges order by number").fetchall()
+        return [entry for (entry,) in rows]
+
     def _keep_charges(self, charges: Sequence[str]) -> None:
         with self.store.transaction() as run:
             known = run.execute("select count(*) from charges").fetchone()[0]
@@ -386,6 +406,83 @@ class Books:
             )
             found.append((share, frame))
         return found
+
+    def owed_rounds(self, peer: str, *, most: int) -> tuple[int, ...]:
+        """The first rounds whose shares ``peer`` has given no verdict on."""
+        with self.store.reading() as run:
+            rows = run.execute(
+                "select round from outbox where receiver = ? order by round limit ?", (peer, most)
+            ).fetchall()
+        return tuple(round for (round,) in rows)
+
+    def stored_rounds(self, sender: str, *, most: int) -> tuple[int, ...]:
+        """The last rounds whose shares of ``sender`` were stored here, the latest first."""
+        with self.store.reading() as run:
+            rows = run.execute(
+                "select round from verdicts where sender = ? and outcome = 'stored'"
+                " order by round desc limit ?",
+                (sender, most),
+            ).fetchall()
+        return tuple(round for (round,) in rows)
+
+    def settlement(self) -> tuple[int, str]:
+        """The claims that this site has paid for, and the weight that it owes, as it is sent."""
+        with self.store.reading() as run:
+            paid, debt = run.execute("select paid, debt from site").fetchone()
+        return paid, debt
+
+    def verdict_on(self, sender: str, round: int) -> tuple[str, str, str] | None:
+        """The hash, outcome and reason of the share that came first; None if none has."""
+        with self.store.reading() as run:
+            row = run.execute(
+                "select sha256, outcome, reason from verdicts where round = ? and sender = ?",
+                (round, sender),
+            ).fetchone()
+        return None if row is None else (row[0], row[1], row[2])
+
+    def unapplied(self, sender: str) -> int:
+        """The number of shares of ``sender`` that wait to be added."""
+        with self.store.reading() as run:
+            (count,) = run.execute(
+                "select count(*) from inbox where sender = ? and returned_by = ''", (sender,)
+            ).fetchone()
+        return int(count)
+
+    def receiving(
+        self, pieces: Iterable[bytes | memoryview], size: int
+    ) -> AbstractContextManager[Arrived]:
+        """The body of a message as it arrives; see ``Frames.receiving``."""
+        return self.store.frames.receiving(pieces, size)
+
+    def store_share(self, share: Share, frame: bytes | memoryview) -> None:
+        """Put an arriving share into the inbox."""
+        with self.store.transaction() as run:
+            held = self.store.frames.put(frame)
+            run.execute(
+                "insert into inbox values (?, ?, ?, '', ?, ?)",
+                (share.sender, share.round, share.version, share.weight, held),
+            )
+            if self.history.may_be_elsewhere(share.meant_for):
+                self.owe(share.exact_weight)
+
+    def store_verdict(self, share: Share, outcome: str, reason: str) -> None:
+        """Put on record what became of an arriving share; it holds for good."""
+        with self.store.transaction() as run:
+            run.execute(
+                "insert into verdicts values (?,?,?,?,?,?,?,?,?)",
+                (
+                    share.version,
+                    share.round,
+                    share.sender,
+                    share.sha256,
+                    outcome,
+                    reason,
+                    share.weight,
+                    share.meant_for,
+                    self.history.number(),
+                ),
+            )
+            self.history.tick()
 
     def owed_to(self) -> set[str]:
         """Peers with unsettled shares."""

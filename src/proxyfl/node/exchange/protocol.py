@@ -21,13 +21,15 @@ Guarantees, whatever is lost, repeated, delayed or reordered, and whoever crashe
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
 from proxyfl._command import command
 from proxyfl.errors import ProxyFLError, TransportError
 from proxyfl.node.exchange.books import Books
+from proxyfl.node.exchange.frames import Arrived
 from proxyfl.node.exchange.history import RECENT, Sighting, explains
 from proxyfl.node.exchange.messages import (
     MOST_LISTED,
@@ -182,19 +184,10 @@ class Exchange:
 
     def hello(self, peer: str, *, time: int, answer: bool = False) -> Hello:
         """This site's present state, for ``peer``."""
-        with self.books.store.reading() as run:
+        with self.books.store.reading():
             stamp = self.books.stamp()
             here = self.books.position()
-            owed = run.execute(
-                "select round from outbox where receiver = ? order by round limit ?",
-                (peer, MOST_LISTED),
-            ).fetchall()
-            stored = run.execute(
-                "select round from verdicts where sender = ? and outcome = 'stored'"
-                " order by round desc limit ?",
-                (peer, MOST_LISTED),
-            ).fetchall()
-            paid, debt = run.execute("select paid, debt from site").fetchone()
+            paid, debt = self.books.settlement()
             return Hello(
                 *self._start(peer, stamp),
                 manifest=self.manifest,
@@ -204,8 +197,8 @@ class Exchange:
                 paid=paid,
                 debt=debt,
                 state=here.state,
-                owed=tuple(round for (round,) in owed),
-                stored=tuple(round for (round,) in stored),
+                owed=self.books.owed_rounds(peer, most=MOST_LISTED),
+                stored=self.books.stored_rounds(peer, most=MOST_LISTED),
                 ended=self.has_ended,
                 time=time,
                 answer=answer,
@@ -228,6 +221,17 @@ class Exchange:
 
     def _start(self, peer: str, stamp: Stamp) -> Start:
         return (self.books.federation, self.books.version, self.books.me, peer, *stamp.numbers)
+
+    @property
+    def federation(self) -> str:
+        """The federation's name."""
+        return self.books.federation
+
+    def receiving(
+        self, pieces: Iterable[bytes | memoryview], size: int
+    ) -> AbstractContextManager[Arrived]:
+        """The body of a message as it arrives; see ``Frames.receiving``."""
+        return self.books.receiving(pieces, size)
 
     def handle(
         self, header: Header, body: bytes | memoryview, *, time: int, proof: str = ""
@@ -351,14 +355,11 @@ class Exchange:
     def _take_share(self, share: Share, frame: bytes | memoryview, proof: str) -> Verdict:
         if share.round >= MOST_ROUNDS:
             raise TransportError(f"A share of round {share.round}: no manifest has it.")
-        with self.books.store.transaction() as run:
+        with self.books.store.transaction():
             released = min(share.round + 1, self.books.rounds)
             seen = Sighting(share.stamp, released, share.past, proof=proof)
             follows = self.books.peers.follow(share.sender, seen)
-            earlier = run.execute(
-                "select sha256, outcome, reason from verdicts where round = ? and sender = ?",
-                (share.round, share.sender),
-            ).fetchone()
+            earlier = self.books.verdict_on(share.sender, share.round)
             if earlier is not None:
                 sha256, outcome, reason = earlier
                 if sha256 != share.sha256:
@@ -374,33 +375,8 @@ class Exchange:
             except TransportError as error:
                 outcome, reason = "refused", _brief(error)
             if outcome == "stored":
-                run.execute(
-                    "insert into inbox values (?, ?, ?, '', ?, ?)",
-                    (
-                        share.sender,
-                        share.round,
-                        share.version,
-                        share.weight,
-                        self.books.store.frames.put(frame),
-                    ),
-                )
-                if self.books.history.may_be_elsewhere(share.meant_for):
-                    self.books.owe(share.exact_weight)
-            run.execute(
-                "insert into verdicts values (?,?,?,?,?,?,?,?,?)",
-                (
-                    share.version,
-                    share.round,
-                    share.sender,
-                    share.sha256,
-                    outcome,
-                    reason,
-                    share.weight,
-                    share.meant_for,
-                    self.books.history.number(),
-                ),
-            )
-            self.books.history.tick()
+                self.books.store_share(share, frame)
+            self.books.store_verdict(share, outcome, reason)
         self.notify()
         verdict = self._verdict(share, outcome, reason)
         self.decided(verdict)
@@ -422,11 +398,7 @@ class Exchange:
 
     def has_room(self, sender: str) -> bool:
         """True if another share of ``sender`` can be stored before some have been added."""
-        with self.books.store.reading() as run:
-            (waiting,) = run.execute(
-                "select count(*) from inbox where sender = ? and returned_by = ''", (sender,)
-            ).fetchone()
-        return int(waiting) < MOST_UNAPPLIED
+        return self.books.unapplied(sender) < MOST_UNAPPLIED
 
     def _note_for(self, share: Share, frame: bytes | memoryview) -> str:
         """Raise TransportError unless the share may be stored; return the note on the verdict."""

@@ -120,7 +120,7 @@ class Service:
             self._admit(header)
         size = messages.body_size(header)
         pieces: Iterable[bytes | memoryview] = itertools.chain([begun], rest)
-        with self.exchange.books.store.frames.receiving(pieces, size) as arrived:
+        with self.exchange.receiving(pieces, size) as arrived:
             messages.check_body(header, arrived.sha256)
             self._note(header, len(message) - len(begun) + size)
             answer = self._handled(header, arrived.frame, messages.proof_of(message))
@@ -161,7 +161,7 @@ class Service:
         me = self.identity.name
         cards = [self.roster.card(me), *self.roster.former_cards(me)]
         signed = messages.check_proof(proof, cards)
-        federation = self.exchange.books.federation
+        federation = self.exchange.federation
         if (
             signed is None
             or (signed.federation, signed.sender, signed.receiver) != (federation, me, peer)

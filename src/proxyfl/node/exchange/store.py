@@ -340,6 +340,24 @@ def named_frames(store: sqlite3.Connection) -> list[str]:
     return [frames.file_name(held) for (held,) in rows]
 
 
+@contextlib.contextmanager
+def hold_writers(path: Path, seconds: float) -> Iterator[sqlite3.Connection]:
+    """Open a store that stays as it is within the block: readers go on, and the site waits to
+    write. sqlite3.Error if another program holds its lock for ``seconds``."""
+    with (
+        contextlib.closing(sqlite3.connect(path, timeout=seconds, isolation_level=None)) as lock,
+        contextlib.closing(sqlite3.connect(path, timeout=seconds)) as store,
+    ):
+        lock.execute("begin immediate")
+        yield store
+
+
+def progress(store: sqlite3.Connection) -> tuple[int, str]:
+    """The round of an open store and the name of its client's state; (0, "") before the first."""
+    row = store.execute("select round, learner from site").fetchone()
+    return (0, "") if row is None else (int(row[0]), row[1])
+
+
 def _is_lock(error: sqlite3.Error) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
     return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -7,21 +7,18 @@ The module needs neither PyTorch nor the site's keys.
 """
 
 import json
-import sqlite3
 import time
 import tomllib
 import urllib.error
 import urllib.request
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from proxyfl._command import command
-from proxyfl.node.exchange.store import FILE as STORE_FILE
+from proxyfl.node.exchange import standing
 from proxyfl.node.exchange.store import is_running
 from proxyfl.node.members.site import Site
-from proxyfl.node.observe import reasons
 
 LEAST_FREE_BYTES = 64 << 20
 ANSWER_SECONDS = 10.0
@@ -87,33 +84,20 @@ def _running(site: Site, status: dict[str, Any]) -> Health:
 
 
 def _stopped(site: Site, folder: Path) -> Health:
-    round, state, why = _standing(folder)
-    for peer in why["verdict"]:
+    here = standing.read(folder)
+    for peer in here.reasons["verdict"]:
         line = f"{site.name}: stopped by {peer}: it must rejoin"
         return Health(False, "stopped", line, (f"stopped by {peer}",))
-    ended = why["ended"].get("")
+    ended = here.reasons["ended"].get("")
     if ended is not None:
         return Health(True, "over", f"{site.name}: its part is over ({ended.code})")
     rounds = _rounds(folder)
-    if state != "active" and state:
+    if here.state not in ("active", standing.NOT_STARTED):
         return Health(True, "over", f"{site.name}: has left the federation")
-    if rounds is not None and round >= rounds:
+    if rounds is not None and here.round >= rounds:
         return Health(True, "over", f"{site.name}: finished all {rounds} rounds")
     line = f"{site.name}: does not run. Run: {command('node', 'run', folder)}"
     return Health(False, "stopped", line, ("does not run",))
-
-
-def _standing(folder: Path) -> tuple[int, str, dict[reasons.Kind, dict[str, reasons.Reason]]]:
-    """The site's round, its state, and the reasons on record."""
-    nothing: dict[reasons.Kind, dict[str, reasons.Reason]]
-    nothing = {"waiting": {}, "peer": {}, "verdict": {}, "ended": {}}
-    path = folder / STORE_FILE
-    if not path.exists():
-        return 0, "", nothing
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
-        row = store.execute("select round, state from site").fetchone()
-        round, state = (0, "") if row is None else row
-        return round, state, reasons.read(store)
 
 
 def _rounds(folder: Path) -> int | None:

@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,9 @@ from proxyfl._files import finite
 from proxyfl._journal import CRC32
 from proxyfl._loopback import LOOPBACK
 from proxyfl.errors import ConfigError, ProxyFLError
+from proxyfl.node.exchange import reasons, standing
 from proxyfl.node.exchange.auditlog import CLOCK_SECONDS
+from proxyfl.node.exchange.standing import PeerStanding, Standing
 from proxyfl.node.members import manifest
 from proxyfl.node.members import site as sites
 from proxyfl.node.members.identity import TLS_FILE
@@ -32,7 +34,7 @@ from proxyfl.node.members.site import Site
 from proxyfl.node.members.study import METHOD as METHOD
 from proxyfl.node.members.study import METHODS as METHODS
 from proxyfl.node.members.versions import RELEASE, SPOKEN
-from proxyfl.node.observe import prometheus, reasons
+from proxyfl.node.observe import prometheus
 from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.records import reading, row
 from proxyfl.records.reading import METRICS_FILE as METRICS_FILE
@@ -40,8 +42,6 @@ from proxyfl.records.reading import SITE_METRICS
 
 if TYPE_CHECKING:
     from proxyfl.node.exchange.service import Service
-
-STORE_FILE = "store.sqlite"
 
 SOON_DAYS = 14
 """A certificate that ends so soon was not renewed as it should be."""
@@ -81,7 +81,7 @@ def of_folder(
         with contextlib.suppress(OSError, ValueError, urllib.error.URLError):
             return _asked(site)
     agreed = manifest.read_accepted(folder, site.name)
-    found = _standing(folder)
+    here = standing.read(folder)
     if history is None:
         history = rows(folder)
     spent = row.epsilon(history[-1]) if history else None
@@ -96,15 +96,15 @@ def of_folder(
         "running": running,
         "rounds": agreed.rounds,
         "measure": agreed.measure,
-        **found,
+        **_document(here),
         "time": time.time(),
         "started": None if service is None else service.started,
         "ends": manifest.moment("ends", agreed.ends) if agreed.ends else None,
         "certificate_ends": _certificate_end(folder),
-        "oldest_share": _release_time(found["oldest_round_owed"], history),
+        "oldest_share": _release_time(here.oldest_round_owed, history),
         "free_bytes": shutil.disk_usage(folder).free,
         "peers": [
-            _peer(card.name, found, service, is_there)
+            _peer(card.name, here, service, is_there)
             for card in agreed.members
             if card.name != site.name
         ],
@@ -124,13 +124,13 @@ def peers_of(folder: Path) -> Status:
     """What the site in ``folder`` knows of its peers, as its store has it: nobody is asked."""
     site, _ = sites.read(folder)
     agreed = manifest.read_accepted(folder, site.name)
-    found = _standing(folder)
+    here = standing.read(folder)
     others = [name for name in agreed.names() if name != site.name]
     return {
         "site": site.name,
         "federation": agreed.name,
         "version": agreed.version,
-        "peers": [_peer(name, found, None, None) for name in others],
+        "peers": [_peer(name, here, None, None) for name in others],
     }
 
 
@@ -186,68 +186,35 @@ def _asked(site: Site) -> Status:
     return found
 
 
-def _standing(folder: Path) -> Status:
-    path = folder / STORE_FILE
-    empty: Status = {"round": 0, "phase": "ready", "state": "not started", "weight": 1.0}
-    empty |= {"owed": {}, "known_peers": {}, "waiting": 0.0, "in_flight": 0.0, "held_up": {}}
-    empty |= {"oldest_round_owed": None}
-    empty |= {"waiting_for": None, "ended_because": None, "stopped_by": {}}
-    if not path.exists():
-        return empty
-    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as store:
-        made = store.execute("select 1 from sqlite_master where name = 'site'").fetchone()
-        if made is None:  # it is being made
-            return empty
-        site_row = store.execute("select round, phase, state, weight from site").fetchone()
-        if site_row is None:
-            return empty
-        owed = store.execute("select receiver, count(*) from outbox group by receiver").fetchall()
-        (oldest,) = store.execute("select min(round) from outbox").fetchone()
-        flying = store.execute("select weight from outbox").fetchall()
-        waiting = store.execute("select weight from inbox").fetchall()
-        why = reasons.read(store)
-        # A store that a release before this one left has no column for the peers' releases.
-        (version,) = store.execute("pragma user_version").fetchone()
-        runs = "release, protocol" if version >= 3 else "'', ''"
-        peers = store.execute(f"select name, round, state, version, {runs} from peers").fetchall()
-    round, phase, state, weight = site_row
+def _document(here: Standing) -> Status:
     return {
-        "round": round,
-        "phase": phase,
-        "state": state,
-        "weight": _weight(weight),
-        "owed": dict(owed),
-        "oldest_round_owed": oldest,
-        "known_peers": {name: about for name, *about in peers},
-        "in_flight": sum(_weight(text) for (text,) in flying),
-        "waiting": sum(_weight(text) for (text,) in waiting),
-        "held_up": {name: asdict(reason) for name, reason in why["peer"].items()},
-        **reasons.documents(why),
+        "round": here.round,
+        "phase": here.phase,
+        "state": here.state,
+        "weight": here.weight,
+        "owed": dict(here.owed),
+        "oldest_round_owed": here.oldest_round_owed,
+        "in_flight": here.in_flight,
+        "waiting": here.waiting,
+        "known_peers": {name: list(astuple(peer)) for name, peer in here.peers.items()},
+        "held_up": {name: asdict(reason) for name, reason in here.reasons["peer"].items()},
+        **reasons.documents(here.reasons),
     }
 
 
-def _weight(text: str) -> float:
-    over, _, under = text.partition("/")
-    return int(over, 16) / int(under, 16)
-
-
 def _peer(
-    name: str, found: Status, service: "Service | None", is_there: Callable[[str], bool] | None
+    name: str, here: Standing, service: "Service | None", is_there: Callable[[str], bool] | None
 ) -> Status:
-    unknown = (0, "unknown", 0, "", "")
-    round, state, version, release, protocol = found["known_peers"].get(name, unknown)
+    known = here.peers.get(name, PeerStanding())
+    reason = here.reasons["peer"].get(name)
     ago = None
     if service is not None and name in service.contact:
         ago = service.silence(name)
     return {
         "name": name,
-        "round": round,
-        "state": state,
-        "version": version,
-        "release": release,
-        "protocol": protocol,
-        "owed": found["owed"].get(name, 0),
-        "held_up": found["held_up"].get(name),
+        **asdict(known),
+        "owed": here.owed.get(name, 0),
+        "held_up": None if reason is None else asdict(reason),
         "seconds_since_contact": ago,
         "reachable": None if is_there is None else is_there(name),
         "clock_skew": None if service is None else service.skew(name),

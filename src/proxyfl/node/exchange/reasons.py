@@ -19,7 +19,9 @@ import sqlite3
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
+
+from proxyfl.node.exchange.store import Store
 
 Kind = Literal["waiting", "peer", "verdict", "ended"]
 Cleared = dict[str, str]
@@ -67,18 +69,6 @@ create table if not exists reasons (
     primary key (kind, peer)
 ) without rowid
 """
-
-
-class Store(Protocol):
-    """The site's store (``proxyfl.node.exchange.store``), as far as it is needed here."""
-
-    def transaction(self) -> Any:
-        """Changes that last together."""
-        ...
-
-    def reading(self) -> Any:
-        """A consistent view."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -156,9 +146,14 @@ class Reasons:
             return read(run)[kind]
 
 
+def none() -> dict[Kind, dict[str, Reason]]:
+    """The reasons of a site that has none."""
+    return {"waiting": {}, "peer": {}, "verdict": {}, "ended": {}}
+
+
 def read(store: sqlite3.Connection) -> dict[Kind, dict[str, Reason]]:
     """All reasons in an open store, by kind and peer; none in one of an earlier release."""
-    reasons: dict[Kind, dict[str, Reason]] = {"waiting": {}, "peer": {}, "verdict": {}, "ended": {}}
+    reasons = none()
     if store.execute("select 1 from sqlite_master where name = 'reasons'").fetchone() is None:
         return reasons
     for kind, peer, *rest in store.execute("select kind, peer, code, text, since from reasons"):
@@ -166,7 +161,7 @@ def read(store: sqlite3.Connection) -> dict[Kind, dict[str, Reason]]:
     return reasons
 
 
-def documents(reasons: dict[Kind, dict[str, Reason]]) -> dict[str, Any]:
+def documents(reasons: Mapping[Kind, Mapping[str, Reason]]) -> dict[str, Any]:
     """The reasons as plain data: ``waiting`` and ``ended`` or None, ``stopped_by`` by peer."""
     waiting = reasons["waiting"].get("")
     ended = reasons["ended"].get("")
