@@ -38,7 +38,6 @@ from proxyfl._command import command
 from proxyfl._files import write_text
 from proxyfl._validate import choice, number, whole
 from proxyfl.data.tables import schema as schemas
-from proxyfl.data.tables.features import feature_names, published_score
 from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import ConfigError
 from proxyfl.gossip import topology
@@ -200,7 +199,11 @@ class Manifest(Study):
 
     def published_score(self) -> tuple[float, ...]:
         """The score of the schema's ``start``."""
-        return () if self.schema is None else published_score(self.schema)
+        if self.schema is None:
+            return ()
+        from proxyfl.data.tables.features import published_score  # it needs numpy
+
+        return published_score(self.schema)
 
     @property
     def digest(self) -> str:
@@ -448,6 +451,8 @@ def check_successor(old: Manifest, new: Manifest) -> None:
 
 def input_of(schema: Schema) -> Input:
     """The form of an example under a schema."""
+    from proxyfl.data.tables.features import feature_names  # it needs numpy
+
     return Input((len(feature_names(schema)),), schema.label.classes)
 
 
