@@ -52,6 +52,7 @@ def describe(folder: Path, manifest: Manifest, site: Site, data: SiteData) -> No
     tree = run_settings(manifest, [site])
     tree |= {"threads": site.resources.threads, "device": site.resources.device}
     tree["data"] = _settings.flat(site.data)
+    del tree["data"]["changes"]  # of starting again, which a run does not do
     file = folder / "environment.json"
     environment = runs.environment()
     if file.is_file():  # a later start of the same study
