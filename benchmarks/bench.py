@@ -13,6 +13,7 @@ compared in the same process, of the version that is printed.
 import argparse
 import gc
 import json
+import os
 import statistics
 import time
 import warnings
@@ -428,6 +429,7 @@ def main() -> None:
         "torch": torch.__version__,
         "opacus": version("opacus"),
         "processor": _processor(),
+        "load": os.getloadavg()[0],
         "batch": {name: case.batch for name, case in WITH_DP.items()},
     }
     console = Console()
@@ -441,9 +443,14 @@ def main() -> None:
     if "private" in chosen:
         table, results["private_milliseconds"] = _steps_without_dp(args.seconds)
         console.print(table)
+    failed = []
     for name, part in PARTS.items():
         if name in chosen:
-            measured = part(args.seconds)
+            try:
+                measured = part(args.seconds)
+            except Exception as problem:  # the other parts are worth having
+                failed.append(f"{name}: {problem}")
+                continue
             values |= measured
             for what, value in measured.items():
                 console.print(f"{what}: {value:.2f}", highlight=False)
@@ -452,6 +459,8 @@ def main() -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(results, indent=1) + "\n")
     console.print(f"written to {args.out}")
+    if failed:
+        raise SystemExit("Not measured, because they failed:\n" + "\n".join(failed))
 
 
 def _steps_without_dp(seconds: float) -> tuple[Table, dict[str, Any]]:

@@ -96,8 +96,11 @@ def _private(bench: Bench) -> str:
 
 
 def _machine(bench: Bench) -> str:
+    busy = "whose load was not recorded"
+    if "load" in bench:
+        busy = f"with a load of {bench['load']:.1f} at the beginning"
     return (
-        f"One thread of {bench['processor'] or 'a machine that does not say its name'}, "
+        f"One thread of {bench['processor'] or 'a machine that does not say its name'}, {busy}; "
         f"PyTorch {bench['torch']}, Opacus {bench['opacus']}."
     )
 

@@ -43,6 +43,26 @@ def test_a_goal_says_whether_it_is_met() -> None:
     assert [most.row(value)["met"] for value in (1.25, 1.3, None)] == [True, False, None]
 
 
+def test_a_part_that_fails_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could be measured is in the file, and the end names what could not."""
+
+    def broken(_seconds: float) -> dict[str, float]:
+        raise RuntimeError("no such command")
+
+    monkeypatch.setitem(bench.PARTS, "commands", broken)
+    monkeypatch.setitem(bench.PARTS, "demo", lambda _seconds: {"demo": 7.0})
+    out = tmp_path / "bench.json"
+    words = ["bench", "--only", "commands", "demo", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="commands: no such command"):
+        bench.main()
+    rows = {row["name"]: row for row in json.loads(out.read_text())["rows"]}
+    assert rows["demo"]["met"] is True
+    assert rows["proxyfl worth"]["value"] is None
+
+
 def made_up_bench() -> dict[str, Any]:
     """What a run of the bench writes, with made-up figures."""
     names = [goal.name for goal in bench.GOALS]
