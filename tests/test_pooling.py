@@ -93,6 +93,16 @@ def test_per_example_gradients_by_vmap() -> None:
     assert torch.equal(ours, reference.grad)
 
 
+def test_gradients_of_gradients_are_those_of_torch() -> None:
+    """A private model with a penalty on its gradients can have quick pooling."""
+    found = []
+    for pool in (pooling._Pool.apply, lambda x: F.max_pool2d(x, 2)):
+        x = numbers("ties", (2, 3, 6, 7)).requires_grad_()
+        (gradient,) = torch.autograd.grad(pool(x.sin()).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(gradient.square().sum(), x)[0])
+    assert torch.equal(*found)
+
+
 def test_a_model_keeps_its_names_and_copies() -> None:
     """A model with quick pooling gives the bits that it gave before, and so does its copy."""
     plain = models.build("lenet5", shape=(1, 28, 28), classes=10, seed=0)

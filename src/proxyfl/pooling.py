@@ -82,7 +82,6 @@ class _Pool(torch.autograd.Function):
         return result
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         x, of_rows = ctx.saved_tensors
         backward = torch.ops.aten.max_pool2d_with_indices_backward
