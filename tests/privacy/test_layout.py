@@ -88,6 +88,35 @@ def test_sum_in_float32_is_that_of_the_plain_loop(
     torch.testing.assert_close(clipped.total.double(), expected, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("inputs", [3, 32])
+def test_norms_by_gram_matrices_and_sums_in_float64(
+    monkeypatch: pytest.MonkeyPatch, inputs: int, padding: int
+) -> None:
+    """Where no gradient is formed, the sum in float64 is one product, in pieces of the batch."""
+    monkeypatch.setattr(product, "TRAFFIC", 10**9)
+    monkeypatch.setattr(product, "PIECE", 2**14)
+    calls = []
+    contract = product.Product._contract_unfolded
+
+    def noted(self: product.Product, c: Tensor, out: Tensor) -> None:
+        calls.append(out.dtype)
+        contract(self, c, out)
+
+    monkeypatch.setattr(product.Product, "_contract_unfolded", noted)
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(inputs, 32, 3, padding=padding), nn.Tanh(), nn.Flatten(), nn.LazyLinear(3)
+    )
+    x = torch.randn(7, inputs, 8, 7, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(7) % 3
+    model(x)
+    clipped = Clipper(model, wide=True).clip(x, y, cross_entropy, C)
+    assert calls == [torch.float64]
+    expected = plain_loop(model.double(), x.double(), y)
+    torch.testing.assert_close(clipped.total, expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("wide", [False, True], ids=["seeded noise", "real noise"])
 def test_a_record_moves_the_sum_by_its_own_gradient(wide: bool) -> None:
     """One record more moves the sum by at most C; one that is no number moves nothing."""

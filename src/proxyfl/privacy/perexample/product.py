@@ -207,7 +207,7 @@ class Product:
         return upper.square(), bound_is_small & double_is_small
 
     def weighted_sum(self, c: Tensor, out: Tensor) -> None:
-        if self._dropped is not None or not self._contracts_in(out.dtype):
+        if self._dropped is not None or not self._contracts:
             self._add_formed(c, out)
         elif self._formed is None:
             self._contract(c, out)
@@ -219,11 +219,12 @@ class Product:
             self._add_formed(of_formed, rest)
             out.add_(rest)
 
-    def _contracts_in(self, dtype: torch.dtype) -> bool:
+    @property
+    def _contracts(self) -> bool:
+        """True if norms leave room for sums of the t products in another order."""
         if self.contract is None:
             return self.prefers_gram
-        allowed = self.prefers_gram or self._is_contracted
-        return allowed and dtype == self.g.dtype
+        return self.prefers_gram or self._is_contracted
 
     def _add_formed(self, c: Tensor, out: Tensor) -> None:
         total = out.view(-1)
@@ -238,13 +239,31 @@ class Product:
             out.copy_(self.arrange(total))
 
     def _contract(self, c: Tensor, out: Tensor) -> None:
-        if self.contract is not None:
+        if self.contract is not None and out.dtype == self.g.dtype:
             out.copy_(self.contract(c))
+            return
+        if self.contract is not None:
+            self._contract_unfolded(c, out)
             return
         scaled = self.g * by_example(c, self.g)
         gradients = scaled.flatten(0, 1).T
         inputs = self.a.flatten(0, 1)
         torch.mm(gradients.to(out.dtype), inputs.to(out.dtype), out=out)
+
+    def _contract_unfolded(self, c: Tensor, out: Tensor) -> None:
+        """sum_i c_i G_i as one product over all positions of all examples, in the type of ``out``:
+        the backend's own kernel is in the weight's type."""
+        d, p = self._shape
+        total = out.new_zeros(p, d)
+        for i, j in self._ranges(d * self.positions):
+            a = self._inputs(i, j).transpose(1, 2).reshape(-1, d)
+            g = self._output_gradients(i, j)
+            scaled = (g * by_example(c[i:j], g)).transpose(0, 1).reshape(p, -1)
+            total.addmm_(scaled.to(out.dtype), a.to(out.dtype))
+        if self.arrange is None:
+            out.copy_(total.view(out.shape))
+        else:
+            out.copy_(self.arrange(total.view(-1)))
 
     def _add_pieces(self, c: Tensor, out: Tensor) -> None:
         """The same pieces whose norms were taken, formed again."""
