@@ -344,13 +344,19 @@ def test_help_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         module.parser().parse_args(command)
 
 
+def test_no_arguments_show_first_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """`proxyfl` alone names a command for each kind of beginner, and where all commands are."""
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    for line in ("proxyfl run", "proxyfl new", "proxyfl federation try", "proxyfl --help"):
+        assert f"  {line}" in printed
+
+
 def test_the_top(capsys: pytest.CaptureFixture[str]) -> None:
-    """`proxyfl --help` lists every command; --version prints one; no command, or an unknown one, is
-    exit code 2."""
+    """`proxyfl --help` lists every command; --version prints one; an unknown one is exit code 2."""
     for arguments, code, said in (
         (["--help"], 0, "first steps:"),
         (["--version"], 0, "proxyfl 0."),
-        ([], 2, "required"),
         (["fly"], 2, "invalid choice: 'fly'"),
     ):
         with pytest.raises(SystemExit) as ended:

@@ -101,6 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code."""
     keep_freed_memory()
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words:
+        print(_DESCRIPTION, _EPILOG, sep="\n", end="")
+        print("  proxyfl --help                              every command")
+        return 0
     try:
         with stopping_at_once():
             args = _parse(words)
