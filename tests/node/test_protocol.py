@@ -249,6 +249,27 @@ def test_a_farewell_outlives_a_hello_that_it_has_overtaken() -> None:
     assert not a.exchange.ended("b")
 
 
+def test_a_peer_that_is_behind_is_told_of_the_end_itself() -> None:
+    """That this site has released its last round is no end to a peer that still has rounds to go:
+    it would wait for this site. A peer that is as far needs no further word."""
+    a, b = two_sites()
+    for site in (a, b):
+        site.exchange.books.rounds = 1
+    meet(a, b)
+    assert b.exchange.books.peers.known("a").round == 1
+    assert not a.exchange.knows_the_end("b")
+    release(b, to=a, frame=b"1/2")
+    meet(a, b)
+    assert a.exchange.knows_the_end("b")
+    a, b = two_sites()
+    for site in (a, b):
+        site.exchange.books.rounds = 1
+    meet(a, b)
+    a.exchange.has_ended = True
+    meet(a, b)
+    assert a.exchange.knows_the_end("b")
+
+
 def test_a_restart_is_no_restore() -> None:
     """A site that was killed and started again is taken in."""
     a, b = two_sites()

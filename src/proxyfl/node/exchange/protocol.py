@@ -172,15 +172,21 @@ class Exchange:
     def knows_the_end(self, peer: str) -> bool:
         """True if ``peer`` was told that this site releases nothing more, or that it has left.
 
-        A peer that has stored the last round's share knows it, too."""
+        A peer that has released its last round needs to know no more than that this site has, too:
+        by the share, or by a hello from before the end. One that is behind must be told of the end
+        itself, or it waits for this site (``Reachability.possible``)."""
         state = self.books.position().state
         last = self.books.rounds
+        told = self._told.get(peer)
+        if told is not None and told.state != state:
+            told = None
+        if told is not None and told.ended:
+            return True
+        if self.books.peers.known(peer).round < last:
+            return False
         if state == "active" and self._stored.get(peer, -1) + 1 >= last:
             return True
-        told = self._told.get(peer)
-        if told is None or told.state != state:
-            return False
-        return told.ended or told.round >= last
+        return told is not None and told.round >= last
 
     def hello(self, peer: str, *, time: int, answer: bool = False) -> Hello:
         """This site's present state, for ``peer``."""
