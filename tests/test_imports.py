@@ -45,7 +45,7 @@ for level, names in enumerate(LEVELS):
     LEVEL |= dict.fromkeys(names, level)
 
 HOMES = {
-    "pandas": {"data/files.py", "records/frames.py"},
+    "pandas": {"data/tables/plain.py", "records/frames.py"},
     "PIL": {"data/images/rule.py", "data/images/sheet.py", "data/slides/slide.py"},
     "opacus": set(),
     "grpc": {"transport/grpc/server.py", "transport/grpc/client.py"},

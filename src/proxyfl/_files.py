@@ -93,7 +93,7 @@ def read_text(path: Path, what: str = "file", *, error: type[InputError] = RunEr
         return path.read_text(encoding="utf-8")
     except OSError as refused:
         reason = refused.strerror or refused
-        raise error(f"Cannot read the {what} {path}: {reason}.") from refused
+        raise error(f"Cannot read the {what} {path}: {reason}. Check the name.") from refused
     except UnicodeDecodeError as problem:
         raise error(f"The {what} {path} is not UTF-8 text: {problem}.") from problem
 

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from proxyfl._command import command
 from proxyfl._files import read_text
 from proxyfl._validate import suggestion
 from proxyfl.errors import ConfigError
@@ -87,13 +88,32 @@ class Setting:
         return documentation(self.home).get(self.key.rpartition(".")[2], "")
 
 
+_NO_TOML = (".csv", ".npz", ".npy", ".parquet", ".xlsx", ".tsv", ".gz")
+
+
 def read_toml(path: Path, what: str) -> Tree:
     """The content of the TOML file at ``path``, which is a ``what`` file."""
+    if path.suffix in _NO_TOML:
+        raise ConfigError(
+            f"Expected a {what} file in TOML, got {path}, which holds data. To make a study of "
+            f"tables, run: {command('new', 'NAME', '--tables', path, 'OTHER.csv')}"
+        )
+    if path.is_dir():
+        inside = sorted(each.name for each in path.glob("*.toml"))
+        meant = f" Did you mean {path / inside[0]}?" if inside else ""
+        raise ConfigError(f"Expected a {what} file in TOML, got the folder {path}.{meant}")
+    if not path.exists():
+        near = suggestion(path.name, (each.name for each in path.parent.glob("*.toml")))
+        raise ConfigError(
+            f"No {what} file {path} (looked from {Path.cwd()}). Files in TOML there:{near}"
+        )
     text = read_text(path, f"{what} file", error=ConfigError)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"The {what} file {path} is not valid TOML: {error}.") from error
+        raise ConfigError(
+            f"The {what} file {path} is not valid TOML: {error}. Correct it."
+        ) from error
 
 
 def build(kind: type[T], tree: Mapping[str, Any], *, source: Path | str | None = None) -> T:
@@ -112,6 +132,18 @@ def naming(source: Path | str | None) -> Iterator[None]:
         if source is None:
             raise
         raise ConfigError(f"{source}: {error}") from error
+
+
+def set_twice(texts: Sequence[str]) -> dict[str, str]:
+    """Returns each key that several ``key=value`` set, and the last of these, which counts."""
+    last: dict[str, str] = {}
+    twice: dict[str, str] = {}
+    for text in texts:
+        key = text.partition("=")[0].strip()
+        if last.get(key, text) != text:
+            twice[key] = text
+        last[key] = text
+    return twice
 
 
 def override(tree: Tree, text: str) -> None:

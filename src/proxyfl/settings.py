@@ -14,6 +14,7 @@ a setting take the list of its values from here.
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from proxyfl._settings import PER_CLIENT
 from proxyfl._validate import choice, number, whole
@@ -26,6 +27,10 @@ BALANCES = ("none", "weights", "prior")
 TEACHERS = ("current", "received")
 ACCOUNTANTS = ("pld", "rdp")
 UNITS = ("record", "group")
+PERSON = "person"
+"""The other word for the unit ``group``."""
+AUTO = "auto"
+"""The unit that follows from the schema: a person, if it names one, else a record."""
 DEFENCES = ("none", "clip", "median")
 PATIENTS = ("all", "own")
 EVERY = "every"
@@ -97,6 +102,10 @@ class Resources:
         choice("precision", self.precision, PRECISIONS)
 
 
+LARGEST_RATE = 1e4
+"""A learning rate above this is a slip: every model would end at chance without a word."""
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """The rule by which gradients become steps."""
@@ -112,7 +121,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         choice("optimizer name", self.name, OPTIMIZERS)
-        number("learning_rate", self.learning_rate, above=0)
+        number("learning_rate", self.learning_rate, above=0, at_most=LARGEST_RATE)
         number("weight_decay", self.weight_decay, at_least=0)
         number("momentum", self.momentum, at_least=0, below=1)
         if self.momentum and self.name != "sgd":
@@ -170,6 +179,8 @@ class DP:
 
     ``privacy.dpsgd.DPSGD`` takes one as it is. Every value is checked here, once."""
 
+    units: ClassVar[tuple[str, ...]] = UNITS
+
     noise_multiplier: float = field(default=4.0, metadata=PER_CLIENT)
     """Standard deviation of the noise in units of `clip_norm`."""
     clip_norm: float = field(default=1.0, metadata=PER_CLIENT)
@@ -178,7 +189,8 @@ class DP:
     """Whether small gradients are scaled up to `clip_norm` as well (automatic clipping), so that
     `clip_norm` need not be tuned apart from the learning rate. It costs no privacy."""
     unit: str = field(default="record", metadata=PER_CLIENT)
-    """The unit that is protected: one `record`, or a `group`: a person with all of their records.
+    """The unit that is protected: one `record`, or a `group`: a person with all of their records
+    (`person` says the same). Absent: a person, if the schema of the data names one, else a record.
     With `group`, batch_size, examples and sampling_rate count persons, whom the data must name."""
     max_per_group: int | None = field(default=None, metadata=PER_CLIENT)
     """With `group`: records of a person in one step, drawn anew each time; absent: all of them."""
@@ -203,10 +215,12 @@ class DP:
 
     def __post_init__(self) -> None:
         choice("privacy.accountant", self.accountant, ACCOUNTANTS)
-        choice("privacy.unit", self.unit, UNITS)
+        if self.unit == PERSON:
+            object.__setattr__(self, "unit", "group")
+        choice("privacy.unit", self.unit, (*self.units, PERSON))
         if self.max_per_group is not None:
             whole("privacy.max_per_group", self.max_per_group)
-            if self.unit != "group":
+            if self.unit not in ("group", AUTO):
                 raise ConfigError(
                     f"privacy.max_per_group={self.max_per_group} is for privacy.unit = 'group', "
                     f"got {self.unit!r}. Set the unit, or leave max_per_group out."

@@ -113,8 +113,8 @@ def test_every_command_and_action_has_an_example_in_its_help() -> None:
 def test_a_command_that_does_not_run_is_noticed() -> None:
     """The test above tells a missing argument and an unknown option from a command that runs."""
     assert complaint_about("methods") is None
-    assert "required" in str(complaint_about("resume"))
-    assert "unrecognized" in str(complaint_about("methods --nonsense"))
+    assert "needs RUN" in str(complaint_about("resume"))
+    assert "Unknown option --nonsense" in str(complaint_about("methods --nonsense"))
 
 
 def test_commands_in_messages_are_seen() -> None:

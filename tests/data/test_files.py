@@ -208,7 +208,7 @@ def test_npz_pixels(tmp_path, layout):
         (
             {"x": np.array([{}, {}], dtype=object), "y": np.zeros(2)},
             None,
-            "not a readable .npz of plain arrays",
+            "has an array of Python objects",
         ),
     ],
 )

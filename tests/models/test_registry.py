@@ -123,7 +123,10 @@ def test_the_trial_leaves_running_statistics(own):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("resnet", "Unknown model 'resnet'. Known: linear, mlp, .* package.module:factory"),
+        (
+            "resnet",
+            r"Unknown model 'resnet'. Did you mean 'resnet18'\? Known: linear.*module:factory",
+        ),
         ("no_such_module:f", "no module 'no_such_module'"),
         ("own_models.deeper:f", "no module 'own_models.deeper'|importing own_models.deeper raised"),
         ("own_models:missing", "own_models has no 'missing'. It has: .*good"),

@@ -9,8 +9,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from proxyfl.cli.options import Action, add_action, add_actions
+from proxyfl.cli.parsing import Parser
 from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.errors import InputError, ProxyFLError
 from proxyfl.machine import keep_freed_memory
@@ -65,18 +67,30 @@ COMMANDS = {
 """Every command and what it does in one line. Its module is ``proxyfl.cli.commands.NAME``."""
 
 
+EXTRAS = {
+    "cryptography": "node",
+    "grpc": "node",
+    "mpi4py": "mpi",
+    "openslide": "slides",
+    "pandas": "tables",
+    "PIL": "images",
+    "pyarrow": "tables",
+}
+"""Packages that only some commands need, and the extra that brings them."""
+
+
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The whole command line; with ``only``, the options of that command alone.
 
     Only the modules of commands whose options are needed are imported: torch takes seconds."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="proxyfl",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Version, help="show the version and exit")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands: Any = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if only not in (None, name):
             commands.add_parser(name, help=summary)
@@ -117,6 +131,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProxyFLError as error:
         print(f"proxyfl: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(
+            f"proxyfl: this needs the package {error.name}, which is not installed. Run: "
+            f"pip install 'proxyfl[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         print("proxyfl: interrupted; what was recorded is intact.", file=sys.stderr)
         return 130
@@ -139,7 +163,11 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         if word in COMMANDS:
             return parser(only=word).parse_args(words)
     # `proxyfl --help` needs no command's module
-    return parser(only="").parse_args(words)
+    top = parser(only="")
+    known = ("-h", "--help", "--version")
+    if words[0].startswith("-") and words[0] not in known:
+        top.error(f"unrecognized arguments: {words[0]}")
+    return top.parse_args(words)
 
 
 class _Version(argparse.Action):

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from proxyfl._files import Document as Document
 from proxyfl._files import finite
 from proxyfl.privacy.guarantee import Unit
+from proxyfl.settings import PERSON
 
 Option = tuple[str, dict[str, Any]]
 """The name of an option or a place, and what argparse is told of it."""
@@ -69,9 +70,13 @@ def repeatable(usage: str, help: str, **more: Any) -> Option:
 
 
 def unit(help: str) -> Option:
-    """The option that says what is protected: a record, or a person."""
+    """The option that says what is protected: a record, or a person (also called group)."""
     units = [str(unit) for unit in Unit]
-    return option("--unit", help, str, str(Unit.RECORD), choices=units)
+    return option("--unit", help, _unit_called, str(Unit.RECORD), choices=units)
+
+
+def _unit_called(word: str) -> str:
+    return str(Unit.GROUP) if word == PERSON else word
 
 
 STUDY = Path("study.toml")

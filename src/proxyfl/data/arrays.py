@@ -165,8 +165,18 @@ def _groups(path: Path, arrays: Mapping[str, Array], key: str) -> Tensor | None:
 
 def read_npz(path: Path) -> dict[str, Array]:
     """Every array in the file; pickled objects are refused."""
+    if not zipfile.is_zipfile(path):
+        raise DataError(
+            f"{path}: is no .npz archive, whatever its name says. Write one with numpy.savez, or "
+            "give the file its true name (.csv, .npy)."
+        )
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, AttributeError) as problem:
+        if "allow_pickle" in str(problem):
+            raise DataError(
+                f"{path}: has an array of Python objects. Save numbers or texts instead: "
+                "numpy.savez(path, x=x.astype('float32'), y=y)."
+            ) from problem
         raise DataError(f"{path}: not a readable .npz of plain arrays: {problem}.") from problem

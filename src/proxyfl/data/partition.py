@@ -279,7 +279,8 @@ def _size(available: int, clients: int, examples: int | None) -> int:
     if examples is None:
         if available < clients:
             raise DataError(
-                f"{clients} clients need at least {clients} examples, there are {available}."
+                f"{clients} clients need at least {clients} examples, there are {available}. "
+                "Set fewer with partition.clients."
             )
         return available // clients
     whole("examples", examples, error=DataError)

@@ -164,9 +164,9 @@ def make(
         given["degree"] = degree
     is_file = name.endswith((".json", ".npy"))
     if name not in TOPOLOGIES and not is_file and ":" not in name:
+        meant = _validate.suggestion(name, TOPOLOGIES).removesuffix(".")
         raise TopologyError(
-            f"Unknown topology {name!r}. Known: {', '.join(TOPOLOGIES)}; or a .json or .npy file "
-            f"with one or more "
+            f"Unknown topology {name!r}.{meant}; or a .json or .npy file with one or more "
             'K x K matrices, or your own function as "package.module:function".'
         )
     taken = takes(name)
@@ -274,7 +274,7 @@ def _from_file(path: Path) -> Topology:
             matrices = json.loads(path.read_text())
     except OSError as error:
         raise TopologyError(
-            f"Cannot read the topology file {path}: {error.strerror or error}."
+            f"Cannot read the topology file {path}: {error.strerror or error}. Check the name."
         ) from error
     except (ValueError, EOFError, RecursionError) as error:
         raise TopologyError(

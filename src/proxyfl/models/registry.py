@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from proxyfl._entrypoint import HERE, Imports, translated
 from proxyfl._examples import Shape
-from proxyfl._validate import whole
+from proxyfl._validate import suggestion, whole
 from proxyfl.errors import ModelError
 from proxyfl.models.architectures import (
     cnn1,
@@ -101,10 +101,16 @@ def _factory(spec: str, imports: Imports) -> Callable[[Shape, int], object]:
     if spec in MODELS:
         return MODELS[spec].factory
     if ":" not in spec:
-        known = ", ".join(MODELS)
-        raise ModelError(
-            f"Unknown model {spec!r}. Known: {known}; or your own as package.module:factory."
-        )
+        from proxyfl.models.estimators import is_estimator  # which imports this module
+
+        if is_estimator(spec, imports):
+            raise ModelError(
+                f"{spec!r} is fitted by scikit-learn, so it can be a private model only: it "
+                'cannot travel. The network for logistic regression is "linear": set models.proxy '
+                "to that."
+            )
+        meant = suggestion(spec, MODELS).removesuffix(".")
+        raise ModelError(f"Unknown model {spec!r}.{meant}; or your own as package.module:factory.")
     return imports.resolve(spec, error=ModelError)
 
 

@@ -30,7 +30,7 @@ from proxyfl.federation.methods import METHODS
 from proxyfl.node.members import holdout
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
-from proxyfl.node.members.study import METHOD, site_in_step
+from proxyfl.node.members.study import METHOD, site_in_step, with_unit
 from proxyfl.node.members.trust import Code, code_of
 from proxyfl.node.proposal import Plan
 from proxyfl.privacy import journal
@@ -155,6 +155,7 @@ def client(
     ``code`` is what names in the manifest and in site.toml may lead to; by default the installed
     modules that the site's settings allow."""
     id = manifest.position(site.name)
+    site = with_unit(site, manifest, _unit_begun(ledger))
     masked = manifest.masked if method == METHOD else None
     if masked is not None:
         site = site_in_step(site, masked)
@@ -263,11 +264,20 @@ def _delta(site: Site, examples: Examples, ledger: Path | None) -> float:
     if ledger is not None and ledger.exists():
         header, _, _ = journal.read(ledger)
         return float(header["delta"])
-    return cautious_delta(site.privacy.examples or count_units(site, examples))
+    return cautious_delta(site.privacy.examples or len(Units.of(examples, site.privacy)))
 
 
-def count_units(site: Site, examples: Examples) -> int:
+def _unit_begun(ledger: Path | None) -> str | None:
+    """The unit of a ledger that has begun: what is protected cannot change within it."""
+    if ledger is None or not ledger.exists():
+        return None
+    header, _, _ = journal.read(ledger)
+    return str(header.get("unit", "record"))
+
+
+def count_units(site: Site, manifest: Manifest, examples: Examples) -> int:
     """The number of examples, or of persons where they are the site's unit."""
+    site = with_unit(site, manifest)
     return len(Units.of(examples, site.privacy))
 
 

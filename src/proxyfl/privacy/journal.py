@@ -114,7 +114,9 @@ def read(path: Path) -> tuple[Entry, list[Entry], End]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise RunError(f"Cannot read the ledger {path}: {error.strerror}.") from error
+        raise RunError(
+            f"Cannot read the ledger {path}: {error.strerror}. Check the name."
+        ) from error
     return _checked(path, data)
 
 

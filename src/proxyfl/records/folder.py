@@ -167,7 +167,10 @@ def read_metrics(path: Path) -> Iterator[Document]:
         except json.JSONDecodeError as error:
             if number == len(lines):
                 return
-            raise RunError(f"{file}, line {number} is not JSON: {error}.") from error
+            raise RunError(
+                f"{file}, line {number} is not JSON: {error}. Restore the file from a copy, or "
+                "run again."
+            ) from error
 
 
 def ended(path: Path, name: str) -> Path:

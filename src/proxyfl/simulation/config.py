@@ -56,6 +56,11 @@ class Data(settings.Reading):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.source in ("", ()):
+            raise ConfigError(
+                "Expected a dataset for data.source, got ''. Give a file, a folder, or one of the "
+                "datasets that this lists: proxyfl data"
+            )
         names = self.class_names
         distinct = len(set(names))
         if names and (distinct < 2 or distinct < len(names)):
@@ -324,7 +329,8 @@ class Config:
     @property
     def protects_persons(self) -> bool:
         """True if the unit of any client is a person with all records."""
-        return "group" in self.each.get("privacy.unit", (self.privacy.unit,))
+        units = self.each.get("privacy.unit", (self.privacy.unit,))
+        return bool({"group", settings.PERSON} & set(units))
 
     def _check_each(self) -> None:
         lengths = {key: len(values) for key, values in self.each.items()}
@@ -339,7 +345,29 @@ class Config:
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
-    """The config in the TOML file at ``path``, or the defaults, changed by ``key=value`` texts."""
+    """The config in the TOML file at ``path``, or the defaults, changed by ``key=value`` texts.
+
+    A schema that names a person makes the person the unit, unless a unit is given."""
+    return from_tree(_with_unit(_tree(path, overrides)))
+
+
+def _with_unit(tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree with the unit that its schema asks for; a schema that cannot be read is left to the
+    data's reader."""
+    data, privacy = tree.get("data"), tree.setdefault("privacy", {})
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(privacy, dict) or "unit" in privacy or not isinstance(schema, str):
+        return tree
+    try:
+        named = _settings.read_toml(Path(schema), "schema").get("person")
+    except ConfigError:
+        return tree
+    if named is not None:
+        privacy["unit"] = "group"
+    return tree
+
+
+def _tree(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     if path is not None:
         tree = _settings.read_toml(path, "config")
@@ -347,12 +375,12 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Config:
         from_tree(tree, source=path)
     for text in overrides:
         _settings.override(tree, text)
-    return from_tree(tree)
+    return tree
 
 
 def of_run(path: Path) -> Config:
     """The config of the run in the folder ``path``."""
-    return load(folder.existing(path) / "config.toml")
+    return from_tree(_tree(folder.existing(path) / "config.toml", ()))
 
 
 def from_tree(tree: Mapping[str, Any], *, source: Path | None = None) -> Config:

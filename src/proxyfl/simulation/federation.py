@@ -103,5 +103,5 @@ def _with_delta(
 
         code = None if place == folder else code_for_simulation(trust)
         data = assembly.load(manifest, site, place, code)
-        examples = assembly.count_units(site, data.train)
+        examples = assembly.count_units(site, manifest, data.train)
     return replace(site, privacy=replace(privacy, delta=cautious_delta(examples)))

@@ -1,5 +1,6 @@
 """Validates a run before anything is written, and plans who takes part in which round."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from proxyfl.privacy.account import Kept
 from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.guarantee import Kind, Unit, kind_of
 from proxyfl.privacy.ledger import Budget, Ledger
+from proxyfl.privacy.planning import check_small
 from proxyfl.settings import Input, Local, Proxy, Study
 from proxyfl.simulation.clients import Assembly, pooled_population
 from proxyfl.simulation.config import Config, to_toml
@@ -119,6 +121,14 @@ def prepare(
         )
     for name in config.methods:
         choice("method", name, methods)
+    coalition = (config.exchange.colluders, config.exchange.quorum)
+    masked = any(methods[name].exchange == "masked" for name in config.methods)
+    if coalition != (None, None) and not masked:
+        raise ConfigError(
+            "exchange.colluders and exchange.quorum are the terms of a masked sum, and none of the "
+            f"methods is one: {', '.join(config.methods)}. Add proxysum to methods, or leave them "
+            "out."
+        )
     _check_device(config.device)
     torch.set_num_threads(config.threads)
     dataset = dataset if dataset is not None else load_data(config)
@@ -223,6 +233,11 @@ def _plan(assembly: Assembly) -> list[Presence]:
     by its budget."""
     config, clients = assembly.config, len(assembly.clients)
     allowances = _allowances(assembly)
+    if assembly.method.shares and clients < 2:
+        raise ConfigError(
+            "Expected two clients or more for a method that shares, got one. Set "
+            'partition.clients to 2 or more, or methods to "alone".'
+        )
     if not assembly.method.shares:
         return membership.plan(clients, config.rounds, allowances=allowances)
     return membership.plan(
@@ -258,6 +273,8 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
             unit=Unit(dp.unit),
             budget=Budget.of(dp),
         )
+        if kind is not Kind.NONE:
+            check_small(ledger.delta, max(1, math.floor(sampling.batch_size / rate)))
         if account is not None and kind is not Kind.NONE:
             account.keep(ledger)
         case = (rate, steps, dp, kind, ledger.delta)
@@ -308,7 +325,17 @@ def _check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
+        there = ["cpu"]
+        if torch.cuda.is_available():
+            there.append("cuda")
+        if torch.backends.mps.is_available():
+            there.append("mps")
         reason = str(error).splitlines()[0]
+        if reason.startswith("Expected one of"):  # torch lists twenty kinds of devices
+            reason = "PyTorch knows no such device" + (
+                "; a GPU is called cuda." if device == "gpu" else "."
+            )
         raise ConfigError(
-            f'Cannot use device={device!r}: {reason} Use device="cpu" or one that is there.'
+            f"Cannot use device={device!r}: {reason} This machine has: {', '.join(there)}. Set "
+            'device="cpu" or another of them.'
         ) from error

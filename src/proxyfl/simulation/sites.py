@@ -48,7 +48,9 @@ def load_sites(folder: Path, code: Code) -> Dataset:
     notes = []
     for site, place in members:
         own = assembly.load(manifest, site, place, code)
-        assembly.count_units(site, own.train)  # refuses persons that this site's data do not name
+        assembly.count_units(
+            site, manifest, own.train
+        )  # refuses persons that this site's data do not name
         parts.append(own)
         notes += [f"{site.name}: {note}" for note in own.notes]
     persons = _number_persons([(own.train, own.test) for own in parts])

@@ -127,9 +127,9 @@ def _sampling(args: Namespace) -> Sampling:
 
 def _steps(args: Namespace, epoch: int) -> int | None:
     if args.epochs is not None:
-        return whole("epochs", args.epochs, at_least=0) * epoch
+        return whole("epochs", args.epochs) * epoch
     if args.steps is not None:
-        return whole("steps", args.steps, at_least=0)
+        return whole("steps", args.steps)
     return None
 
 

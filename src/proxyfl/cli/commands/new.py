@@ -237,7 +237,28 @@ def _roles(args: argparse.Namespace, seen: Survey, ask: Ask | None) -> Answers:
             )
     if label == person:
         raise ConfigError(f"The column {label!r} cannot be both label and person.")
+    if person is not None:
+        _check_persons(seen, person)
     return Answers(label, None, person)
+
+
+def _check_persons(seen: Survey, person: str) -> None:
+    """Raises DataError for names that occur at two sites: nobody may be at both."""
+    first: dict[str, str] = {}
+    twice: dict[str, tuple[str, str]] = {}
+    for site, column in seen.columns[person].by_file.items():
+        for name in sorted(column.texts):
+            if first.setdefault(name, site) != site:
+                twice.setdefault(name, (first[name], site))
+    if not twice:
+        return
+    name, (one, other) = next(iter(twice.items()))
+    raise DataError(
+        f"{len(twice)} or more values of {person!r} are at two sites, such as {name} at {one} and "
+        f"at {other}, and nobody can be at two sites. If each site numbers its own patients, put "
+        f"the site before the number in the files ({other}-{name}). If they are the same people, "
+        "decide to whom each belongs and remove the other rows."
+    )
 
 
 def _show_columns(seen: Survey) -> None:
@@ -584,7 +605,7 @@ def _make_images(args: argparse.Namespace) -> dict[str, str]:
 
     folder: Path = args.images or args.slides
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}).")
+        raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}). Check the name.")
     if args.slides is not None and not is_store(folder):
         raise DataError(
             f"{folder} is no store of patches. First cut the slides into patches. Run: "

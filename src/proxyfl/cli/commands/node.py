@@ -119,7 +119,13 @@ def card(args: Namespace) -> int:
     home = folder
     if args.next:
         home = _waiting(folder, Identity(folder, settings.name)).folder
-    print((home / card_file(settings.name)).read_text(), end="")
+    path = home / card_file(settings.name)
+    if not path.is_file():
+        raise ConfigError(
+            f"No card {path}: this folder has no keys yet. To make a site with its keys, run: "
+            f"{command('node', 'init', 'NAME')}"
+        )
+    print(path.read_text(), end="")
     return 0
 
 

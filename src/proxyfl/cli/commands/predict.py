@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from proxyfl._command import command
 from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeatable
 from proxyfl.data.sources.inputs import load_inputs
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
@@ -163,7 +164,8 @@ def model_file(run: Path, client: str | None, method: str | None, role: str) -> 
     by = f" for {method}" if method else ""
     raise RunError(
         f"{run} holds no {role} model{of}{by}. It holds: "
-        f"{_models(run) or 'none; did the run finish?'}."
+        f"{_models(run) or 'none; did the run finish?'} To continue one, "
+        f"run: {command('resume', run)}"
     )
 
 

@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxyfl import _settings
 from proxyfl.cli.options import JSON, STUDY, config_options, flag, option, repeatable
 from proxyfl.cli.stopping import stopping_at_once
 from proxyfl.errors import ConfigError
@@ -99,6 +100,8 @@ def _begin(config: configs.Config, args: Namespace, engine: "Engine | None" = No
 
 def _config(args: Namespace) -> configs.Config:
     overrides = list(args.overrides)
+    for key, last in _settings.set_twice(overrides).items():
+        print(f"proxyfl: {key} is set more than once; the last counts: {last}", file=sys.stderr)
     if args.data_dir is not None:
         overrides.append(f"data.directory={json.dumps(args.data_dir)}")
     if args.device is not None:
@@ -112,6 +115,11 @@ def _config(args: Namespace) -> configs.Config:
 
 def _check_options(args: Namespace) -> None:
     """Raise ConfigError for options that cannot act together."""
+    if args.out == Path():
+        raise ConfigError(
+            "Expected the name of a new folder after --out, got none. Leave --out out for a new "
+            "folder below runs/."
+        )
     if args.splits is not None and args.splits < 1:
         raise ConfigError(f"Expected --splits of 1 or more, got {args.splits}.")
     if args.federation is None:

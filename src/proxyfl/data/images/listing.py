@@ -27,7 +27,7 @@ def from_folders(
     for name in names:
         choice("folder in the layout", name, (*FIELDS, "any"), error=DataError)
     if not root.is_dir():
-        raise DataError(f"{root}: no such folder (looked from {Path.cwd()}).")
+        raise DataError(f"{root}: no such folder (looked from {Path.cwd()}). Check the name.")
     entries = []
     for path in _files(root, suffixes, faults):
         folders = path.relative_to(root).parts[:-1]

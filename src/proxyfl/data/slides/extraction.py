@@ -70,7 +70,7 @@ def _contour_files(folder: Path) -> dict[str, list[Path]]:
     """The contour files below a folder, by the slide's name."""
     found: dict[str, list[Path]] = defaultdict(list)
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}).")
+        raise DataError(f"{folder}: no such folder (looked from {Path.cwd()}). Check the name.")
     for path in sorted(folder.rglob("*")):
         suffix = path.suffix.lower()
         if suffix in contours.SUFFIXES and path.is_file():

@@ -1,6 +1,7 @@
 """A dataset by name, by path, or from the user's own ``package.module:factory``."""
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ from proxyfl._command import command
 from proxyfl._entrypoint import HERE, Imports, translated
 from proxyfl.data.arrays import is_array_folder, load_npy_folder, load_npz
 from proxyfl.data.dataset import Asked, Dataset
-from proxyfl.data.files import load_table
 from proxyfl.data.holdout import Key, published_rows, seeded_key
 from proxyfl.data.sources import cifar, heart, idx
 from proxyfl.data.sources.folders import load_folder
@@ -23,6 +23,7 @@ from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.databases import Query, is_url
 from proxyfl.data.tables.frames import load_query
 from proxyfl.data.tables.loading import load_tables
+from proxyfl.data.tables.plain import load_table
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.data.tables.schema import Column, Schema
 from proxyfl.errors import DataError
@@ -112,6 +113,17 @@ FORMS = {
 }
 
 
+_SAVE_AS = {
+    ".xls": "In the spreadsheet, choose Save as, and then CSV (UTF-8).",
+    ".ods": "In the spreadsheet, choose Save as, and then CSV (UTF-8).",
+    ".gz": "Unpack it first: gunzip FILE.csv.gz",
+    ".zip": "Unpack it first: unzip FILE.zip",
+    ".json": "Save it as CSV, one row for each record.",
+    ".toml": "It is a file of settings: name it in place of --set data.source.",
+}
+"""What to do with files of other kinds."""
+
+
 def load(
     source: str | Sequence[str],
     *,
@@ -173,6 +185,11 @@ def load(
     asked = Asked(label, site, classes, faults, test_fraction, seed, key, synthetic)
     if database is not None:
         return load_query(database, asked)
+    if source.strip() in ("", ".", ".."):
+        raise DataError(
+            f"Expected a dataset for data.source, got {source!r}. Give a file, a folder of images "
+            f"by class, or one of {', '.join(SOURCES)}."
+        )
     path = Path(source).expanduser()
     if path.suffix in (".csv", ".parquet", ".xlsx"):
         return load_table(_existing(path), asked)
@@ -194,9 +211,14 @@ def load(
         return load_folder(path, asked)
     if ":" in source:
         return _of_classes(_made(source, imports), classes)
+    if path.exists():
+        advice = _SAVE_AS.get(path.suffix, "Save it as CSV or .npz.")
+        raise DataError(f"{path}: files of this kind are not read. {advice}")
+    near = difflib.get_close_matches(source.lower(), SOURCES, 1)
+    meant = f" Did you mean {near[0]!r}?" if near else ""
     raise DataError(
-        f"Unknown source {source!r}: no such folder here, and none of {', '.join(SOURCES)}. "
-        f"Expected one of those or {'; '.join(FORMS)}."
+        f"Unknown source {source!r}.{meant} No such file or folder here, and none of "
+        f"{', '.join(SOURCES)}. Expected one of those or {'; '.join(FORMS)}."
     )
 
 
@@ -234,7 +256,7 @@ def _of_classes(dataset: Dataset, classes: Sequence[str]) -> Dataset:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise DataError(f"{path}: no such file (looked from {Path.cwd()}).")
+        raise DataError(f"{path}: no such file (looked from {Path.cwd()}). Check the name.")
     return path
 
 

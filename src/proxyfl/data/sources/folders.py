@@ -12,10 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from proxyfl._command import command
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory, pixels
 from proxyfl.data.images.rule import Pixels, pillow
 from proxyfl.errors import DataError
+
+_SHOWN = 10
+"""Files that a message names."""
 
 # How Pillow's modes are read. What is not here has more than eight bits, or an alpha channel, and
 # would lose something.
@@ -83,6 +87,7 @@ def _visible(root: Path, pattern: str = "*") -> list[Path]:
 
 def _stack(files: Sequence[Path]) -> Pixels:
     """All images as one array (N, C, H, W)."""
+    _check_readable(files)
     first = read_image(files[0])
     stacked = np.empty((len(files), *first.shape), dtype=np.uint8)
     for i, file in enumerate(files):
@@ -94,6 +99,26 @@ def _stack(files: Sequence[Path]) -> Pixels:
             )
         stacked[i] = image
     return stacked.transpose(0, 3, 1, 2)
+
+
+def _check_readable(files: Sequence[Path]) -> None:
+    """Raises DataError that names every file which is no image, not the first alone."""
+    image_module = pillow(files[0])
+    unreadable = []
+    for file in files:
+        try:
+            with image_module.open(file):
+                pass
+        except Exception:  # Pillow's formats raise whatever they like
+            unreadable.append(str(file))
+    if unreadable:
+        shown = ", ".join(unreadable[:_SHOWN])
+        more = f" and {len(unreadable) - _SHOWN} more" if len(unreadable) > _SHOWN else ""
+        raise DataError(
+            f"{len(unreadable)} of {len(files)} files are no readable images: {shown}{more}. "
+            "Remove them, or bring the folder into a store that leaves them out. Run: "
+            f"{command('images', '--help')}"
+        )
 
 
 def read_image(file: Path) -> Pixels:

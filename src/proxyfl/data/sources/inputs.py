@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from proxyfl._examples import Shape
-from proxyfl.data import arrays, files
+from proxyfl.data import arrays
 from proxyfl.data.examples import as_inputs, pixels, read_npy
 from proxyfl.data.sources.folders import read_image
+from proxyfl.data.tables import plain
 from proxyfl.errors import DataError
 
 
@@ -44,6 +45,6 @@ def _read(path: Path, shape: Shape) -> Tensor:
     if path.suffix == ".npy":
         return as_inputs(str(path), read_npy(path))
     if path.suffix in (".csv", ".parquet", ".xlsx"):
-        numbers = files.read_table(path).select_dtypes("number")
+        numbers = plain.read_table(path).select_dtypes("number")
         return torch.from_numpy(numbers.to_numpy(dtype=np.float32, copy=True))
     return pixels(read_image(path).transpose(2, 0, 1)[None])

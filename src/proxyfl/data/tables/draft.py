@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from proxyfl._settings import toml_value
+from proxyfl._validate import suggestion
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.data.tables.schema import NO, YES
 from proxyfl.data.tables.survey import MANY, Column, Survey, survey
@@ -147,8 +148,7 @@ def check_roles(seen: Survey, answers: Answers, where: str) -> None:
         column = getattr(answers, role)
         if column is not None and column not in seen.columns:
             raise DataError(
-                f"{where}: no column {column!r} for the {role}. Its columns: "
-                f"{', '.join(seen.columns)}."
+                f"{where}: no column {column!r} for the {role}.{suggestion(column, seen.columns)}"
             )
 
 

@@ -16,12 +16,12 @@ import torch
 
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory, pixels
-from proxyfl.data.files import Rows, as_frame, of_frame
 from proxyfl.data.holdout import Key, seeded_key
 from proxyfl.data.labels import encoded
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.databases import Query
 from proxyfl.data.tables.loading import load_tables
+from proxyfl.data.tables.plain import Rows, as_frame, of_frame
 from proxyfl.data.tables.reading import Part, as_text, parts_of_cells
 from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import DataError

@@ -24,7 +24,7 @@ def numbers(
         for name in needed:
             if name not in part.columns:
                 raise DataError(
-                    f"{path}: no column {name!r}. Its columns: {', '.join(part.header)}."
+                    f"{path}: no column {name!r}. Name one of: {', '.join(part.header)}."
                 )
         block = []
         for name in names:
@@ -35,6 +35,12 @@ def numbers(
             persons += map(str.strip, part.columns[person])
     values = np.concatenate(blocks, axis=1)
     values[np.isinf(values)] = np.nan
+    for name, column in zip(names, values, strict=True):
+        if len(column) and np.isnan(column).all():
+            raise DataError(
+                f"{path}: the column {name!r} has no number. Name another with --within; a column "
+                "of texts needs a list of its values."
+            )
     return list(values), persons
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxyfl.data.files import read_table
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.encoding import encode
 from proxyfl.data.tables.faults import Tally, of_header
+from proxyfl.data.tables.plain import read_table
 from proxyfl.data.tables.reading import read
 from proxyfl.errors import DataError
 

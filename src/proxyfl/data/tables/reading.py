@@ -103,7 +103,7 @@ def find(source: str | Sequence[str]) -> list[Path]:
         pattern = str(path.relative_to(anchor)) if path.anchor else str(path)
         matching = sorted(filter(Path.is_file, anchor.glob(pattern)))
         if not matching:
-            raise DataError(f"{text}: no file matches (looked from {Path.cwd()}).")
+            raise DataError(f"{text}: no file matches (looked from {Path.cwd()}). Check the name.")
         found += matching
     return found
 
@@ -121,7 +121,7 @@ def read(
     if not isinstance(path, Path):
         return path.parts(rows)
     if not path.is_file():
-        raise DataError(f"{path}: no such file (looked from {Path.cwd()}).")
+        raise DataError(f"{path}: no such file (looked from {Path.cwd()}). Check the name.")
     if path.suffix == ".parquet":
         return _parquet(path, rows)
     if path.suffix == ".npz":
@@ -327,7 +327,9 @@ def _workbook(path: Path, size: int) -> Iterator[Part]:
         values = _sheet(path, openpyxl.load_workbook(path, read_only=True, data_only=True))
         texts = _sheet(path, openpyxl.load_workbook(path, read_only=True))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as problem:
-        raise DataError(f"{path}: not a readable .xlsx file: {problem}.") from problem
+        raise DataError(
+            f"{path}: not a readable .xlsx file: {problem}. Save it as CSV."
+        ) from problem
     rows = []
     for number, (row, written) in enumerate(zip(values, texts, strict=True), 1):
         for value, text in zip(row, written, strict=True):

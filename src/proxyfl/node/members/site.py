@@ -6,6 +6,7 @@ relative to that folder.
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from proxyfl import _settings, settings
 from proxyfl._command import command
@@ -44,9 +45,15 @@ class Data(settings.Reading):
 class Privacy(settings.Privacy):
     """The protection of this site's records."""
 
+    units: ClassVar[tuple[str, ...]] = (settings.AUTO, *settings.UNITS)
+
     delta: float | None = None
     """The probability with which the guarantee may fail. Absent: 1 / (10 examples), rounded down to
     a power of ten."""
+    unit: str = settings.AUTO
+    """The unit that is protected: one `record`, or a `person` with all of their records. `auto`: a
+    person, if the manifest's schema names one, else a record. A ledger that has begun keeps its
+    own. With persons, batch_size, examples and sampling_rate count persons."""
     examples: int | None = None
     """Declared, public number of examples (persons, with `unit = "group"`) that this site trains
     on; round it. The rate, delta and a round's length follow from it, so that nothing released

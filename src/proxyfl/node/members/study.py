@@ -12,6 +12,7 @@ from proxyfl._settings import Tree
 from proxyfl.errors import ConfigError
 from proxyfl.node.members.manifest import Manifest, Masked
 from proxyfl.node.members.site import Site
+from proxyfl.settings import AUTO
 
 METHOD = "proxyfl"
 """The method of a federation whose sites gossip."""
@@ -28,6 +29,7 @@ def run_settings(manifest: Manifest, sites: Sequence[Site]) -> Tree:
 
     Where sites differ, a setting has a list with one value for each of them."""
     masked = manifest.masked
+    sites = [with_unit(site, manifest) for site in sites]
     if masked is not None:
         sites = [site_in_step(site, masked) for site in sites]
     tree: Tree = {
@@ -79,6 +81,16 @@ def _of_each(sites: Sequence[Site]) -> dict[str, list[object]]:
             if key.split(".")[0] in _TABLES and key not in _NOT_IN_A_RUN:
                 columns.setdefault(key, []).append(value)
     return columns
+
+
+def with_unit(site: Site, manifest: Manifest, begun: str | None = None) -> Site:
+    """The site with the unit that ``auto`` stands for: that of the ledger that has ``begun``, else
+    a person, if the manifest's schema names one, else a record."""
+    if site.privacy.unit != AUTO:
+        return site
+    is_person = manifest.schema is not None and manifest.schema.person is not None
+    unit = begun or ("group" if is_person else "record")
+    return replace(site, privacy=replace(site.privacy, unit=unit))
 
 
 def site_in_step(site: Site, masked: Masked) -> Site:

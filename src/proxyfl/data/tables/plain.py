@@ -5,7 +5,7 @@ at the data that no privacy accounting covers: scale with constants known before
 1/100), or account for the statistics.
 """
 
-import csv
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,15 @@ from proxyfl._command import command
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory
 from proxyfl.data.labels import encoded
+from proxyfl.data.tables.reading import read
+from proxyfl.data.tables.schema import MISSING
 from proxyfl.errors import DataError
+
+MANY_CLASSES = 20
+"""With more distinct labels than this, and nearly as many as rows, a column is no label."""
+
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that a model's input can be."""
 
 
 def load_table(path: Path, asked: Asked) -> Dataset:
@@ -34,12 +42,14 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
     for column in (label, site) if site else (label,):
         if column not in frame.columns:
             setting = "data.site" if column == site else "data.label"
+            known = list(map(str, frame.columns))
+            meant = _meant(column, known)
             raise DataError(
-                f"{path}: no column {column!r}. Its columns: {', '.join(map(str, frame.columns))}. "
-                f"Name the right one with {setting}."
+                f"{path}: no column {column!r}.{meant} Its columns: {', '.join(known)}. Name the "
+                f"right one with --set {setting}=COLUMN."
             )
         if frame[column].isna().any():
-            row = _spreadsheet_row(path, int(frame[column].isna().argmax()))
+            row = _spreadsheet_row(frame, int(frame[column].isna().argmax()))
             raise DataError(
                 f"{path}: column {column!r} is empty in row {row}. Complete or remove that row."
             )
@@ -49,16 +59,19 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
             f"{path}: expected rows with features beside {label!r}, got {frame.shape[0]} rows."
         )
     for column in features:
-        _check_feature(path, frame[column], asked)
+        _check_feature(path, frame, column, asked)
     labels = frame[label].to_numpy()
-    y, names = encoded(
-        f"{path}, column {label!r}", labels, asked.classes, place=lambda i: _place(path, i)
-    )
+    _check_classes(path, label, frame[label], asked)
+
+    def place(index: int) -> str:
+        return f"in row {_spreadsheet_row(frame, index)}"
+
+    y, names = encoded(f"{path}, column {label!r}", labels, asked.classes, place=place)
     sites = None
     site_names: tuple[str, ...] = ()
     if site:
         where = f"{path}, column {site!r}"
-        sites, site_names = encoded(where, frame[site].to_numpy(), place=lambda i: _place(path, i))
+        sites, site_names = encoded(where, frame[site].to_numpy(), place=place)
     x = torch.from_numpy(frame[features].to_numpy(dtype=np.float32, copy=True))
     dataset = hold_out(
         path.stem,
@@ -72,23 +85,46 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
     return dataset.described(feature_names=features)
 
 
-def _check_feature(path: Path, values: Any, asked: Asked) -> None:
-    """Raises DataError unless ``values``, a column of features, are finite numbers."""
+def _meant(name: str, known: Sequence[str]) -> str:
+    """The column that was probably meant, which may differ in capital letters alone."""
+    lowered = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), lowered, 1)
+    return f" Did you mean {lowered[close[0]]!r}?" if close else ""
+
+
+def _check_classes(path: Path, label: str, values: Any, asked: Asked) -> None:
+    """Raises DataError for a label with one value, or with nearly as many as rows."""
+    distinct = values.nunique()
+    if distinct < 2 and not asked.classes:
+        raise DataError(
+            f"{path}: the label {label!r} has one value only, {values.iloc[0]!r}, so there is "
+            "nothing to tell apart. Name another column with data.label, or give more records."
+        )
+    if distinct > MANY_CLASSES and 2 * distinct > len(values):
+        raise DataError(
+            f"{path}: the label {label!r} has {distinct} different values in {len(values)} rows. "
+            "Only classes can be predicted. Name a column with few values with data.label."
+        )
+
+
+def _check_feature(path: Path, frame: Any, column: str, asked: Asked) -> None:
+    """Raises DataError unless the values of a column of features are finite numbers."""
     import pandas as pd
 
+    values = frame[column]
     if values.dtype.kind not in "biuf":
         is_text = (pd.to_numeric(values, errors="coerce").isna() & values.notna()).to_numpy()
         first = int(is_text.argmax())
-        row = _spreadsheet_row(path, first)
+        row = _spreadsheet_row(frame, first)
         fault = (
             f"expected numbers in column {values.name!r}, got {values.iloc[first]!r} in row {row}"
         )
     elif values.isna().any():
-        row = _spreadsheet_row(path, int(values.isna().argmax()))
+        row = _spreadsheet_row(frame, int(values.isna().argmax()))
         fault = f"column {values.name!r} is empty or NaN in row {row}"
-    elif np.isinf(values.to_numpy(dtype=np.float32)).any():
-        first = int(np.isinf(values.to_numpy(dtype=np.float32)).argmax())
-        row = _spreadsheet_row(path, first)
+    elif (is_large := ~(values.abs() <= LARGEST).to_numpy()).any() and values.dtype.kind != "b":
+        first = int(is_large.argmax())
+        row = _spreadsheet_row(frame, first)
         raise DataError(
             f"{path}: expected finite values, got {values.iloc[first]} in column {values.name!r}, "
             f"row {row}. Correct it or remove the row."
@@ -105,22 +141,11 @@ def _check_feature(path: Path, values: Any, asked: Asked) -> None:
     )
 
 
-def _place(path: Path, index: int) -> str:
-    return f"in row {_spreadsheet_row(path, index)}"
-
-
-def _spreadsheet_row(path: Path, index: int) -> int:
+def _spreadsheet_row(frame: Any, index: int) -> int:
     """The row that a spreadsheet shows for the data frame's row ``index``: the header is row 1, and
-    blank lines, which pandas leaves out, count."""
-    if path.suffix == ".csv":
-        filled = 0
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            for row, cells in enumerate(csv.reader(file), start=1):
-                if len(cells) > 1 or "".join(cells).strip():
-                    filled += 1
-                if filled == index + 2:
-                    return row
-    return index + 2
+    blank lines, which are no rows, count."""
+    rows = frame.attrs.get("rows")
+    return index + 2 if rows is None else int(rows[index])
 
 
 def read_table(path: Path) -> Any:
@@ -136,14 +161,16 @@ def read_table(path: Path) -> Any:
             return pd.read_parquet(path)
         if path.suffix == ".xlsx":
             return pd.read_excel(path)
-        return pd.read_csv(path)
+        return _of_csv(path)
     except ImportError as problem:
         needed = "openpyxl" if path.suffix == ".xlsx" else "pyarrow"
         raise DataError(
             f"{path}: reading {path.suffix} needs {needed}: pip install 'proxyfl[tables]'."
         ) from problem
     except (OSError, ValueError) as problem:
-        raise DataError(f"{path}: not a readable table: {problem}.") from problem
+        if isinstance(problem, DataError):
+            raise
+        raise DataError(f"{path}: not a readable table: {problem}. Save it as CSV.") from problem
 
 
 class Rows(NamedTuple):
@@ -169,3 +196,46 @@ def as_frame(table: Any) -> Any:
             "Of a DatasetDict take one part, such as found['train']."
         )
     return table
+
+
+def _of_csv(path: Path) -> Any:
+    """A CSV file in any dialect, read as tables with a schema are (``tables.reading``)."""
+    import pandas as pd
+
+    columns: dict[str, list[str]] = {}
+    rows: list[int] = []
+    decimal = "."
+    for part in read(path):
+        twice = sorted({name for name in part.header if part.header.count(name) > 1})
+        if twice:
+            raise DataError(
+                f"{path}: the column {twice[0]!r} is there twice. Rename or remove one of them."
+            )
+        if part.ragged:
+            row, fields = part.ragged[0]
+            raise DataError(
+                f"{path}, row {row}: expected {len(part.header)} fields as in the header, got "
+                f"{fields}. Does a text contain the separator? Put it in quotation marks."
+            )
+        decimal = part.decimal
+        rows += part.rows.tolist()
+        for name, cells in part.columns.items():
+            columns.setdefault(name, []).extend(cells)
+    frame = pd.DataFrame({name: _typed(cells, decimal) for name, cells in columns.items()})
+    frame.attrs["rows"] = rows
+    return frame
+
+
+def _typed(cells: Sequence[str], decimal: str) -> Any:
+    """Numbers, or true and false, where all cells are; else texts. A missing value is NaN."""
+    import pandas as pd
+
+    texts = pd.Series([text.strip() for text in cells], dtype=object)
+    texts = texts.where(~texts.isin(MISSING), np.nan)
+    try:
+        return pd.to_numeric(texts.str.replace(decimal, ".", regex=False) if len(texts) else texts)
+    except (ValueError, TypeError):
+        words = set(texts.dropna().str.lower())
+        if words <= {"true", "false"} and not texts.isna().any():
+            return texts.str.lower() == "true"
+        return texts
