@@ -14,13 +14,14 @@ from proxyfl.errors import ConfigError
 from proxyfl.federation.home import Home
 from proxyfl.federation.modelfile import load_model
 from proxyfl.models.estimators import candidates
-from proxyfl.node import assembly, export
+from proxyfl.node import assembly
 from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members import site as sites
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Input, Manifest, Proxy
 from proxyfl.node.members.site import Site
 from proxyfl.node.observe import status
+from proxyfl.node.programs import write_programs
 from proxyfl.node.trial import Layout
 from proxyfl.privacy.ledger import Ledger
 from tests.waiting import PATIENCE
@@ -100,7 +101,7 @@ def test_an_exported_estimator_predicts_as_the_sites_own(settled: Layout) -> Non
     model, about = load_model(out / "private.safetensors")
     assert isinstance(model, Home)
     said = model(inputs)
-    program = torch.jit.load(out / "private.pt")
+    program = torch.export.load(out / "private.pt2").module()
     torch.testing.assert_close(program(inputs), said)
     torch.testing.assert_close(program(inputs[:3]), said[:3])
     right = (said.argmax(1) == data.test.labels).float().mean().item()
@@ -109,22 +110,35 @@ def test_an_exported_estimator_predicts_as_the_sites_own(settled: Layout) -> Non
     assert json.loads((out / "about.json").read_text())["keeps"] == model.name
 
 
-def test_boosted_trees_become_a_program(tmp_path: Path) -> None:
-    """TorchScript holds them, for batches of any size, and an estimator that it cannot hold is
-    told apart."""
+def test_boosted_trees_become_programs(tmp_path: Path) -> None:
+    """Both forms hold them, alone or with a proxy, also where a class was never seen; an estimator
+    that no program can hold is told apart."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(90, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
-    kept = []
-    for spec in ("trees", "sklearn.naive_bayes:GaussianNB"):
-        own = candidates(spec)[0].fit(x, y, 2, None, 0)
-        kept.append(Home(spec, own, None, (1.0, 0.0), torch.zeros(2)))
-    trees, foreign = kept
-    path = export.write_program(trees, torch.from_numpy(x[:1]), tmp_path)
-    assert path is not None
     inputs = torch.from_numpy(x)
-    torch.testing.assert_close(torch.jit.load(path)(inputs), trees(inputs))
-    assert export.write_program(foreign, inputs[:1], tmp_path) is None
+    torch.manual_seed(0)
+    proxy = torch.nn.Linear(4, 3)
+    for spec, classes, received in (
+        ("trees", 2, None),
+        ("trees", 3, proxy),
+        ("logistic", 3, proxy),
+    ):
+        own = candidates(spec)[0].fit(x, y, classes, None, 0)
+        weights = (1.0, 0.0) if received is None else (0.5, 0.5)
+        home = Home(spec, own, received, weights, torch.zeros(classes))
+        out = tmp_path / f"{spec}-{classes}"
+        out.mkdir()
+        paths, _ = write_programs(home, inputs, out)
+        assert {path.suffix for path in paths} >= {".pt2", ".onnx"}
+        program = torch.export.load(out / "private.pt2").module()
+        torch.testing.assert_close(program(inputs), home(inputs))
+        torch.testing.assert_close(program(inputs[:3]), home(inputs[:3]))
+    own = candidates("sklearn.naive_bayes:GaussianNB")[0].fit(x, y, 2, None, 0)
+    foreign = Home("nb", own, None, (1.0, 0.0), torch.zeros(2))
+    paths, notes = write_programs(foreign, inputs, tmp_path)
+    assert not paths
+    assert "pickle" in notes[0]
 
 
 @pytest.mark.parametrize(

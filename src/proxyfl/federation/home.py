@@ -94,13 +94,18 @@ def rebuilt(
 def combined(own: Tensor, received: Tensor, own_weight: float, proxy_weight: float) -> Tensor:
     """The weighted sum of logits. A class that ``own`` has never seen keeps the probability that
     the proxy gives it; the rest is divided among the others by the sum."""
-    both = own_weight * own + proxy_weight * received
     unseen = own[:1] <= UNSEEN / 2
     if not unseen.any():
-        return both
-    hidden = unseen.expand_as(own)
-    both = both.masked_fill(hidden, -math.inf)
+        return own_weight * own + proxy_weight * received
+    return spread(own, received, own_weight, proxy_weight, unseen.expand_as(own))
+
+
+def spread(
+    own: Tensor, received: Tensor, own_weight: float, proxy_weight: float, hidden: Tensor
+) -> Tensor:
+    """``combined`` where the classes in ``hidden`` are those that ``own`` has never seen."""
+    both = (own_weight * own + proxy_weight * received).masked_fill(hidden, -math.inf)
     seen = received.masked_fill(hidden, -math.inf)
     left = seen.logsumexp(1, keepdim=True)
-    spread = both - both.logsumexp(1, keepdim=True) + left
-    return torch.where(hidden, received, spread)
+    divided = both - both.logsumexp(1, keepdim=True) + left
+    return torch.where(hidden, received, divided)

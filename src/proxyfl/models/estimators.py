@@ -200,6 +200,8 @@ class Trees(nn.Module):
         super().__init__()
         for name, table in tables.items():
             self.register_buffer(name, table)
+        # a plain number: a program that is exported cannot branch on a tensor's value
+        self._depth = int(tables["depth"])
 
     def forward(self, x: Tensor) -> Tensor:
         tables = cast(dict[str, Tensor], dict(self.named_buffers()))
@@ -207,7 +209,7 @@ class Trees(nn.Module):
         # not len(): a trace would take it for a constant
         examples = inputs.shape[0]
         node = tables["root"].expand(examples, -1)
-        for _ in range(int(tables["depth"])):
+        for _ in range(self._depth):
             left = tables["left"][node]
             right = tables["right"][node]
             values = inputs.gather(1, tables["feature"][node])

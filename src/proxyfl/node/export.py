@@ -1,8 +1,10 @@
-"""The private model for use elsewhere: weights, a TorchScript program, and what it is.
+"""The private model for use elsewhere: weights, programs that need nothing of this package, and
+what it is.
 
     private.safetensors   the weights, with the architecture in their header
-    private.pt            TorchScript: inputs -> logits; needs torch and nothing of this package;
-                          not for an estimator of another library, whose pickle is in the weights
+    private.pt2           torch.export, and further programs (``node.programs``); not for an
+                          estimator of another library, whose pickle is in the weights
+    predict.py            predicts from raw columns, by encoding.json, if there is a schema
     schema.toml           how a table's columns become the inputs, if the manifest has a schema
     about.json            classes, input shape, rounds, and what the site's data have cost
     certificate.md        what the site's releases have cost, signed with the site's key;
@@ -16,19 +18,15 @@ was trained without DP and may reveal the site's records to whoever gets it.
 """
 
 import json
-import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from proxyfl._files import finite, write_json, write_text
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import RunError
 from proxyfl.federation.home import Home
 from proxyfl.federation.modelfile import save_model
-from proxyfl.models.estimators import Pickled
 from proxyfl.node import assembly, keeping, recording
 from proxyfl.node.assembly import SiteData
 from proxyfl.node.exchange.books import Books
@@ -40,6 +38,7 @@ from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
 from proxyfl.node.members.trust import code_of
 from proxyfl.node.observe import status
+from proxyfl.node.programs import write_encoding, write_programs
 from proxyfl.privacy import certificate as certificates
 from proxyfl.privacy.ledger import Ledger
 
@@ -47,6 +46,9 @@ WARNING = (
     "The private model was trained without DP on this site's records. Whoever has it may learn "
     "about them; keep it as you keep the records."
 )
+
+_EXAMPLES = 64
+"""Examples on which programs are compared with the model."""
 
 
 def export(site: Site, folder: Path, out: Path) -> list[Path]:
@@ -72,12 +74,13 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         out.mkdir(mode=0o700, parents=True)
     except FileExistsError:
         raise RunError(f"{out} exists already. Name a new folder.") from None
-    example = data.test.take(torch.tensor([0]))
+    inputs = data.test.take(torch.arange(min(len(data.test), _EXAMPLES)))
     about = recording.about_model(manifest, site, code_of(site, folder))
     about |= {"site": site.name, "client": site.name, "method": manifest.method}
     save_model(out / "private.safetensors", model, about)
-    write_program(model, example, out)
+    _, missing = write_programs(model, inputs, out)
     if manifest.schema is not None:
+        write_encoding(manifest.schema, out)
         write_text(out / "schema.toml", schemas.to_toml(manifest.schema))
     ledger = Ledger.read(folder / assembly.LEDGER_FILE)
     signer = Identity(folder, site.name)
@@ -96,23 +99,11 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         "keeps": model.name if isinstance(model, Home) else None,
         "privacy_of_the_proxies": str(ledger.epsilon()),
         "warning": WARNING,
+        "notes": missing,
         "last_round": history[-1] if history else None,
     }
     write_json(out / "about.json", finite(json.loads(json.dumps(content))))
     return sorted(out.iterdir())
-
-
-def write_program(model: torch.nn.Module, example: Tensor, out: Path) -> Path | None:
-    """Write the model as TorchScript; None if it is another library's, which that cannot hold."""
-    if isinstance(model, Home) and isinstance(model.own, Pickled):
-        return None
-    path = out / "private.pt"
-    jit: Any = torch.jit  # untyped in torch
-    with torch.no_grad(), warnings.catch_warnings():
-        # what the trace takes for constant is constant: which classes were seen, how deep trees are
-        warnings.simplefilter("ignore", jit.TracerWarning)
-        jit.trace(model, example).save(str(path))
-    return path
 
 
 def _private_model(

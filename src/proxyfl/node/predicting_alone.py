@@ -1,0 +1,158 @@
+"""Predicts from raw columns with an exported model. Needs numpy, and onnxruntime or torch.
+
+    python predict.py patients.csv            a line with the probability of each class
+
+Keep it in the folder that `proxyfl node export` wrote, next to encoding.json and private.onnx (or
+private.pt2). The file is UTF-8, comma separated, and its first row names the columns; others than
+the model's are ignored. A value that cannot be is an error with its row. `features` is the
+definition of the encoding, for your own software.
+"""
+
+import csv
+import datetime
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+DAYS = {"days": 1.0, "weeks": 7.0, "months": 365.25 / 12, "years": 365.25}
+
+
+def canonical(text):
+    """Without spaces around it; a whole number without decimals."""
+    text = text.strip()
+    whole, dot, decimals = text.partition(".")
+    is_whole = dot and not decimals.strip("0") and whole.lstrip("+-").isdecimal()
+    return whole if is_whole else text
+
+
+def day(text, formats):
+    """A date as days since the year 1."""
+    for form in formats:
+        try:
+            return float(datetime.datetime.strptime(text.strip(), form).toordinal())
+        except ValueError:
+            continue
+    raise ValueError(f"expected a date as {' or '.join(formats)}, got {text!r}")
+
+
+def measured(column, row):
+    """The number or interval of a row; None if it is missing."""
+    text = row[column["column"]]
+    if canonical(text) in column["missing"]:
+        return None
+    if column["kind"] == "number":
+        return float(text)
+    if "until_date" in column:
+        end = float(datetime.date.fromisoformat(column["until_date"]).toordinal())
+    else:
+        until = column["until"]
+        if canonical(row[until["column"]]) in until["missing"]:
+            return None
+        end = day(row[until["column"]], until["formats"])
+    return (end - day(text, column["formats"])) / DAYS[column["unit"] or "years"]
+
+
+def of_measured(column, row):
+    value = measured(column, row)
+    low, high = column["range"]
+    missing = value is None
+    if missing:
+        value = column["fill"]
+    else:
+        least, most = column["limits"]
+        slips = any(a <= value <= b for a, b in column["slips"])
+        if not least <= value <= most or slips:
+            raise ValueError(f"expected a value around {low:g} to {high:g}, got {value:g}")
+        value = min(max(value, low), high)
+    if column["encoding"] == "bins":
+        at = sum(value >= knot for knot in column["knots"])
+        shown = not missing or column["fills_bins"]
+        found = [float(shown and i == at) for i in range(len(column["knots"]) + 1)]
+    else:
+        found = [2 * (value - low) / (high - low) - 1]
+        found += [max(value - knot, 0.0) / (high - knot) for knot in column["knots"]]
+    return found, missing
+
+
+def of_category(column, row):
+    text = canonical(row[column["column"]])
+    missing = text in column["missing"]
+    found = [0.0] * (len(column["values"]) + column["other"])
+    if not missing:
+        known = [text in spellings for spellings in column["values"]]
+        if any(known):
+            found[known.index(True)] = 1.0
+        elif column["other"]:
+            found[-1] = 1.0
+        else:
+            raise ValueError(f"no known value: {text!r}")
+    return found, missing
+
+
+def of_yes_no(column, row):
+    raw = canonical(row[column["column"]])
+    if raw in column["missing"]:
+        return [0.0], True
+    text = raw.lower()
+    if text in column["yes"]:
+        return [1.0], False
+    if text in column["no"]:
+        return [-1.0], False
+    raise ValueError(f"expected a yes or a no, got {raw!r}")
+
+
+def features(encoding, row):
+    """The inputs of the model for a row: column name -> text."""
+    found = []
+    for column in encoding["columns"]:
+        kinds = {"category": of_category, "yes/no": of_yes_no}
+        try:
+            values, missing = kinds.get(column["kind"], of_measured)(column, row)
+        except (KeyError, ValueError) as problem:
+            raise ValueError(f"column {column['column']!r}: {problem}") from None
+        found += values
+        if column["indicator"]:
+            found.append(float(missing))
+    return found
+
+
+def logits(folder, inputs):
+    """What the model says, by whichever program can be run here."""
+    try:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(folder / "private.onnx"))
+        return session.run(None, {session.get_inputs()[0].name: inputs})[0]
+    except ImportError:
+        import torch
+
+        program = torch.export.load(folder / "private.pt2").module()
+        return program(torch.from_numpy(inputs)).detach().numpy()
+
+
+def main(path):
+    folder = Path(__file__).resolve().parent
+    encoding = json.loads((folder / "encoding.json").read_text(encoding="utf-8"))
+    rows = []
+    with open(path, newline="", encoding="utf-8-sig") as file:  # noqa: PTH123
+        for number, row in enumerate(csv.DictReader(file), 2):
+            try:
+                rows.append(features(encoding, row))
+            except ValueError as problem:
+                raise SystemExit(f"{path} row {number}, {problem}") from None
+    if not rows:
+        raise SystemExit(f"{path}: expected rows, got none.")
+    found = logits(folder, np.array(rows, dtype=np.float32)).astype(np.float64)
+    shares = np.exp(found - found.max(1, keepdims=True))
+    shares /= shares.sum(1, keepdims=True)
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(encoding["classes"])
+    writer.writerows([[f"{share:.6f}" for share in row] for row in shares.tolist()])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
+    main(sys.argv[1])
