@@ -155,7 +155,7 @@ class Learning:
     weight: float = field(default=1.0, metadata=PER_CLIENT)
     """Weight of the site's steps under gossip with DP and `sgd`: its noisy gradient is multiplied
     by it. A site of n examples whose noise outweighs its signal counts best for n / (n + d / mu^2)
-    (`proxyfl worth --smallest`). State a public number: it leaves with every proxy."""
+    (`--smallest` of `proxyfl worth`). State a public number: it leaves with every proxy."""
     choose_for: str = field(default="all", metadata=PER_CLIENT)
     """Whose patients a fitted private model is chosen for: `all` keeps the proxy in the model
     unless the site's own model is surely better; `own` keeps the site's own model unless listening
