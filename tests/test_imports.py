@@ -14,8 +14,8 @@ SOURCE = ROOT / "src" / "proxyfl"
 
 LEVELS = (
     ("_setonce", "errors", "_command"),
-    ("_files", "_loopback", "_validate", "measures"),
-    ("_lock",),
+    ("_files", "_loopback", "_validate"),
+    ("_lock", "tasks"),
     (
         "_entrypoint",
         "_examples",
@@ -23,11 +23,12 @@ LEVELS = (
         "machine",
         "_settings",
         "losses",
+        "measures",
         "params",
         "pooling",
         "seeds",
     ),
-    ("settings",),
+    ("outcomes", "settings"),
     ("privacy", "gossip", "transport", "data", "models"),
     ("federation",),
     ("records", "parts"),

@@ -17,12 +17,19 @@ most of its time with many classes; the tests hold each value to scikit-learn's.
 sample is a list of multiplicities: how often each example was drawn. A measure of the sample is the
 measure of the examples with these weights, so all samples share one sort of the scores and one pass
 over the multiplicities. The tests hold each value to the measure of the rows drawn.
+
+Other tasks than classification have measures of their own (``of``), and some in common with it.
+Their arithmetic is in ``proxyfl.outcomes``: a task's ``Outcomes`` give every measure for any
+weights of the examples, of which the value is the one with weights of 1.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from proxyfl.errors import ConfigError
+from proxyfl.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TIME_TO_EVENT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -220,6 +227,8 @@ class Measure:
     title: str
     compute: Callable[[Predictions], float | None]
     higher_is_better: bool = True
+    tasks: tuple[str, ...] = (CLASSIFICATION,)
+    """The kinds of task that have the measure; ``compute`` is for classification."""
 
     def gain(self, joined: float, alone: float) -> float:
         """The advantage of ``joined`` over ``alone``: positive is better for every measure."""
@@ -275,7 +284,13 @@ def _measure_of_curve(name: str, title: str) -> Measure:
                 found.append(float(CURVES[name](curve)))
         return sum(found) / len(found) if found else None
 
-    return Measure(name, title, compute)
+    kinds = (CLASSIFICATION, MULTILABEL) if name in AREAS else (CLASSIFICATION,)
+    return Measure(name, title, compute, tasks=kinds)
+
+
+def _of_task(name: str, title: str, task: str, *, higher_is_better: bool = False) -> Measure:
+    """A measure of another task, which ``proxyfl.outcomes`` computes."""
+    return Measure(name, title, lambda _: None, higher_is_better, (task,))
 
 
 def brier(predictions: Predictions) -> float | None:
@@ -363,11 +378,35 @@ MEASURES = {
         _measure_of_curve("average_precision", "average precision"),
         _measure_of_curve("sensitivity_at_90_specificity", "sensitivity at 90 % specificity"),
         _measure_of_curve("specificity_at_90_sensitivity", "specificity at 90 % sensitivity"),
-        Measure("brier", "Brier score", brier, higher_is_better=False),
-        Measure("log_loss", "log-loss", log_loss, higher_is_better=False),
+        Measure("brier", "Brier score", brier, False, (CLASSIFICATION, MULTILABEL)),
+        Measure("log_loss", "log-loss", log_loss, False, (CLASSIFICATION, MULTILABEL)),
+        _of_task("r2", "R squared", REGRESSION, higher_is_better=True),
+        _of_task("mae", "mean absolute error / range", REGRESSION),
+        _of_task("rmse", "root mean squared error / range", REGRESSION),
+        _of_task("c_index", "C-index", TIME_TO_EVENT, higher_is_better=True),
+        _of_task("time_auroc", "AUROC over time", TIME_TO_EVENT, higher_is_better=True),
+        _of_task("integrated_brier", "integrated Brier score", TIME_TO_EVENT),
     )
 }
 """Every measure that is recorded, in the order in which tables show them."""
+
+
+def of(task: str) -> tuple[str, ...]:
+    """The measures of a kind of task."""
+    return tuple(name for name, measure in MEASURES.items() if task in measure.tasks)
+
+
+def measure_for(name: str, task: str) -> str:
+    """The measure called ``name``; ConfigError if the kind of task does not have it."""
+    if name not in of(task):
+        raise ConfigError(
+            f"measure={name!r} is none of the task {task}, which has: {', '.join(of(task))}."
+        )
+    return name
+
+
+DEFAULTS = {MULTILABEL: "auroc", REGRESSION: "r2", TIME_TO_EVENT: "c_index"}
+"""The measure of a run that names none, for tasks other than classification."""
 
 OWN = "own_"
 """Before a measure's name: the same measure on the test part of a client's own site."""
@@ -431,18 +470,19 @@ def resampled(
     if persons is None:
         persons = np.arange(len(predictions.labels))
     found: dict[str, list[float | None]] = {}
-    for weights in _samples(persons, times, seed):
+    for weights in samples(persons, times, seed):
         by_weights = weighted(predictions, weights)
-        for name in MEASURES:
+        for name in of(CLASSIFICATION):
             if name in by_weights:
-                values = _known(by_weights[name])
+                values = known(by_weights[name])
             else:
                 values = _one_by_one(name, predictions, weights)
             found.setdefault(name, []).extend(values)
     return found
 
 
-def _known(values: "Array") -> list[float | None]:
+def known(values: "Array") -> list[float | None]:
+    """Values as plain numbers, None for NaN."""
     import numpy as np
 
     return [None if np.isnan(value) else float(value) for value in values]
@@ -506,7 +546,7 @@ def weighted(predictions: Predictions, weights: "Counts") -> dict[str, "Array"]:
     return found
 
 
-def _samples(persons: "NDArray[np.int64]", times: int, seed: int) -> Iterator["Counts"]:
+def samples(persons: "NDArray[np.int64]", times: int, seed: int) -> Iterator["Counts"]:
     """Blocks of multiplicities (examples, samples): a person's examples are drawn together."""
     import numpy as np
 

@@ -13,13 +13,16 @@ a setting take the list of its values from here.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from proxyfl._settings import PER_CLIENT
+from proxyfl import tasks
+from proxyfl._settings import INTERNAL, PER_CLIENT
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
-from proxyfl.measures import MEASURES
+from proxyfl.measures import MEASURES, measure_for
+from proxyfl.tasks import Task
 
 OPTIMIZERS = ("adam", "sgd")
 PRECISIONS = ("float32", "bfloat16")
@@ -388,15 +391,30 @@ class Input:
     shape: tuple[int, ...] = ()
     """The shape of one example: channels, height, width; or the number of columns of a table."""
     classes: tuple[str, ...] = ()
-    """The classes, in the order of the proxy's outputs."""
+    """The classes, in the order of the proxy's outputs; of another task, what each output says."""
+    outcome: Task | None = field(default=None, metadata=INTERNAL)
+    """What is predicted, if it is not one of the classes. A schema states it."""
 
     def __post_init__(self) -> None:
         for size in self.shape:
             whole("input.shape", size)
+        if self.outcome is not None and not self.outcome.is_classification:
+            return
         if len(set(self.classes)) != len(self.classes) or len(self.classes) < 2:
             raise ConfigError(
                 f"Expected two or more distinct input.classes, got {list(self.classes)}."
             )
+
+    @classmethod
+    def of(cls, shape: Sequence[int], task: Task) -> Self:
+        """The input of examples of this shape for a task."""
+        outcome = None if task.is_classification else task
+        return cls(tuple(shape), task.output_names, outcome)
+
+    @property
+    def task(self) -> Task:
+        """What is predicted."""
+        return tasks.classification(self.classes) if self.outcome is None else self.outcome
 
 
 @dataclass(frozen=True)
@@ -471,6 +489,14 @@ class Study:
         whole("rounds", self.rounds)
         check_settling(self.settle, self.average, self.rounds)
         choice("measure", self.measure, MEASURES)
+        if not self.task.is_classification:
+            measure_for(self.measure, self.task.kind)
+            check_unbalanced("proxy.balance", self.proxy.balance, self.task)
+            if self.proxy.prevalence:
+                raise ConfigError(
+                    f"A prevalence is the share of each class, and the task is {self.task.kind}. "
+                    "Leave it out."
+                )
 
     @property
     def prevalence(self) -> tuple[float, ...]:
@@ -481,6 +507,11 @@ class Study:
         """The published score that the proxy starts from: each feature's coefficient in the log
         odds of the second class, and the intercept; empty if there is none."""
         return ()
+
+    @property
+    def task(self) -> Task:
+        """What all members predict."""
+        return self.input.task
 
     @property
     def training_rounds(self) -> int:
@@ -508,6 +539,15 @@ class Study:
                 f"Expected shares that add up to 1 in the prevalence, got {sum(shares):g}."
             )
         return shares
+
+
+def check_unbalanced(setting: str, balance: str, task: Task) -> None:
+    """Raise ConfigError for a remedy for uneven classes where there are no classes."""
+    if balance != "none" and not task.is_classification:
+        raise ConfigError(
+            f"{setting}={balance!r} makes up for uneven classes, and the task is {task.kind}. "
+            'Set it to "none".'
+        )
 
 
 def check_settling(settle: int, average: float, rounds: int) -> None:

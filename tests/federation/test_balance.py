@@ -78,7 +78,7 @@ def trainer(balance):
         dp=DP(clip_norm=1.0, noise_multiplier=1.0),
         classes=2,
         batch_size=10,
-        balance=balance,
+        objective=balance,
         ledger=ledger,
         batches=seeds.Seeded(0, "batches"),
         noise=seeds.Seeded(0, "noise"),

@@ -28,6 +28,8 @@ from torch.nn import functional
 from proxyfl import params
 from proxyfl._validate import whole
 from proxyfl.data.examples import InMemory
+from proxyfl.losses import NO_BALANCE, Balance, Objective, objective_of
+from proxyfl.tasks import MULTILABEL, REGRESSION, Task
 
 _CHUNK = 2**24
 """Gradients are computed for so many canaries at once that they hold about this many numbers."""
@@ -53,6 +55,8 @@ class Canaries:
     labels: Tensor
     planted: Tensor
     anchors: int = 0
+    objective: Objective = NO_BALANCE
+    """What the model learns by; with the labels of its task."""
 
     def __len__(self) -> int:
         return len(self.labels) - self.anchors
@@ -72,7 +76,7 @@ class Canaries:
     def examples(self) -> InMemory:
         """The audited client's data; each record is a person of its own."""
         x = self.x.repeat_interleave(self.copies, dim=0)
-        labels = self.labels.repeat_interleave(self.copies)
+        labels = self.labels.repeat_interleave(self.copies, dim=0)
         return InMemory(x, labels, torch.arange(len(labels)))
 
     def larger(self, factor: float) -> "Canaries":
@@ -108,6 +112,18 @@ def make(
     return Canaries(x.reshape(-1, *shape), labels, planted, anchors)
 
 
+def of_task(canaries: Canaries, task: Task) -> Canaries:
+    """Canaries of two classes as those of another task: the first class has the lowest label that
+    there is and the second the highest, which pull a model furthest apart."""
+    if task.kind == REGRESSION:
+        ends = torch.tensor(task.range)
+    elif task.kind == MULTILABEL:
+        ends = torch.tensor([[0.0] * task.outputs, [1.0] * task.outputs])
+    else:
+        ends = torch.tensor([[task.horizon, 0.0], [0.0, 1.0]])
+    return replace(canaries, labels=ends[canaries.labels], objective=objective_of(task))
+
+
 def _directions(count: int, width: int, generator: torch.Generator) -> Tensor:
     """``count`` orthonormal rows of length ``width``."""
     gaussian = torch.randn(width, count, generator=generator)
@@ -138,9 +154,13 @@ def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
     pieces = params.split(model, theta.detach())
     at = dict(zip(names, pieces, strict=True))
 
+    objective = canaries.objective
+
     def loss(values: dict[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
-        logits = functional_call(model, values, (x[None],))
-        return functional.cross_entropy(logits, label[None])
+        outputs = functional_call(model, values, (x[None],))
+        if isinstance(objective, Balance):
+            return functional.cross_entropy(outputs, label[None])
+        return objective.loss(outputs, label[None]).sum()
 
     each = vmap(grad(loss), in_dims=(None, 0, 0))
     size = max(1, params.size(model))
@@ -151,6 +171,8 @@ def gradients(model: nn.Module, theta: Tensor, canaries: Canaries) -> Tensor:
         for rows in torch.split(everyone, at_once):
             x = canaries.x[rows]
             labels = canaries.labels[rows]
+            if not isinstance(objective, Balance):
+                labels = objective.targets(labels, 0)
             by_name = each(at, x, labels)
             parts = [by_name[name].flatten(1) for name in names]
             found.append(torch.cat(parts, dim=1))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from proxyfl import params
 from proxyfl._validate import choice, whole
-from proxyfl.audit.canaries import Canaries, fitted, make
+from proxyfl.audit.canaries import Canaries, fitted, make, of_task
 from proxyfl.data.examples import InMemory
 from proxyfl.errors import ConfigError
 from proxyfl.federation import exchange
@@ -163,7 +163,11 @@ def _canaries(
     dataset = prepared.dataset
     generator = stream(prepared.config.seed, "canaries", client)
     anchors = min(MOST_ANCHORS, size // 8, count)
-    made = make(count, dataset.shape, dataset.classes, generator, anchors=anchors)
+    task = dataset.task
+    classes = dataset.classes if task.is_classification else 2
+    made = make(count, dataset.shape, classes, generator, anchors=anchors)
+    if not task.is_classification:
+        made = of_task(made, task)
     return fitted(made, model, prepared.assembly(method).locals[client].privacy.clip_norm)
 
 

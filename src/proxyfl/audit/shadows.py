@@ -77,6 +77,12 @@ def train(
         )
     prepared = prepare(replace(config, methods=(METHOD,)))
     check_client(prepared, client)
+    if not prepared.dataset.task.is_classification:
+        raise ConfigError(
+            "The membership attack compares the probability of a record's own class, and the task "
+            f"is {prepared.dataset.task.kind}. The audit by canaries is for every task: leave "
+            "--membership out."
+        )
     identity = _identity(config, client)
     found = []
     if record is not None:

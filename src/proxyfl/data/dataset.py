@@ -12,7 +12,9 @@ from proxyfl.data import holdout
 from proxyfl.data.examples import Examples, InMemory, Subset, chunks
 from proxyfl.data.holdout import KEY_OF_SEED_0, Key
 from proxyfl.errors import DataError
+from proxyfl.losses import objective_of
 from proxyfl.settings import Synthetic
+from proxyfl.tasks import Task, classification
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -29,6 +31,10 @@ class Dataset:
         * every value is finite, every label within 0 .. classes - 1, every site within
           ``site_names``;
         * no person (``Examples.groups``) is in both parts.
+
+    With a ``task`` other than classification, labels are that task's (``proxyfl.tasks``): finite
+    numbers, events of 0 or 1, no time below 0. ``classes`` is then the number of outputs, and
+    ``class_names`` has their names.
 
     Tables say more. ``test_site`` is the site of each test example, so that each site is also
     judged on its own. ``schema`` is the text of the table's schema, ``prevalence`` the publicly
@@ -49,6 +55,7 @@ class Dataset:
     prevalence: tuple[float, ...]
     published: tuple[float, ...]
     notes: tuple[str, ...]
+    task: Task
 
     def __init__(
         self,
@@ -70,7 +77,12 @@ class Dataset:
         prevalence: Sequence[float] = (),
         published: Sequence[float] = (),
         notes: Sequence[str] = (),
+        task: Task | None = None,
     ) -> None:
+        if task is None:
+            task = classification(class_names)
+        elif not class_names:
+            classes, class_names = task.outputs, task.output_names
         vars(self).update(
             name=name,
             train=_part(name, "train", train, train_x, train_y),
@@ -85,6 +97,7 @@ class Dataset:
             prevalence=tuple(prevalence),
             published=tuple(published),
             notes=tuple(notes),
+            task=task,
         )
         self._check()
 
@@ -94,8 +107,8 @@ class Dataset:
                 f"{self.name}: expected one name for each class, got classes={self.classes} "
                 f"and {len(self.class_names)} names."
             )
-        _check_part(f"{self.name}, training part", self.train, self.classes)
-        _check_part(f"{self.name}, test part", self.test, self.classes)
+        _check_part(f"{self.name}, training part", self.train, self.task)
+        _check_part(f"{self.name}, test part", self.test, self.task)
         if self.test.shape != self.train.shape:
             raise DataError(
                 f"{self.name}: expected training and test examples of one shape, "
@@ -260,7 +273,7 @@ def _all_inputs(examples: Examples) -> Tensor:
     return examples.take(torch.arange(len(examples)))
 
 
-def _check_part(where: str, examples: Examples, classes: int) -> None:
+def _check_part(where: str, examples: Examples, task: Task) -> None:
     if isinstance(examples, InMemory) and examples.x.dtype != torch.float32:
         raise DataError(f"{where}: expected float32 examples, got {examples.x.dtype}.")
     if not len(examples) or not examples.shape or 0 in examples.shape:
@@ -269,7 +282,10 @@ def _check_part(where: str, examples: Examples, classes: int) -> None:
             f"{(len(examples), *examples.shape)}."
         )
     _check_finite(where, examples)
-    _check_ids(where, "label", examples.labels, len(examples), classes)
+    if task.is_classification:
+        _check_ids(where, "label", examples.labels, len(examples), task.outputs)
+    else:
+        _check_targets(where, examples.labels, len(examples), task)
     if examples.groups is not None and len(examples.groups) != len(examples):
         raise DataError(
             f"{where}: expected a group for each of {len(examples)} examples, got "
@@ -291,6 +307,18 @@ def _check_finite(where: str, examples: Examples) -> None:
                 "beforehand: a statistic of the records is a look that no epsilon covers."
             )
         before += len(inputs)
+
+
+def _check_targets(where: str, labels: Tensor, length: int, task: Task) -> None:
+    if labels.dtype != torch.float32 or len(labels) != length:
+        raise DataError(
+            f"{where}: expected a float32 label for each of {length} examples of the task "
+            f"{task.kind}, got {labels.dtype} of shape {tuple(labels.shape)}."
+        )
+    try:
+        objective_of(task).check(labels, task.outputs)
+    except DataError as problem:
+        raise DataError(f"{where}: {problem}") from problem
 
 
 def _check_persons(name: str, train: Tensor | None, test: Tensor | None) -> None:

@@ -43,7 +43,7 @@ from proxyfl.federation.learners import (
 from proxyfl.federation.methods import LEARNERS, Method, name_of
 from proxyfl.federation.precision import computing_in
 from proxyfl.federation.trainers import PlainSGD, optimizer_over
-from proxyfl.losses import NO_BALANCE, Balance, balance_for, class_shares
+from proxyfl.losses import NO_BALANCE, Objective, balance_for, class_shares, objective_of
 from proxyfl.models.architectures import set_score
 from proxyfl.models.estimators import PUBLISHED, is_estimator
 from proxyfl.pooling import with_quick_pooling
@@ -57,16 +57,16 @@ from proxyfl.privacy.sampling import Sampling, sampling_for
 from proxyfl.privacy.units import Units
 from proxyfl.privacy.worth import noise_ratio
 from proxyfl.seeds import Randomness, Seeded, System, derive
-from proxyfl.settings import DP, Local, Optimizer, Study
+from proxyfl.settings import DP, Local, Optimizer, Study, check_unbalanced
 
 
 @dataclass(frozen=True)
 class Part:
-    """A model, how it is optimized, and how its loss makes up for uneven classes."""
+    """A model, how it is optimized, and what it learns by."""
 
     model: nn.Module
     optimizer: Optimizer
-    balance: Balance = NO_BALANCE
+    objective: Objective = NO_BALANCE
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Estimator:
     """A private model that is fitted on the client's examples (``models.estimators``)."""
 
     spec: str
-    balance: Balance = NO_BALANCE
+    objective: Objective = NO_BALANCE
     seed: int = 0
     imports: Imports = HERE
 
@@ -162,7 +162,7 @@ def assemble(
     own_ledger = _ledger(local.name, dp, kind, sampling, ledger, account, simulated=simulated)
     device = local.resources.device
     examples = on_device(examples, device)
-    classes = len(study.input.classes)
+    classes = study.task.outputs
 
     def without_dp(model: nn.Module) -> nn.Module:
         # Channels last saves an eighth to a third of a step's time. Not for DP-SGD: its flat buffer
@@ -185,7 +185,7 @@ def assemble(
                 classes=classes,
                 sampling_rate=sampling.rate,
                 teacher_weight=teacher_weight,
-                balance=part.balance,
+                objective=part.objective,
                 ledger=own_ledger,
                 batches=streams.batches,
             )
@@ -201,7 +201,7 @@ def assemble(
             batches=streams.batches,
             noise=streams.noise,
             teacher_weight=teacher_weight,
-            balance=part.balance,
+            objective=part.objective,
             trust_unproven=local.proxy.trust_unproven,
             coalition=coalition,
             charge_each_step=charge_each_step,
@@ -223,16 +223,16 @@ def assemble(
         if private is not None:
             model = without_dp(private.model)
             optimizer = optimizer_over(private.optimizer, model)
-            of_private = Private(model, optimizer, local.learning, classes, private.balance)
+            of_private = Private(model, optimizer, local.learning, classes, private.objective)
         learner = made_by(make, trainer, of_private)
     elif isinstance(private, Estimator):
         learner = Fitted(
             private.spec,
             examples,
-            classes=classes,
+            task=study.task,
             seed=private.seed,
             trainer=trainer,
-            balance=private.balance,
+            objective=private.objective,
             imports=private.imports,
             published=study.published_score(),
             choose_for=local.learning.choose_for,
@@ -255,7 +255,7 @@ def assemble(
             alpha=local.learning.alpha,
             teacher="received" if local.learning.teacher == "received" else "current",
             residual=local.model.residual,
-            balance=private.balance,
+            objective=private.objective,
             usual_steps=steps,
         )
     return Client(
@@ -294,7 +294,9 @@ def _expected_noise(
     known = members is not None and members > 1 and method.shares
     if not known or not isinstance(trainer, DPSGD) or trainer.sampling_rate < 1:
         return None
-    if study.proxy.architecture != "linear" or len(study.input.classes) != 2:
+    if not study.task.is_classification or study.task.outputs != 2:
+        return None
+    if study.proxy.architecture != "linear":
         return None
     assert members is not None
     own = float(examples.labels.double().mean())
@@ -351,14 +353,7 @@ def parts_of(
     """The models that ``method`` trains: the private one, the proxy, or one of the two.
 
     ConfigError if the settings do not go together."""
-    shares = class_shares(examples.labels, len(study.input.classes))
-    own_balance = balance_for(local.learning.balance, shares, public=False)
-    shared_balance = own_balance
-    if method.dp:
-        # A client's class counts are private: what is shared under DP takes public ones.
-        shared_balance = NO_BALANCE
-        if study.proxy.balance != "none":
-            shared_balance = balance_for(study.proxy.balance, study.public_shares(), public=True)
+    own_objective, shared_objective = _objectives(study, local, examples, method)
 
     def private() -> Part | Estimator:
         spec = local.model.architecture
@@ -369,9 +364,9 @@ def parts_of(
                     f"learning.beta={local.learning.beta:g}. Set it to 0."
                 )
             fit = derive(study.proxy.seed, "init", 1) if streams.fit is None else streams.fit
-            return Estimator(spec, own_balance, fit, code.own)
+            return Estimator(spec, own_objective, fit, code.own)
         model = _build(study, spec, streams.weights, code.own)
-        return Part(model, local.private_optimizer, own_balance)
+        return Part(model, local.private_optimizer, own_objective)
 
     if method.published:
         if not study.published_score():
@@ -379,19 +374,37 @@ def parts_of(
                 "The method score is the published score that a schema states, and there is none. "
                 "Put it into [start] of the schema, or leave score out of methods."
             )
-        return Parts(Estimator(PUBLISHED, own_balance, 0, code.own), None)
+        return Parts(Estimator(PUBLISHED, own_objective, 0, code.own), None)
     if method.mutual:
         model = initial_proxy(study, code.agreed)
-        return Parts(private(), Part(model, local.proxy_optimizer, shared_balance))
+        return Parts(private(), Part(model, local.proxy_optimizer, shared_objective))
     if method.keeps == "private":
         return Parts(private(), None)
     if method.architecture == "proxy":
         model = initial_proxy(study, code.agreed)
-        return Parts(None, Part(model, local.proxy_optimizer, shared_balance))
+        return Parts(None, Part(model, local.proxy_optimizer, shared_objective))
     # Models that are to be averaged start from the same point.
     seed = derive(study.proxy.seed, "init", 0) if method.shares else streams.weights
     model = _build(study, local.model.architecture, seed, code.own)
-    return Parts(None, Part(model, local.private_optimizer, shared_balance))
+    return Parts(None, Part(model, local.private_optimizer, shared_objective))
+
+
+def _objectives(
+    study: Study, local: Local, examples: Examples, method: Method
+) -> tuple[Objective, Objective]:
+    """What the institution's own model learns by, and what a model that is shared does."""
+    check_unbalanced("learning.balance", local.learning.balance, study.task)
+    if not study.task.is_classification:
+        objective = objective_of(study.task)
+        return objective, objective
+    shares = class_shares(examples.labels, study.task.outputs)
+    own = balance_for(local.learning.balance, shares, public=False)
+    if not method.dp:
+        return own, own
+    # A client's class counts are private: what is shared under DP takes public ones.
+    if study.proxy.balance == "none":
+        return own, NO_BALANCE
+    return own, balance_for(study.proxy.balance, study.public_shares(), public=True)
 
 
 def _check_travels(model: nn.Module) -> None:
@@ -436,8 +449,8 @@ def initial_proxy(study: Study, imports: Imports = HERE) -> nn.Module:
 
 
 def _build(study: Study, spec: str, seed: int, imports: Imports) -> nn.Module:
-    shape, classes = study.input.shape, len(study.input.classes)
-    return models.build(spec, shape=shape, classes=classes, seed=seed, imports=imports)
+    shape, outputs = study.input.shape, study.task.outputs
+    return models.build(spec, shape=shape, classes=outputs, seed=seed, imports=imports)
 
 
 def _ledger(

@@ -34,7 +34,7 @@ Guarantees:
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from proxyfl._entrypoint import HERE, Imports
 from proxyfl._examples import Examples
 from proxyfl._setonce import SetOnce
-from proxyfl.errors import ConfigError
+from proxyfl.errors import ConfigError, ModelError
 from proxyfl.federation.home import Home, combined
 from proxyfl.federation.learners import (
     Losses,
@@ -57,7 +57,7 @@ from proxyfl.federation.learners import (
 )
 from proxyfl.federation.methods import Role
 from proxyfl.federation.state import State, pack, unpack
-from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.losses import NO_BALANCE, Balance, Objective
 from proxyfl.models.estimators import (
     PUBLISHED,
     Array,
@@ -67,6 +67,8 @@ from proxyfl.models.estimators import (
     score_candidates,
     softmax_fit,
 )
+from proxyfl.models.fits import OutcomeCandidate, fits_of
+from proxyfl.tasks import Task, classification
 
 SHARES = (0.5, 0.75)
 """The proxy's shares in a sum."""
@@ -152,6 +154,87 @@ def choose(
     listens = mean <= sure if choose_for == "all" else mean < -sure
     kept = best if listens else alone
     return at_hand.fitted(kept, received, folds)
+
+
+def choose_outcome(
+    task: Task, spec: str, examples: Examples, *, received: nn.Module | None = None, seed: int = 0
+) -> Home:
+    """The model to keep for a task that is no classification, by the same rule: the best of those
+    that listen to the proxy, or ``alone`` where that is surer. Every example is judged by the
+    task's loss, out of fold, and a site with fewer than 2 ``FEW`` examples takes no bare proxy."""
+    fits = fits_of(task)
+    labels = examples.labels.cpu()
+    inputs = examples.take(torch.arange(len(examples))).cpu()
+    x = inputs.flatten(1).double().numpy()
+    y = fits.targets(labels)
+    persons = None if examples.groups is None else examples.groups.cpu().numpy()
+    folds = list(_folds(fits.strata(labels), persons, seed))
+    if len(labels) < 2 or not folds:
+        raise ModelError(
+            f"{len(labels)} examples are too few to fit {spec!r} and to judge it. Name an "
+            "architecture for the private model."
+        )
+    proxy = np.zeros((len(x), task.outputs))
+    if received is not None:
+        received.cpu().eval()
+        with torch.no_grad():
+            proxy = received(inputs.clone()).double().numpy()
+
+    def out_of_fold(fit: Callable[[Labels], nn.Module]) -> Array:
+        found = np.zeros((len(x), task.outputs))
+        for fitting, judging in folds:
+            with torch.no_grad():
+                part = fit(fitting)(torch.from_numpy(x[judging]).float())
+            found[judging] = part.double().numpy()
+        return found
+
+    def kept(found: _Option) -> Home:
+        own = None if found.fit is None else found.fit(np.arange(len(x)))
+        listens = received if found.weights[1] else None
+        shift = torch.zeros(task.outputs)
+        return Home(found.name, own, listens, found.weights, shift, classes=False)
+
+    def alone_with(candidate: OutcomeCandidate) -> tuple[_Option, Array]:
+        def fit(rows: Labels) -> nn.Module:
+            return candidate.fit(x[rows], y[rows], seed)
+
+        outputs = out_of_fold(fit)
+        name = f"alone ({candidate.name})"
+        return _Option(name, fit, (1.0, 0.0), fits.losses(outputs, y)), outputs
+
+    tried = [alone_with(candidate) for candidate in fits.candidates(spec)]
+    alone, own = min(tried, key=lambda pair: pair[0].losses.mean())
+    if received is None:
+        return kept(alone)
+    listening = []
+    if len(x) >= 2 * FEW:
+        listening.append(_Option("proxy", None, (0.0, 1.0), fits.losses(proxy, y)))
+    for share in SHARES:
+        weights = (1 - share, share)
+        losses = fits.losses(weights[0] * own + share * proxy, y)
+        name = f"sum, {share:g} proxy{alone.name.removeprefix('alone')}"
+        listening.append(_Option(name, alone.fit, weights, losses))
+    for penalty in RESIDUAL_PENALTIES:
+
+        def on_top(rows: Labels, penalty: float = penalty) -> nn.Module:
+            return fits.residual(x[rows], y[rows], penalty, proxy[rows])
+
+        losses = fits.losses(out_of_fold(on_top) + proxy, y)
+        listening.append(_Option(f"residual, penalty {penalty:g}", on_top, (1.0, 1.0), losses))
+    best = min(listening, key=lambda option: option.losses.mean())
+    difference = best.losses - alone.losses
+    error = float(difference.std()) / math.sqrt(len(difference))
+    return kept(alone if difference.mean() > SURE * error else best)
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A candidate's name, how it is fitted on some rows, its weights and its losses."""
+
+    name: str
+    fit: Callable[[Labels], nn.Module] | None
+    weights: tuple[float, float]
+    losses: Array
 
 
 @dataclass(frozen=True)
@@ -345,10 +428,11 @@ class Fitted(SetOnce, changing=("_private",)):
         spec: str,
         examples: Examples,
         *,
-        classes: int,
         seed: int,
+        classes: int = 0,
+        task: Task | None = None,
         trainer: Trainer | None = None,
-        balance: Balance = NO_BALANCE,
+        objective: Objective = NO_BALANCE,
         imports: Imports = HERE,
         noise: float | None = None,
         published: Sequence[float] = (),
@@ -360,9 +444,9 @@ class Fitted(SetOnce, changing=("_private",)):
         self.received = None if trainer is None else frozen_copy(trainer.model)
         self._single = None if trainer is None else Single(trainer)
         self._examples = examples
-        self._classes = classes
+        self._task = classification([str(i) for i in range(classes)]) if task is None else task
         self._seed = seed
-        self._balance = balance
+        self._objective = objective
         self._noise = noise
         self._published = published
         self._private: Home | None = None
@@ -403,13 +487,19 @@ class Fitted(SetOnce, changing=("_private",)):
         return self._proxy.snapshot()
 
     def models(self) -> dict[Role, nn.Module]:
+        if self._private is None and not self._task.is_classification:
+            self._private = choose_outcome(
+                self._task, self.spec, self._examples, received=self.received, seed=self._seed
+            )
         if self._private is None:
+            balance = self._objective
+            assert isinstance(balance, Balance)
             self._private = choose(
                 self.spec,
                 self._examples,
-                self._classes,
+                self._task.outputs,
                 received=self.received,
-                balance=self._balance,
+                balance=balance,
                 seed=self._seed,
                 imports=self._imports,
                 noise=self._noise,

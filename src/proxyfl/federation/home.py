@@ -35,15 +35,20 @@ class Home(nn.Module):
         weights: tuple[float, float],
         shift: Tensor,
         folds: tuple[float, float] | None = None,
+        *,
+        classes: bool = True,
     ) -> None:
         """``folds``: the log-losses by which the choice was made, of the best model of the
-        institution's own and of the bare proxy, on its own examples. Not stored with the model."""
+        institution's own and of the bare proxy, on its own examples. Not stored with the model.
+        ``classes``: the outputs are the logits of classes, of which the own model may never have
+        seen some. Those of other tasks are added up as they are."""
         super().__init__()
         self.name = name
         self.folds = folds
         self.own = own
         self.received = received
         self.weights = weights
+        self.classes = classes
         self.register_buffer("shift", shift)
         self.requires_grad_(False)
 
@@ -56,12 +61,16 @@ class Home(nn.Module):
         own: Tensor = self.own(x.flatten(1).clone()) - self.shift
         if self.received is None:
             return own * own_weight
-        return combined(own, self._received(x), own_weight, proxy_weight)
+        received = self._received(x)
+        if not self.classes:
+            return own_weight * own + proxy_weight * received
+        return combined(own, received, own_weight, proxy_weight)
 
     def about(self) -> dict[str, Any]:
         """What a file must say of it beside the tensors; see ``rebuilt``."""
         form = None if self.own is None else type(self.own).__name__
-        return {"name": self.name, "form": form, "weights": list(self.weights)}
+        about = {"name": self.name, "form": form, "weights": list(self.weights)}
+        return about if self.classes else about | {"classes": False}
 
     def _received(self, x: Tensor) -> Tensor:
         if self.received is None:
@@ -88,7 +97,8 @@ def rebuilt(
         proxy.load_state_dict(below(tensors, "received."))
         received = proxy
     weights = (own_weight, proxy_weight)
-    return Home(about["name"], own, received, weights, tensors["shift"])
+    classes = about.get("classes", True)
+    return Home(about["name"], own, received, weights, tensors["shift"], classes=classes)
 
 
 def combined(own: Tensor, received: Tensor, own_weight: float, proxy_weight: float) -> Tensor:

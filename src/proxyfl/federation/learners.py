@@ -45,7 +45,7 @@ from proxyfl.errors import ConfigError, ModelError, PrivacyError, ProxyFLError
 from proxyfl.federation.methods import Role, name_of
 from proxyfl.federation.state import Parts, State, pack, unpack
 from proxyfl.federation.trainers import PlainSGD, smallest_batch
-from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.losses import NO_BALANCE, Objective
 from proxyfl.privacy.dpsgd import DPSGD, Batch
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
@@ -133,7 +133,7 @@ class Private:
     optimizer: torch.optim.Optimizer
     settings: Learning
     classes: int
-    balance: Balance = NO_BALANCE
+    objective: Objective = NO_BALANCE
 
 
 MakeLearner = Callable[[Trainer, Private | None], Learner]
@@ -262,12 +262,12 @@ class Mutual(SetOnce):
         alpha: float,
         teacher: Teacher = "current",
         residual: bool = False,
-        balance: Balance = NO_BALANCE,
+        objective: Objective = NO_BALANCE,
         usual_steps: int = 0,
     ) -> None:
         refuse_shared_weights(private, private_optimizer, trainer.model)
         self.usual_steps = usual_steps
-        self._balance = balance
+        self._objective = objective
         self.received = frozen_copy(trainer.model)
         self.own = private
         self.private = Residual(private, self.received) if residual else private
@@ -353,9 +353,9 @@ class Mutual(SetOnce):
         batch = self.trainer.blank(max(2, self._smallest_batch))
         with contextlib.suppress(Exception), torch.random.fork_rng(devices=[]):
             model = copy.deepcopy(self.private).train()
-            targets = self._balance.targets(batch.y, self.classes, None, 0.0)
+            targets = self._objective.targets(batch.y, self.classes, None, 0.0)
             with torch.enable_grad():
-                loss = self._balance.loss(model(batch.x), targets).mean()
+                loss = self._objective.loss(model(batch.x), targets).mean()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves backward untyped
             optimizer = copy.deepcopy(self.private_optimizer)  # with weights of its own, no hooks
             for group in optimizer.param_groups:
@@ -375,10 +375,10 @@ class Mutual(SetOnce):
             teacher = self.received if self.teacher == "received" else self.snapshot()
             with torch.no_grad():
                 teacher_logits = teacher(batch.x)
-        balance = self._balance
-        targets = balance.targets(batch.y, self.classes, teacher_logits, self.alpha)
+        objective = self._objective
+        targets = objective.targets(batch.y, self.classes, teacher_logits, self.alpha)
         with torch.enable_grad():  # whatever a model's code has left switched off
-            return balance.loss(logits, targets).mean()
+            return objective.loss(logits, targets).mean()
 
     def adopt(self, theta: Tensor) -> None:
         params.load_flat(self.proxy, theta)

@@ -9,10 +9,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from proxyfl import params
+from proxyfl import outcomes, params
 from proxyfl._examples import Examples
 from proxyfl.data.examples import chunks
-from proxyfl.measures import MEASURES, Interval, Predictions, calibration, interval, resampled, roc
+from proxyfl.measures import (
+    MEASURES,
+    Interval,
+    Predictions,
+    calibration,
+    interval,
+    known,
+    resampled,
+    roc,
+    samples,
+)
+from proxyfl.measures import of as measures_of
+from proxyfl.outcomes import Outcomes, Survival
+from proxyfl.tasks import CLASSIFICATION, Task
 
 CHUNK = 1000
 """Examples evaluated at a time: keeps a convolution's activations small."""
@@ -30,13 +43,16 @@ class Score:
     ``confusion[i, j]`` counts the examples of class i that were taken for class j. ``own`` is the
     score on the client's own test part, where there is one. A last score also has a calibration
     curve, with two classes a ROC curve, each measure's 95 % interval over persons, and the run's
-    measure on every bootstrap sample (``proxyfl.measures``)."""
+    measure on every bootstrap sample (``proxyfl.measures``). Tasks other than classification have
+    no confusion counts and neither curve; a time to an event has the survival curves of
+    ``outcomes.Survival.curves``."""
 
-    confusion: Tensor
+    confusion: Tensor | None
     values: Mapping[str, float | None]
     own: "Score | None" = None
     calibration: Sequence[tuple[float, float, int]] = ()
     roc: Sequence[tuple[float, float]] = ()
+    survival: Sequence[tuple[float, float, float]] = ()
     intervals: Mapping[str, Interval | None] = field(default_factory=dict)
     resampled: Sequence[float | None] = ()
 
@@ -51,22 +67,39 @@ class Score:
         return self.values["macro_accuracy"] or 0.0
 
 
-def judge(predictions: Predictions) -> Score:
+def judge(predictions: Predictions | Outcomes) -> Score:
     """The score of some predictions."""
+    if not isinstance(predictions, Predictions):
+        return Score(None, _values(predictions))
     values = {}
-    for name, measure in MEASURES.items():
-        values[name] = measure.compute(predictions)
+    for name in measures_of(CLASSIFICATION):
+        values[name] = MEASURES[name].compute(predictions)
     return Score(torch.from_numpy(predictions.confusion), values)
 
 
-def evaluate(model: nn.Module, examples: Examples, device: str = "cpu") -> Score:
+def _values(found: Outcomes) -> dict[str, float | None]:
+    """Every measure of another task; None where the outputs of a model that diverged are no
+    numbers, or where a measure is not defined."""
+    once = np.ones((len(found), 1), dtype=np.float32)
+    values = {}
+    for name, value in found.weighted(once).items():
+        (values[name],) = known(np.where(np.isfinite(value), value, np.nan))
+    return values
+
+
+def evaluate(
+    model: nn.Module, examples: Examples, device: str = "cpu", task: Task | None = None
+) -> Score:
     """The score of ``model``, which is on ``device`` and is left in the mode it was in."""
-    return judge(predict(model, examples, device))
+    return judge(predict(model, examples, device, task))
 
 
 @torch.no_grad()
-def predict(model: nn.Module, examples: Examples, device: str = "cpu") -> Predictions:
-    """The logits of ``model`` for all examples; it is left in the mode it was in."""
+def predict(
+    model: nn.Module, examples: Examples, device: str = "cpu", task: Task | None = None
+) -> Predictions | Outcomes:
+    """The outputs of ``model`` for all examples; it is left in the mode it was in. Without a task
+    they are the logits of classes."""
     most = CHUNK_BYTES // (4 * math.prod(examples.shape))
     size = max(1, min(CHUNK, most))
     logits = []
@@ -74,7 +107,9 @@ def predict(model: nn.Module, examples: Examples, device: str = "cpu") -> Predic
         for part in chunks(examples, size):
             # a copy: a model that works in place must not change the examples
             logits.append(model(part.to(device, copy=True)).float().cpu())
-    return Predictions(torch.cat(logits).numpy(), examples.labels.numpy())
+    found = torch.cat(logits).numpy()
+    labels = examples.labels.numpy()
+    return outcomes.predictions(found, labels, task or Task())
 
 
 @dataclass(frozen=True)
@@ -89,10 +124,11 @@ class Judge:
     seed: int
     site: Tensor | None = None
     device: str = "cpu"
+    task: Task = field(default_factory=Task)
 
     def __call__(self, model: nn.Module, client: int, *, last: bool = False) -> Score:
         """The score of ``model`` of ``client``; ``last`` if the client's last."""
-        predictions = predict(model, self.examples, self.device)
+        predictions = predict(model, self.examples, self.device, self.task)
         groups = self.examples.groups
         persons = None if groups is None else groups.numpy()
         score = self._score(predictions, persons, last)
@@ -104,16 +140,37 @@ class Judge:
         return replace(score, own=own)
 
     def _score(
-        self, predictions: Predictions, persons: NDArray[np.int64] | None, last: bool
+        self, predictions: Predictions | Outcomes, persons: NDArray[np.int64] | None, last: bool
     ) -> Score:
         score = judge(predictions)
         if not last:
             return score
+        if not isinstance(predictions, Predictions):
+            return self._last(score, predictions, persons)
         values = resampled(predictions, persons, times=RESAMPLED, seed=self.seed)
         return replace(
             score,
             calibration=calibration(predictions),
             roc=roc(predictions),
+            intervals={name: interval(found) for name, found in values.items()},
+            resampled=values.get(self.measure, ()),
+        )
+
+    def _last(
+        self, score: Score, predictions: Outcomes, persons: NDArray[np.int64] | None
+    ) -> Score:
+        """A last score of another task, with intervals and survival curves."""
+        if not len(predictions):
+            return score
+        if persons is None:
+            persons = np.arange(len(predictions))
+        values: dict[str, list[float | None]] = {}
+        for weights in samples(persons, RESAMPLED, self.seed):
+            for name, found in predictions.weighted(weights).items():
+                values.setdefault(name, []).extend(known(found))
+        return replace(
+            score,
+            survival=predictions.curves() if isinstance(predictions, Survival) else (),
             intervals={name: interval(found) for name, found in values.items()},
             resampled=values.get(self.measure, ()),
         )

@@ -17,7 +17,7 @@ from proxyfl import params
 from proxyfl._setonce import SetOnce
 from proxyfl._validate import number
 from proxyfl.errors import ModelError, PrivacyError
-from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.losses import NO_BALANCE, Objective
 from proxyfl.privacy.dpsgd import Batch
 from proxyfl.privacy.guarantee import Kind
 from proxyfl.privacy.ledger import Ledger
@@ -57,7 +57,7 @@ class PlainSGD(SetOnce, changing=("_drawn",)):
         classes: int,
         sampling_rate: float,
         teacher_weight: float,
-        balance: Balance = NO_BALANCE,
+        objective: Objective = NO_BALANCE,
         ledger: Ledger,
         batches: Randomness,
     ) -> None:
@@ -72,7 +72,7 @@ class PlainSGD(SetOnce, changing=("_drawn",)):
         self.ledger = ledger
         self.sampling_rate = sampling_rate
         self._units = units
-        self._balance = balance
+        self._objective = objective
         self._classes = classes
         self._device = params.trainable(model)[0].device
         self._batches = batches
@@ -99,8 +99,8 @@ class PlainSGD(SetOnce, changing=("_drawn",)):
             return None
         self.model.train()
         weight = self.teacher_weight
-        targets = self._balance.targets(batch.y, self._classes, teacher_logits, weight)
-        loss = self._balance.loss(self.model(batch.x), targets).mean()
+        targets = self._objective.targets(batch.y, self._classes, teacher_logits, weight)
+        loss = self._objective.loss(self.model(batch.x), targets).mean()
         return descend(self.optimizer, loss)
 
     def state(self) -> dict[str, Tensor | None]:

@@ -51,6 +51,29 @@ def linear(shape: Shape, classes: int) -> nn.Module:
     return _layers(shape, classes)
 
 
+class ProportionalHazards(nn.Module):
+    """One score for all intervals, and a baseline for each: logits = w x + b_k."""
+
+    def __init__(self, inputs: int, intervals: int) -> None:
+        super().__init__()
+        self.score = nn.Linear(inputs, 1, bias=False)
+        self.baseline = nn.Parameter(torch.full((intervals,), BASELINE))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.score(x.flatten(1)) + self.baseline
+        return logits
+
+
+BASELINE = -2.0
+"""The logit of every hazard before training: 0.12, as events are rare within an interval."""
+
+
+def hazards(shape: Shape, classes: int) -> nn.Module:
+    """Proportional hazards in discrete time: one weight for each input, a baseline for each
+    interval."""
+    return ProportionalHazards(math.prod(shape), classes)
+
+
 def mlp(shape: Shape, classes: int) -> nn.Module:
     """The paper's MLP (appendix): two hidden layers of 200 units, ReLU."""
     return _layers(shape, classes, 200, 200)

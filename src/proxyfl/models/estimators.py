@@ -43,7 +43,7 @@ LOGISTIC = "logistic"
 PUBLISHED = "published score"
 """The name of the candidate that is a published score, unchanged."""
 
-_SMALL_TREES = {
+SMALL_TREES = {
     "max_iter": 60,
     "max_leaf_nodes": 8,
     "min_samples_leaf": 15,
@@ -52,7 +52,7 @@ _SMALL_TREES = {
 }
 """Trees for hundreds of examples: shallow and few, where the library's defaults are for many."""
 
-_MANY = 2000
+MANY = 2000
 """Examples from which on trees take the library's defaults."""
 
 
@@ -120,6 +120,8 @@ def rebuilt(form: str, tensors: Mapping[str, Tensor], *, unpickle: bool) -> nn.M
         return model
     if form == "Trees":
         return Trees(**tensors)
+    if form in ("Stacked", "PersonPeriod"):
+        return _rebuilt_events(form, tensors)
     if form == "Pickled":
         if not unpickle:
             raise ModelError(
@@ -128,6 +130,19 @@ def rebuilt(form: str, tensors: Mapping[str, Tensor], *, unpickle: bool) -> nn.M
             )
         return Pickled(tensors["content"], tensors["column"])
     raise ModelError(f"Unknown form {form!r} of a fitted model.")
+
+
+def _rebuilt_events(form: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A module of ``models.fits`` from its trees' tables."""
+    from proxyfl.models.fits import PersonPeriod, Stacked
+
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        where, _, table = name.rpartition(".")
+        parts.setdefault(where, {})[table] = tensor
+    if form == "PersonPeriod":
+        return PersonPeriod(Trees(**parts["trees"]), int(tensors["intervals"]))
+    return Stacked([Trees(**parts[f"parts.{number}"]) for number in range(len(parts))])
 
 
 def softmax_fit(
@@ -263,8 +278,8 @@ def _foreign(name: str, imports: Imports) -> Candidate:
     def fit(x: Array, y: Labels, classes: int, weights: Array | None, seed: int) -> nn.Module:
         if len(np.unique(y)) < 2:
             return softmax_fit(x, y, classes, 1.0)  # one class: nothing to tell
-        small = spec == TREES and len(y) < _MANY
-        estimator = make(**_SMALL_TREES) if small else make()
+        small = spec == TREES and len(y) < MANY
+        estimator = make(**SMALL_TREES) if small else make()
         if "random_state" in getattr(estimator, "get_params", dict)():
             estimator.set_params(random_state=seed % 2**32)
         weighted = {} if weights is None else {"sample_weight": weights}
@@ -295,15 +310,29 @@ def _tables(estimator: Any, classes: int) -> Trees:
     seen = list(map(int, estimator.classes_))
     # with two classes there is one tree, for the logit of the second
     speaking = seen[1:] if len(seen) == 2 else seen
+    baseline = np.full(classes, UNSEEN)
+    if len(seen) == 2:
+        baseline[seen[0]] = 0.0
+    baseline[speaking] = np.ravel(estimator._baseline_prediction)
+    return tables_of(estimator, speaking, classes, baseline)
+
+
+def tables_of(
+    estimator: Any, speaking: Sequence[int], outputs: int, baseline: Array | None = None
+) -> Trees:
+    """The trees of a fitted classifier or regressor: in each iteration one for every output in
+    ``speaking``."""
+    if baseline is None:
+        baseline = np.ravel(estimator._baseline_prediction).astype(float)
     trees = []
     roots = []
-    outputs = []
+    of_output = []
     size = 0
     for iteration in estimator._predictors:
         for label, tree in zip(speaking, iteration, strict=True):
             trees.append(tree.nodes)
             roots.append(size)
-            outputs.append(label)
+            of_output.append(label)
             size += len(tree.nodes)
     nodes = np.concatenate(trees)
     root = np.repeat(roots, list(map(len, trees)))
@@ -317,13 +346,9 @@ def _tables(estimator: Any, classes: int) -> Trees:
         "right": np.where(leaf, own, nodes["right"] + root),
         "value": np.where(leaf, nodes["value"], 0.0),
         "root": np.array(roots),
-        "output": np.array(outputs),
+        "output": np.array(of_output),
         "depth": np.array(deepest),
     }
-    baseline = np.full(classes, UNSEEN)
-    if len(seen) == 2:
-        baseline[seen[0]] = 0.0
-    baseline[speaking] = np.ravel(estimator._baseline_prediction)
     tables["baseline"] = baseline
     tensors = {}
     for key, table in tables.items():

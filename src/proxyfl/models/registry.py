@@ -21,6 +21,7 @@ from proxyfl.models.architectures import (
     cnn1,
     cnn2,
     fourier,
+    hazards,
     lenet5,
     linear,
     mlp,
@@ -41,6 +42,9 @@ class Architecture:
 MODELS = {
     "linear": Architecture(
         linear, "logistic regression: few parameters, little DP noise, a good first proxy"
+    ),
+    "hazards": Architecture(
+        hazards, "for a time to an event: one score and a baseline per interval; few parameters"
     ),
     "mlp": Architecture(mlp, "the paper's MLP, two hidden layers of 200; its MNIST proxy"),
     "lenet5": Architecture(

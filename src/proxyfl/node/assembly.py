@@ -66,12 +66,18 @@ def load(manifest: Manifest, site: Site, folder: Path, code: Code | None = None)
             f"{site.data.source}: examples have the shape {list(dataset.shape)}, the manifest says "
             f"{list(manifest.input.shape)}. Bring them into that shape."
         )
-    numbers = _numbers(dataset, manifest, site)
+    train, test = dataset.train, dataset.test
+    if dataset.task.is_classification != manifest.task.is_classification:
+        raise DataError(
+            f"{site.data.source}: its labels are for {dataset.task.kind}, the manifest's task is "
+            f"{manifest.task.kind}."
+        )
+    if manifest.task.is_classification:
+        numbers = _numbers(dataset, manifest, site)
+        train = Relabelled(train, numbers[train.labels])
+        test = Relabelled(test, numbers[test.labels])
     return SiteData(
-        Relabelled(dataset.train, numbers[dataset.train.labels]),
-        Relabelled(dataset.test, numbers[dataset.test.labels]),
-        (*dataset.notes, *holdout.notes(folder)),
-        _kept(manifest, site, folder),
+        train, test, (*dataset.notes, *holdout.notes(folder)), _kept(manifest, site, folder)
     )
 
 

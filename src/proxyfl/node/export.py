@@ -17,8 +17,10 @@ The private model was never released by taking part: exporting it is the site's 
 was trained without DP and may reveal the site's records to whoever gets it.
 """
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -95,6 +97,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         "architecture": site.model.architecture,
         "shape": list(manifest.input.shape),
         "classes": list(manifest.input.classes),
+        **_task(manifest),
         "residual_on": about.get("residual_on"),
         "keeps": model.name if isinstance(model, Home) else None,
         "privacy_of_the_proxies": str(ledger.epsilon()),
@@ -104,6 +107,12 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     }
     write_json(out / "about.json", finite(json.loads(json.dumps(content))))
     return sorted(out.iterdir())
+
+
+def _task(manifest: Manifest) -> dict[str, Any]:
+    """What the outputs mean, if they are not the logits of classes."""
+    task = manifest.task
+    return {} if task.is_classification else {"task": dataclasses.asdict(task)}
 
 
 def _private_model(

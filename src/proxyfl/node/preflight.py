@@ -205,12 +205,12 @@ def _code(site: Site, agreed: Manifest) -> str:
 
 def _data(site: Site, folder: Path, agreed: Manifest) -> str:
     own = assembly.load(agreed, site, folder)
-    present = len(set(own.train.labels.tolist()))
-    total = len(agreed.input.classes)
-    found = (
-        f"{len(own.train)} examples to learn from, {len(own.test)} to judge by, {present} of "
-        f"{total} classes"
-    )
+    found = f"{len(own.train)} examples to learn from, {len(own.test)} to judge by, "
+    if agreed.task.is_classification:
+        present = len(set(own.train.labels.tolist()))
+        found += f"{present} of {agreed.task.outputs} classes"
+    else:
+        found += agreed.task.described()
     return "; ".join([found, *own.notes])
 
 

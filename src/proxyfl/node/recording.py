@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proxyfl import _journal, _settings
-from proxyfl._files import write_json, write_text
+from proxyfl._files import Document, write_json, write_text
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import RunError
 from proxyfl.federation.client import Client
@@ -89,30 +89,42 @@ def conclude(
     if not done:
         return
     # Every model on the same bootstrap samples, so that the gain has an interval.
-    judge = Judge(data.test, manifest.measure, manifest.proxy.seed, device=site.resources.device)
+    judge = Judge(
+        data.test,
+        manifest.measure,
+        manifest.proxy.seed,
+        device=site.resources.device,
+        task=manifest.task,
+    )
     last = dict(done[-1])
     counts = dict(last.get("confusion", {}))
     joined = client.learner.models()
     for role, model in (("private", joined["private"]), ("received", client.learner.snapshot())):
         score = judge(model, client.id, last=True)
         last |= score_keys(role, score)
-        counts[role] = score.confusion.tolist()
-    last["confusion"] = counts
+        if score.confusion is not None:
+            counts[role] = score.confusion.tolist()
+    if counts:
+        last["confusion"] = counts
     metrics.append(last)
     alone = _train_alone(manifest, site, data, code, judge, last, seed=seed, check=check)
     metrics.append(alone)
     _save_models(folder, manifest, site, client, code)
-    by_class = [0] * len(manifest.input.classes)
-    for label in data.train.labels.tolist():
-        by_class[label] += 1
+    about: Document = {"name": site.name, "examples": len(data.train)}
+    kind: Document = {"classes": list(manifest.input.classes)}
+    if manifest.task.is_classification:
+        by_class = data.train.labels.bincount(minlength=manifest.task.outputs)
+        about["class_counts"] = by_class.tolist()
+    else:
+        kind = {"classes": [], "task": dataclasses.asdict(manifest.task)}
     methods = {}
     for name in ("alone", manifest.method):
         methods[name] = summary.of_method(METHODS[name], status.rows(folder, name))
     content = {
         "finished": True,
         "measure": manifest.measure,
-        "classes": list(manifest.input.classes),
-        "clients": [{"name": site.name, "examples": len(data.train), "class_counts": by_class}],
+        **kind,
+        "clients": [about],
         "methods": methods,
     }
     runs.end_run(folder, content)
@@ -187,6 +199,8 @@ def _about_proxy(manifest: Manifest) -> dict[str, str]:
         "classes": str(len(manifest.input.classes)),
         "class_names": json.dumps(manifest.input.classes),
     }
+    if not manifest.task.is_classification:
+        about["task"] = json.dumps(dataclasses.asdict(manifest.task))
     if manifest.schema is not None:
         about["schema"] = schemas.to_toml(manifest.schema)
     return about

@@ -58,7 +58,7 @@ from proxyfl._examples import Examples
 from proxyfl._setonce import SetOnce
 from proxyfl._validate import number, whole
 from proxyfl.errors import ConfigError, DataError, ModelError, PrivacyError
-from proxyfl.losses import NO_BALANCE, Balance
+from proxyfl.losses import NO_BALANCE, Objective
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import Segment
 from proxyfl.privacy.coalition import Coalition
@@ -158,7 +158,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         batches: Randomness | None = None,
         noise: Randomness | None = None,
         teacher_weight: float = 0.0,
-        balance: Balance = NO_BALANCE,
+        objective: Objective = NO_BALANCE,
         trust_unproven: bool = False,
         coalition: Coalition | None = None,
         charge_each_step: bool = False,
@@ -167,8 +167,8 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         """``dp`` is the mechanism, and the promise that ``ledger`` must make.
 
         ``loss`` is any function (outputs, targets) -> one value per record; the targets are the
-        examples' labels. In its place ``classes`` asks for the cross-entropy of so many classes,
-        which alone knows of a teacher and a balance.
+        examples' labels. In its place ``classes`` asks for the cross-entropy of so many classes, or
+        with an ``objective`` for that one's loss on so many outputs; only these know of a teacher.
 
         ``batch_size`` counts units: records, or persons. Without ``ledger`` one is kept in memory,
         with the delta, budget and unit of ``dp`` (delta is 1/(10 n), rounded down to a power of
@@ -186,12 +186,12 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
             ledger = _ledger_in_memory(
                 dp, sampling, teacher_weight=teacher_weight, simulated=noise.simulated
             )
-        _check_promise(ledger, sampling, dp, teacher_weight, balance)
+        _check_promise(ledger, sampling, dp, teacher_weight, objective)
         _check_randomness(ledger, batches, noise)
         check_weights(model)
-        _check_one_loss(loss, classes, teacher_weight, balance)
+        _check_one_loss(loss, classes, teacher_weight, objective)
         if classes is not None:
-            _check_labels(examples.labels, classes)
+            objective.check(examples.labels, classes)
         _check_optimizer(optimizer, model)
         _check_weight(weight, optimizer, coalition)
         self.clip_norm = dp.clip_norm
@@ -211,7 +211,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         self.weight = weight
         self.sampling_rate = sampling.rate
         self._classes = classes
-        self._balance = balance
+        self._objective = objective
         self._batches = batches
         self._noise = noise
         nobody = examples.take(torch.empty(0, dtype=torch.int64))
@@ -233,7 +233,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
                 )
                 _check_targets(checked, self._clipper, examples, nobody.dtype)
             elif classes is not None:
-                rehearse(self._clipper, examples.shape, nobody.dtype, classes, balance.loss)
+                rehearse(self._clipper, examples.shape, nobody.dtype, classes, objective)
         self._loss = checked
         found = _weaker(self._clipper.gradients, checked)
         self._gradients = _vouched(found, ledger, trusted=trust_unproven)
@@ -344,7 +344,7 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
     def blank(self, size: int) -> Batch:
         """A batch of zeros, for a rehearsal; ``step`` refuses it."""
         x = self._nobody.new_zeros(size, *self._nobody.shape[1:])
-        return Batch(x.to(self._device), torch.zeros(size, dtype=torch.int64).to(self._device), 0)
+        return Batch(x.to(self._device), self._objective.blank(size).to(self._device), 0)
 
     def _batch(self, rate: float, number: int) -> Batch:
         with isolated(self._device):
@@ -432,12 +432,12 @@ class DPSGD(SetOnce, changing=("_charge", "_drawn", "_unused", "_round", "_optim
         if not all(module.training for module in self.model.modules()):
             self.model.train()
         targets = batch._y
-        loss: Loss = self._balance.loss
+        loss: Loss = self._objective.loss
         if self._loss is not None:
             loss = self._loss
         elif self._classes is not None:
             weight = self.teacher_weight
-            targets = self._balance.targets(batch._y, self._classes, teacher_logits, weight)
+            targets = self._objective.targets(batch._y, self._classes, teacher_logits, weight)
         with model_draws(simulated=self._noise.simulated):
             return self._clipper.clip(batch._x, targets, loss, self._clip_to, batch._sizes)
 
@@ -515,7 +515,7 @@ def _ledger_in_memory(
 
 
 def _check_one_loss(
-    loss: Loss | None, classes: int | None, teacher_weight: float, balance: Balance
+    loss: Loss | None, classes: int | None, teacher_weight: float, objective: Objective
 ) -> None:
     if (loss is None) == (classes is None):
         raise ConfigError(
@@ -523,10 +523,10 @@ def _check_one_loss(
             "or classes= (the cross-entropy of so many classes), got "
             + ("neither." if loss is None else "both.")
         )
-    if loss is not None and (teacher_weight or balance != NO_BALANCE):
+    if loss is not None and (teacher_weight or objective != NO_BALANCE):
         raise ConfigError(
-            "A teacher and a balance belong to the cross-entropy of classes. Give classes= in "
-            "place of loss=, or put both into your loss."
+            "A teacher and a balance or other objective belong to classes=, and loss= is a loss "
+            "of its own. Give classes= in place of loss=, or put both into your loss."
         )
 
 
@@ -565,7 +565,7 @@ def _weaker(gradients: Gradients, loss: CheckedLoss | None) -> Gradients:
 
 
 def _check_promise(
-    ledger: Ledger, sampling: Sampling, dp: DP, teacher_weight: float, balance: Balance
+    ledger: Ledger, sampling: Sampling, dp: DP, teacher_weight: float, objective: Objective
 ) -> None:
     """Refuse a ledger that promises more than this training keeps, or less than ``dp`` asks for,
     and what no ledger covers."""
@@ -598,7 +598,7 @@ def _check_promise(
             "conditional; the ledger claims end-to-end. Open the ledger with "
             "kind=Kind.CONDITIONAL, or set beta to 0."
         )
-    if not balance.public:
+    if not objective.public:
         raise PrivacyError(
             "The class weights or offsets of this model come from private class counts, which "
             "no epsilon covers. Give publicly known shares: learning.prevalence, or "
@@ -655,15 +655,6 @@ def _settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, object]]:
         settings["params"] = [id(parameter) for parameter in group["params"]]
         found.append(settings)
     return found
-
-
-def _check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse a label that has no class, which would stop the step that draws it."""
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise DataError(
-            f"Expected labels from 0 to {classes - 1} for {classes} classes, got labels from "
-            f"{int(labels.min())} to {int(labels.max())}. Name all classes, or correct the labels."
-        )
 
 
 def _device(model: nn.Module) -> torch.device:

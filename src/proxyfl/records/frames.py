@@ -31,6 +31,7 @@ from proxyfl.records.groups import Group, distinct, groups
 from proxyfl.records.reading import find, read
 from proxyfl.records.row import Row, measures_in
 from proxyfl.records.run import Run
+from proxyfl.tasks import CLASSIFICATION
 
 if TYPE_CHECKING:
     import pandas
@@ -116,7 +117,9 @@ def _metric_rows(runs: Iterable[Run]) -> Iterator[Row]:
 def _method_gains(group: Group, method: str) -> Iterator[Row]:
     finals = chain.from_iterable(run.finals(method) for run in group.runs)
     answers = {}
-    asked = [*measures.MEASURES, *measures_in(finals)]
+    asked = measures_in(finals)
+    if not asked or "accuracy" in asked:
+        asked = [*measures.of(CLASSIFICATION), *asked]
     for measure in dict.fromkeys(asked):
         answers[measure] = answer(group, method, Question(measure))
     for number, run in enumerate(group.runs):

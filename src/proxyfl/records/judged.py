@@ -5,8 +5,8 @@ confusion counts with their shares. Tables, the page and ``--json`` ask here."""
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from proxyfl.measures import Interval
-from proxyfl.records.row import calibration_of, intervals_of, own_of, roc_of, values_of
+from proxyfl.measures import MEASURES, Interval
+from proxyfl.records.row import calibration_of, intervals_of, own_of, roc_of, survival_of, values_of
 from proxyfl.records.run import Run
 
 Counts = Sequence[Sequence[int]]
@@ -31,6 +31,8 @@ class Judged:
     calibration: Sequence[Point]
     confusion: Counts | None
     roc: Sequence[tuple[float, float]] = ()
+    survival: Sequence[tuple[float, float, float]] = ()
+    """(time, mean predicted survival, Kaplan-Meier's), of a time to an event."""
 
     @property
     def shares(self) -> Shares | None:
@@ -61,7 +63,7 @@ def judged(run: Run) -> Iterator[Judged]:
             row, role = kept
             name = method if pooled else run.clients.get(client, f"client {client}")
             places = {"common": str(role)}
-            if f"{own_of(role)}_accuracy" in row:
+            if any(f"{own_of(role)}_{measure}" in row for measure in MEASURES):
                 places["own"] = own_of(role)
             for on, where in places.items():
                 yield Judged(
@@ -74,4 +76,5 @@ def judged(run: Run) -> Iterator[Judged]:
                     calibration_of(row, where),
                     confusion.get(client, {}).get(where),
                     roc_of(row, where),
+                    survival_of(row, where),
                 )

@@ -7,6 +7,8 @@
                          samples, for every client and method
     private_calibration  ROLE_calibration: [mean probability, share that came true, examples]
     private_roc          ROLE_roc: [false-positive rate, true-positive rate], with two classes
+    private_survival     ROLE_survival: [time, mean predicted survival, Kaplan-Meier's], for a time
+                         to an event
     private_own_...      ROLE_own_...: all of these on the client's own test part
     epsilon_pld          what the client had spent by then, per accountant; null where unbounded
     epsilon_all_others   the same if all other clients collude, besides the colluders and the quorum
@@ -33,6 +35,7 @@ from proxyfl.federation.methods import Role
 from proxyfl.measures import MEASURES, OWN, Interval, names
 from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.guarantee import Epsilon, Kind, Relation, Unit
+from proxyfl.tasks import CLASSIFICATION
 
 if TYPE_CHECKING:
     from proxyfl.federation.metrics import Score
@@ -79,7 +82,9 @@ def row_of(method: str, record: "ClientRound") -> Row:
     if record.folds is not None:
         row["folds"] = list(record.folds)
     if record.scores:
-        row["confusion"] = _confusion(record)
+        counts = _confusion(record)
+        if counts:
+            row["confusion"] = counts
     plain: Row = finite(row)
     return plain
 
@@ -100,7 +105,11 @@ def score_keys(prefix: str, score: "Score") -> Row:
             bounds[measure] = interval and [_round(end) for end in interval]
         row[f"{prefix}_intervals"] = bounds
         row[f"{prefix}_resampled"] = [_round(value) for value in score.resampled]
-        row[f"{prefix}_calibration"] = [list(point) for point in score.calibration]
+        if score.confusion is not None:
+            row[f"{prefix}_calibration"] = [list(point) for point in score.calibration]
+        if score.survival:
+            points = [[_round(value) for value in point] for point in score.survival]
+            row[f"{prefix}_survival"] = points
         if score.roc:
             row[f"{prefix}_roc"] = [list(point) for point in score.roc]
     return row
@@ -109,18 +118,21 @@ def score_keys(prefix: str, score: "Score") -> Row:
 def _confusion(record: "ClientRound") -> dict[str, list[list[int]]]:
     counts = {}
     for role, score in record.scores.items():
-        counts[str(role)] = score.confusion.tolist()
-        if score.own is not None:
+        if score.confusion is not None:
+            counts[str(role)] = score.confusion.tolist()
+        if score.own is not None and score.own.confusion is not None:
             counts[own_of(role)] = score.own.confusion.tolist()
     return counts
 
 
 def values_of(row: Row, prefix: str) -> dict[str, float | None]:
     """Measure -> score, under a role or, for the own test part, ``own_of`` it."""
-    values = {}
-    for measure in MEASURES:
-        values[measure] = row.get(f"{prefix}_{measure}")
-    return values
+    found = {}
+    for measure, known in MEASURES.items():
+        key = f"{prefix}_{measure}"
+        if key in row or CLASSIFICATION in known.tasks:
+            found[measure] = row.get(key)
+    return found
 
 
 def intervals_of(row: Row, prefix: str) -> dict[str, Interval | None]:
@@ -139,6 +151,11 @@ def calibration_of(row: Row, prefix: str) -> list[Any]:
 def roc_of(row: Row, prefix: str) -> list[Any]:
     """The points of the ROC curve, likewise."""
     return [tuple(point) for point in row.get(f"{prefix}_roc", ())]
+
+
+def survival_of(row: Row, prefix: str) -> list[Any]:
+    """The points of the survival curves, likewise."""
+    return [tuple(point) for point in row.get(f"{prefix}_survival", ())]
 
 
 def _round(value: float | None) -> float | None:

@@ -5,7 +5,7 @@ What a client gets depends on the config and its id alone, so any process can as
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from proxyfl._entrypoint import Code
@@ -47,7 +47,7 @@ def evaluator(config: Config, dataset: Dataset, method: Method) -> Judge:
     of_sites = config.partition.kind == "site" and not method.pooled
     site = dataset.test_site if of_sites else None
     test = on_device(dataset.test, config.device)
-    return Judge(test, config.measure, config.seed, site, config.device)
+    return Judge(test, config.measure, config.seed, site, config.device, dataset.task)
 
 
 @dataclass(frozen=True)
@@ -198,6 +198,8 @@ class Assembly:
             "class_names": json.dumps(self.dataset.class_names),
             "epsilon": _release(self.method, client, role),
         }
+        if not self.dataset.task.is_classification:
+            about["task"] = json.dumps(asdict(self.dataset.task))
         if self.dataset.feature_names:
             about["feature_names"] = json.dumps(self.dataset.feature_names)
             others = [self.config.data.label]

@@ -94,6 +94,13 @@ def _parts(config: Config, dataset: Dataset) -> list[partition.Indices]:
         )
     if settings.kind == "site":
         return _by_site(dataset)
+    if settings.kind != "iid" and not dataset.task.is_classification:
+        raise ConfigError(
+            f'partition.kind="{settings.kind}" divides examples by their class, and the task is '
+            f'{dataset.task.kind}. Use "site" or "iid".'
+        )
+    if not dataset.task.is_classification:
+        labels = np.zeros(len(labels), dtype=np.int64)  # as if all were of one class
     if not config.protects_persons:
         return _divide(config, labels)
     return _divide_persons(config, Units(dataset.train, Unit.GROUP), labels)

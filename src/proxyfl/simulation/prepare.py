@@ -19,7 +19,7 @@ from proxyfl.federation.membership import Allowance, Presence
 from proxyfl.federation.methods import METHODS, Method
 from proxyfl.gossip import topology
 from proxyfl.gossip.topology import Topology
-from proxyfl.measures import default_measure
+from proxyfl.measures import DEFAULTS, default_measure, measure_for
 from proxyfl.privacy.account import Kept
 from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.guarantee import Kind, Unit, kind_of
@@ -132,9 +132,7 @@ def prepare(
     _check_device(config.device)
     torch.set_num_threads(config.threads)
     dataset = dataset if dataset is not None else load_data(config)
-    if config.measure == "auto":
-        measure = default_measure(dataset.test.labels.numpy(), dataset.classes)
-        config = replace(config, measure=measure)
+    config = replace(config, measure=_measure(config, dataset))
     clients = split(config, dataset)
     study = study_of(config, dataset, len(clients))
     locals = config.locals([client.name for client in clients])
@@ -158,6 +156,16 @@ def prepare(
             membership.rehearse(graph, presences[name], config.exchange.kinds)
     prepared.presences = presences
     return prepared
+
+
+def _measure(config: Config, dataset: Dataset) -> str:
+    """The run's measure, which must be one of its task."""
+    task = dataset.task
+    if config.measure != "auto":
+        return measure_for(config.measure, task.kind)
+    if task.is_classification:
+        return default_measure(dataset.test.labels.numpy(), dataset.classes)
+    return DEFAULTS[task.kind]
 
 
 @dataclass(frozen=True)
@@ -188,7 +196,7 @@ def study_of(config: Config, dataset: Dataset, clients: int) -> Study:
         settle=config.exchange.settling(clients, config.rounds),
         average=config.exchange.average,
         measure=config.measure,
-        input=Input(tuple(dataset.shape), tuple(dataset.class_names)),
+        input=Input.of(dataset.shape, dataset.task),
         proxy=Proxy(config.models.proxy, proxy_seed(config), balance, prevalence),
         graph=config.exchange,
         published=dataset.published,

@@ -28,7 +28,7 @@ def reference_scores(prepared: "Prepared") -> "dict[int, Document]":
 
     config, dataset = prepared.config, prepared.dataset
     clients = prepared.clients
-    if len(dataset.train.shape) != 1:
+    if len(dataset.train.shape) != 1 or not dataset.task.is_classification:
         return {}
     (inputs,) = dataset.train.shape
     largest = max(len(client) for client in clients)

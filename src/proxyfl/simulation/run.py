@@ -7,6 +7,7 @@ result is bit-identical to an uninterrupted one."""
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from proxyfl._files import Document, read_json, write_json
@@ -236,10 +237,13 @@ class _Recorder:
         methods = prepared.config.methods
         recorded = {row["method"] for row in self.rows}
         begun = [name for name in methods if name in recorded]
+        about: Document = {"classes": list(prepared.dataset.class_names)}
+        if not prepared.dataset.task.is_classification:
+            about = {"classes": [], "task": asdict(prepared.dataset.task)}
         return {
             "finished": self.ended.issuperset(methods),
             "measure": prepared.config.measure,
-            "classes": list(prepared.dataset.class_names),
+            **about,
             "clients": _clients(prepared),
             "methods": {name: self._method(name) for name in begun},
         }
@@ -258,6 +262,8 @@ class _Recorder:
 
 def _clients(prepared: Prepared) -> list[Document]:
     """Each client's name and what data it has."""
+    if not prepared.dataset.task.is_classification:
+        return [{"name": each.name, "examples": len(each)} for each in prepared.clients]
     labels = prepared.dataset.train.labels.numpy()
     owned = [client.rows.numpy() for client in prepared.clients]
     counts = class_counts(labels, owned, prepared.dataset.classes)

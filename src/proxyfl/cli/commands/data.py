@@ -91,11 +91,12 @@ def _sources(directory: str | None) -> Document:
 
 
 def _contents(dataset: Dataset) -> Document:
-    train = dataset.train_y.bincount(minlength=dataset.classes).tolist()
-    test = dataset.test_y.bincount(minlength=dataset.classes).tolist()
     classes = []
-    for i, name in enumerate(dataset.class_names):
-        classes.append({"class": i, "name": name, "train": train[i], "test": test[i]})
+    if dataset.task.is_classification:
+        train = dataset.train_y.bincount(minlength=dataset.classes).tolist()
+        test = dataset.test_y.bincount(minlength=dataset.classes).tolist()
+        for i, name in enumerate(dataset.class_names):
+            classes.append({"class": i, "name": name, "train": train[i], "test": test[i]})
     sites = []
     if dataset.site is not None:
         counts = dataset.site.bincount(minlength=len(dataset.site_names)).tolist()

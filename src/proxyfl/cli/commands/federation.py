@@ -21,6 +21,7 @@ from proxyfl._command import command
 from proxyfl.cli.options import JSON, Action, option, print_json, repeatable
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import ConfigError, ProxyFLError
+from proxyfl.measures import DEFAULTS
 from proxyfl.node.members import card as cards
 from proxyfl.node.members import manifest
 from proxyfl.node.members.card import Card, spoken
@@ -84,7 +85,7 @@ TERMS = (
         str,
         "",
     ),
-    option("--measure", "in which gain is reported", str, "accuracy"),
+    option("--measure", "in which gain is reported (default: accuracy, or as the task has it)"),
     option("--topology", "a graph (`proxyfl topology --help`)", str, "exponential"),
     option("--self-weight", "share that a site keeps", float, 0.5),
     KIND,
@@ -130,6 +131,7 @@ def write_first(args: Namespace) -> None:
     schema = None
     if args.schema is not None:
         schema = schemas.read(args.schema)
+    form = _input(args) if schema is None else manifest.input_of(schema)
     rounds = args.rounds
     if rounds is None:
         raise ConfigError(
@@ -144,8 +146,8 @@ def write_first(args: Namespace) -> None:
         settle=_settle(args.settle, len(args.cards), rounds),
         average=args.average,
         ends=args.until,
-        measure=args.measure,
-        input=_input(args) if schema is None else manifest.input_of(schema),
+        measure=args.measure or _measure(form),
+        input=form,
         schema=schema,
         release=RELEASE,
         proxy=manifest.Proxy(
@@ -213,6 +215,24 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(",") if part)
     except ValueError:
         raise ConfigError(f"Expected {option} such as 0.9,0.1, got {text!r}.") from None
+
+
+def _measure(form: manifest.Input) -> str:
+    """The measure of a federation that names none."""
+    task = form.task
+    return "accuracy" if task.is_classification else DEFAULTS[task.kind]
+
+
+def _outputs(agreed: manifest.Manifest) -> str:
+    task = agreed.task
+    return f"{task.outputs} classes" if task.is_classification else f"the task {task.kind}"
+
+
+def _predicted(schema: schemas.Schema) -> str:
+    """The outcome in words: the label's column, or the whole task."""
+    if schema.label.outcome.is_classification:
+        return repr(schema.label.column)
+    return f"{', '.join(schema.label.columns)} ({schema.label.outcome.described()})"
 
 
 def _input(args: Namespace) -> manifest.Input:
@@ -314,7 +334,7 @@ def show(args: Namespace) -> int:
     say(
         f"{agreed.name}, version {agreed.version}: {len(agreed.members)} members, "
         f"{length}, proxy {agreed.proxy.architecture} for {list(agreed.input.shape)} and "
-        f"{len(agreed.input.classes)} classes, "
+        f"{_outputs(agreed)}, "
         f"{'masked sums' if agreed.masked else agreed.graph.topology + ' graph'}"
     )
     if agreed.masked is not None:
@@ -330,7 +350,7 @@ def show(args: Namespace) -> int:
     if agreed.schema is not None:
         say(
             f"schema {agreed.schema.name}, {agreed.schema.fingerprint}: predicts "
-            f"{agreed.schema.label.column!r} from {', '.join(agreed.schema.features)}"
+            f"{_predicted(agreed.schema)} from {', '.join(agreed.schema.features)}"
         )
     if agreed.settle:
         averaged = ""

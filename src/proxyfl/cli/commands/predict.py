@@ -4,7 +4,8 @@ import csv
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,8 +20,17 @@ from proxyfl.data.sources.inputs import load_inputs
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
+from proxyfl.outcomes import survival_of, value_of
 from proxyfl.records import folder
 from proxyfl.simulation.config import of_run
+from proxyfl.tasks import (
+    CLASSIFICATION,
+    MULTILABEL,
+    REGRESSION,
+    TIME_TO_EVENT,
+    Task,
+    classification,
+)
 
 DESCRIPTION = """\
 Load a model and apply it to new examples. It comes from a run's folder, from a real site's, or
@@ -47,7 +57,7 @@ OPTIONS = (
     option("--method NAME", "which method's model (default: the last that has such a model)"),
     option("--model", "which of the client's models", str, "private", choices=("private", "proxy")),
     option("--id COLUMN", "the column of a table that names its rows"),
-    flag("--csv", "print id, class and all probabilities as CSV"),
+    flag("--csv", "print id, prediction and all probabilities as CSV"),
     flag(
         "--unpickle", "open a private model that is kept as a pickle: it runs the code in the file"
     ),
@@ -62,15 +72,15 @@ OPTIONS = (
 
 @torch.no_grad()
 def execute(args: Namespace) -> int:
-    """Print each example's class and its probability."""
+    """Print what the model says of each example."""
     path = _exported_model(args) or model_file(
         folder.existing(args.run_folder), args.client, args.method, args.model
     )
     model, about = modelfile.load_model(path, unpickle=args.unpickle, trust=args.trust)
     given = _inputs(args, about)
-    probabilities = model(given.x).softmax(1)
-    names: list[str] = json.loads(about["class_names"])
-    predictions = _predictions(probabilities, names, given.ids)
+    task = _task(about)
+    shown = SAID[task.kind](model(given.x), task)
+    predictions = [{"id": name, **one} for name, one in zip(given.ids, shown.rows, strict=True)]
     for note in given.notes:
         print(f"proxyfl: {args.input.name}: {note}", file=sys.stderr)
     if args.json:
@@ -78,15 +88,38 @@ def execute(args: Namespace) -> int:
         print_json(document)
         return 0
     if args.csv:
-        _write_csv(predictions, names)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(["id", *shown.columns])
+        for row in predictions:
+            writer.writerow([row["id"], *_cells(row)])
         return 0
     owner = about.get("client", about.get("site", ""))
     title = escape(f"{about.get('method', 'proxyfl')}, {owner}, {args.model} model")
-    table = Table("example", "class", "probability", title=title)
-    for row in predictions:
-        table.add_row(escape(row["id"]), escape(row["class"]), f"{row['probability']:.3f}")
+    table = Table("example", *shown.headings, title=title)
+    for row, cells in zip(predictions, shown.cells, strict=True):
+        table.add_row(escape(row["id"]), *map(escape, cells))
     Console().print(table)
     return 0
+
+
+def _task(about: dict[str, str]) -> Task:
+    """The task of a model, as its file has it."""
+    if "task" not in about:
+        return classification(json.loads(about["class_names"]))
+    stated = json.loads(about["task"])
+    for name in ("names", "range", "intervals"):
+        stated[name] = tuple(stated[name])
+    return Task(**stated)
+
+
+def _cells(row: Document) -> list[object]:
+    """A prediction as the cells of a CSV line."""
+    cells: list[object] = []
+    for name, value in row.items():
+        if name == "probability" or name == "id":
+            continue
+        cells += value if isinstance(value, list) else [value]
+    return cells
 
 
 def _exported_model(args: Namespace) -> Path | None:
@@ -114,27 +147,73 @@ def _inputs(args: Namespace, about: dict[str, str]) -> NamedRows:
     return NamedRows(x, [str(number) for number in range(len(x))], ())
 
 
-def _write_csv(predictions: list[Document], names: list[str]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["id", "class", *names])
-    for row in predictions:
-        writer.writerow([row["id"], row["class"], *row["probabilities"]])
+@dataclass(frozen=True)
+class Said:
+    """What a model says of each example: as a document, and as cells of a table."""
+
+    columns: Sequence[str]
+    """The columns of a CSV file, beside the id."""
+    headings: Sequence[str]
+    rows: Sequence[Document]
+    cells: Sequence[Sequence[str]]
 
 
-def _predictions(probabilities: Tensor, names: list[str], ids: Sequence[str]) -> list[Document]:
-    """Each example's id, its class, its probability, and those of all classes."""
+def _classes(outputs: Tensor, task: Task) -> Said:
+    """Each example's class, its probability, and those of all classes."""
     rows = []
-    for row, identifier in zip(probabilities.tolist(), ids, strict=True):
+    cells = []
+    for row in outputs.softmax(1).tolist():
         best = max(row)
+        name = task.names[row.index(best)]
         rows.append(
             {
-                "id": identifier,
-                "class": names[row.index(best)],
+                "class": name,
                 "probability": round(best, 6),
                 "probabilities": [round(value, 6) for value in row],
             }
         )
-    return rows
+        cells.append([name, f"{best:.3f}"])
+    return Said(["class", *task.names], ["class", "probability"], rows, cells)
+
+
+def _value(outputs: Tensor, task: Task) -> Said:
+    """Each example's value, clipped to the public range."""
+    values = value_of(outputs[:, 0].double().numpy(), task).tolist()
+    (name,) = task.output_names
+    heading = f"{name} ({task.unit})" if task.unit else name
+    rows = [{"value": round(value, 6)} for value in values]
+    return Said([name], [heading], rows, [[f"{value:.4g}"] for value in values])
+
+
+def _findings(outputs: Tensor, task: Task) -> Said:
+    """The probability of each finding."""
+    rows = []
+    cells = []
+    for row in outputs.sigmoid().tolist():
+        rows.append({"probabilities": [round(value, 6) for value in row]})
+        cells.append([f"{value:.3f}" for value in row])
+    return Said(task.names, task.names, rows, cells)
+
+
+def _survival(outputs: Tensor, task: Task) -> Said:
+    """The probability to be free of the event at the end of each interval."""
+    unit = f" {task.unit}" if task.unit else ""
+    ends = [f"free at {end:g}{unit}" for end in task.intervals]
+    rows = []
+    cells = []
+    for row in survival_of(outputs.double().numpy()).tolist():
+        rows.append({"survival": [round(value, 6) for value in row]})
+        cells.append([f"{value:.3f}" for value in row])
+    return Said(ends, ends, rows, cells)
+
+
+SAID: dict[str, Callable[[Tensor, Task], Said]] = {
+    CLASSIFICATION: _classes,
+    REGRESSION: _value,
+    MULTILABEL: _findings,
+    TIME_TO_EVENT: _survival,
+}
+"""What a model of each task says of new examples."""
 
 
 def model_file(run: Path, client: str | None, method: str | None, role: str) -> Path:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from proxyfl import tasks
 from proxyfl.data.tables.faults import Fault, Tally
 from proxyfl.data.tables.features import (
     Features,
@@ -32,9 +33,14 @@ from proxyfl.data.tables.reading import Part
 from proxyfl.data.tables.schema import DAYS, Column, Schema, canonical, codes_of, is_date
 
 Codes = npt.NDArray[np.int64]
+Labels = npt.NDArray[np.float32]
+Targets = Codes | Labels
 
 UNREADABLE = np.inf
 """Stands for a text that is no number or date. (A text such as "inf" is none either.)"""
+
+LATEST = 1e9
+"""The largest time that is read: any horizon is before it, and float32 holds it."""
 
 ABSENT, UNKNOWN = -1, -2
 """The codes of a missing value and of one that no list has."""
@@ -43,10 +49,10 @@ ABSENT, UNKNOWN = -1, -2
 @dataclass(frozen=True)
 class Encoded:
     """The rows of a part: features, label (-1 where there is none), site, person, and the row's
-    number in the file."""
+    number in the file. A label is that of the schema's task (``proxyfl.tasks``)."""
 
     x: Features
-    y: Codes
+    y: Targets
     site: Sequence[str]
     person: Sequence[str]
     rows: Codes
@@ -69,7 +75,7 @@ def encode(
     for name, column in schema.columns.items():
         if column.type == "date":
             reader.dates(name)
-    y = np.full(len(part.rows), -1, dtype=np.int64)
+    y: Targets = np.full(len(part.rows), -1, dtype=np.int64)
     site: Sequence[str] = []
     person: Sequence[str] = []
     if labelled:
@@ -225,8 +231,15 @@ class _Reader:
         self.tally.missing[name] += int((codes == ABSENT).sum())
         return codes
 
-    def labels(self) -> Codes:
+    def labels(self) -> Targets:
         """The label of each row; a row without one is at fault."""
+        kind = self.schema.label.task
+        if kind == tasks.REGRESSION:
+            return self._values()
+        if kind == tasks.TIME_TO_EVENT:
+            return np.stack([self._times(), self._answers(self.schema.label.event)], axis=1)
+        if kind == tasks.MULTILABEL:
+            return np.stack([self._answers(name) for name in self.schema.label.findings], axis=1)
         label = self.schema.label
         listed = codes_of(label.classes, label.written)
         y = self._codes(label.column, None, listed)
@@ -234,6 +247,59 @@ class _Reader:
         self._report(label.column, "label", y == UNKNOWN, expected)
         self._report(label.column, "no label", y == ABSENT, expected)
         return y
+
+    def _answers(self, name: str) -> Labels:
+        """1 for yes and 0 for no in a column of the label."""
+        label = self.schema.label
+        listed = codes_of(("no", "yes"), {"no": label.no, "yes": label.yes})
+        either = {text.lower(): code for text, code in listed.items()}
+        missing = self.missing()
+
+        def meaning(text: str) -> int:
+            return either.get(canonical(text).lower(), UNKNOWN)
+
+        codes = _each(meaning, self._texts(name), missing, absent=ABSENT)
+        self._report(name, "label", codes == UNKNOWN, "a yes or a no")
+        self._report(name, "no label", codes == ABSENT, "a yes or a no")
+        return codes.astype(np.float32)
+
+    def _values(self) -> Labels:
+        """The value of each row, clipped to the public range and counted."""
+        label = self.schema.label
+        low, high = label.range
+        margin = (high - low) / 2
+        least, most = label.possible or (low - margin, high + margin)
+        values = self._label_numbers(least, most)
+        clipped = ((values < low) | (values > high)) & ~self.bad
+        if clipped.any():
+            self.tally.clipped[label.column] += int(clipped.sum())
+        return np.clip(values, low, high).astype(np.float32)
+
+    def _times(self) -> Labels:
+        """The time of each row. One beyond the horizon is no fault: that is what the event's
+        absence by then means."""
+        label = self.schema.label
+        least, most = label.possible or (0.0, LATEST)
+        times = self._label_numbers(max(least, 0.0), most)
+        return np.clip(times, 0, most).astype(np.float32)
+
+    def _label_numbers(self, least: float, most: float) -> Floats:
+        """The numbers in the label's column. A missing, unreadable or impossible one is a fault,
+        and 0 in its place."""
+        label = self.schema.label
+        values = numbers(self._texts(label.column), self.part.decimal, self.missing())
+        unit = f" {label.unit}" if label.unit else ""
+        expected = f"a number from {least:g} to {most:g}{unit}"
+        if label.task == tasks.TIME_TO_EVENT and not label.possible:
+            expected = f"a time of 0 or more{unit}"
+        absent = np.isnan(values)
+        unreadable = np.isinf(values)
+        known = ~absent & ~unreadable
+        impossible = known & ((values < least) | (values > most))
+        self._report(label.column, "no label", absent, expected)
+        self._report(label.column, "label", unreadable | impossible, expected)
+        values[~known | impossible] = 0.0
+        return values
 
     def named(self, column: str | None, kind: str, missing: Collection[str]) -> Sequence[str]:
         """The site or the person of each row; a row without one is at fault."""

@@ -38,9 +38,10 @@ def published_score(schema: Schema) -> tuple[float, ...]:
     if start is None:
         return ()
     if len(schema.label.classes) != 2:
+        found = len(schema.label.classes) or f"the task {schema.label.task}"
         raise ConfigError(
-            f"A published score needs two classes, and {schema.name!r} has "
-            f"{len(schema.label.classes)}. Take [start] out of the schema."
+            f"A published score needs two classes, and {schema.name!r} has {found}. Take [start] "
+            "out of the schema."
         )
     names = feature_names(schema)
     weights = dict.fromkeys(names, 0.0)

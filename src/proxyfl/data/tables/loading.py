@@ -19,7 +19,7 @@ from proxyfl.data import holdout
 from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples
 from proxyfl.data.holdout import KEY_OF_SEED_0, Key
-from proxyfl.data.tables.encoding import Codes, encode
+from proxyfl.data.tables.encoding import Codes, Targets, encode
 from proxyfl.data.tables.faults import KINDS, SHOWN, Fault, Tally, of_empty_columns, of_header
 from proxyfl.data.tables.features import Mask, feature_names, published_score
 from proxyfl.data.tables.reading import Dialect, Tabular, read
@@ -27,6 +27,7 @@ from proxyfl.data.tables.schema import Schema, to_toml
 from proxyfl.data.tables.scratch import Scratch
 from proxyfl.errors import DataError
 from proxyfl.seeds import numpy_stream
+from proxyfl.tasks import MULTILABEL, TIME_TO_EVENT
 
 FAULTS = {
     "refuse": "a file with faults is refused",
@@ -62,7 +63,7 @@ class Table:
     ``Scratch``."""
 
     path: Path | Tabular
-    y: Codes
+    y: Targets
     site: Codes
     person: Codes
     rows: Codes
@@ -160,7 +161,7 @@ def read_file(
     """One file, encoded part by part into ``scratch``. Faults are refused, all named at once, or
     skipped."""
     tally = Tally()
-    columns: list[tuple[Codes, ...]] = []
+    columns: list[tuple[Targets, ...]] = []
     found: list[Fault] = []
     for part in read(path, dialect, header=header):
         if not columns:
@@ -190,7 +191,7 @@ class _Rows:
     """All files' rows, one after another."""
 
     scratch: Scratch
-    y: Codes
+    y: Targets
     site: Codes
     site_names: tuple[str, ...]
     person: Codes
@@ -291,8 +292,7 @@ def _dataset(schema: Schema, rows: _Rows, train: Codes, test: Codes, notes: list
         schema.name,
         train=rows.examples(train),
         test=rows.examples(test),
-        classes=len(schema.label.classes),
-        class_names=schema.label.classes,
+        task=schema.label.outcome,
         site=torch.from_numpy(rows.site[train]),
         site_names=rows.site_names,
         test_site=torch.from_numpy(rows.site[test]),
@@ -308,10 +308,10 @@ RARE = 0.1
 """The share of examples below which a class is rare."""
 
 
-def _rare_classes(schema: Schema, y: Codes) -> list[str]:
+def _rare_classes(schema: Schema, y: Targets) -> list[str]:
     """Asks for the public prevalence where a class is rare and the schema states none. The note is
     for the person at this site; the share itself is the site's own."""
-    if schema.label.prevalence or not len(y):
+    if schema.label.prevalence or not len(y) or not schema.label.outcome.is_classification:
         return []
     counts = np.bincount(y, minlength=len(schema.label.classes))
     rare = [
@@ -328,20 +328,38 @@ def _rare_classes(schema: Schema, y: Codes) -> list[str]:
     ]
 
 
-def _check_test(schema: Schema, y: Codes) -> None:
+def _check_test(schema: Schema, y: Targets) -> None:
     """Refuse a test part that can tell nothing apart."""
-    classes = np.unique(y)
     if len(y) < 2:
         raise DataError(
             f"{schema.name}: expected at least two rows in the test part, got {len(y)}. Raise "
             "data.test_fraction, or give a larger test part."
         )
+    if not schema.label.outcome.is_classification:
+        if not _tells_apart(schema, y):
+            raise DataError(
+                f"{schema.name}: expected test rows that differ in {schema.label.column!r} (of a "
+                f"time: at least one event by the horizon), got {len(y)} rows that do not. Raise "
+                "data.test_fraction, or give a larger test part."
+            )
+        return
+    classes = np.unique(y)
     if len(classes) < 2:
         only = schema.label.classes[int(classes[0])]
         raise DataError(
             f"{schema.name}: expected at least two classes in the test part, got {len(y)} rows of "
             f"{only!r} only. Raise data.test_fraction, or give a larger test part."
         )
+
+
+def _tells_apart(schema: Schema, y: Targets) -> bool:
+    """True if a test part of another task than classification can judge a model."""
+    task = schema.label.outcome
+    if task.kind == TIME_TO_EVENT:
+        return bool(((y[:, 1] == 1) & (y[:, 0] <= task.horizon)).any())
+    if task.kind == MULTILABEL:
+        return bool((y.min(0) < y.max(0)).any())
+    return bool(y.min() < y.max())
 
 
 def _check_files(files: Sequence[Path | Tabular], tests: Sequence[Path | Tabular]) -> None:

@@ -16,6 +16,14 @@ alone, never statistics of the records: it costs no privacy and is the same at e
     unit = "years"
     range = [18, 100]
 
+The label is a class, as above, or another outcome (``proxyfl.tasks``):
+
+    [label]                         [label]                       [label]
+    task = "regression"             task = "time-to-event"        task = "multilabel"
+    column = "hba1c"                column = "days"               findings = ["edema", "effusion"]
+    range = [4, 14]                 event = "died"
+                                    intervals = [30, 90, 365]
+
 The features follow the order of the columns in the schema, whatever their order in a file.
 """
 
@@ -27,10 +35,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proxyfl import _settings
+from proxyfl import _settings, tasks
 from proxyfl._files import short_hash
 from proxyfl._validate import choice, number
 from proxyfl.errors import ConfigError
+from proxyfl.tasks import CLASSIFICATION, Task
 
 TYPES = {
     "number": "a measurement with a unit and a plausible range",
@@ -132,18 +141,53 @@ class Column:
 
 @dataclass(frozen=True)
 class Label:
-    """The class to be predicted."""
+    """What is to be predicted (``proxyfl.tasks``). Fields that another task has are refused."""
 
-    column: str
-    """The label's column."""
-    classes: tuple[str, ...]
+    column: str = ""
+    """The label's column: of the class, the value or the time. Several findings have none."""
+    classes: tuple[str, ...] = ()
     """The classes, in an order that all sites share: the first is class 0."""
     written: Written = ()
     """Class -> its spellings in files, beside its name: {alive = ["0", "no"], dead = ["1"]}."""
     prevalence: tuple[float, ...] = ()
     """The share of each class as it is publicly known, from a register or the literature."""
+    task: str = CLASSIFICATION
+    """classification, regression, multilabel or time-to-event."""
+    range: tuple[float, ...] = ()
+    """The public range of a regression's value, [low, high]. A value outside is clipped and
+    counted."""
+    possible: tuple[float, ...] = ()
+    """The values or times that can be, [low, high]. One outside is a fault. Absent: for a value the
+    range widened by half its width, for a time everything from 0."""
+    loss: str = "squared"
+    """The loss of a regression: squared, or huber."""
+    unit: str = ""
+    """The unit of a value or a time."""
+    event: str = ""
+    """The column that says whether the time is that of the event (yes) or the end of the
+    follow-up (no)."""
+    intervals: tuple[float, ...] = ()
+    """The ends of the intervals of a time, rising; the last one is the horizon."""
+    findings: tuple[str, ...] = ()
+    """The yes/no columns of several findings."""
+    yes: tuple[str, ...] = YES
+    """The spellings of yes for an event or a finding, in capital or small letters."""
+    no: tuple[str, ...] = NO
+    """The spellings of no, in capital or small letters."""
 
     def __post_init__(self) -> None:
+        choice("label.task", self.task, tasks.KINDS)
+        self._check_fields()
+        _ = self.outcome  # checks ranges, intervals and findings
+        if self.task != CLASSIFICATION:
+            check_names("yes and no", ("yes", "no"), {"yes": self.yes, "no": self.no})
+            if self.possible:
+                tasks.check_range("label.possible", self.possible)
+            if self.event and self.event == self.column:
+                raise ConfigError(
+                    f"The column {self.column!r} cannot be the time and the event. Name both."
+                )
+            return
         check_names("classes", self.classes, self.written)
         if len(self.classes) < 2:
             raise ConfigError(f"Expected at least two classes, got {list(self.classes)}.")
@@ -159,6 +203,61 @@ class Label:
         total = sum(self.prevalence)
         if abs(total - 1) > 1e-6:
             raise ConfigError(f"Expected shares that add up to 1 in prevalence, got {total:g}.")
+
+    @property
+    def outcome(self) -> Task:
+        """What is predicted, as a value."""
+        if self.task == CLASSIFICATION:
+            return tasks.classification(self.classes)
+        names = self.findings if self.task == tasks.MULTILABEL else (self.column,)
+        return Task(self.task, names, self.range, self.loss, self.intervals, self.unit)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the label is read from."""
+        return tuple(name for name in (self.column, self.event, *self.findings) if name)
+
+    def _check_fields(self) -> None:
+        """Refuse fields of another task, and the lack of those that this one needs."""
+        for name in _LABEL_FIELDS:
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) != default and name not in _FIELDS_OF[self.task]:
+                raise ConfigError(
+                    f"label.{name} does not belong to the task {self.task}, which has: "
+                    f"{', '.join(_FIELDS_OF[self.task])}."
+                )
+        for name in _NEEDED_BY[self.task]:
+            if not getattr(self, name):
+                raise ConfigError(f"The task {self.task} needs label.{name}. State it.")
+
+
+_LABEL_FIELDS = (
+    "column",
+    "classes",
+    "written",
+    "prevalence",
+    "range",
+    "possible",
+    "loss",
+    "unit",
+    "event",
+    "intervals",
+    "findings",
+    "yes",
+    "no",
+)
+_FIELDS_OF = {
+    CLASSIFICATION: ("column", "classes", "written", "prevalence"),
+    tasks.REGRESSION: ("column", "range", "possible", "loss", "unit"),
+    tasks.MULTILABEL: ("findings", "yes", "no"),
+    tasks.TIME_TO_EVENT: ("column", "event", "intervals", "possible", "unit", "yes", "no"),
+}
+_NEEDED_BY = {
+    CLASSIFICATION: ("column",),
+    tasks.REGRESSION: ("column", "range"),
+    tasks.MULTILABEL: ("findings",),
+    tasks.TIME_TO_EVENT: ("column", "event", "intervals"),
+}
 
 
 @dataclass(frozen=True)
@@ -202,7 +301,7 @@ class Schema:
 
     def __post_init__(self) -> None:
         choice("others", self.others, ("refuse", "ignore"))
-        for role in (self.label.column, self.site, self.person):
+        for role in self.roles:
             if role is not None and role in self.columns:
                 raise ConfigError(
                     f"The column {role!r} is a label, a site or a person, and is in [columns] too. "
@@ -256,7 +355,7 @@ class Schema:
     @property
     def roles(self) -> tuple[str, ...]:
         """The columns that are no features: label, site and person."""
-        named = (self.label.column, self.site, self.person)
+        named = (*self.label.columns, self.site, self.person)
         return tuple(name for name in named if name is not None)
 
     @property

@@ -51,8 +51,10 @@ from proxyfl.settings import Study
 FILE = "manifest.toml"
 PROTOCOL = 1
 """The major version of the manifest's format."""
-MINOR = 4
-"""The minor version: the largest ``minor`` of the fields below."""
+MINOR = 5
+"""The minor version: the largest ``minor`` of the fields below, or of ``OUTCOMES``."""
+OUTCOMES = 5
+"""The first minor version whose schemas may have another task than classification."""
 MOST_MEMBERS = 1000
 MOST_ROUNDS = 100_000
 
@@ -153,6 +155,9 @@ class Manifest(Study):
     name, under "members"."""
 
     def __post_init__(self) -> None:
+        if self.schema is not None and self.input.outcome is None:
+            outcome = input_of(self.schema).outcome
+            object.__setattr__(self, "input", dataclasses.replace(self.input, outcome=outcome))
         object.__setattr__(self, "minor", max(self.minor, _least_minor(self)))
         super().__post_init__()
         whole("version", self.version)
@@ -453,7 +458,7 @@ def input_of(schema: Schema) -> Input:
     """The form of an example under a schema."""
     from proxyfl.data.tables.features import feature_names  # it needs numpy
 
-    return Input((len(feature_names(schema)),), schema.label.classes)
+    return Input.of((len(feature_names(schema)),), schema.label.outcome)
 
 
 def moment(what: str, text: str) -> float:
@@ -488,6 +493,8 @@ def _content(table: Any) -> dict[str, Any]:
     terms: dict[str, Any] = {}
     for item in dataclasses.fields(table):
         value = getattr(table, item.name)
+        if item.metadata == _settings.INTERNAL:
+            continue  # it follows from the schema
         if ADDED in item.metadata:
             if dataclasses.is_dataclass(value):
                 terms[item.name] = _content(value)
@@ -513,7 +520,7 @@ def _as_stated(value: Any) -> Any:
 
 def _least_minor(manifest: Manifest) -> int:
     """The minor version of the format that first had all of the terms that are stated."""
-    least = 0
+    least = OUTCOMES if manifest.input.outcome is not None else 0
     tables: list[Manifest | Graph | Card] = [manifest, manifest.graph, *manifest.members]
     for table in tables:
         for item in dataclasses.fields(table):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from proxyfl import params
 from proxyfl._examples import Shape
 from proxyfl.errors import ModelError
+from proxyfl.losses import Objective
 from proxyfl.privacy.perexample.clipper import Clipper
 from proxyfl.privacy.perexample.draws import same_draws
 from proxyfl.privacy.perexample.gradients import Computation
@@ -273,24 +274,25 @@ def _warn(model: nn.Module, way: Way) -> None:
     )
 
 
-def rehearse(clipper: Clipper, shape: Shape, dtype: torch.dtype, classes: int, loss: Loss) -> None:
+def rehearse(
+    clipper: Clipper, shape: Shape, dtype: torch.dtype, outputs: int, objective: Objective
+) -> None:
     """Clip a made-up batch as a step will. Raises ``ModelError`` for what would fail there: a step
     is charged before it runs."""
     model = clipper.model
 
     def checked_loss(logits: Tensor, targets: Tensor) -> Tensor:
-        if logits.dim() != 2 or logits.shape[1] != classes:
+        if logits.dim() != 2 or logits.shape[1] != outputs:
             raise ModelError(
-                f"Expected {classes} logits for each example from the proxy model "
+                f"Expected {outputs} logits for each example from the proxy model "
                 f"{type(model).__name__}, got an output of shape {tuple(logits.shape)} for "
                 f"{len(logits)} examples. Make its last layer as wide as there are classes."
             )
-        return loss(logits, targets)
+        return objective.loss(logits, targets)
 
     device = params.trainable(model)[0].device
-    _rehearse(
-        clipper, shape, dtype, torch.full((2, classes), 1 / classes, device=device), checked_loss
-    )
+    targets = objective.targets(objective.blank(2).to(device), outputs)
+    _rehearse(clipper, shape, dtype, targets, checked_loss)
 
 
 def rehearse_loss(
