@@ -56,6 +56,11 @@ class Outcomes(Protocol):
         """The number of examples."""
         ...
 
+    @property
+    def outputs(self) -> Array:
+        """What the model gave, one row or value per example."""
+        ...
+
     def taken(self, rows: NDArray[Any]) -> Self:
         """Those of some of the examples."""
         ...
@@ -65,12 +70,25 @@ class Outcomes(Protocol):
         ...
 
 
+def measured(found: Outcomes, weights: Counts) -> dict[str, Array]:
+    """``weighted``; nothing is defined for a model whose outputs are no numbers."""
+    if np.isfinite(found.outputs).all():
+        return found.weighted(weights)
+    nothing = np.full(weights.shape[1], np.nan)
+    kind = {Values: REGRESSION, Findings: MULTILABEL, Survival: TIME_TO_EVENT}[type(found)]
+    return dict.fromkeys(measures.of(kind), nothing)
+
+
 @dataclass(frozen=True)
 class Values:
     """Outputs and values of a regression, both from -1 to 1 over the range."""
 
     said: Array
     true: Array
+
+    @property
+    def outputs(self) -> Array:
+        return self.said
 
     def __len__(self) -> int:
         return len(self.true)
@@ -83,7 +101,7 @@ class Values:
         """MAE and RMSE in parts of the range, and R squared: none where all values are equal."""
         w = weights.astype(float)
         total = w.sum(0)
-        # a prediction beyond the range is its nearest end, as ``said_by`` gives it out
+        # a prediction beyond the range is its nearest end, as ``value_of`` gives it out
         errors = (self.said - self.true) / 2
         mean = self.true @ w / total
         squares = (errors**2) @ w
@@ -100,6 +118,10 @@ class Findings:
 
     logits: Array
     true: Array
+
+    @property
+    def outputs(self) -> Array:
+        return self.logits
 
     def __len__(self) -> int:
         return len(self.true)
@@ -136,8 +158,10 @@ class Survival:
     time: Array
     event: NDArray[np.bool_]
     ends: Array
-    censoring: "Steps | None" = None
-    """G, if it is not that of these examples."""
+
+    @property
+    def outputs(self) -> Array:
+        return self.survival
 
     @classmethod
     def of(cls, survival: Array, time: Array, event: NDArray[np.bool_], task: Task) -> "Survival":
@@ -168,7 +192,7 @@ class Survival:
     @cached_property
     def observed(self) -> "Steps":
         """G: the share still under observation, by time."""
-        return self.censoring or kaplan_meier(self.time, ~self.event & self._censored)
+        return kaplan_meier(self.time, ~self.event & self._censored)
 
     @property
     def _censored(self) -> NDArray[np.bool_]:
@@ -286,7 +310,8 @@ def kaplan_meier(time: Array, event: NDArray[np.bool_]) -> Steps:
 def survival_of(logits: Array) -> Array:
     """The survival at the end of each interval, from the logits of the hazards."""
     # 1 - sigmoid(z) = sigmoid(-z), whose logarithm is -log(1 + exp(z))
-    found: Array = np.exp(-np.logaddexp(0, logits.astype(float)).cumsum(1))
+    with np.errstate(invalid="ignore"):  # of a model that diverged
+        found: Array = np.exp(-np.logaddexp(0, logits.astype(float)).cumsum(1))
     return found
 
 

@@ -46,6 +46,7 @@ from proxyfl.federation.trainers import PlainSGD, optimizer_over
 from proxyfl.losses import NO_BALANCE, Objective, balance_for, class_shares, objective_of
 from proxyfl.models.architectures import set_score
 from proxyfl.models.estimators import PUBLISHED, is_estimator
+from proxyfl.models.fits import fits_of
 from proxyfl.pooling import with_quick_pooling
 from proxyfl.privacy import journal
 from proxyfl.privacy.account import Kept
@@ -363,6 +364,8 @@ def parts_of(
                     f"A private model that is fitted ({spec}) teaches no proxy; got "
                     f"learning.beta={local.learning.beta:g}. Set it to 0."
                 )
+            if not study.task.is_classification:
+                fits_of(study.task).candidates(spec)  # refuses what the task does not have
             fit = derive(study.proxy.seed, "init", 1) if streams.fit is None else streams.fit
             return Estimator(spec, own_objective, fit, code.own)
         model = _build(study, spec, streams.weights, code.own)

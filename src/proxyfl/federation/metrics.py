@@ -82,9 +82,16 @@ def _values(found: Outcomes) -> dict[str, float | None]:
     numbers, or where a measure is not defined."""
     once = np.ones((len(found), 1), dtype=np.float32)
     values = {}
-    for name, value in found.weighted(once).items():
+    for name, value in outcomes.measured(found, once).items():
         (values[name],) = known(np.where(np.isfinite(value), value, np.nan))
     return values
+
+
+def _curves(found: Outcomes) -> list[tuple[float, float, float]]:
+    """The survival curves of a time to an event, whose model gives numbers."""
+    if not isinstance(found, Survival) or not np.isfinite(found.outputs).all():
+        return []
+    return found.curves()
 
 
 def evaluate(
@@ -166,11 +173,11 @@ class Judge:
             persons = np.arange(len(predictions))
         values: dict[str, list[float | None]] = {}
         for weights in samples(persons, RESAMPLED, self.seed):
-            for name, found in predictions.weighted(weights).items():
+            for name, found in outcomes.measured(predictions, weights).items():
                 values.setdefault(name, []).extend(known(found))
         return replace(
             score,
-            survival=predictions.curves() if isinstance(predictions, Survival) else (),
+            survival=_curves(predictions),
             intervals={name: interval(found) for name, found in values.items()},
             resampled=values.get(self.measure, ()),
         )
