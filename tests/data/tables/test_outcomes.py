@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from proxyfl.data.holdout import fingerprints
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.loading import load_tables
 from proxyfl.errors import ConfigError, DataError
@@ -158,17 +157,6 @@ def test_a_label_that_makes_no_sense_is_refused(wrong, words):
     """The words name the field."""
     with pytest.raises(ConfigError, match=words):
         parsed(f"[label]\n{wrong}\n{AGE}")
-
-
-def test_who_is_held_out_follows_from_the_record_alone(tmp_path):
-    """A record's fingerprint has its inputs and label, and nothing of others."""
-    dataset = loaded(tmp_path, SURVIVAL, "days,died", ["12.5,1", "400,no", "90,TRUE"])
-    names = fingerprints(dataset.train, dataset.class_names)
-    assert len(set(names)) == len(names)
-    rows = torch.tensor([3, 1])
-    from proxyfl.data.examples import Subset
-
-    assert fingerprints(Subset(dataset.train, rows), ()) == [names[3], names[1]]
 
 
 def test_labels_are_float32(tmp_path):
