@@ -103,7 +103,7 @@ class Program(SetOnce):
 
     def __init__(self, model: nn.Module, trace: Trace, axes: dict[Node, Axes]) -> None:
         self._sites = _sites(model, trace, axes)
-        self._module = compile_graph(trace, self._sites, QUICKER)
+        self._module = compile_graph(trace, self._sites, _quicker(trace))
         self.changes_state = any(axes[node] is None for node in _writing(trace))
         self.shared_draw = _shared_draw(trace, axes)
         named = named_tensors(model)
@@ -196,6 +196,15 @@ def _sites(model: nn.Module, trace: Trace, axes: dict[Node, Axes]) -> list[_Site
         where = pytree.tree_map(lambda v: axes[v] if isinstance(v, Node) else None, inputs)
         sites.append(_Site(node, inputs, where, output))
     return sites
+
+
+def _quicker(trace: Trace) -> dict[Any, Callable[..., Any]]:
+    """``QUICKER`` for one graph. With GroupNorm the layout of wide convolutions costs more than it
+    gains."""
+    found = dict(QUICKER)
+    if any(step.operation is torch.ops.aten.group_norm.default for step in trace.steps.values()):
+        found.pop(torch.ops.aten.conv2d.default, None)
+    return found
 
 
 def compile_graph(
