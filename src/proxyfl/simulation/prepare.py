@@ -259,6 +259,10 @@ def _plan(assembly: Assembly) -> list[Presence]:
     )
 
 
+LARGEST_DELTA = 0.01
+"""A delta above this is refused where it is above 1/n, too: it promises nothing."""
+
+
 def _allowances(assembly: Assembly) -> dict[int, Allowance]:
     """Each client's steps in a round, and the number that its budget allows in all."""
     mutual = assembly.method.mutual
@@ -281,7 +285,7 @@ def _allowances(assembly: Assembly) -> dict[int, Allowance]:
             unit=Unit(dp.unit),
             budget=Budget.of(dp),
         )
-        if kind is not Kind.NONE:
+        if kind is not Kind.NONE and ledger.delta > LARGEST_DELTA:
             check_small(ledger.delta, max(1, math.floor(sampling.batch_size / rate)))
         if account is not None and kind is not Kind.NONE:
             account.keep(ledger)
