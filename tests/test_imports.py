@@ -20,6 +20,7 @@ LEVELS = (
         "_entrypoint",
         "_examples",
         "_journal",
+        "_terminal",
         "machine",
         "_settings",
         "losses",

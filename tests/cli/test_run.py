@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from proxyfl.cli.main import main
-from proxyfl.cli.terminal.progress import Progress
 from proxyfl.records import folder
 from proxyfl.simulation.config import Config, from_tree, keys, load
+from proxyfl.simulation.progress import Progress
 from proxyfl.simulation.run import run as run_config
 from tests.waiting import PATIENCE, wait_until
 

@@ -10,11 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from proxyfl.cli.terminal import spinner as waits
-from proxyfl.cli.terminal.layouts import airy, first_that_fits, framed, natural_width
-from proxyfl.cli.terminal.progress import Progress
+from proxyfl._terminal import spinner as waits
+from proxyfl._terminal.layouts import airy, first_that_fits, framed, natural_width
+from proxyfl._terminal.spinner import duration, spinner, stderr_console
 from proxyfl.cli.terminal.result import show_result
-from proxyfl.cli.terminal.spinner import duration, spinner, stderr_console
 from proxyfl.data.examples import Absent
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.learners import Losses
@@ -25,6 +24,7 @@ from proxyfl.records.row import Row, row_of
 from proxyfl.records.run import Run
 from proxyfl.simulation.config import Config, from_tree
 from proxyfl.simulation.division import ClientData
+from proxyfl.simulation.progress import Progress
 from tests.scores import score_of
 from tests.waiting import PATIENCE, wait_until
 
@@ -211,7 +211,7 @@ def test_the_time_remaining_is_the_methods_own(monkeypatch: pytest.MonkeyPatch) 
     """Start-up does not count, a cheap method does not speak for a dear one, and a guess is not
     made."""
     clock = Clock()
-    monkeypatch.setattr("proxyfl.cli.terminal.progress.time.monotonic", clock)
+    monkeypatch.setattr("proxyfl.simulation.progress.time.monotonic", clock)
     progress = Progress(quiet=True)
     progress.started(settled({"rounds": 100, "methods": ["alone", "proxyfl"]}), None, sites())
     said = []
@@ -231,9 +231,9 @@ def test_a_pipe_gets_plain_lines(
     """Where standard error is no terminal lines have no escapes, even if colour is forced, and say
     what is left."""
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("proxyfl.cli.terminal.progress.PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("proxyfl.simulation.progress.PATIENCE_SECONDS", -1.0)
     clock = Clock()
-    monkeypatch.setattr("proxyfl.cli.terminal.progress.time.monotonic", clock)
+    monkeypatch.setattr("proxyfl.simulation.progress.time.monotonic", clock)
     with Progress() as progress:
         progress.started(settled({"rounds": 20, "methods": ["alone", "proxyfl"]}), None, sites())
         progress.method_started("proxyfl", METHODS["proxyfl"], CLIENTS, 0)

@@ -41,7 +41,7 @@ SITE_LEDGER = "ledger.jsonl"
 _KEPT_FIRST: tuple[Role, ...] = ("private", "received", "proxy")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """One run, as far as it has been recorded. ``path`` is None for one that has no folder."""
 
@@ -51,6 +51,17 @@ class Run:
     summary: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     additions: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        from proxyfl.records import glance  # which asks questions of runs
+
+        return glance.as_text(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict and a line per method."""
+        from proxyfl.records import glance
+
+        return glance.as_html(self)
 
     @property
     def name(self) -> str:

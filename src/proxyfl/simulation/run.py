@@ -57,14 +57,20 @@ def run(
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
     engine: Engine | None = None,
+    progress: bool = True,
 ) -> Run:
     """Run every method of ``config``; write a run folder at ``out`` if one is given.
 
     ``workers`` processes share the clients, unless another ``engine`` is given. Results depend on
-    neither.
+    neither. A table follows the run where standard error is a terminal, and in notebooks, unless
+    ``progress`` is False.
     """
+    from proxyfl.simulation.progress import following
+
     prepared = prepare(config, dataset=dataset, methods=methods)
-    return execute(prepared, out=out, callbacks=callbacks, workers=workers, engine=engine)
+    with following(progress) as shown:
+        callbacks = [*shown, *callbacks]
+        return execute(prepared, out=out, callbacks=callbacks, workers=workers, engine=engine)
 
 
 def execute(
@@ -101,8 +107,13 @@ def resume(
     callbacks: Sequence[Callback] = (),
     workers: int = 1,
     engine: Engine | None = None,
+    progress: bool = True,
 ) -> Run:
-    """Continue the run in ``path``; the result is bit-identical to an uninterrupted one."""
+    """Continue the run in ``path``; the result is bit-identical to an uninterrupted one.
+
+    ``progress`` is that of ``run``."""
+    from proxyfl.simulation.progress import following
+
     engine = engine or engines.engine(workers)
     path = Path(path)
     config = of_run(path)
@@ -112,7 +123,8 @@ def resume(
         folder.check_data(path, fingerprint(prepared))
         recorder = _Recorder(prepared, path)
         tasks = recorder.restore(path)
-        return _carry_out(recorder, tasks, callbacks, engine)
+        with following(progress) as shown:
+            return _carry_out(recorder, tasks, [*shown, *callbacks], engine)
 
 
 def _carry_out(

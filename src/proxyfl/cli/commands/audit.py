@@ -12,12 +12,12 @@ from rich.table import Table
 
 from proxyfl._command import command
 from proxyfl._files import write_json
+from proxyfl._terminal.spinner import spinner
 from proxyfl._validate import whole
 from proxyfl.audit import finding, membership, shadows
 from proxyfl.audit.finding import VERDICTS, Finding
 from proxyfl.audit.observe import method_of
 from proxyfl.cli.options import JSON, Document, config_options, flag, option, print_json
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import RunError
 from proxyfl.privacy.guarantee import shown
 from proxyfl.records import folder as folders

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from proxyfl import _settings
+from proxyfl._terminal.spinner import spinner
 from proxyfl.cli.options import COLUMNS, Document, flag, option, repeatable
 from proxyfl.cli.stopping import stopping_at_once
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ModelError
 
 DESCRIPTION = """\

@@ -13,9 +13,9 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
+from proxyfl._terminal.spinner import spinner
 from proxyfl._validate import number, whole
 from proxyfl.cli.options import COALITION, JSON, OneOf, option, print_json, unit
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import accounting
 from proxyfl.privacy.accounting import AccountingWarning, Segment

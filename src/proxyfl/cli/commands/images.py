@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from proxyfl._terminal.spinner import spinner
 from proxyfl.cli.options import Option, option, repeatable
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import DataError
 from proxyfl.machine import physical_cores
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from proxyfl._terminal.spinner import spinner
 from proxyfl.cli.options import JSON, Action, Document, Execute, Option, option, print_json, unit
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.account import FILE, IDS, Account, Release, Standing, standing, standings
 from proxyfl.privacy.guarantee import Unit, shown

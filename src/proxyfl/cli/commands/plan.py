@@ -7,10 +7,10 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Column, Table
 
+from proxyfl._terminal.spinner import spinner
 from proxyfl._validate import whole
 from proxyfl.cli.commands.epsilon import coalition_of
 from proxyfl.cli.options import COALITION, JSON, Document, option, print_json, unit
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.coalition import ALL_OTHERS
 from proxyfl.privacy.guarantee import WEAK, Unit, shown

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from proxyfl._terminal.spinner import spinner
 from proxyfl.cli.options import JSON, Document, option, print_json
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.records.certainty import warnings
 from proxyfl.records.groups import groups
 from proxyfl.records.reading import find, newest, read

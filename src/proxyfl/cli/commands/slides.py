@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from proxyfl._terminal.spinner import spinner
 from proxyfl.cli.commands.images import WRITING, list_files, listing, show, workers
 from proxyfl.cli.options import Action, option
-from proxyfl.cli.terminal.spinner import spinner
 
 if TYPE_CHECKING:
     from proxyfl.data.slides.planning import Patches

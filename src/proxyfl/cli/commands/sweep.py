@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from proxyfl._command import command
+from proxyfl._terminal.display import Display
+from proxyfl._terminal.spinner import duration
 from proxyfl._validate import whole
 from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeatable
-from proxyfl.cli.terminal.display import Display
-from proxyfl.cli.terminal.spinner import duration
 from proxyfl.errors import ConfigError
 from proxyfl.machine import physical_cores
 from proxyfl.records.reading import State, state

@@ -10,8 +10,8 @@ from rich.console import Console
 from proxyfl import _settings
 from proxyfl._command import command
 from proxyfl._files import write_text
+from proxyfl._terminal.spinner import spinner
 from proxyfl.cli.options import JSON, Document, option, print_json
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.errors import ConfigError
 from proxyfl.privacy.accounting import Segment, epsilon_of
 from proxyfl.privacy.worth import (

@@ -8,7 +8,7 @@ from operator import itemgetter
 from rich.markup import escape
 from rich.table import Table
 
-from proxyfl.cli.terminal.layouts import airy
+from proxyfl._terminal.layouts import airy
 from proxyfl.measures import title_of
 from proxyfl.records.answers import spread
 from proxyfl.records.groups import distinct

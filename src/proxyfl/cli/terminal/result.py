@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxyfl._command import command
+from proxyfl._terminal.layouts import airy, first_that_fits, framed, natural_width
 from proxyfl.cli.terminal import kept
-from proxyfl.cli.terminal.layouts import airy, first_that_fits, framed, natural_width
 from proxyfl.measures import title_of
 from proxyfl.privacy.guarantee import Epsilon, Kind, brief, largest, shown
 from proxyfl.records.answers import Answer, Question, Spread, answer, spread

@@ -13,10 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from proxyfl._command import command
+from proxyfl._terminal.spinner import spinner
 from proxyfl.cli.options import STUDY, print_json
-from proxyfl.cli.terminal.progress import Progress
 from proxyfl.cli.terminal.result import show_notes, show_result
-from proxyfl.cli.terminal.spinner import spinner
 from proxyfl.cli.terminal.verdict import show_verdict
 from proxyfl.data.sources import SOURCES
 from proxyfl.errors import WorkerDied
@@ -28,6 +27,7 @@ from proxyfl.simulation import tracking
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.engines import Engine
 from proxyfl.simulation.prepare import Prepared
+from proxyfl.simulation.progress import Progress
 
 SMALL_TABLE = 2000
 """Records below which the tables of a project are split several times."""
@@ -79,7 +79,7 @@ def _number_of_splits(prepared: Prepared, args: Namespace) -> int:
 def resume(args: Namespace, engine: Engine | None) -> int:
     """Continue the run in the folder ``args.run_folder``; the exit code."""
     path = folder.existing(args.run_folder)
-    action = partial(runner.resume, path, engine=engine)
+    action = partial(runner.resume, path, engine=engine, progress=False)
     return _carry_out(action, _followers(args), path, args)
 
 

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from proxyfl._command import command
 from proxyfl.measures import title_of
-from proxyfl.privacy.guarantee import Kind, brief
 from proxyfl.records.answers import Answer, Question, answers
 from proxyfl.records.certainty import answer_interval, one_class_only
+from proxyfl.records.glance import compared_with_alone, cost
 from proxyfl.records.groups import Group, groups
 from proxyfl.records.run import Run
 from proxyfl.records.verdict import between, noun_of, points, verdict
@@ -20,9 +20,6 @@ MOST_SITES = 5
 
 MOST_METHODS = 8
 
-_FIRST = ("proxyfl", "proxysum")
-"""The methods that a verdict is about, if a run has them."""
-
 
 def show_verdict(runs: Sequence[Run], out: Path | None, console: Console | None = None) -> None:
     """Print what the runs, which differ in their seed alone, say of joining."""
@@ -30,8 +27,7 @@ def show_verdict(runs: Sequence[Run], out: Path | None, console: Console | None 
     (group, *_) = groups(runs)
     measure = runs[0].measure
     compared_methods = answers(group, Question(measure))
-    compared = [one for one in compared_methods if one.shares and one.gain is not None]
-    compared.sort(key=lambda one: _FIRST.index(one.method) if one.method in _FIRST else 9)
+    compared = compared_with_alone(compared_methods)
     if compared:
         statement = verdict(compared[0])
         console.print(f"{compared[0].method}: {statement.headline}", style="bold", highlight=False)
@@ -95,13 +91,7 @@ def _methods(compared: Sequence[Answer], width: int) -> Iterable[str]:
     for one in compared[:MOST_METHODS]:
         name = one.method if len(one.method) <= room else f"{one.method[: room - 3]}..."
         gain = "" if one.gain is None or one.method == "alone" else points(one.gain.mean)
-        epsilon = one.epsilon
-        cost = "not shared"
-        if epsilon.kind is not Kind.NONE:
-            cost = f"epsilon {brief(epsilon.best)} per {epsilon.unit}, {epsilon.kind}"
-        elif one.shares or one.pooled:
-            cost = "no privacy"
-        yield f"{name:{room}}  {one.score.mean:.3f}  {gain:>6}  {cost}"
+        yield f"{name:{room}}  {one.score.mean:.3f}  {gain:>6}  {cost(one)}"
     if len(compared) > MOST_METHODS:
         yield f"... and {len(compared) - MOST_METHODS} more"
 

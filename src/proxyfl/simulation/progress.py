@@ -1,27 +1,32 @@
-"""A live table of a run in the terminal.
+"""A live table of a run, in the terminal or in a notebook.
 
 Guarantees:
     * all of it goes to standard error; where that is no terminal, plain lines without escapes;
     * from 60 columns up no line is longer than the terminal is wide, no name and no guarantee is
       cut;
     * an epsilon is never shown without its kind;
+    * ``following``, which is for programs, shows nothing where there is neither a terminal nor a
+      notebook;
     * the time remaining is that of the method at work, by its own rounds: what starting took does
       not count, methods differ in their cost, and what cannot be known yet is not said.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import mean
 
 from rich.console import Console, Group, JustifyMethod
+from rich.errors import LiveError
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from proxyfl.cli.terminal.display import Display
-from proxyfl.cli.terminal.layouts import airy, first_that_fits
-from proxyfl.cli.terminal.spinner import PATIENCE_SECONDS, duration
+from proxyfl._terminal.display import Display
+from proxyfl._terminal.layouts import airy, first_that_fits
+from proxyfl._terminal.notebook import in_notebook
+from proxyfl._terminal.spinner import PATIENCE_SECONDS, duration, stderr_console
 from proxyfl.federation.methods import Method
 from proxyfl.measures import MEASURES
 from proxyfl.privacy.guarantee import Kind, brief, largest
@@ -50,6 +55,19 @@ _NARROW = ("round", "kept", "epsilon", "kind")
 _ROUNDS_TO_KNOW = 3
 _SECONDS_TO_KNOW = 1.0
 """Before so many rounds and seconds the time remaining is anybody's guess."""
+
+
+@contextmanager
+def following(wanted: bool) -> Iterator[Sequence[Callback]]:
+    """The callbacks by which a program's run is followed on its terminal or in its notebook."""
+    callbacks: list[Callback] = []
+    with ExitStack() as stack:
+        if wanted and (in_notebook() or stderr_console().is_interactive):
+            try:
+                callbacks.append(stack.enter_context(Progress()))
+            except LiveError:
+                callbacks = []  # the program draws on this terminal itself
+        yield callbacks
 
 
 class Progress(Display, Callback):
@@ -104,6 +122,7 @@ class Progress(Display, Callback):
         if not self.is_drawn and (is_due or round + 1 == self._rounds):
             self._printed = time.monotonic()
             self.say(self._line(name, shown))
+        self.refresh()
 
     def _fill(self, shown: dict[str, str], name: str, rows: Sequence[Row]) -> None:
         present, expected = rows[0]["present"], rows[0]["expected"]

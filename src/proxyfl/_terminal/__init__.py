@@ -1,0 +1,1 @@
+"""What terminals and notebooks show, whatever it is about."""
