@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +18,9 @@ from typing import Any
 
 import pytest
 
+from proxyfl._files import short_hash
 from proxyfl.errors import ConfigError, PrivacyError, RunError, WorkerDied
+from proxyfl.federation.methods import Method
 from proxyfl.records import folder
 from proxyfl.records.row import Row
 from proxyfl.simulation import checkpoint, engines
@@ -27,6 +30,18 @@ from proxyfl.simulation.run import Callback, resume, run
 from tests.waiting import PATIENCE
 
 from .engines import StopAt, assert_equal_runs, rows, small
+
+BEFORE = Path(__file__).parents[1] / "records" / "before" / "run"
+
+
+class StartsAt(Callback):
+    """Notes the first round of each method that is carried out."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[str, int] = {}
+
+    def method_started(self, name: str, method: Method, clients: int, first_round: int) -> None:
+        self.rounds[name] = first_round
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +181,38 @@ def test_a_changed_config_is_refused(tmp_path: Path) -> None:
         run(small(), out=tmp_path / "run", callbacks=[StopAt("alone", 0)])
     (tmp_path / "run" / "config.toml").write_text(to_toml(small(rounds=9)))
     with pytest.raises(RunError, match="changed after the run began"):
+        resume(tmp_path / "run")
+
+
+def test_a_config_from_before_a_setting_existed_is_no_change(whole: Path, tmp_path: Path) -> None:
+    """A file without a setting that came later is resumed from its checkpoint, to the same end;
+    edited by hand it is refused."""
+    with pytest.raises(KeyboardInterrupt):
+        run(small(), out=tmp_path / "run", callbacks=[StopAt("proxyfl", 2)])
+    path = tmp_path / "run" / "config.toml"
+    present = path.read_text()
+    line = "normalize = false\n"
+    assert present.count(line) == 1
+    older = present.replace(line, "")
+    # what the commit before that setting would have written
+    written = short_hash(present.encode())
+    for document in (tmp_path / "run").rglob("*.json"):
+        text = document.read_text()
+        document.write_text(text.replace(written, short_hash(older.encode())))
+    path.write_text(older.replace("rounds = ", "rounds = 1"))
+    with pytest.raises(RunError, match="changed after the run began"):
+        resume(tmp_path / "run")
+    path.write_text(older)
+    first = StartsAt()
+    resume(tmp_path / "run", callbacks=[first])
+    assert first.rounds["proxyfl"] == 3
+    assert_equal_runs(whole, tmp_path / "run")
+
+
+def test_a_run_of_a_release_before_names_that_release(tmp_path: Path) -> None:
+    """A folder of an earlier release says which one, not that its settings were changed."""
+    shutil.copytree(BEFORE, tmp_path / "run")
+    with pytest.raises(RunError, match=r"begun by release 0\.1\.0 .* proxyfl report"):
         resume(tmp_path / "run")
 
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from proxyfl import _lock
 from proxyfl._command import command
-from proxyfl._files import Document, finite, read_json, write_json, writing
+from proxyfl._files import Document, finite, read_json, short_hash, write_json, writing
 from proxyfl.errors import RunError
 
 FORMAT = 3
@@ -99,8 +99,8 @@ def environment() -> Document:
     }
 
 
-def check_environment(path: Path, identity: str) -> None:
-    """Raise ``RunError`` unless the run can continue as it began: the same settings and
+def check_environment(path: Path) -> None:
+    """Raise ``RunError`` unless the run in ``path`` can continue as it began: with the same
     releases."""
     check_simulated(path, "there is nothing to resume")
     began = read_json(existing(path) / "environment.json")
@@ -111,11 +111,6 @@ def check_environment(path: Path, identity: str) -> None:
             "release shows and does not resume. Install that release to resume it, or start a new "
             f"run. To show it, run: {command('report', path)}"
         )
-    if began.get("identity") != identity:
-        raise RunError(
-            f"{path}/config.toml was changed after the run began. Put it back, or start a new run "
-            "with it."
-        )
     now = environment()["packages"]
     for name in ("proxyfl", "torch", "numpy"):
         if before.get(name) != now[name]:
@@ -124,6 +119,23 @@ def check_environment(path: Path, identity: str) -> None:
                 "the end would not be that of an uninterrupted run. "
                 "Install that release, or start a new run."
             )
+
+
+def check_settings(path: Path, identity: str) -> str:
+    """Returns the identity that the run in ``path`` began with; raises ``RunError`` if its settings
+    were changed since.
+
+    ``identity`` is that of the settings as they are read now. A file that nobody touched may have
+    another: a setting that did not exist when the run began takes its default.
+    """
+    began = read_json(path / "environment.json").get("identity")
+    text = (path / "config.toml").read_text(encoding="utf-8")
+    if not isinstance(began, str) or began not in (identity, short_hash(text.encode())):
+        raise RunError(
+            f"{path}/config.toml was changed after the run began. Put it back, or start a new run "
+            "with it."
+        )
+    return began
 
 
 def check_data(path: Path, data: int) -> None:

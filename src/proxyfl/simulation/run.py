@@ -84,16 +84,17 @@ def execute(
     """Run what ``prepare`` found to be in order."""
     engine = engine or engines.engine(workers)
     config = prepared.config
+    settings = identity(config)
     path = None
     if out is not None:
         path = folder.create(
             Path(out),
             to_toml(config),
-            identity=identity(config),
+            identity=settings,
             data=fingerprint(prepared),
             notes=prepared.dataset.notes,
         )
-    recorder = _Recorder(prepared, path)
+    recorder = _Recorder(prepared, path, settings)
     tasks = [Task(name) for name in config.methods]
     with folder.locked(path) if path is not None else nullcontext():
         return _carry_out(recorder, tasks, callbacks, engine)
@@ -116,12 +117,13 @@ def resume(
 
     engine = engine or engines.engine(workers)
     path = Path(path)
+    folder.check_environment(path)  # first: another release may have other settings
     config = of_run(path)
-    folder.check_environment(path, identity(config))
+    settings = folder.check_settings(path, identity(config))
     with folder.locked(path):
         prepared = prepare(config, dataset=dataset, methods=methods)
         folder.check_data(path, fingerprint(prepared))
-        recorder = _Recorder(prepared, path)
+        recorder = _Recorder(prepared, path, settings)
         tasks = recorder.restore(path)
         with following(progress) as shown:
             return _carry_out(recorder, tasks, [*shown, *callbacks], engine)
@@ -174,11 +176,14 @@ def _follow(
 
 
 class _Recorder:
-    """Takes rounds in and, where the run has a folder, writes them down."""
+    """Takes rounds in and, where the run has a folder, writes them down.
 
-    def __init__(self, prepared: Prepared, path: Path | None) -> None:
+    ``identity`` of the settings that the run began with: its checkpoints carry it."""
+
+    def __init__(self, prepared: Prepared, path: Path | None, identity: str) -> None:
         self.prepared = prepared
         self.path = path
+        self.identity = identity
         self.rows: list[Row] = []
         self.ended: set[str] = set()
         # now: workers take the inputs with them
@@ -203,7 +208,7 @@ class _Recorder:
                 keep = read_json(note)["metrics_bytes"]
                 continue
             below = path / "checkpoints" / name
-            last = checkpoint.newest(below, identity=identity(config))
+            last = checkpoint.newest(below, identity=self.identity)
             tasks.append(Task(name, last))
             if last is not None:
                 keep = last.metrics_bytes
@@ -223,7 +228,7 @@ class _Recorder:
                 report.round,
                 report.files,
                 metrics_bytes=size,
-                identity=identity(self.prepared.config),
+                identity=self.identity,
             )
 
     def end(self, name: str) -> None:
