@@ -172,9 +172,12 @@ def test_status_page_json_and_prometheus(
         ) as server:
             wait_until(lambda: len(status.rows(layout.sites[0])) >= 3)
             page = _fetched(server.url)
-            assert "<h1>north of trial</h1>" in page
-            assert "<polyline" in page
+            assert "<h1><em>All is well:</em> round" in page
+            assert "This site's score" in page
+            assert "the peer answers" in page
             assert "<script" not in page
+            assert "PushSum" not in page
+            assert "PushSum" in _fetched(server.url + "details")
             numbers = _fetched(server.url + "metrics")
             assert "proxyfl_epsilon " in numbers
             assert 'proxyfl_peer_seconds_since_contact{peer="south"}' in numbers

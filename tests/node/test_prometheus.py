@@ -274,9 +274,12 @@ def test_notices_say_what_somebody_should_look_at() -> None:
         "free_bytes": 3 << 20,
     }
     assert status.notices(calm | odd) == [
-        "Stopped by east (old-backup): Rejoin.",
-        "Waits (too-few-peers): Round 3 waits.",
-        "The clock of south is 95 s behind this site's. Set both by NTP.",
-        "The TLS certificate ends in 2 days and was not renewed.",
-        "Only 3 MB are free on the site's disk.",
+        "Stopped by east (old-backup): Rejoin. Run: proxyfl node rejoin SITE",
+        "Waits (too-few-peers): Round 3 waits. Run: proxyfl preflight SITE",
+        "The clock of south is 95 s behind this site's. Set both by NTP. Run: timedatectl set-ntp "
+        "true",
+        "The TLS certificate ends in 2 days and was not renewed. Run: proxyfl node certificate "
+        "SITE",
+        "Only 3 MB are free on the site's disk. Make room: a site whose disk is full stops before "
+        "its next round. Run: df -h SITE",
     ]

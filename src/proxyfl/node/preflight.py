@@ -47,7 +47,7 @@ from proxyfl.node.members.roster import Roster
 from proxyfl.node.members.site import Site
 from proxyfl.node.members.trust import check_code, code_of, named_code
 from proxyfl.node.members.versions import PROTOCOL, other_protocol
-from proxyfl.node.observe import status
+from proxyfl.node.observe import status, verdict
 from proxyfl.node.summing import rehearse
 from proxyfl.privacy.coalition import worst_case
 from proxyfl.privacy.guarantee import shown
@@ -138,7 +138,7 @@ def _certificate(identity: Identity) -> str:
     identity.check_dates()
     left = identity.expires() - datetime.datetime.now(datetime.UTC)
     text = f"valid for {left.days} days"
-    if left.days < status.SOON_DAYS:
+    if left.days < verdict.SOON_DAYS:
         request = command("node", "certificate", identity.folder, "--request")
         raise Caution(f"{text} only. Have your authority sign this request again: {request}")
     return text

@@ -69,9 +69,9 @@ def page(content: Mapping[str, Any], *, title: str) -> str:
     return "".join(out)
 
 
-def style() -> str:
-    """The style sheet, for pages that should look like the report."""
-    return _part("page.css")
+def style(name: str = "page.css") -> str:
+    """A style sheet, for pages that should look like the report."""
+    return _part(name)
 
 
 @cache

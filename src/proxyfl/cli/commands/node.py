@@ -405,6 +405,7 @@ def _move_key(folder: Path, identity: Identity) -> str:
 
 def _show_status(document: Document) -> None:
     console = Console(highlight=False)
+    console.print(document["verdict"], soft_wrap=True, markup=False)
     state = "running" if document["running"] else "not running"
     console.print(
         f"{document['name']} of {document['federation']}: {state}, {document['state']}, round "
@@ -413,7 +414,7 @@ def _show_status(document: Document) -> None:
     console.print(document["privacy"]["sentence"])
     console.print(f"release {document['release']}, protocol {document['protocol']}")
     for sentence in statuses.notices(document):
-        console.print(sentence, soft_wrap=True)
+        console.print(sentence, soft_wrap=True, markup=False)
     table = Table("peer", "state", "round", "owed to it", "last contact", "held up", "release")
     for peer in document["peers"]:
         ago = peer["seconds_since_contact"]

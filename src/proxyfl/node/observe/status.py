@@ -25,7 +25,6 @@ from proxyfl._journal import CRC32
 from proxyfl._loopback import LOOPBACK
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.node.exchange import reasons, standing
-from proxyfl.node.exchange.auditlog import CLOCK_SECONDS
 from proxyfl.node.exchange.standing import PeerStanding, Standing
 from proxyfl.node.members import manifest
 from proxyfl.node.members import site as sites
@@ -34,7 +33,7 @@ from proxyfl.node.members.site import Site
 from proxyfl.node.members.study import METHOD as METHOD
 from proxyfl.node.members.study import METHODS as METHODS
 from proxyfl.node.members.versions import RELEASE, SPOKEN
-from proxyfl.node.observe import prometheus
+from proxyfl.node.observe import prometheus, verdict
 from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.records import reading, row
 from proxyfl.records.reading import METRICS_FILE as METRICS_FILE
@@ -42,10 +41,6 @@ from proxyfl.records.reading import SITE_METRICS
 
 if TYPE_CHECKING:
     from proxyfl.node.exchange.service import Service
-
-SOON_DAYS = 14
-"""A certificate that ends so soon was not renewed as it should be."""
-LOW_BYTES = 1 << 30
 
 Status = dict[str, Any]
 
@@ -79,15 +74,18 @@ def of_folder(
     The site itself says by ``is_there`` which peers answer, and gives its ``history``."""
     if service is None:
         with contextlib.suppress(OSError, ValueError, urllib.error.URLError):
-            return _asked(site)
+            answer = _asked(site)
+            return answer if "verdict" in answer else verdict.judged(answer)
     agreed = manifest.read_accepted(folder, site.name)
     here = standing.read(folder)
     if history is None:
         history = rows(folder)
+    alone = rows(folder, "alone") if here.round >= agreed.rounds or here.reasons["ended"] else []
     spent = row.epsilon(history[-1]) if history else None
     budget = site.privacy.budget
-    return {
+    document = {
         "name": site.name,
+        "folder": str(folder.resolve()),
         "federation": agreed.name,
         "version": agreed.version,
         "hash": agreed.digest,
@@ -95,7 +93,10 @@ def of_folder(
         "protocol": SPOKEN,
         "running": running,
         "rounds": agreed.rounds,
+        "settle": agreed.settle,
         "measure": agreed.measure,
+        "chance": _chance(agreed.measure, history),
+        "alone": row.score(alone[-1], "private", agreed.measure) if alone else None,
         **_document(here),
         "time": time.time(),
         "started": None if service is None else service.started,
@@ -112,12 +113,17 @@ def of_folder(
             "epsilon": None if spent is None else spent.best,
             "budget": budget,
             "epsilon_all_others": None if spent is None else spent.against_all,
+            "delta": None if spent is None else spent.delta,
+            "kind": None if spent is None else str(spent.kind),
+            "unit": None if spent is None else str(spent.unit),
+            "against": [] if spent is None else list(spent.sentences),
             "sentence": "Nothing was spent yet." if spent is None else _spent(spent),
         },
         "events": {} if service is None else dict(service.log.counts),
         "traffic": {} if service is None else dict(service.traffic),
         "history": [_point(each, agreed.measure) for each in history],
     }
+    return verdict.judged(document)
 
 
 def peers_of(folder: Path) -> Status:
@@ -135,30 +141,29 @@ def peers_of(folder: Path) -> Status:
 
 
 def notices(status: Status) -> list[str]:
-    """Sentences about what somebody should look at: who stopped the site, what it waits for, why
-    it ended, clocks that differ, a certificate that ends, a disk that fills up."""
-    sentences = []
-    for peer, verdict in status["stopped_by"].items():
-        sentences.append(f"Stopped by {peer} ({verdict['code']}): {verdict['text']}")
-    for key, verb in (("waiting_for", "Waits"), ("ended_because", "Ended")):
-        reason = status[key]
-        if reason is not None:
-            sentences.append(f"{verb} ({reason['code']}): {reason['text']}")
-    for peer in status["peers"]:
-        skew = peer["clock_skew"]
-        if skew is not None and abs(skew) > CLOCK_SECONDS:
-            order = "ahead of" if skew > 0 else "behind"
-            sentences.append(
-                f"The clock of {peer['name']} is {abs(skew):.0f} s {order} this site's. Set both "
-                "by NTP."
-            )
-    ends = status["certificate_ends"]
-    if ends is not None and ends - status["time"] < SOON_DAYS * 86400:
-        days = max(0.0, ends - status["time"]) / 86400
-        sentences.append(f"The TLS certificate ends in {days:.0f} days and was not renewed.")
-    if status["free_bytes"] < LOW_BYTES:
-        sentences.append(f"Only {status['free_bytes'] >> 20} MB are free on the site's disk.")
-    return sentences
+    """The verdict's alarms as lines of a terminal, then why the site's part is over, if it is."""
+    lines = [alarm.line for alarm in verdict.alarms(status)]
+    ended = status["ended_because"]
+    if ended is not None and ended["code"] != "below-quorum":
+        lines.append(f"Ended ({ended['code']}): {ended['text']}")
+    return lines
+
+
+def _chance(measure: str, history: Sequence[row.Row]) -> float | None:
+    """The score of somebody who knows nothing of an example: half of all pairs for an AUROC; the
+    largest class for an accuracy. None where it is not known."""
+    if measure.endswith("auroc"):
+        return 0.5
+    if measure not in ("accuracy", "macro_accuracy"):
+        return None
+    for each in reversed(history):
+        counts = each.get("confusion", {}).get("private")
+        if counts:
+            totals = [sum(line) for line in counts]
+            if measure == "macro_accuracy":
+                return 1 / len(totals)
+            return max(totals) / sum(totals) if sum(totals) else None
+    return None
 
 
 def _release_time(round: int | None, history: Sequence[row.Row]) -> float | None:
@@ -249,9 +254,9 @@ class StatusServer(_loopback.Server):
     """Serves one site's status on loopback. Use it as a context manager."""
 
     def __init__(
-        self, status: Callable[[], Status], *, port: int, page: Callable[[Status], str]
+        self, status: Callable[[], Status], *, port: int, page: Callable[..., str]
     ) -> None:
-        """``page`` draws a status (``proxyfl.report.site``)."""
+        """``page`` draws a status (``proxyfl.report.site``), ``with_details`` or without."""
         self.status = status
         self.page = page
         try:
@@ -275,9 +280,11 @@ class _Handler(_loopback.Handler):
         status = self.server.status()
         if path == "/":
             self.send_text(self.server.page(status), _loopback.HTML)
+        elif path == "/details":
+            self.send_text(self.server.page(status, with_details=True), _loopback.HTML)
         elif path == "/status.json":
             self.send_text(json.dumps(finite(status), allow_nan=False), _loopback.JSON)
         elif path == "/metrics":
             self.send_text(prometheus.exposition(status), prometheus.CONTENT_TYPE)
         else:
-            self.send_missing("There is /, /status.json and /metrics")
+            self.send_missing("There is /, /details, /status.json and /metrics")
