@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,15 @@ def test_a_users_function_is_not_called_by_a_report(made: Made) -> None:
     found = graph(made(rows, exchange={"topology": "os:getcwd"}))
     assert "os:getcwd" in found["note"]
     assert all(not picture["edges"] for picture in found["pictures"].values())
+
+
+def test_a_real_site_has_no_graph_of_its_own(made: Made) -> None:
+    """A site's folder has one client's rows: no graph says that it was alone or sent nothing."""
+    run = made([row("proxyfl", r, 0, present=3) for r in range(3)])
+    assert graph(run)["methods"]
+    found = graph(replace(run, environment={"simulation": False}))
+    assert (found["methods"], found["pictures"]) == ({}, {})
+    assert "own rounds only" in found["note"]
 
 
 def test_budgets_reach_the_page(made: Made) -> None:

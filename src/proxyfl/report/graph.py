@@ -19,12 +19,16 @@ from proxyfl.records.run import Run
 
 Edges = list[tuple[int, int, float]]
 
+OWN_ROWS_ONLY = "A real site has records of its own rounds only; see Peers for the other members."
+
 
 def graph(run: Run) -> Document:
     """The rounds of a run as pictures of the graph: per method the round numbers and which picture
     each shows. A picture is named by its content, so a schedule that repeats costs nothing."""
     pictures: Document = {}
     methods: dict[str, dict[str, list[Any]]] = {}
+    if run.environment.get("simulation") is False:
+        return {"methods": methods, "pictures": pictures, "note": OWN_ROWS_ONLY}
     schedule, note = _topology(run.settings)
     kinds = run.settings.get("exchange", {}).get("kinds", ())
     by_round = groupby(run.rows, key=itemgetter("method", "round"))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,6 +153,45 @@ def test_any_network_embeds_with_a_local_file_of_weights(tmp_path: Path) -> None
     torch.testing.assert_close(features.train_x, expected)
     made = json.loads((tmp_path / "f.store" / "store.json").read_text())
     assert hashlib.sha256(file.read_bytes()).hexdigest() in json.dumps(made)
+
+
+def without_shape() -> nn.Module:
+    return Small(1)
+
+
+def with_default(channels: int = 1) -> nn.Module:
+    return Small(channels)
+
+
+def of_catalogue(name: str, *, pretrained: bool = False, **more: int) -> nn.Module:
+    assert name == "small"
+    assert not pretrained
+    return Small(**more)
+
+
+@pytest.mark.parametrize(
+    ("factory", "options"),
+    [
+        ("without_shape", {}),
+        ("with_default", {}),
+        ("with_default", {"channels": 1}),
+        ("of_catalogue", {"name": "small", "channels": 1}),
+    ],
+)
+def test_a_factory_need_not_take_the_shape(factory: str, options: dict[str, Any]) -> None:
+    """A function without arguments, one with defaults, and a library's by options are called with
+    what they take."""
+    model, features = build(f"{__name__}:{factory}", (1, 8, 8), options)
+    assert isinstance(model, Small)
+    assert features == 5
+
+
+def test_an_option_of_a_factory_without_shape_is_checked() -> None:
+    """The shape is no option, and an option that does not exist is answered with those that do."""
+    with pytest.raises(ModelError, match=r"no option 'depth'\. It has: none"):
+        build(f"{__name__}:without_shape", (1, 8, 8), {"depth": 2})
+    with pytest.raises(ModelError, match=r"no option 'shape'\. It has: none"):
+        build(f"{__name__}:small", (1, 8, 8), {"shape": 2})
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -58,9 +58,10 @@ def build(
     options = options or {}
     _check_options(spec, factory, options)
     refused = f"Embedder {spec!r} cannot be made for images of shape {shape}:"
+    arguments = (shape,) if _takes_shape(factory, options) else ()
     with translated(ModelError, refused), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        model = factory(shape, **options)
+        model = factory(*arguments, **options)
     if not isinstance(model, nn.Module):
         raise ModelError(f"Expected a torch.nn.Module from {spec!r}, got {type(model).__name__}.")
     if weights is not None:
@@ -101,8 +102,23 @@ def _load_weights(spec: str, model: nn.Module, path: Path) -> None:
         model.load_state_dict(state)
 
 
+def _takes_shape(factory: Callable[..., Any], options: Mapping[str, Any]) -> bool:
+    """True if the first argument of ``factory`` is the images' shape: it is called ``shape``, or it
+    has no default and is none of the ``options``."""
+    first = next(iter(inspect.signature(factory).parameters.values()), None)
+    if first is None or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
+        return False
+    is_required = first.default is first.empty and first.kind is not first.VAR_POSITIONAL
+    return first.name == "shape" or (is_required and first.name not in options)
+
+
 def _check_options(spec: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    known = list(inspect.signature(factory).parameters)[1:]
+    parameters = list(inspect.signature(factory).parameters.values())
+    if parameters and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
+        return
+    known = [parameter.name for parameter in parameters]
+    if _takes_shape(factory, options):
+        known = known[1:]
     for name in options:
         if name not in known:
             raise ModelError(

@@ -112,7 +112,9 @@ function curvesSection() {
     };
   }
   const made = figure({ id: "curves", title: "Test score over rounds", controls: [roles, clients, bands], draw, span: wideIfGroups(7) });
-  section("learning", "How the models learn", made.node, graphFigure().node);
+  // a real site alone has no picture of the others' messages
+  const graphs = page.runs.some((run) => run.simulation) ? [graphFigure().node] : [];
+  section("learning", "How the models learn", made.node, ...graphs);
 }
 
 // Names at the ends of lines where there is room for them; elsewhere above the chart.

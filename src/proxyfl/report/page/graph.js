@@ -50,8 +50,8 @@ function graphFigure() {
     const columns = ["method", "round", "sender", "receiver", "share of the sender's mass"];
     slider.disabled = !series;
     if (!series) {
-      said.textContent = "No method of this run exchanges models.";
-      return { panels: [], rows, columns, note };
+      said.textContent = note || "No method of this run exchanges models.";
+      return { panels: [], rows, columns };
     }
     slider.max = series.rounds.length - 1;
     const at = Math.min(Number(slider.value), series.rounds.length - 1);
