@@ -141,10 +141,14 @@ def _rates(counts: "Array") -> "Array":
 
 @dataclass(frozen=True)
 class Predictions:
-    """A model's logits, one row per example, and the true classes."""
+    """A model's logits, one row per example, and the true classes.
+
+    ``offsets`` are added to the logits for probabilities, and not for decisions: they put a public
+    prevalence back (``federation.prevalence``)."""
 
     logits: "NDArray[Any]"
     labels: "NDArray[np.int64]"
+    offsets: tuple[float, ...] = ()
 
     @property
     def classes(self) -> int:
@@ -156,13 +160,19 @@ class Predictions:
         """The softmax of the logits: one row of probabilities per example."""
         from scipy.special import softmax
 
-        logits = self.logits.astype(float)
-        found: NDArray[np.float64] = softmax(logits, axis=1)
+        found: NDArray[np.float64] = softmax(self._shifted, axis=1)
         return found
+
+    @property
+    def _shifted(self) -> "NDArray[np.float64]":
+        import numpy as np
+
+        logits: NDArray[np.float64] = self.logits.astype(float)
+        return logits + np.array(self.offsets) if self.offsets else logits
 
     def taken(self, rows: "NDArray[Any]") -> "Predictions":
         """The predictions for some of the examples; a row may be taken more than once."""
-        return Predictions(self.logits[rows], self.labels[rows])
+        return Predictions(self.logits[rows], self.labels[rows], self.offsets)
 
     @cached_property
     def finite(self) -> bool:
@@ -201,7 +211,7 @@ class Predictions:
         """Minus the logarithm of each example's true class's probability."""
         from scipy.special import logsumexp
 
-        logits = self.logits.astype(float)
+        logits = self._shifted
         rows = range(len(self.labels))
         true = logits[rows, self.labels]
         found: NDArray[np.float64] = logsumexp(logits, axis=1) - true

@@ -42,6 +42,7 @@ from proxyfl.federation.learners import (
 )
 from proxyfl.federation.methods import LEARNERS, Method, name_of
 from proxyfl.federation.precision import computing_in
+from proxyfl.federation.prevalence import Balances
 from proxyfl.federation.trainers import PlainSGD, optimizer_over
 from proxyfl.losses import NO_BALANCE, Objective, balance_for, class_shares, objective_of
 from proxyfl.models.architectures import set_score
@@ -267,6 +268,7 @@ def assemble(
         steps=steps,
         global_seed=streams.layers,
         tail=tail_of(study, method),
+        balances=Balances.of(study, local, method),
     )
 
 

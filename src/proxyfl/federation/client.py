@@ -1,12 +1,13 @@
 """One client of a federation, as the round loop sees it. ``federation.assembly`` makes them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxyfl import params
 from proxyfl._setonce import SetOnce
 from proxyfl.federation.averaging import Tail
 from proxyfl.federation.learners import Learner
+from proxyfl.federation.prevalence import Balances
 from proxyfl.federation.state import State
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.ledger import Ledger
@@ -27,6 +28,7 @@ class Client(SetOnce, changing=("id", "weight", "tail")):
     global_seed: Callable[[int], int]
     weight: float = 1.0
     tail: Tail | None = None
+    balances: Balances = field(default_factory=Balances)
 
     def mass(self) -> Mass:
         """The client's share of the network's total."""

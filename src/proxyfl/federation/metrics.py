@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from proxyfl import outcomes, params
 from proxyfl._examples import Examples
 from proxyfl.data.examples import chunks
+from proxyfl.federation.prevalence import NOTHING, Meaning
 from proxyfl.measures import (
     MEASURES,
     Interval,
@@ -45,7 +46,8 @@ class Score:
     curve, with two classes a ROC curve, each measure's 95 % interval over persons, and the run's
     measure on every bootstrap sample (``proxyfl.measures``). Tasks other than classification have
     no confusion counts and neither curve; a time to an event has the survival curves of
-    ``outcomes.Survival.curves``."""
+    ``outcomes.Survival.curves``. ``probabilities`` is what they are for (``prevalence.Meaning``),
+    where a balance has moved them."""
 
     confusion: Tensor | None
     values: Mapping[str, float | None]
@@ -55,6 +57,7 @@ class Score:
     survival: Sequence[tuple[float, float, float]] = ()
     intervals: Mapping[str, Interval | None] = field(default_factory=dict)
     resampled: Sequence[float | None] = ()
+    probabilities: str = ""
 
     @property
     def accuracy(self) -> float:
@@ -95,18 +98,27 @@ def _curves(found: Outcomes) -> list[tuple[float, float, float]]:
 
 
 def evaluate(
-    model: nn.Module, examples: Examples, device: str = "cpu", task: Task | None = None
+    model: nn.Module,
+    examples: Examples,
+    device: str = "cpu",
+    task: Task | None = None,
+    meaning: Meaning = NOTHING,
 ) -> Score:
     """The score of ``model``, which is on ``device`` and is left in the mode it was in."""
-    return judge(predict(model, examples, device, task))
+    score = judge(predict(model, examples, device, task, meaning))
+    return replace(score, probabilities=str(meaning))
 
 
 @torch.no_grad()
 def predict(
-    model: nn.Module, examples: Examples, device: str = "cpu", task: Task | None = None
+    model: nn.Module,
+    examples: Examples,
+    device: str = "cpu",
+    task: Task | None = None,
+    meaning: Meaning = NOTHING,
 ) -> Predictions | Outcomes:
     """The outputs of ``model`` for all examples; it is left in the mode it was in. Without a task
-    they are the logits of classes."""
+    they are the logits of classes, whose probabilities are those of ``meaning``."""
     most = CHUNK_BYTES // (4 * math.prod(examples.shape))
     size = max(1, min(CHUNK, most))
     logits = []
@@ -116,7 +128,10 @@ def predict(
             logits.append(model(part.to(device, copy=True)).float().cpu())
     found = torch.cat(logits).numpy()
     labels = examples.labels.numpy()
-    return outcomes.predictions(found, labels, task or Task())
+    predictions = outcomes.predictions(found, labels, task or Task())
+    if isinstance(predictions, Predictions) and meaning.offsets:
+        return replace(predictions, offsets=meaning.offsets)
+    return predictions
 
 
 @dataclass(frozen=True)
@@ -133,18 +148,21 @@ class Judge:
     device: str = "cpu"
     task: Task = field(default_factory=Task)
 
-    def __call__(self, model: nn.Module, client: int, *, last: bool = False) -> Score:
-        """The score of ``model`` of ``client``; ``last`` if the client's last."""
-        predictions = predict(model, self.examples, self.device, self.task)
+    def __call__(
+        self, model: nn.Module, client: int, *, last: bool = False, meaning: Meaning = NOTHING
+    ) -> Score:
+        """The score of ``model`` of ``client``; ``last`` if the client's last. Probabilities are
+        those of ``meaning``."""
+        predictions = predict(model, self.examples, self.device, self.task, meaning)
         groups = self.examples.groups
         persons = None if groups is None else groups.numpy()
-        score = self._score(predictions, persons, last)
+        score = replace(self._score(predictions, persons, last), probabilities=str(meaning))
         if self.site is None:
             return score
         mine = (self.site == client).numpy()
         of_mine = None if persons is None else persons[mine]
         own = self._score(predictions.taken(mine), of_mine, last)
-        return replace(score, own=own)
+        return replace(score, own=replace(own, probabilities=str(meaning)))
 
     def _score(
         self, predictions: Predictions | Outcomes, persons: NDArray[np.int64] | None, last: bool

@@ -24,15 +24,19 @@ from proxyfl.federation.masked import MaskedSum
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.methods import Role
 from proxyfl.federation.metrics import Score
+from proxyfl.federation.prevalence import NOTHING, Meaning
 from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.privacy.isolation import modes_contained
 from proxyfl.seeds import seed_global
 
 
 class Evaluator(Protocol):
-    """Scores a model of a client; ``last`` if it is the client's last score."""
+    """Scores a model of a client; ``last`` if it is the client's last score. ``meaning`` says what
+    the model's probabilities are for."""
 
-    def __call__(self, model: torch.nn.Module, client: int, *, last: bool = False) -> Score: ...
+    def __call__(
+        self, model: torch.nn.Module, client: int, *, last: bool = False, meaning: Meaning = NOTHING
+    ) -> Score: ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class _Work:
         started = time.perf_counter()
         try:
             for role, model in models().items():
-                self.scores[role] = evaluate(model, self.client.id, last=self.last)
+                meaning = self.client.balances.meaning(role, model)
+                self.scores[role] = evaluate(model, self.client.id, last=self.last, meaning=meaning)
                 if isinstance(model, Home):
                     self.keeps, self.folds = model.name, model.folds
         except Exception as problem:

@@ -11,7 +11,9 @@ what it is.
     certificate.json      `proxyfl certificate SITE --check` compares either with the ledger, and
                           with `--card` anybody can check who signed it
 
-Guarantee: weights and program give the predictions of the site's own private model.
+Guarantee: weights and program give the predictions of the site's own private model. Where a balance
+trained it, the programs put the public prevalence back (``federation.prevalence``): the softmax of
+their outputs is what `proxyfl predict` says. The weights have the model's own logits.
 
 The private model was never released by taking part: exporting it is the site's own decision. It
 was trained without DP and may reveal the site's records to whoever gets it.
@@ -29,6 +31,7 @@ from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import RunError
 from proxyfl.federation.home import Home
 from proxyfl.federation.modelfile import save_model
+from proxyfl.federation.prevalence import Meaning
 from proxyfl.node import assembly, keeping, recording
 from proxyfl.node.assembly import SiteData
 from proxyfl.node.exchange.books import Books
@@ -71,7 +74,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     if not here.learner:
         raise RunError(f"{site.name} has finished no round yet: there is nothing to export.")
     data = assembly.load(manifest, site, folder)
-    model = _private_model(manifest, site, folder, data, here.learner)
+    model, meaning = _private_model(manifest, site, folder, data, here.learner)
     try:
         out.mkdir(mode=0o700, parents=True)
     except FileExistsError:
@@ -79,11 +82,12 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
     inputs = data.test.take(torch.arange(min(len(data.test), _EXAMPLES)))
     about = recording.about_model(manifest, site, code_of(site, folder))
     about |= {"site": site.name, "client": site.name, "method": manifest.method}
+    about |= meaning.about()
     save_model(out / "private.safetensors", model, about)
-    _, missing = write_programs(model, inputs, out)
+    _, missing = write_programs(model, inputs, out, meaning)
     if manifest.schema is not None:
         if manifest.task.is_classification:
-            write_encoding(manifest.schema, out)
+            write_encoding(manifest.schema, out, meaning)
         else:
             missing.append(
                 "no predict.py: its script gives probabilities of classes, and the task is "
@@ -104,6 +108,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         "shape": list(manifest.input.shape),
         "classes": list(manifest.input.classes),
         **_task(manifest),
+        **_probabilities(meaning),
         "residual_on": about.get("residual_on"),
         "keeps": model.name if isinstance(model, Home) else None,
         "privacy_of_the_proxies": str(ledger.epsilon()),
@@ -121,11 +126,23 @@ def _task(manifest: Manifest) -> dict[str, Any]:
     return {} if task.is_classification else {"task": dataclasses.asdict(task)}
 
 
+def _probabilities(meaning: Meaning) -> dict[str, Any]:
+    """What the softmax of a program's outputs is for, if a balance trained the model."""
+    if not meaning.of:
+        return {}
+    return {
+        "probabilities_for": meaning.of,
+        "prevalence": list(meaning.prevalence),
+        "added_to_the_logits_of_the_weights": list(meaning.offsets),
+    }
+
+
 def _private_model(
     manifest: Manifest, site: Site, folder: Path, data: SiteData, name: str
-) -> torch.nn.Module:
+) -> tuple[torch.nn.Module, Meaning]:
     # A throw-away client without a ledger: it takes no step.
     code = code_of(site, folder)
     client = assembly.client(manifest, site, data.train, ledger=None, seed=0, code=code)
     keeping.restore(folder, client, name)
-    return client.learner.models()["private"].eval()
+    model = client.learner.models()["private"].eval()
+    return model, client.balances.meaning("private", model)

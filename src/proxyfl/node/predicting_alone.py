@@ -148,7 +148,7 @@ def main(path):
     shares = np.exp(found - found.max(1, keepdims=True))
     shares /= shares.sum(1, keepdims=True)
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(encoding["classes"])
+    writer.writerow(encoding.get("headings", encoding["classes"]))
     writer.writerows([[f"{share:.6f}" for share in row] for row in shares.tolist()])
 
 

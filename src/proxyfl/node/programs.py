@@ -8,7 +8,8 @@
                           and onnxruntime (or torch), and its text is the encoding's definition
 
 Guarantee: every program was run on real inputs, in batches of two sizes, and gives the model's
-logits up to rounding; one that does not is removed and an error.
+logits up to rounding, with the public prevalence put back where a balance had taken it out; one
+that does not is removed and an error.
 """
 
 import json
@@ -24,6 +25,7 @@ from proxyfl.data.tables.features import SLIPS, feature_names, limits
 from proxyfl.data.tables.schema import Column, Schema, as_table, canonical, is_date
 from proxyfl.errors import ModelError, RunError
 from proxyfl.federation.home import Home, spread
+from proxyfl.federation.prevalence import NOTHING, Meaning, headings
 from proxyfl.models.estimators import UNSEEN, Pickled
 
 _CLOSE = 1e-3
@@ -64,10 +66,26 @@ class Plain(nn.Module):
         return logits
 
 
-def write_programs(model: nn.Module, inputs: Tensor, out: Path) -> tuple[list[Path], list[str]]:
+class Prevalent(nn.Module):
+    """A model with the public prevalence put back: the softmax of its outputs is for it."""
+
+    def __init__(self, model: nn.Module, meaning: Meaning) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("offsets", torch.tensor(meaning.offsets, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.model(x)
+        return logits + self.get_buffer("offsets")
+
+
+def write_programs(
+    model: nn.Module, inputs: Tensor, out: Path, meaning: Meaning = NOTHING
+) -> tuple[list[Path], list[str]]:
     """Write the model as programs. Returns their paths, and a note for each form that is missing.
 
-    ``inputs`` are some real examples, on which the programs are compared with the model."""
+    ``inputs`` are some real examples, on which the programs are compared with the model. They put
+    the public prevalence back where ``meaning`` has one."""
     if isinstance(model, Home) and isinstance(model.own, Pickled):
         return [], [
             "The model is another library's estimator, which no program can hold; "
@@ -75,6 +93,8 @@ def write_programs(model: nn.Module, inputs: Tensor, out: Path) -> tuple[list[Pa
         ]
     model = model.eval()
     plain = Plain(model, inputs).eval() if isinstance(model, Home) else model
+    if meaning.offsets:
+        model, plain = Prevalent(model, meaning).eval(), Prevalent(plain, meaning).eval()
     with torch.no_grad():
         expected = model(inputs)
     paths = [_write_script(model, inputs, out / "private.pt")]
@@ -156,9 +176,10 @@ def _compare(path: Path, expected: Tensor, said: Tensor, first: Tensor) -> None:
             )
 
 
-def write_encoding(schema: Schema, out: Path) -> list[Path]:
+def write_encoding(schema: Schema, out: Path, meaning: Meaning = NOTHING) -> list[Path]:
     """Write what turns raw columns into inputs, and the program that does it."""
-    write_json(out / "encoding.json", encoding_of(schema))
+    encoding = encoding_of(schema) | {"headings": headings(schema.label.classes, meaning)}
+    write_json(out / "encoding.json", encoding)
     source = Path(__file__).with_name("predicting_alone.py").read_text(encoding="utf-8")
     write_text(out / "predict.py", source)
     return [out / "encoding.json", out / "predict.py"]

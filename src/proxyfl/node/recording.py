@@ -15,6 +15,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from proxyfl import _journal, _settings
 from proxyfl._files import Document, write_json, write_text
 from proxyfl.data.tables import schema as schemas
@@ -23,7 +25,7 @@ from proxyfl.federation.client import Client
 from proxyfl.federation.exchange import Traffic
 from proxyfl.federation.home import Home
 from proxyfl.federation.learners import Losses
-from proxyfl.federation.methods import METHODS
+from proxyfl.federation.methods import METHODS, Role
 from proxyfl.federation.metrics import Judge
 from proxyfl.federation.modelfile import save_model
 from proxyfl.federation.rounds import ClientRound
@@ -99,8 +101,13 @@ def conclude(
     last = dict(done[-1])
     counts = dict(last.get("confusion", {}))
     joined = client.learner.models()
-    for role, model in (("private", joined["private"]), ("received", client.learner.snapshot())):
-        score = judge(model, client.id, last=True)
+    judged: dict[Role, torch.nn.Module] = {
+        "private": joined["private"],
+        "received": client.learner.snapshot(),
+    }
+    for role, model in judged.items():
+        meaning = client.balances.meaning(role, model)
+        score = judge(model, client.id, last=True, meaning=meaning)
         last |= score_keys(role, score)
         if score.confusion is not None:
             counts[role] = score.confusion.tolist()
@@ -149,6 +156,7 @@ def _train_alone(
         check()
         client.learner.train(round, client.steps)
     model = client.learner.models()["private"]
+    meaning = client.balances.meaning("private", model)
     nothing = Ledger(site.name, delta=client.ledger.delta, kind=Kind.NONE, simulated=True)
     record = ClientRound(
         round=last["round"],
@@ -158,7 +166,7 @@ def _train_alone(
         expected=1,
         steps=client.steps,
         losses=Losses(),
-        scores={"private": judge(model, client.id, last=True)},
+        scores={"private": judge(model, client.id, last=True, meaning=meaning)},
         epsilon=nothing.epsilon(),
         traffic=Traffic(),
         weight=1.0,
@@ -179,6 +187,7 @@ def _save_models(folder: Path, manifest: Manifest, site: Site, client: Client, c
         about["epsilon"] = "never released"
         if not private:
             about["epsilon"] = f"released under: {client.ledger.epsilon()}"
+        about |= client.balances.meaning(role, model).about()
         path = below / f"{SITE_CLIENT:03d}-{role}.safetensors"
         save_model(path, model, about)
         path.chmod(0o600)

@@ -37,6 +37,7 @@ from proxyfl.federation.fitted import Fitted
 from proxyfl.federation.learners import Mutual, goes_on, warn_of_fault
 from proxyfl.federation.membership import Presence
 from proxyfl.federation.metrics import Score, evaluate
+from proxyfl.federation.prevalence import NOTHING, Meaning
 from proxyfl.federation.rounds import ClientRound, run_rounds
 from proxyfl.gossip.pushsum import Mass
 from proxyfl.node import assembly, keeping, recording
@@ -656,8 +657,11 @@ class Node:
         self.participant.expected = len(self.roster.others())
         self.participant.heard_of = max(0, self.sum.taking_part - 1)
 
-    def _evaluate(self, model: torch.nn.Module, client: int, *, last: bool = False) -> Score:
-        return evaluate(model, self.data.test, self.site.resources.device)
+    def _evaluate(
+        self, model: torch.nn.Module, client: int, *, last: bool = False, meaning: Meaning = NOTHING
+    ) -> Score:
+        task = self.roster.current.task
+        return evaluate(model, self.data.test, self.site.resources.device, task, meaning)
 
     def _is_judged(self, round: int) -> bool:
         """Every round; where a model is fitted to be judged, the last and every tenth."""

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from proxyfl.measures import MEASURES, Interval
-from proxyfl.records.row import calibration_of, intervals_of, own_of, roc_of, survival_of, values_of
+from proxyfl.records.row import (
+    calibration_of,
+    intervals_of,
+    own_of,
+    probabilities_of,
+    roc_of,
+    survival_of,
+    values_of,
+)
 from proxyfl.records.run import Run
 
 Counts = Sequence[Sequence[int]]
@@ -33,6 +41,8 @@ class Judged:
     roc: Sequence[tuple[float, float]] = ()
     survival: Sequence[tuple[float, float, float]] = ()
     """(time, mean predicted survival, Kaplan-Meier's), of a time to an event."""
+    probabilities: str = ""
+    """What the probabilities are for, where a balance has moved them."""
 
     @property
     def shares(self) -> Shares | None:
@@ -77,4 +87,5 @@ def judged(run: Run) -> Iterator[Judged]:
                     confusion.get(client, {}).get(where),
                     roc_of(row, where),
                     survival_of(row, where),
+                    probabilities_of(row, where),
                 )

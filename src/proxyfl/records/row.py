@@ -7,6 +7,7 @@
                          samples, for every client and method
     private_calibration  ROLE_calibration: [mean probability, share that came true, examples]
     private_roc          ROLE_roc: [false-positive rate, true-positive rate], with two classes
+    private_probabilities  what the probabilities are for, where a balance has moved them
     private_survival     ROLE_survival: [time, mean predicted survival, Kaplan-Meier's], for a time
                          to an event
     private_own_...      ROLE_own_...: all of these on the client's own test part
@@ -99,6 +100,8 @@ def score_keys(prefix: str, score: "Score") -> Row:
     row: Row = {}
     for measure, value in score.values.items():
         row[f"{prefix}_{measure}"] = value
+    if score.probabilities:
+        row[f"{prefix}_probabilities"] = score.probabilities
     if score.resampled:
         bounds = {}
         for measure, interval in score.intervals.items():
@@ -151,6 +154,11 @@ def calibration_of(row: Row, prefix: str) -> list[Any]:
 def roc_of(row: Row, prefix: str) -> list[Any]:
     """The points of the ROC curve, likewise."""
     return [tuple(point) for point in row.get(f"{prefix}_roc", ())]
+
+
+def probabilities_of(row: Row, prefix: str) -> str:
+    """What the probabilities are for, likewise; empty where no balance has moved them."""
+    return str(row.get(f"{prefix}_probabilities", ""))
 
 
 def survival_of(row: Row, prefix: str) -> list[Any]:

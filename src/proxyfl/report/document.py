@@ -304,6 +304,7 @@ def judgements(run: Run) -> list[Document]:
             "on": one.on,
             "scores": scores,
             "calibration": curve,
+            "probabilities": one.probabilities,
             "roc": one.roc,
             "confusion": one.confusion,
         }

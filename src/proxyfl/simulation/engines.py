@@ -188,6 +188,7 @@ def _save_models(path: Path, method: str, assembly: Assembly, clients: Sequence[
     for client in clients:
         for role, model in client.learner.models().items():
             about = {"method": method, **assembly.about_model(client, role)}
+            about |= client.balances.meaning(role, model).about()
             save_model(path / f"{client.id:03d}-{role}.safetensors", model, about)
 
 

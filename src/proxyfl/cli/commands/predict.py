@@ -20,17 +20,11 @@ from proxyfl.data.sources.inputs import load_inputs
 from proxyfl.data.tables.predicting import NamedRows, by_name, by_schema
 from proxyfl.errors import RunError
 from proxyfl.federation import modelfile
+from proxyfl.federation.prevalence import Meaning, headings
 from proxyfl.outcomes import survival_of, value_of
 from proxyfl.records import folder
 from proxyfl.simulation.config import of_run
-from proxyfl.tasks import (
-    CLASSIFICATION,
-    MULTILABEL,
-    REGRESSION,
-    TIME_TO_EVENT,
-    Task,
-    classification,
-)
+from proxyfl.tasks import MULTILABEL, REGRESSION, TIME_TO_EVENT, Task, classification
 
 DESCRIPTION = """\
 Load a model and apply it to new examples. It comes from a run's folder, from a real site's, or
@@ -79,12 +73,20 @@ def execute(args: Namespace) -> int:
     model, about = modelfile.load_model(path, unpickle=args.unpickle, trust=args.trust)
     given = _inputs(args, about)
     task = _task(about)
-    shown = SAID[task.kind](model(given.x), task)
+    meaning = Meaning.read(about)
+    outputs = model(given.x)
+    if task.is_classification:
+        shown = _classes(outputs, task, meaning)
+    else:
+        shown = SAID[task.kind](outputs, task)
     predictions = [{"id": name, **one} for name, one in zip(given.ids, shown.rows, strict=True)]
     for note in given.notes:
         print(f"proxyfl: {args.input.name}: {note}", file=sys.stderr)
     if args.json:
         document = {"model": about, "predictions": predictions, "notes": list(given.notes)}
+        if meaning.of:
+            document["probabilities_for"] = meaning.of
+            document["prevalence"] = dict(zip(task.names, meaning.prevalence, strict=False))
         print_json(document)
         return 0
     if args.csv:
@@ -98,8 +100,21 @@ def execute(args: Namespace) -> int:
     table = Table("example", *shown.headings, title=title)
     for row, cells in zip(predictions, shown.cells, strict=True):
         table.add_row(escape(row["id"]), *map(escape, cells))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if meaning.of:
+        console.print(escape(_explained(meaning, task)), soft_wrap=True, highlight=False)
     return 0
+
+
+def _explained(meaning: Meaning, task: Task) -> str:
+    """What the probabilities of a model that learnt with a balance are for, and its classes."""
+    decided = "the class is the one that is likeliest if all are equally common"
+    if not meaning.prevalence:
+        return f"Probabilities are for {meaning.of}, not for how common they are; {decided}."
+    shares = zip(task.names, meaning.prevalence, strict=True)
+    stated = ", ".join(f"{name} {share:g}" for name, share in shares)
+    return f"Probabilities are for {meaning.of} ({stated}); {decided}."
 
 
 def _task(about: dict[str, str]) -> Task:
@@ -158,22 +173,27 @@ class Said:
     cells: Sequence[Sequence[str]]
 
 
-def _classes(outputs: Tensor, task: Task) -> Said:
-    """Each example's class, its probability, and those of all classes."""
+def _classes(outputs: Tensor, task: Task, meaning: Meaning) -> Said:
+    """Each example's class, its probability, and those of all classes.
+
+    The class is that of the model's own logits, as in every score: a balance is for decisions. The
+    probabilities are for the public prevalence, where there is one."""
     rows = []
     cells = []
-    for row in outputs.softmax(1).tolist():
-        best = max(row)
-        name = task.names[row.index(best)]
+    decided = outputs.argmax(1).tolist()
+    shares = meaning.shifted(outputs).softmax(1).tolist()
+    for place, row in zip(decided, shares, strict=True):
+        name = task.names[place]
         rows.append(
             {
                 "class": name,
-                "probability": round(best, 6),
+                "probability": round(row[place], 6),
                 "probabilities": [round(value, 6) for value in row],
             }
         )
-        cells.append([name, f"{best:.3f}"])
-    return Said(["class", *task.names], ["class", "probability"], rows, cells)
+        cells.append([name, f"{row[place]:.3f}"])
+    columns = ["class", *headings(task.names, meaning)]
+    return Said(columns, ["class", *headings(["probability"], meaning)], rows, cells)
 
 
 def _value(outputs: Tensor, task: Task) -> Said:
@@ -208,12 +228,11 @@ def _survival(outputs: Tensor, task: Task) -> Said:
 
 
 SAID: dict[str, Callable[[Tensor, Task], Said]] = {
-    CLASSIFICATION: _classes,
     REGRESSION: _value,
     MULTILABEL: _findings,
     TIME_TO_EVENT: _survival,
 }
-"""What a model of each task says of new examples."""
+"""What a model of each other task says of new examples."""
 
 
 def model_file(run: Path, client: str | None, method: str | None, role: str) -> Path:

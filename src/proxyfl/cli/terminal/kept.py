@@ -81,10 +81,16 @@ def calibration(run: Run) -> Table:
         table.add_column(column, overflow="fold")
     for column in ("said", "came true", "examples"):
         table.add_column(column, justify="right")
+    meanings = []
     for one in judged(run):
         about = (escape(one.method), escape(one.name), one.on)
         for said, true, examples in one.calibration:
             table.add_row(*about, f"{said:.3f}", f"{true:.3f}", str(examples))
+        if one.calibration and one.probabilities:
+            meanings.append(one.probabilities)
+    if meanings:
+        meant = ", or ".join(dict.fromkeys(meanings))
+        table.caption = f"Probabilities are for {escape(meant)}: a balance trained the models."
     return table
 
 

@@ -116,6 +116,8 @@ function calibrationFigure() {
         line: { color: style("--quiet"), width: 1, dash: "dot" },
         hoverinfo: "skip",
       });
+    const meanings = [...new Set(drawn.map((one) => one.probabilities).filter(Boolean))];
+    const meant = meanings.length ? ` Probabilities are for ${meanings.join(", or ")}: a balance trained the models.` : "";
     const positive = run().classes.length === 2 ? `of ${run().classes[1]}` : "of the predicted class";
     return {
       panels: traces.length
@@ -135,7 +137,8 @@ function calibrationFigure() {
       columns: ["method", "client", "test set", "said", "came true", "examples"],
       note:
         "For each tenth of the probabilities that has examples. On the dotted line a model is calibrated; below it, it " +
-        "says more than comes true. Written when a client's last round is scored.",
+        "says more than comes true. Written when a client's last round is scored." +
+        meant,
     };
   }
   const made = figure({
