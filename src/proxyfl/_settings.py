@@ -103,10 +103,9 @@ def read_toml(path: Path, what: str) -> Tree:
         meant = f" Did you mean {path / inside[0]}?" if inside else ""
         raise ConfigError(f"Expected a {what} file in TOML, got the folder {path}.{meant}")
     if not path.exists():
-        near = suggestion(path.name, (each.name for each in path.parent.glob("*.toml")))
-        raise ConfigError(
-            f"No {what} file {path} (looked from {Path.cwd()}). Files in TOML there:{near}"
-        )
+        there = sorted(each.name for each in path.parent.glob("*.toml"))
+        near = suggestion(path.name, there) if there else " No TOML file is there."
+        raise ConfigError(f"No {what} file {path} (looked from {Path.cwd()}).{near}")
     text = read_text(path, f"{what} file", error=ConfigError)
     try:
         return tomllib.loads(text)

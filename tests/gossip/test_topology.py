@@ -201,7 +201,11 @@ def test_make_finds_names_files_and_functions(
 @pytest.mark.parametrize(
     ("name", "settings_", "reason"),
     [
-        ("exponentail", {}, "Unknown topology 'exponentail'. Known: exponential, ring"),
+        (
+            "exponentail",
+            {},
+            "Unknown topology 'exponentail'. Did you mean 'exponential'. Known: exponential, ring",
+        ),
         ("no_such_module:f", {}, "no module 'no_such_module'"),
         ("math:nothing", {}, "has no 'nothing'"),
         ("math:pi", {}, "expected a function"),
