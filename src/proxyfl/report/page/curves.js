@@ -111,9 +111,10 @@ function curvesSection() {
         "Mean over seeds and the clients that were scored in the round, on the common test set.",
     };
   }
-  const made = figure({ id: "curves", title: "Test score over rounds", controls: [roles, clients, bands], draw, span: wideIfGroups(7) });
   // a real site alone has no picture of the others' messages
   const graphs = page.runs.some((run) => run.simulation) ? [graphFigure().node] : [];
+  const span = graphs.length ? wideIfGroups(7) : 12;
+  const made = figure({ id: "curves", title: "Test score over rounds", controls: [roles, clients, bands], draw, span });
   section("learning", "How the models learn", made.node, ...graphs);
 }
 
