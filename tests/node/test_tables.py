@@ -28,6 +28,7 @@ from proxyfl.node.trial import Layout, free_ports
 from proxyfl.privacy.account import Account
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.simulation.subgroups import subgroups
 from tests.waiting import PATIENCE
 
 from .federations import change, predicted, quick, running, total_weight, trial
@@ -176,6 +177,23 @@ def test_nodes_over_tables_equal_the_simulation(hospitals: Layout) -> None:
         assert torch.equal(final_proxy(place), outcome.proxy), place.name
         assert outcome.joined == status.rows(place)[-1]["private_auroc"]
     assert total_weight(hospitals) == 3
+    check_subgroups(hospitals.sites[0])
+
+
+def check_subgroups(place: Path) -> None:
+    """A site that has ended keeps both models for its owner alone, and judges them at home: the
+    whole test part as one group has the recorded scores."""
+    for model in (place / "models").glob("*/*.safetensors"):
+        assert model.stat().st_mode & 0o077 == 0, model
+        assert model.parent.stat().st_mode & 0o077 == 0, model
+    found = subgroups(place, ["age", "smoker"], bands=[19])
+    (group,) = found.by["age"]
+    for method, score in (("alone", group.alone), ("proxyfl", group.joined)):
+        row = status.rows(place, method)[-1]
+        assert score is not None
+        assert score.value == pytest.approx(row["private_auroc"], abs=1e-3)
+    assert {each.name for each in found.by["smoker"]} <= {"yes", "no"}
+    assert "no epsilon covers it" in found.notes[0]
 
 
 def test_nodes_protect_persons(hospitals: Layout) -> None:

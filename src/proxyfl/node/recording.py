@@ -114,9 +114,12 @@ def conclude(
     if counts:
         last["confusion"] = counts
     metrics.append(last)
-    alone = _train_alone(manifest, site, data, code, judge, last, seed=seed, check=check)
+    alone, other = _train_alone(manifest, site, data, code, judge, last, seed=seed, check=check)
     metrics.append(alone)
     _save_models(folder, manifest, site, client, code)
+    model = other.learner.models()["private"]
+    own = {"epsilon": "never released"} | other.balances.meaning("private", model).about()
+    _save_model(folder, manifest, site, code, "alone", "private", model, own)
     about: Document = {"name": site.name, "examples": len(data.train)}
     kind: Document = {"classes": list(manifest.input.classes)}
     if manifest.task.is_classification:
@@ -147,8 +150,8 @@ def _train_alone(
     *,
     seed: int | None,
     check: Callable[[], None],
-) -> Row:
-    """Trains the private model by itself; returns the row of its last round."""
+) -> tuple[Row, Client]:
+    """Trains the private model by itself; returns the row of its last round, and the client."""
     client = assembly.client(
         manifest, site, data.train, ledger=None, seed=seed, method="alone", code=code
     )
@@ -173,24 +176,39 @@ def _train_alone(
         seconds={},
         keeps=model.name if isinstance(model, Home) else None,
     )
-    return row_of("alone", record)
+    return row_of("alone", record), client
 
 
 def _save_models(folder: Path, manifest: Manifest, site: Site, client: Client, code: Code) -> None:
-    below = runs.subfolder(folder, "models", manifest.method)
+    for role, model in client.learner.models().items():
+        epsilon = "never released"
+        if role != "private":
+            epsilon = f"released under: {client.ledger.epsilon()}"
+        own = {"epsilon": epsilon} | client.balances.meaning(role, model).about()
+        _save_model(folder, manifest, site, code, manifest.method, role, model, own)
+
+
+def _save_model(
+    folder: Path,
+    manifest: Manifest,
+    site: Site,
+    code: Code,
+    method: str,
+    role: str,
+    model: torch.nn.Module,
+    own: dict[str, str],
+) -> None:
+    """Writes a model into models/METHOD of the site, for its owner alone."""
+    below = runs.subfolder(folder, "models", method)
     for secret in (below.parent, below):
         secret.chmod(0o700)  # the private model was trained without DP
-    for role, model in client.learner.models().items():
-        private = role == "private"
-        about = about_model(manifest, site, code) if private else _about_proxy(manifest)
-        about |= {"method": manifest.method, "client": site.name, "role": role}
-        about["epsilon"] = "never released"
-        if not private:
-            about["epsilon"] = f"released under: {client.ledger.epsilon()}"
-        about |= client.balances.meaning(role, model).about()
-        path = below / f"{SITE_CLIENT:03d}-{role}.safetensors"
-        save_model(path, model, about)
-        path.chmod(0o600)
+    about = about_model(manifest, site, code) if role == "private" else _about_proxy(manifest)
+    if method == "alone":
+        about.pop("residual_on", None)  # there was no proxy to correct
+    about |= {"method": method, "client": site.name, "role": role} | own
+    path = below / f"{SITE_CLIENT:03d}-{role}.safetensors"
+    save_model(path, model, about)
+    path.chmod(0o600)
 
 
 def about_model(manifest: Manifest, site: Site, code: Code) -> dict[str, str]:

@@ -22,7 +22,7 @@ def feature_names(schema: Schema) -> tuple[str, ...]:
     """The features' names, in order."""
     names: list[str] = []
     for name, column in schema.features.items():
-        names += _names(name, column)
+        names += names_of(name, column)
     return tuple(names)
 
 
@@ -146,7 +146,8 @@ def with_indicator(block: npt.NDArray[Any], missing: Mask, column: Column) -> Fe
     return np.concatenate(parts, axis=1)
 
 
-def _names(name: str, column: Column) -> list[str]:
+def names_of(name: str, column: Column) -> list[str]:
+    """Returns the names of a column's features, in order."""
     names = [name]
     if column.type == "category":
         names = [f"{name} = {value}" for value in column.values]
