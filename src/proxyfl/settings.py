@@ -398,12 +398,8 @@ class Input:
     def __post_init__(self) -> None:
         for size in self.shape:
             whole("input.shape", size)
-        if self.outcome is not None and not self.outcome.is_classification:
-            return
-        if len(set(self.classes)) != len(self.classes) or len(self.classes) < 2:
-            raise ConfigError(
-                f"Expected two or more distinct input.classes, got {list(self.classes)}."
-            )
+        if len(set(self.classes)) != len(self.classes) or not self.classes:
+            raise ConfigError(f"Expected distinct input.classes, got {list(self.classes)}.")
 
     @classmethod
     def of(cls, shape: Sequence[int], task: Task) -> Self:
@@ -489,6 +485,11 @@ class Study:
         whole("rounds", self.rounds)
         check_settling(self.settle, self.average, self.rounds)
         choice("measure", self.measure, MEASURES)
+        # Here and not in the input: a schema may say later that one output is a value.
+        if self.task.is_classification and len(self.input.classes) < 2:
+            raise ConfigError(
+                f"Expected two or more distinct input.classes, got {list(self.input.classes)}."
+            )
         if not self.task.is_classification:
             measure_for(self.measure, self.task.kind)
             check_unbalanced("proxy.balance", self.proxy.balance, self.task)

@@ -46,6 +46,7 @@ from proxyfl.node.observe import status
 from proxyfl.node.programs import write_encoding, write_programs
 from proxyfl.privacy import certificate as certificates
 from proxyfl.privacy.ledger import Ledger
+from proxyfl.records import certified
 
 WARNING = (
     "The private model was trained without DP on this site's records. Whoever has it may learn "
@@ -96,7 +97,7 @@ def export(site: Site, folder: Path, out: Path) -> list[Path]:
         write_text(out / "schema.toml", schemas.to_toml(manifest.schema))
     ledger = Ledger.read(folder / assembly.LEDGER_FILE)
     signer = Identity(folder, site.name)
-    document = certificates.certificate(ledger, certificates.NODE, signer)
+    document = certificates.certificate(ledger, certified.site_facts(folder), signer)
     write_text(out / "certificate.json", certificates.to_json([document]))
     write_text(out / "certificate.md", certificates.markdown(document, signer))
     history = status.rows(folder)
@@ -140,9 +141,10 @@ def _probabilities(meaning: Meaning) -> dict[str, Any]:
 def _private_model(
     manifest: Manifest, site: Site, folder: Path, data: SiteData, name: str
 ) -> tuple[torch.nn.Module, Meaning]:
-    # A throw-away client without a ledger: it takes no step.
+    # A throw-away client without a ledger: it takes no step. Without a seed, as the site runs: the
+    # folds by which a model is chosen at home are then those that the site chose by.
     code = code_of(site, folder)
-    client = assembly.client(manifest, site, data.train, ledger=None, seed=0, code=code)
+    client = assembly.client(manifest, site, data.train, ledger=None, code=code)
     keeping.restore(folder, client, name)
     model = client.learner.models()["private"].eval()
     return model, client.balances.meaning("private", model)

@@ -99,7 +99,8 @@ def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
     if clients:
         yield _tried("declared numbers", lambda: _declared(site, clients[0]))
         yield _tried("budget", lambda: _budget(clients[0], roster.current, site, folder))
-        if roster.current.proxy.architecture == "linear":
+        agreed = roster.current
+        if agreed.proxy.architecture == "linear" and agreed.task.is_classification:
             yield _tried("size", lambda: _size(clients[0], roster.current, site, folder))
         yield _tried("disk", lambda: _disk(clients[0], folder))
     if site.network.folder:

@@ -12,10 +12,8 @@ from proxyfl.cli.commands.ledger import SITE_LEDGER
 from proxyfl.cli.options import JSON, Document, flag, option, print_json, repeatable
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.privacy import certificate as certificates
-from proxyfl.privacy.certificate import Facts
 from proxyfl.privacy.ledger import Ledger
-from proxyfl.records import reading
-from proxyfl.records.run import Run
+from proxyfl.records import certified, reading
 
 if TYPE_CHECKING:  # they need the extra "node"
     from proxyfl.node.members.card import Card
@@ -40,9 +38,6 @@ examples:
 
 SITE_KEY = "key.pem"
 """The key of a site, in its folder."""
-
-_AUDIT = ("client", "epsilon", "lower_bound", "ceiling", "confidence", "method", "verdict")
-
 
 OPTIONS = (
     option("run_folder RUN", "a run's or a site's folder; not needed with --card", Path, nargs="?"),
@@ -123,53 +118,18 @@ def _documents(
     """A certificate for each ledger, in the order of the clients."""
     ledger = path / SITE_LEDGER
     if ledger.is_file():
-        facts = certificates.NODE
-        if (path / "config.toml").is_file():  # a site that has not run yet has none
-            site = reading.read(path)
-            facts = _facts(site, _releasing(site))
-        facts = replace(facts, signed=signed, release=release)
+        facts = replace(certified.site_facts(path), signed=signed, release=release)
         return [certificates.certificate(Ledger.read(ledger), facts, signer)]
     run = reading.read(path)
-    name = method or _releasing(run)
+    name = method or certified.releasing(run)
     ledgers = sorted((path / "ledger" / name).glob("*.jsonl"))
     if not ledgers:
         raise RunError(
             f"{path} has no ledger of {name!r}, so there is nothing to certify: it trained without "
             f"DP, has not begun, or is none of the run's methods ({', '.join(run.methods)})."
         )
-    facts = _facts(run, name)
+    facts = certified.facts_of(run, name)
     return [certificates.certificate(Ledger.read(ledger), facts) for ledger in ledgers]
-
-
-def _facts(run: Run, method: str) -> Facts:
-    """The facts that a run's or a site's folder records next to its ledgers."""
-    return Facts(
-        method,
-        released=run.method(method).shares,
-        version=run.environment.get("packages", {}).get("proxyfl"),
-        commit=run.environment.get("commit"),
-        started=run.environment.get("started"),
-        audit=_read_audit(run),
-    )
-
-
-def _read_audit(run: Run) -> Document | None:
-    """The result of the audit in the run's folder, if there is one."""
-    audit = run.additions.get("audit")
-    if not isinstance(audit, dict):
-        return None
-    return {key: audit[key] for key in _AUDIT if key in audit}
-
-
-def _releasing(run: Run) -> str:
-    """The last method whose models leave their clients."""
-    for name in reversed(run.methods):
-        if run.method(name).shares:
-            return name
-    raise RunError(
-        f"No method of {run.path} releases models: {', '.join(run.methods)}. Name one with "
-        "--method to see what its training would have cost."
-    )
 
 
 def _chosen(documents: list[Document], client: str) -> Document:

@@ -269,7 +269,7 @@ def _least_size(agreed: manifest.Manifest) -> str:
     from proxyfl.privacy.accounting import Segment, epsilon_of
     from proxyfl.privacy.worth import gaussian_dp, least_size
 
-    if agreed.proxy.architecture != "linear":
+    if agreed.proxy.architecture != "linear" or not agreed.task.is_classification:
         return ""
     width = 1 + math.prod(agreed.input.shape)
     if agreed.masked is None:

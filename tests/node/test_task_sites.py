@@ -1,0 +1,223 @@
+"""Real sites that predict a number or the time to an event: from a schema to a certificate."""
+
+import csv
+import dataclasses
+import io
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from proxyfl.cli.main import main
+from proxyfl.errors import DataError
+from proxyfl.node import assembly
+from proxyfl.node.members import holdout
+from proxyfl.node.members import manifest as manifests
+from proxyfl.node.members import site as sites
+from proxyfl.node.members.site import Data, Learning, Network, Site
+from proxyfl.node.observe import status
+from proxyfl.node.preflight import preflight
+from proxyfl.node.supervisor import Node
+from proxyfl.node.trial import Layout, free_ports
+from tests.waiting import PATIENCE
+
+from .federations import change, predicted, running, total_weight
+from .test_node import final_proxy
+
+NAMES = ("north", "south", "east")
+COLUMNS = "".join(
+    f'[columns.{name}]\ntype = "number"\nrange = [-1, 1]\nindicator = false\n' for name in "ab"
+)
+LABELS = {
+    "regression": 'task = "regression"\ncolumn = "value"\nrange = [-4, 4]\nunit = "mmol/l"',
+    "time-to-event": 'task = "time-to-event"\ncolumn = "days"\nevent = "died"\nunit = "days"\n'
+    "intervals = [60, 200, 500]",
+}
+PROXY = {"regression": "linear", "time-to-event": "hazards"}
+MEASURE = {"regression": "r2", "time-to-event": "c_index"}
+HEADER = "a,b,value,days,died"
+
+
+def patients(count: int, seed: int) -> list[str]:
+    """Lines of a table whose outcomes follow from its first two columns."""
+    draw = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        a, b = draw.uniform(-1, 1), draw.uniform(-1, 1)
+        score = 2 * a - b + draw.gauss(0, 0.3)
+        time = 200 * 2**-score
+        ended = draw.uniform(50, 900)
+        lines.append(f"{a:.3f},{b:.3f},{score:.3f},{min(time, ended):.1f},{int(time < ended)}")
+    return lines
+
+
+def write(place: Path, lines: list[str]) -> None:
+    """The table of a site."""
+    (place / "patients.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+
+
+def three_sites(folder: Path, kind: str, *, label: str = "") -> Layout:
+    """Three sites made by the commands, which accept a manifest with this task."""
+    schema = folder / "schema.toml"
+    schema.write_text(f'name = "t"\nothers = "ignore"\n[label]\n{label or LABELS[kind]}\n{COLUMNS}')
+    ports = free_ports(6)
+    cards = []
+    for at, name in enumerate(NAMES):
+        place = folder / name
+        address = f"127.0.0.1:{ports[at]}"
+        assert main(["node", "init", str(place), "--address", address]) == 0
+        # a key that every repetition of a test holds the same patients out by
+        (place / holdout.FILE).write_text("0" * 64)
+        cards.append(str(place / f"{name}.card.toml"))
+        write(place, patients(90, seed=at))
+        network = Network(
+            listen=address, patience=PATIENCE, heartbeat=1.0, status_port=ports[3 + at]
+        )
+        change(place, lambda site, network=network: described(site, network))
+    new = ["federation", "new", str(folder), *cards, "--schema", str(schema), "--rounds", "4"]
+    assert main([*new, "--settle", "1", "--proxy", PROXY[kind]]) == 0
+    for name in NAMES:
+        assert main(["node", "accept", str(folder / name), str(folder / "manifest.toml")]) == 0
+    return Layout(folder, manifests.read(folder), tuple(folder / name for name in NAMES))
+
+
+def described(site: Site, network: Network) -> Site:
+    """Quick rounds with full batches, and the better of two estimators at home."""
+    return dataclasses.replace(
+        site,
+        data=Data(source="patients.csv"),
+        model=sites.Model("logistic|trees"),
+        learning=Learning(batch_size=20, steps_per_round=2),
+        privacy=sites.Privacy(budget=8.0),
+        network=network,
+    )
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What a command that succeeds prints."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_sites_of_another_task(tmp_path: Path, kind: str) -> None:
+    """The sites run to their end with the simulation's proxies, bit for bit, and nothing of classes
+    is on record."""
+    layout = three_sites(tmp_path, kind)
+    first = layout.sites[0]
+    lines = list(preflight(*sites.read(first)))
+    assert all(line.ok for line in lines if not line.check.startswith("peer")), lines
+    assert "size" not in {line.check for line in lines}  # its rule is for classes
+    with running(layout) as made:
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    assert total_weight(layout) == 3
+    expected = predicted(layout.folder)
+    for place, outcome in zip(layout.sites, expected, strict=True):
+        assert torch.equal(final_proxy(place), outcome.proxy), place.name
+        last = status.rows(place)[-1]
+        assert last[f"private_{MEASURE[kind]}"] == outcome.joined > 0.5
+        assert {"private_accuracy", "confusion"}.isdisjoint(last)
+        assert ("private_survival" in last) == (kind == "time-to-event")
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_the_answer_of_a_real_site(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under real noise: status, report, prediction, export and certificate work as for classes, and
+    what was exported predicts as the site does."""
+    layout = three_sites(tmp_path, kind)
+    first = layout.sites[0]
+    with running(layout, only=[]) as made:
+        for place in layout.sites:
+            made.start(place, seed=None)
+        made.join()
+    assert set(made.ended.values()) == {"finished"}
+    assert "round 4 of 4" in printed(capsys, "node", "status", first)
+    page = tmp_path / "north.html"
+    printed(capsys, "report", first, "--out", page)
+    assert MEASURE[kind] in page.read_text()
+    assert "alone" in printed(capsys, "table", first)
+
+    (tmp_path / "new.csv").write_text("a,b\n0.9,-0.9\n-0.9,0.9\n")
+    at_site = printed(capsys, "predict", first, tmp_path / "new.csv", "--csv")
+    high, low = csv.DictReader(io.StringIO(at_site))
+    if kind == "regression":
+        assert float(high["value"]) > 1 > -1 > float(low["value"])
+    else:
+        assert float(high["free at 200 days"]) < float(low["free at 200 days"])
+    out = tmp_path / "export"
+    printed(capsys, "node", "export", first, out)
+    exported = csv.DictReader(
+        io.StringIO(printed(capsys, "predict", out, tmp_path / "new.csv", "--csv"))
+    )
+    for ours, theirs in zip((high, low), exported, strict=True):
+        assert ours == theirs
+    assert "holds" in printed(capsys, "certificate", first, "--check", out / "certificate.md")
+
+
+BAD = {
+    "a negative time": ("time-to-event", "0,0,0,-3,1", r"row 92.*days.*'-3'"),
+    "an event other than yes or no": ("time-to-event", "0,0,0,30,2", r"row 92.*died.*'2'"),
+    "a time that is no number": ("time-to-event", "0,0,0,alive,1", r"row 92.*days.*'alive'"),
+    "a value that is a class": ("regression", "0,0,high,30,1", r"row 92.*value.*'high'"),
+    "a value that cannot be": ("regression", "0,0,9,30,1", r"row 92.*value.*'9'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_label_that_cannot_be_is_refused_and_costs_nothing(tmp_path: Path, case: str) -> None:
+    """The start of a site names row, column and value; nothing is charged. Repaired, it starts."""
+    kind, line, words = BAD[case]
+    label = LABELS[kind] + ("\npossible = [-8, 8]" if kind == "regression" else "")
+    place = three_sites(tmp_path, kind, label=label).sites[0]
+    write(place, [*patients(90, seed=0), line])
+    (failed,) = [one for one in preflight(*sites.read(place)) if one.check == "data"]
+    assert not failed.ok
+    with pytest.raises(DataError, match=words), Node(*sites.read(place)):
+        pass
+    assert not (place / assembly.LEDGER_FILE).exists()
+    write(place, patients(90, seed=0))
+    with Node(*sites.read(place)):
+        pass
+
+
+def test_what_is_unusual_is_counted(tmp_path: Path) -> None:
+    """A value outside the range is clipped and counted."""
+    layout = three_sites(tmp_path, "regression")
+    place = layout.sites[0]
+    write(place, [*patients(90, seed=0), "0,0,4.5,30,1"])
+    notes = assembly.load(layout.manifest, *sites.read(place)).notes
+    assert any("value: 1 of 91 values clipped" in note for note in notes), notes
+
+
+def test_a_site_without_events_is_refused(tmp_path: Path) -> None:
+    """No event by the horizon: nothing could be learnt or judged."""
+    place = three_sites(tmp_path, "time-to-event").sites[0]
+    write(place, [f"{line.rpartition(',')[0]},0" for line in patients(90, seed=0)])
+    with (
+        pytest.raises(DataError, match="at least one event by the horizon"),
+        Node(*sites.read(place)),
+    ):
+        pass
+    assert not (place / assembly.LEDGER_FILE).exists()
+
+
+def test_an_interval_without_events_trains(tmp_path: Path) -> None:
+    """Nobody has the event between 60 and 200 days at a site: its models have finite outputs."""
+    place = three_sites(tmp_path, "time-to-event").sites[0]
+    lines = []
+    for line in patients(90, seed=0):
+        *first, days, died = line.split(",")
+        if 55 < float(days) <= 205:
+            days, died = ("30", "1")
+        lines.append(",".join([*first, days, died]))
+    write(place, lines)
+    with Node(*sites.read(place), seed=3) as node:
+        node.client.learner.train(0, 1)
+        for model in node.client.learner.models().values():
+            inputs = node.data.test.take(torch.arange(len(node.data.test)))
+            assert torch.isfinite(model(inputs)).all()
