@@ -11,7 +11,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Input, Manifest, Proxy
 from proxyfl.node.members.site import Network, Privacy, Site
 from proxyfl.privacy.guarantee import Epsilon
-from proxyfl.records import reading
+from proxyfl.records import reading, row
 from proxyfl.records.reading import SITE_CLIENT
 from proxyfl.seeds import numpy_stream
 from proxyfl.settings import Model, Optimizer
@@ -39,6 +40,7 @@ from proxyfl.settings import Model, Optimizer
 ARCHITECTURES = ("mlp", "tabular", "cnn1", "linear")
 NAMES = ("north", "south", "east", "west")
 LOOPBACK = "127.0.0.1"
+_POLL_SECONDS = 0.2
 _PORTS = range(10_000, 30_000)
 _PORTS_TRIED = itertools.count()
 
@@ -70,6 +72,23 @@ class Outcome:
         return MEASURES[measure].gain(self.joined, self.alone)
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far one site of a running trial is. ``scores`` and ``spent`` are those of its rounds;
+    ``outcome`` is there once the site has compared itself with training alone."""
+
+    name: str
+    architecture: str
+    examples: int
+    rounds: int
+    scores: tuple[float, ...]
+    spent: tuple[float, ...]
+    messages: int
+    bytes_sent: int
+    status_port: int
+    outcome: Outcome | None
+
+
 def name_of(at: int) -> str:
     """The name of a trial's site."""
     return NAMES[at] if at < len(NAMES) else f"site-{at}"
@@ -85,11 +104,12 @@ def lay_out(
     skew: float = 0.6,
     addresses: Sequence[str] = (),
     joins: Mapping[int, int] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Layout:
     """Make the folders of a federation: data, keys, settings, and a manifest that all accept.
 
     ``addresses`` are on loopback unless given; ``joins`` says from which round on a site takes
-    part, if not from the first."""
+    part, if not from the first. ``say`` is told each step."""
     whole("sites", sites, at_least=2)
     dataset = load("digits", seed=seed)
     parts = partition.majority(
@@ -105,6 +125,7 @@ def lay_out(
     joins = joins or {}
     template = template or quick_site()
     for at, place in enumerate(folders):
+        say(f"{name_of(at)}: a key, a certificate, a part of the digits")
         identity = Identity.create(place, name_of(at))
         card = identity.card(addresses[at])
         cards.append(replace(card, joins=joins.get(at, 0)))
@@ -125,6 +146,7 @@ def lay_out(
         proxy=Proxy("linear", seed),
         members=tuple(cards),
     )
+    say("All sites sign the manifest")
     return agreed_by_all(Layout(folder, manifest, tuple(folders)), manifest)
 
 
@@ -168,10 +190,14 @@ def start(places: Sequence[Path], *arguments: str) -> list[subprocess.Popen[byte
     return running
 
 
-def run(layout: Layout, *arguments: str) -> list[int]:
-    """Run all sites to their end; return their exit codes. Nobody is left running."""
+def run(layout: Layout, *arguments: str, watch: Callable[[], None] | None = None) -> list[int]:
+    """Run all sites to their end; return their exit codes. Nobody is left running. ``watch`` is
+    called several times a second meanwhile."""
     running = start(layout.sites, *arguments)
     try:
+        while watch is not None and any(process.poll() is None for process in running):
+            watch()
+            time.sleep(_POLL_SECONDS)
         return [process.wait() for process in running]
     finally:
         for process in running:
@@ -182,24 +208,48 @@ def run(layout: Layout, *arguments: str) -> list[int]:
 
 def outcomes(layout: Layout) -> list[Outcome]:
     """Each site's score in a finished trial, and its score alone, as it recorded them."""
-    ends = []
-    for place in layout.sites:
-        settings, _ = site.read(place)
-        run = reading.read(place)
-        spent = run.spent(layout.manifest.method, SITE_CLIENT)
-        if spent is None:
-            raise RunError(f"{settings.name} has recorded no round. See {place / 'node.log'}.")
-        ends.append(
-            Outcome(
-                name=settings.name,
-                architecture=settings.model.architecture,
-                examples=run.described[SITE_CLIENT]["examples"],
-                alone=run.kept("alone", SITE_CLIENT),
-                joined=run.kept(layout.manifest.method, SITE_CLIENT),
-                epsilon=spent,
-            )
-        )
-    return ends
+    return [_outcome(layout, place) for place in layout.sites]
+
+
+def _outcome(layout: Layout, place: Path) -> Outcome:
+    settings, _ = site.read(place)
+    run = reading.read(place)
+    spent = run.spent(layout.manifest.method, SITE_CLIENT)
+    if spent is None:
+        raise RunError(f"{settings.name} has recorded no round. See {place / 'node.log'}.")
+    return Outcome(
+        name=settings.name,
+        architecture=settings.model.architecture,
+        examples=run.described[SITE_CLIENT]["examples"],
+        alone=run.kept("alone", SITE_CLIENT),
+        joined=run.kept(layout.manifest.method, SITE_CLIENT),
+        epsilon=spent,
+    )
+
+
+def progress(layout: Layout) -> list[Progress]:
+    """How far each site is now, as its folder says."""
+    return [_progress(layout, place) for place in layout.sites]
+
+
+def _progress(layout: Layout, place: Path) -> Progress:
+    settings, _ = site.read(place)
+    rows = reading.site_rows(place, (layout.manifest.method,))
+    scores = [row.score(each, "private", layout.manifest.measure) for each in rows]
+    with np.load(place / "data.npz") as data:
+        examples = len(data["y_train"])
+    return Progress(
+        name=settings.name,
+        architecture=settings.model.architecture,
+        examples=examples,
+        rounds=len(rows),
+        scores=tuple(score for score in scores if score is not None),
+        spent=tuple(row.epsilon(each).best for each in rows),
+        messages=sum(each["messages_sent"] for each in rows),
+        bytes_sent=sum(each["bytes_sent"] for each in rows),
+        status_port=settings.network.status_port,
+        outcome=_outcome(layout, place) if (place / "summary.json").is_file() else None,
+    )
 
 
 def free_ports(count: int) -> list[int]:

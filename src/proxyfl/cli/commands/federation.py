@@ -3,9 +3,9 @@
 Actions that train import what trains, which takes seconds.
 """
 
+import contextlib
 import dataclasses
 import math
-import shutil
 import sys
 import tempfile
 import time
@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from proxyfl._command import command
-from proxyfl.cli.options import JSON, Action, option, print_json, repeatable
+from proxyfl._files import write_text
+from proxyfl.cli.options import JSON, Action, flag, option, print_json, repeatable
 from proxyfl.data.tables import schema as schemas
 from proxyfl.errors import ConfigError, ProxyFLError
 from proxyfl.measures import DEFAULTS
@@ -31,7 +32,7 @@ from proxyfl.privacy.guarantee import largest, shown
 from proxyfl.settings import rounds_to_settle
 
 if TYPE_CHECKING:
-    from proxyfl.node.trial import Outcome
+    from proxyfl.node.trial import Layout, Outcome, Progress
 
 DESCRIPTION = """\
 Make and change the manifest that the members of a federation sign.
@@ -383,29 +384,150 @@ def show(args: Namespace) -> int:
 
 
 def try_out(args: Namespace) -> int:
-    """Run a whole federation on this machine."""
-    from proxyfl.node import trial
-
+    """Run a whole federation on this machine, with a page that shows it."""
     started = time.monotonic()
     folder = args.out or Path(tempfile.mkdtemp(prefix="proxyfl-try-"))
-    layout = trial.lay_out(
-        folder, sites=args.sites, rounds=args.rounds, template=trial.quick_site()
-    )
-    console = Console(highlight=False, stderr=args.json)
-    console.print(f"{args.sites} sites in {folder}, one process each, mutual TLS 1.3 on loopback")
-    with console.status("The sites train together; each keeps its data and its private model."):
-        codes = trial.run(layout)
-    failed = [place.name for place, code in zip(layout.sites, codes, strict=True) if code]
-    if failed:
-        raise ProxyFLError(f"{', '.join(failed)} failed. See node.log in the folder: {folder}")
-    outcomes = trial.outcomes(layout)
-    _tell(outcomes, layout.manifest.measure, console, as_json=args.json)
+    watched = _Watched(started, Console(highlight=False, stderr=args.json), args.rounds)
+    with contextlib.ExitStack() as stack:
+        server = None
+        if not args.no_page:
+            from proxyfl.report.trial import TrialServer
+
+            server = stack.enter_context(TrialServer(watched.body))
+            watched.say(f"Watch it here: {server.url}")
+        watched.say("Loading PyTorch")
+        from proxyfl.node import trial
+
+        watched.say(f"Making {args.sites} sites in {folder}")
+        layout = trial.lay_out(
+            folder,
+            sites=args.sites,
+            rounds=args.rounds,
+            template=trial.quick_site(),
+            say=watched.report,
+        )
+        watched.say(f"{args.sites} processes start, with mutual TLS 1.3 on loopback")
+        watched.layout = layout
+        try:
+            codes = trial.run(layout, watch=watched.look)
+            failed = [place.name for place, code in zip(layout.sites, codes, strict=True) if code]
+            if failed:
+                raise ProxyFLError(
+                    f"{', '.join(failed)} failed. See node.log in the folder: {folder}"
+                )
+            watched.next_commands = _next_commands(layout.sites[0])
+            watched.phase = f"One run on public data. {_PLAIN_ALONE}"
+        except ProxyFLError as error:
+            watched.phase = str(error)
+            raise
+        finally:
+            watched.ended = True
+            if server is not None:
+                server.end()
+    if not args.no_page:
+        from proxyfl.report.trial import page
+
+        write_text(folder / "try.html", page(watched.body(), live=False))
+    _tell(trial.outcomes(layout), layout.manifest.measure, watched.console, as_json=args.json)
     if not args.json:
-        console.print(_PLAIN_ALONE)
-        console.print(f"{time.monotonic() - started:.0f} s in all")
-    if args.out is None:
-        shutil.rmtree(folder)
+        watched.console.print(_PLAIN_ALONE)
+        watched.console.print(f"{time.monotonic() - started:.0f} s in all")
+    watched.say(f"The sites' folders stay in {folder}. Next:")
+    for line in watched.next_commands:
+        watched.say(f"  {line}")
     return 0
+
+
+def _next_commands(place: Path) -> list[str]:
+    """What can be done with a site that has ended."""
+    return [
+        command("report", place),
+        command("node", "status", place),
+        command("node", "export", place, f"{place}-model"),
+    ]
+
+
+class _Watched:
+    """A trial as its page and the terminal show it; never silent for long."""
+
+    def __init__(self, started: float, console: Console, rounds: int) -> None:
+        self.started = started
+        self.console = console
+        self.rounds = rounds
+        self.layout: Layout | None = None
+        self.phase = "Its sites are made: data, keys, certificates, a manifest that all sign."
+        self.next_commands: list[str] = []
+        self.ended = False
+        self._told = (started, "")
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self._told = (time.monotonic(), line)
+        self.console.print(line, soft_wrap=True, markup=False)
+
+    def report(self, phase: str) -> None:
+        """Show a step on the page, and print it unless a line was just printed."""
+        self.phase = phase
+        if time.monotonic() - self._told[0] >= _NEWS_SECONDS:
+            self.say(f"{time.monotonic() - self.started:4.0f} s  {phase}")
+
+    def look(self) -> None:
+        """Print a line on how far the sites are: news at most each 2 s, anything each 5 s."""
+        now = time.monotonic()
+        if now - self._told[0] < _NEWS_SECONDS:
+            return
+        self.phase = self._describe()
+        if self.phase != self._told[1] or now - self._told[0] >= _SILENT_SECONDS:
+            self.say(f"{now - self.started:4.0f} s  {self.phase}")
+            self._told = (now, self.phase)
+
+    def body(self) -> str:
+        """The body of the page now."""
+        from proxyfl.report import trial as pages
+
+        sites: Sequence[Progress] = ()
+        measure = "accuracy"
+        if self.layout is not None:
+            from proxyfl.node import trial
+
+            sites = trial.progress(self.layout)
+            measure = self.layout.manifest.measure
+        return pages.body(
+            sites,
+            rounds=self.rounds,
+            measure=measure,
+            phase=self.phase,
+            ended=self.ended,
+            next_commands=self.next_commands,
+        )
+
+    def _describe(self) -> str:
+        from proxyfl.node import trial
+
+        assert self.layout is not None
+        sites = trial.progress(self.layout)
+        done = min(site.rounds for site in sites)
+        judged = sum(site.outcome is not None for site in sites)
+        if not any(site.rounds for site in sites):
+            places = self.layout.sites
+            begun = sum((place / "node.log").stat().st_size > 0 for place in places)
+            return (
+                f"The sites start: {begun} of {len(places)} have loaded their data and look for "
+                "their peers."
+            )
+        if done == self.rounds:
+            have = f"{judged} of {len(sites)} have"
+            return f"All rounds are done. Each trains alone, to compare: {have}."
+        scores = [f"{site.name} {site.scores[-1]:.3f}" for site in sites if site.scores]
+        spent = max(site.spent[-1] for site in sites if site.spent)
+        more = f" and {len(scores) - 4} more" if len(scores) > 4 else ""
+        return (
+            f"Round {done} of {self.rounds}: {', '.join(scores[:4])}{more}; epsilon {shown(spent)}"
+        )
+
+
+_NEWS_SECONDS = 2.0
+_SILENT_SECONDS = 5.0
 
 
 def _tell(outcomes: "list[Outcome]", measure: str, console: Console, *, as_json: bool) -> None:
@@ -483,7 +605,8 @@ ACTIONS = (
         (
             option("--sites", "how many", int, 4),
             option("--rounds", "how many", int, 30),
-            option("--out DIR", "keep the sites' folders here", Path),
+            option("--out DIR", "the sites' folders; a new one of their own unless given", Path),
+            flag("--no-page", "for scripts: serve no page that shows the sites"),
             JSON,
         ),
         try_out,
