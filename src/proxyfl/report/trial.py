@@ -54,7 +54,7 @@ def body(
     are still being made."""
     done = min((site.rounds for site in sites), default=0)
     parts = [
-        '<section id="answer"><p class="kick">proxyfl federation try &middot; real keys, mutual '
+        '<section id="answer"><p class="kick">Real keys, mutual '
         "TLS 1.3, one process for each site, on this machine</p>",
         f"<h1>{_headline(sites, ended=ended)}</h1>",
         f'<p class="lede">{text(phase)}</p></section>',
