@@ -8,6 +8,9 @@ import pytest
 from proxyfl.cli.main import main
 from proxyfl.data.tables import schema
 from proxyfl.data.tables.survey import Column, Seen, propose_classes, survey
+from proxyfl.privacy.guarantee import Unit
+from proxyfl.privacy.ledger import Ledger
+from proxyfl.records.folder import read_metrics
 
 
 def _rows(count, first, rng):
@@ -212,3 +215,43 @@ def test_an_example_needs_no_name(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "hospitals" / "study.toml").is_file()
     assert main(["new", "--python"]) == 2
     assert "needs a name: proxyfl new NAME" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("header", "label"),
+    [
+        ("alter,geschlecht,verstorben,raucher", "verstorben"),
+        ("age,sexe,décès,fumeur", "décès"),
+        ("edad,sexo,muerte,fumador", "muerte"),
+        ("age,sex,bad_end,stay", "bad_end"),
+    ],
+)
+def test_the_outcome_is_guessed_in_several_languages(here, header, label):
+    """A column called like an outcome is the label; where none is, the last with two values."""
+    for name in ("north", "south"):
+        stay = [f"{i % 9}" if label == "bad_end" else f"{i // 2 % 2}" for i in range(80)]
+        rows = [f"{30 + i % 50},{'mf'[i % 2]},{i % 3 % 2},{stay[i]}" for i in range(80)]
+        (here / f"{name}.csv").write_text("\n".join([header, *rows]), encoding="utf-8")
+    files = [here / "north.csv", here / "south.csv"]
+    assert survey(files).guess_label() == label
+    assert main(["new", "study", "--tables", *map(str, files), "--yes"]) == 0
+    text = (here / "study/schema.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(text)["label"]["column"] == label
+
+
+def test_a_projects_run_is_called_like_the_project(sites, here, capsys, monkeypatch):
+    """The run's folder has the name of the project, not of the last file. The schema names the
+    person, so that the ledgers protect patients, and the terminal says so."""
+    assert main(["new", "stroke", "--tables", *sites, "--yes"]) == 0
+    assert 'person = "patient"' in (here / "stroke/schema.toml").read_text(encoding="utf-8")
+    monkeypatch.chdir(here / "stroke")
+    capsys.readouterr()
+    sets = ["methods=alone,proxyfl", "rounds=1", "exchange.average=0", "exchange.settle=0"]
+    arguments = [word for one in sets for word in ("--set", one)]
+    assert main(["run", "--workers", "1", "--splits", "1", *arguments]) == 0
+    assert "per patient, end-to-end" in capsys.readouterr().out
+    (made,) = (here / "stroke/runs").iterdir()
+    assert made.name.endswith("-stroke")
+    rows = [row for row in read_metrics(made) if row["method"] == "proxyfl"]
+    assert {row["epsilon_unit"] for row in rows} == {"group"}
+    assert {Ledger.read(path).unit for path in made.glob("ledger/proxyfl/*")} == {Unit.GROUP}

@@ -112,7 +112,7 @@ def test_the_page_typed_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
             if "node init" in line:
                 edit(tmp_path / shlex.split(line)[3] / "site.toml")
     text = "\n".join(printed)
-    assert "covers all 40 rounds (end-to-end, per group)" in text
+    assert "covers all 40 rounds (end-to-end, per patient)" in text
     assert "declared numbers: delta 0.0001, add-or-remove" in text
     assert "alone" in text
     assert (tmp_path / "north.html").is_file()

@@ -166,6 +166,19 @@ def test_a_site_protects_persons_and_keeps_an_account(hospitals: Layout) -> None
     assert total_weight(hospitals) == 3
 
 
+def test_a_schema_that_names_a_person_makes_the_patient_the_unit(hospitals: Layout) -> None:
+    """A site whose site.toml leaves the unit open opens a ledger per patient, and preflight says
+    so."""
+    settings, folder = sites.read(hospitals.sites[0])
+    assert settings.privacy.unit == "auto"
+    lines = preflight(settings, folder)
+    assert any("per patient" in line.text for line in lines)
+    with Node(settings, folder, seed=1) as node:
+        ledger = node.client.ledger
+    assert ledger.unit is Unit.GROUP
+    assert "per group" in str(ledger.epsilon())
+
+
 def test_nodes_over_tables_equal_the_simulation(hospitals: Layout) -> None:
     """Three files, three dialects, one schema: the sites train together, the proxies are the
     simulation's, bit for bit, and the gain is in the manifest's measure."""

@@ -153,6 +153,15 @@ def test_an_interval_without_width_is_no_interval() -> None:
     assert not found.lede
 
 
+def test_a_site_without_a_change_is_said_to_have_none() -> None:
+    """A site that gained nothing on every sample has no interval from +0.0 to +0.0."""
+    console = Console(width=80, record=True, force_terminal=False, file=io.StringIO())
+    show_verdict([made([0.0, 0.0], noise=0.0)], None, console)
+    text = console.export_text()
+    assert text.count("no change") == 2
+    assert "+0.0 to +0.0" not in text
+
+
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("sites", [1, 4, 12, 200])
 def test_the_terminal_has_at_most_30_lines(sites: int, width: int) -> None:

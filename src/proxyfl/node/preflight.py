@@ -270,7 +270,7 @@ def _declared(site: Site, client: Client) -> str:
 
 def _budget(client: Client, agreed: Manifest, site: Site, folder: Path) -> str:
     plan = assembly.plan(client, agreed, site, folder)
-    kind = f"{client.ledger.kind}, per {client.ledger.unit}"
+    kind = f"{client.ledger.kind}, per {client.ledger.unit.noun}"
     if not plan.rounds:
         return f"all rounds are charged already ({kind})"
     rounds = plan.affordable_rounds()

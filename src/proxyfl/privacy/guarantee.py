@@ -69,6 +69,11 @@ class Unit(_Told):
         """Several of them, in words."""
         return "examples" if self is Unit.RECORD else "groups"
 
+    @property
+    def noun(self) -> str:
+        """One of them, as a terminal says it: a group is all records of one patient."""
+        return "record" if self is Unit.RECORD else "patient"
+
 
 class Relation(_Told):
     """The two datasets that an epsilon compares."""

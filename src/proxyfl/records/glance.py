@@ -35,7 +35,7 @@ def compared_with_alone(all_methods: Sequence[Answer]) -> list[Answer]:
 def cost(one: Answer) -> str:
     """The cost of a method in privacy: epsilon, unit and kind."""
     if one.epsilon.kind is not Kind.NONE:
-        return f"epsilon {brief(one.epsilon.best)} per {one.epsilon.unit}, {one.epsilon.kind}"
+        return f"epsilon {brief(one.epsilon.best)} per {one.epsilon.unit.noun}, {one.epsilon.kind}"
     return "no privacy" if one.shares or one.pooled else "not shared"
 
 

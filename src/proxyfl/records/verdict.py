@@ -272,7 +272,10 @@ class _Case:
         if own is None or own.gain is None:
             return ""
         ends = answer_interval(own)
-        text = f"On each {noun_of(self.group)}'s own test part: {points(own.gain.mean)}"
+        where = f"On each {noun_of(self.group)}'s own test part"
+        if own.gain.mean == 0 and ends is not None and ends[0] == ends[1] == 0:
+            return f"{where}: no change."
+        text = f"{where}: {points(own.gain.mean)}"
         if ends is None:
             return f"{text}."
         noise = ", within noise" if is_within_noise(ends) else ""

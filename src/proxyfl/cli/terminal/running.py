@@ -37,7 +37,8 @@ SPLITS = 5
 
 def begin(config: Config, args: Namespace, engine: Engine | None) -> int:
     """Run ``config`` in a new folder, once or with several seeds; the exit code."""
-    out: Path = args.out or folder.fresh(Path("runs"), config.data.name)
+    called = Path.cwd().name if _is_project(args) else ""
+    out: Path = args.out or folder.fresh(Path("runs"), called or config.data.name)
     quiet = args.json
     source = SOURCES.get(config.data.name)
     if source is not None and source.find(config.data.directory) is None:
@@ -72,8 +73,12 @@ def _number_of_splits(prepared: Prepared, args: Namespace) -> int:
         return asked
     dataset = prepared.dataset
     records = len(dataset.train) + len(dataset.test)
-    of_project = args.config is None and args.federation is None and STUDY.is_file()
-    return SPLITS if of_project and dataset.schema and records < SMALL_TABLE else 1
+    return SPLITS if _is_project(args) and dataset.schema and records < SMALL_TABLE else 1
+
+
+def _is_project(args: Namespace) -> bool:
+    """True for the study of the current folder."""
+    return args.config is None and args.federation is None and STUDY.is_file()
 
 
 def resume(args: Namespace, engine: Engine | None) -> int:

@@ -67,9 +67,12 @@ def _sites(one: Answer, width: int) -> Iterable[str]:
             joined = list(one.scores.values())
         ends = answer_interval(one, client)
         spread = "" if ends is None else between(ends)
+        gained = points(gain.mean)
+        if gain.mean == 0 and ends is not None and ends[0] == ends[1] == 0:
+            gained, spread = "", "no change"  # an interval without width says nothing
         score = f"{sum(joined) / len(joined):.3f}"
         name = names.get(client, f"client {client}")
-        rows.append((gain.mean, name, score, points(gain.mean), spread))
+        rows.append((gain.mean, name, score, gained, spread))
     rows.sort(key=lambda row: (-row[0], row[1]))
     room = max(12, min(28, width - 46))
     shown = [*rows[:MOST_SITES], None, *rows[-MOST_SITES:]] if len(rows) > 11 else rows

@@ -63,6 +63,9 @@ WORDS = (
 _LABELS = (
     *("label", "outcome", "target", "class", "y", "died", "death", "dead", "deceased", "mortality"),
     *("diagnosis", "disease", "event", "status", "response", "readmitted", "num"),
+    *("verstorben", "gestorben", "tod", "tot", "ergebnis", "diagnose", "zielvariable"),
+    *("deces", "décès", "decede", "décédé", "mort", "mortalite", "mortalité", "diagnostic"),
+    *("muerte", "muerto", "fallecido", "mortalidad", "resultado", "diagnostico", "diagnóstico"),
 )
 _PERSON = re.compile(r"(patient|person|subject|pid|mrn|case|client|individual|customer)", re.I)
 _ID = re.compile(r"(^|[_\W])(id|nr|number|uuid|guid|key|index|record)($|[_\W])|id$", re.I)
@@ -231,9 +234,17 @@ class Survey:
         return [file for file in self.rows if file not in self.columns[name].by_file]
 
     def guess_label(self) -> str | None:
-        """The column that is called like an outcome, if there is one."""
+        """The column that is called like an outcome in English, German, French or Spanish, else the
+        last one that has two values in all files together. None if there is neither."""
         lowered = {name.lower(): name for name in self.columns}
-        return next((lowered[word] for word in _LABELS if word in lowered), None)
+        called = next((lowered[word] for word in _LABELS if word in lowered), None)
+        if called is not None:
+            return called
+        two = []
+        for name, column in self.columns.items():
+            if not self.absent(name) and _count_classes(column) == 2:
+                two.append(name)
+        return two[-1] if two else None
 
     def guess_person(self) -> str | None:
         """The column that is called like a person, if it has as many values as one would."""
@@ -247,6 +258,13 @@ class Survey:
     def is_named_id(self, name: str) -> bool:
         """True if a column is called like an identifier."""
         return bool(_ID.search(name) or _PERSON.search(name))
+
+
+def _count_classes(column: Column) -> int:
+    """The number of values, spellings of the same counted once."""
+    if len(column.texts) > MANY:
+        return len(column.texts)
+    return len(propose_classes(column) or column.texts)
 
 
 def survey(paths: Sequence[Path], dialect: Dialect | None = None) -> Survey:
