@@ -7,15 +7,19 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
 import torch
 from torch import nn
 
+import proxyfl
 import proxyfl.privacy
 from proxyfl._setonce import SetOnce
 from proxyfl.data.examples import InMemory
+from proxyfl.data.tables.databases import Query
+from proxyfl.data.tables.reading import Dialect
 from proxyfl.federation.assembly import Part, Parts, assemble, real
 from proxyfl.federation.client import Client
 from proxyfl.federation.fitted import Fitted
@@ -23,7 +27,13 @@ from proxyfl.federation.learners import Mutual, Single
 from proxyfl.federation.masked import MaskedSum, Plan, Player
 from proxyfl.federation.methods import METHODS
 from proxyfl.federation.trainers import PlainSGD
+from proxyfl.node import trial
 from proxyfl.node.agreement import Agreement, Record
+from proxyfl.node.exchange.auditlog import AuditLog
+from proxyfl.node.exchange.books import Books
+from proxyfl.node.exchange.store import Store
+from proxyfl.node.members.manifest import Graph, Masked
+from proxyfl.node.summing import Desk, SiteSum
 from proxyfl.privacy.account import Account, Kept, LedgerPage
 from proxyfl.privacy.coalition import Coalition
 from proxyfl.privacy.dpsgd import DPSGD, Batch
@@ -36,6 +46,7 @@ from proxyfl.privacy.sampling import sampling_for
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import Seeded, System
 from proxyfl.settings import DP, Input, Learning, Local, Optimizer, Study
+from proxyfl.tasks import classification
 from proxyfl.transport.memory import MemoryTransport
 
 EXAMPLES = InMemory(torch.randn(20, 4), torch.arange(20) % 2)
@@ -106,6 +117,30 @@ def new_agreement() -> Agreement[Words]:
     return Agreement("a", record.roster, quorum=2, version=1, record=record, start=1, key="00")
 
 
+def new_desk(folder: Path) -> Desk:
+    agreed = trial.lay_out(folder, sites=3, rounds=2, seed=0, template=trial.quick_site()).manifest
+    agreed = dataclasses.replace(agreed, graph=Graph(masked=Masked(1, 3)))
+    me = agreed.names()[0]
+    books = Books(Store(None), federation="f", me=me, version=1, rounds=2)
+    desk = Desk(books, me, agreed, size=10, log=AuditLog(folder / "audit.jsonl"))
+    desk.open(Record(proxy="p", roster=agreed.names()), b"", agreed, 1)
+    return desk
+
+
+def new_site_sum(folder: Path) -> SiteSum:
+    """A site's part in masked sums, before it has met anybody."""
+    agreed = trial.lay_out(folder, sites=3, rounds=2, seed=0, template=trial.quick_site()).manifest
+    agreed = dataclasses.replace(agreed, graph=Graph(masked=Masked(1, 3)))
+    books = Books(Store(None), federation="f", me="a", version=1, rounds=2)
+    exchange: Any = SimpleNamespace(books=books)
+    courier: Any = None
+    reach: Any = None
+    log = AuditLog(folder / "audit.jsonl")
+    return SiteSum(
+        new_client(), agreed, exchange, courier, reach, log, patience=1.0, check=lambda: None
+    )
+
+
 def one_by_one() -> ByThemselves:
     class Branching(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -147,6 +182,11 @@ PROMISING: dict[str, Callable[[Path], object]] = {
     "MaskedSum": lambda _: MaskedSum(MemoryTransport(), new_plan(), {}),
     "Player": lambda _: Player(new_client(), 0, 0),
     "Agreement": lambda _: new_agreement(),
+    "Desk": new_desk,
+    "SiteSum": new_site_sum,
+    "Query": lambda _: Query("sqlite:///cohort.sqlite", "SELECT 1"),
+    "Dialect": lambda _: Dialect(),
+    "Task": lambda _: classification(("0", "1")),
     "DP": lambda _: DP(),
     "InMemory": lambda _: EXAMPLES,
 }
@@ -155,6 +195,8 @@ STATE = {
     "Client": {"id", "weight", "tail"},
     "Ledger": {"page"},
     "Player": {"losses", "seconds", "step", "steps"},
+    "Desk": {"agreement", "batch", "digest", "federation", "names", "present", "total", "version"},
+    "SiteSum": {"manifest", "taking_part"},
     "Agreement": {"is_last", "record", "waits_since", "willing"},
 }
 """Attributes that no promise depends on; a ledger's page can be given once."""
@@ -229,6 +271,10 @@ OTHERS = {
 }
 
 
+MADE_WITHIN = {"Contribution", "Keys", "Snapshot", "_Reach"}
+"""Classes with set-once attributes whose objects only another class makes and holds."""
+
+
 def is_open(each: type[Any]) -> bool:
     """Whether objects of a class accept a second assignment of their attributes."""
     frozen = dataclasses.is_dataclass(each) and each.__dataclass_params__.frozen
@@ -243,6 +289,22 @@ def test_every_class_of_the_privacy_code_is_read_only() -> None:
     every = list(classes())
     assert len(every) > 30
     assert [each.__name__ for each in every if is_open(each) and each.__name__ not in OTHERS] == []
+
+
+def test_every_class_with_set_once_attributes_is_tried() -> None:
+    """A class that declares a promise by ``SetOnce``, anywhere in the package, is among those whose
+    attributes are tried above, or is only inherited from."""
+    for module in pkgutil.walk_packages(proxyfl.__path__, "proxyfl."):
+        if module.name != "proxyfl.__main__" and "mpi" not in module.name:
+            importlib.import_module(module.name)
+    unseen = list(SetOnce.__subclasses__())
+    names = set()
+    while unseen:
+        each = unseen.pop()
+        unseen += each.__subclasses__()
+        if each.__module__.startswith("proxyfl."):
+            names.add(each.__name__)
+    assert sorted(names - set(PROMISING) - set(OTHERS) - MADE_WITHIN) == []
 
 
 def test_an_open_class_is_found() -> None:

@@ -48,3 +48,15 @@ def test_false_weight_and_many_shares_gain_a_liar_nothing(
     does no more harm than one that does neither."""
     plain = accuracy(tmp_path, "one direction", rule, topology)
     assert accuracy(tmp_path, f"one direction, {trick}", rule, topology) > plain - 0.03
+
+
+@pytest.mark.parametrize("others", range(1, 8))
+def test_more_than_half_of_the_others_can_stretch_a_limit_and_no_fewer(others: int) -> None:
+    """A liar's limit as docs/guides/network.md states it: accomplices lift it only where they are
+    more than half of the other senders, so two suffice where a site has heard nobody else."""
+    for accomplices in range(others + 1):
+        far = {f"a{i}": 1e6 for i in range(accomplices)}
+        near = {f"h{i}": 1.0 for i in range(others - accomplices)}
+        guard = Guard(distances={"liar": 1e6, **far, **near})
+        is_stretched = guard.limit("liar") > 1e3
+        assert is_stretched == (2 * accomplices > others)

@@ -258,6 +258,8 @@ def as_inputs(where: str, values: Array) -> Tensor:
         return pixels(values)
     if values.dtype.kind not in "biuf":
         raise DataError(f"{where}: expected numbers, got {values.dtype}.")
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        values = values.astype(np.float64)  # rounded as they are in an array with a fraction
     return torch.from_numpy(values.astype(np.float32))
 
 

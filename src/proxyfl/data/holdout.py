@@ -111,7 +111,7 @@ def published_rows(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]
 def _rows(examples: Examples) -> Iterator[memoryview]:
     """The bytes of each example's inputs."""
     for inputs in chunks(examples):
-        values = np.ascontiguousarray(inputs.cpu().numpy(), dtype="<f4")
+        values = np.ascontiguousarray(inputs.cpu().numpy() + 0.0, dtype="<f4")  # no -0.0
         size = values[0].nbytes
         content = values.data.cast("B")
         for start in range(0, len(content), size):

@@ -119,6 +119,7 @@ def _dataset(manifest: Manifest, site: Site, folder: Path, code: Code) -> Datase
             faults=own.faults,
             test_fraction=own.test_fraction,
             key=key,
+            per_record=_is_per_record(manifest, site, folder),
         )
     if database is not None:
         return sources.load(
@@ -138,11 +139,18 @@ def _dataset(manifest: Manifest, site: Site, folder: Path, code: Code) -> Datase
         label=own.label,
         # A named source or a factory has its own list, which ``_numbers`` compares.
         classes=manifest.input.classes if is_file else (),
+        dialect=Dialect(own.separator, own.decimal, own.encoding),
         test_fraction=own.test_fraction,
         key=key,
         download=False,
         imports=code.own,
     )
+
+
+def _is_per_record(manifest: Manifest, site: Site, folder: Path) -> bool:
+    """True if the site's promise is for each record, and not for a person with all of theirs."""
+    begun = _unit_begun(folder / LEDGER_FILE)
+    return with_unit(site, manifest, begun).privacy.unit == "record"
 
 
 def client(

@@ -7,7 +7,9 @@ the larger of
     PEERS  x the distance at which the *other* senders were last, the lower median of them
 
 Sites that take more steps are farther away, and the second term leaves them as they are. No sender
-can stretch the limit for itself. It needs no majority: with the exponential graph a site receives
+can stretch the limit for itself. Senders that lie together can stretch each other's without bound,
+where more than half of the others that the site has heard are with them: two where it has heard
+only those two. It needs no majority: with the exponential graph a site receives
 one proxy a round, so there is nobody to take a median over.
 
 ``median`` clips in the same way, and then takes the middle value of each parameter over the site's

@@ -23,6 +23,7 @@ from cryptography import x509
 from proxyfl import params
 from proxyfl._command import command
 from proxyfl._entrypoint import is_code
+from proxyfl.data.tables.databases import Query, is_url
 from proxyfl.errors import PeerTimeout, ProxyFLError, TransportError
 from proxyfl.federation.client import Client
 from proxyfl.node import assembly, proposal
@@ -93,7 +94,9 @@ def preflight(site: Site, folder: Path, *, wait: float = 0.0) -> Iterator[Line]:
     yield _tried("code", lambda: _code(site, roster.current))
     clients: list[Client] = []
     yield _tried("data", lambda: _data(site, folder, roster.current))
-    if roster.current.schema is not None:
+    if is_url(site.data.source):
+        yield _tried("query", lambda: _query(site, folder))
+    else:
         yield _tried("form of the file", lambda: _form(site, folder))
     yield _tried("models and one DP step", lambda: _step(site, folder, roster.current, clients))
     if clients:
@@ -228,6 +231,17 @@ def _form(site: Site, folder: Path) -> str:
             f"read, which no epsilon covers. State it in [data] of site.toml: {', '.join(open_)}"
         )
     return "stated in site.toml, or follows from the kind of file"
+
+
+def _query(site: Site, folder: Path) -> str:
+    """See that a row of the query's answer does not depend on other persons' rows."""
+    found = Query(site.data.source, site.data.query, folder).couplings()
+    if found:
+        raise Caution(
+            f"it has {', '.join(found)}: one record can then change others' rows, which no epsilon "
+            "covers. Let each row follow from one person alone (docs/guides/data.md, Databases)"
+        )
+    return "no limit, window or chance was seen in it"
 
 
 def _step(site: Site, folder: Path, agreed: Manifest, clients: list[Client]) -> str:

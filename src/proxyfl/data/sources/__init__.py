@@ -157,7 +157,8 @@ def load(
     datasets.
 
     With a ``schema``, ``source`` is one file per site, as a pattern or a list, and ``tests`` are
-    the sites' own test parts; ``dialect`` and ``faults`` say how they are read. ``imports`` says
+    the sites' own test parts; ``faults`` says what becomes of rows at fault, ``dialect`` how a CSV
+    file is read, also without a schema. ``imports`` says
     which code a ``package.module:factory`` may be. ``query`` is for the URL of a database, whose
     relative paths start at ``folder``.
 
@@ -192,7 +193,7 @@ def load(
         )
     path = Path(source).expanduser()
     if path.suffix in (".csv", ".parquet", ".xlsx"):
-        return load_table(_existing(path), asked)
+        return load_table(_existing(path), asked, dialect)
     if path.suffix == ".npz":
         return load_npz(_existing(path), asked)
     if source not in SOURCES and is_store(path):

@@ -7,7 +7,7 @@ from pathlib import Path
 from proxyfl.data.tables.encoding import encode
 from proxyfl.data.tables.faults import Fault, Tally, of_empty_columns, of_header
 from proxyfl.data.tables.reading import Dialect, Part, read
-from proxyfl.data.tables.schema import Schema
+from proxyfl.data.tables.schema import Schema, canonical
 
 
 @dataclass
@@ -27,9 +27,9 @@ def _elsewhere(first_site: dict[str, str], schema: Schema, path: Path, part: Par
     if column is None or column not in part.columns:
         return found
     rows = part.rows.tolist()
-    persons = map(str.strip, part.columns[column])
+    persons = map(canonical, part.columns[column])
     places = part.columns.get(schema.site or "") or [path.stem] * len(rows)
-    sites = map(str.strip, places)
+    sites = map(canonical, places)
     for row, person, site in zip(rows, persons, sites, strict=True):
         if not person or not site:
             continue  # each a fault of its own

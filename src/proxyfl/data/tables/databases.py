@@ -30,6 +30,13 @@ _SCHEME = re.compile(r"[a-z][a-z0-9_]*(\+[a-z0-9_]+)?://")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _COMMENTS = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
+_QUOTED = re.compile(r"'(?:[^']|'')*'")
+_LIMITS = re.compile(r"\b(LIMIT|OFFSET|FETCH\s+(FIRST|NEXT)|SELECT\s+TOP)\b", re.IGNORECASE)
+_COUPLINGS = {
+    "a window over all rows": re.compile(r"\bOVER\s*\(\s*(?!PARTITION\b)", re.IGNORECASE),
+    "chance": re.compile(r"\b(RANDOM|RAND|NEWID|TABLESAMPLE)\b", re.IGNORECASE),
+}
+
 
 def is_url(source: object) -> bool:
     """True if ``source`` is the URL of a database."""
@@ -90,6 +97,16 @@ class Query:
         of the query, from 1."""
         header, rows = self.answer()
         return parts_of_cells(header, rows, size, first=1, in_order=False)
+
+    def couplings(self) -> tuple[str, ...]:
+        """The clauses of the query by which one record can change another's row: a limit on the
+        rows of the answer, a window over all of them, chance. A join or a subquery that looks at
+        other persons is not recognised."""
+        statement = _QUOTED.sub(" ", _COMMENTS.sub(" ", _statement(self.query, self.folder)))
+        found = [clause for clause, sign in _COUPLINGS.items() if sign.search(statement)]
+        if _LIMITS.search(_outermost(statement)):
+            found.append("a limit on the rows")
+        return tuple(found)
 
     def answer(self) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """The names of the columns, and the rows as the database returns them."""
@@ -181,6 +198,16 @@ def _statement(query: str, folder: Path) -> str:
         )
     # SQLAlchemy reads :name as a parameter; a colon in a text or a cast is none
     return re.sub(r"(?<!:):(?=[A-Za-z_])", r"\\:", statement)
+
+
+def _outermost(statement: str) -> str:
+    """The statement without what stands in brackets: a limit there is one per row."""
+    depth = 0
+    kept = ""
+    for sign in statement:
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        kept += sign if depth == 0 else ""
+    return kept
 
 
 def _reason(problem: Exception, secrets: list[str]) -> str:

@@ -12,6 +12,7 @@ quick.
 
 import datetime
 import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,9 @@ UNREADABLE = np.inf
 
 LATEST = 1e9
 """The largest time that is read: any horizon is before it, and float32 holds it."""
+
+ROUNDED = re.compile(r"[+-]?\d+([.,]\d+)?[eE]\+\d+")
+"""A name that a spreadsheet or a float has rounded, such as 1.23E+15."""
 
 ABSENT, UNKNOWN = -1, -2
 """The codes of a missing value and of one that no list has."""
@@ -184,7 +188,7 @@ class _Reader:
         column = self.schema.columns[name]
 
         def meaning(text: str) -> float:
-            return _date(text, column.formats)
+            return _date(canonical(text), column.formats)
 
         values = _each(meaning, self._texts(name), self.missing(column))
         expected = f"a date as {' or '.join(column.formats)}"
@@ -305,9 +309,11 @@ class _Reader:
         """The site or the person of each row; a row without one is at fault."""
         if column is None:
             return []
-        texts = [text.strip() for text in self._texts(column)]
+        texts = [canonical(text) for text in self._texts(column)]
         unnamed = np.array([text in missing for text in texts], dtype=bool)
         self._report(column, kind, unnamed, "a name")
+        rounded = np.array([ROUNDED.fullmatch(text) is not None for text in texts], dtype=bool)
+        self._report(column, "rounded name", rounded, "all digits of a name")
         return texts
 
 
@@ -349,7 +355,7 @@ def _number(text: str) -> float:
 def _date(text: str, formats: Sequence[str]) -> float:
     for form in formats:
         try:
-            day = datetime.datetime.strptime(text.strip(), form)
+            day = datetime.datetime.strptime(text, form)
         except ValueError:
             continue
         return float(day.toordinal())

@@ -24,6 +24,7 @@ KINDS = {
     "no label": "a row without a label",
     "no site": "a row that does not name its site",
     "no person": "a row that does not name its person",
+    "rounded name": "a long number that was rounded, so that several persons have one name",
     "absent column": "a column of the schema that the file lacks",
     "empty column": "a column without a single value",
     "unknown column": "a column that the schema does not name",
@@ -32,6 +33,10 @@ KINDS = {
     "two sites": "a person at two sites",
 }
 """Every kind of fault."""
+
+NEVER_SKIPPED = ("duplicate column", "rounded name")
+"""Faults after which nobody knows what the other rows mean: such a file is refused whatever
+``data.faults`` says."""
 
 HEADER = 1
 """The row in which faults of a whole column stand."""

@@ -20,7 +20,15 @@ from proxyfl.data.dataset import Dataset
 from proxyfl.data.examples import Examples
 from proxyfl.data.holdout import KEY_OF_SEED_0, Key
 from proxyfl.data.tables.encoding import Codes, Targets, encode
-from proxyfl.data.tables.faults import KINDS, SHOWN, Fault, Tally, of_empty_columns, of_header
+from proxyfl.data.tables.faults import (
+    KINDS,
+    NEVER_SKIPPED,
+    SHOWN,
+    Fault,
+    Tally,
+    of_empty_columns,
+    of_header,
+)
 from proxyfl.data.tables.features import Mask, feature_names, published_score
 from proxyfl.data.tables.reading import Dialect, Tabular, read
 from proxyfl.data.tables.schema import Schema, to_toml
@@ -97,13 +105,17 @@ def load_tables(
     by_place: int | None = None,
     header: Sequence[str] = (),
     site_names: Sequence[str] = (),
+    per_record: bool = False,
 ) -> Dataset:
     """The dataset in ``files``; each is a site unless the schema has a column for that. The site is
     called like the file, or by its entry in ``site_names``.
 
     ``tests`` are the sites' own test parts, with the names of the files in ``files``. Without them,
     each person or row is held out with probability ``test_fraction``, by ``key``. Published files,
-    of which every copy is the same, may be divided by place and the seed ``by_place`` instead."""
+    of which every copy is the same, may be divided by place and the seed ``by_place`` instead.
+
+    With ``per_record``, the promise is for single records: persons in two places are then refused
+    and never skipped, since one record would take all others of its person with it."""
     choice("data.faults", faults, FAULTS, error=DataError)
     number("test_fraction", test_fraction, above=0, below=1, error=DataError)
     _check_files(files, tests)
@@ -128,7 +140,7 @@ def load_tables(
         notes += table.notes
     trains = sum(map(len, tables[: len(files)]))
     rows = _gathered(tables, trains, scratch, names)
-    skipped, why = _in_two_places(rows, schema, faults)
+    skipped, why = _in_two_places(rows, schema, "refuse" if per_record else faults)
     notes += why
     if tests:
         is_test = rows.held
@@ -167,9 +179,10 @@ def read_file(
         if not columns:
             found = of_header(schema, part.header)
             tally.add(found)
-            _refuse_duplicates(path, found)
+            _refuse_whatever(path, found)
         encoded, in_rows = encode(schema, part, tally)
         tally.add(in_rows)
+        _refuse_whatever(path, in_rows)
         scratch.add(encoded.x)
         sites = encoded.site or [site or path.stem] * len(encoded.y)
         of_sites = names.sites.of(sites)
@@ -375,8 +388,8 @@ def _check_files(files: Sequence[Path | Tabular], tests: Sequence[Path | Tabular
         raise DataError(f"Expected a name of its own for each site's file, got {twice} twice.")
 
 
-def _refuse_duplicates(path: Path | Tabular, found: Sequence[Fault]) -> None:
-    """Two columns of one name are refused whatever the choice: nobody knows which is meant."""
+def _refuse_whatever(path: Path | Tabular, found: Sequence[Fault]) -> None:
+    """Refuse the faults after which nobody knows what is meant, whatever the choice."""
     tally = Tally()
-    tally.add(fault for fault in found if fault.kind == "duplicate column")
+    tally.add(fault for fault in found if fault.kind in NEVER_SKIPPED)
     tally.refuse(str(path))

@@ -17,7 +17,7 @@ from proxyfl._command import command
 from proxyfl.data.dataset import Asked, Dataset, hold_out
 from proxyfl.data.examples import InMemory
 from proxyfl.data.labels import encoded
-from proxyfl.data.tables.reading import read
+from proxyfl.data.tables.reading import Dialect, read
 from proxyfl.data.tables.schema import MISSING
 from proxyfl.errors import DataError
 
@@ -28,9 +28,9 @@ LARGEST = float(np.finfo(np.float32).max)
 """The largest number that a model's input can be."""
 
 
-def load_table(path: Path, asked: Asked) -> Dataset:
-    """The table in a file; see ``of_frame``."""
-    return of_frame(path, read_table(path), asked)
+def load_table(path: Path, asked: Asked, dialect: Dialect | None = None) -> Dataset:
+    """The table in a file; see ``of_frame``. ``dialect`` is the form of a CSV file."""
+    return of_frame(path, read_table(path, dialect), asked)
 
 
 def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
@@ -39,6 +39,7 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
 
     Faults are named with their column and their row, counted as a spreadsheet does."""
     label, site = asked.label, asked.site
+    _refuse_twice(path, list(frame.columns))
     for column in (label, site) if site else (label,):
         if column not in frame.columns:
             setting = "data.site" if column == site else "data.label"
@@ -72,7 +73,9 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
     if site:
         where = f"{path}, column {site!r}"
         sites, site_names = encoded(where, frame[site].to_numpy(), place=place)
-    x = torch.from_numpy(frame[features].to_numpy(dtype=np.float32, copy=True))
+    # Through 64 bits, whatever a column's type: one fraction among whole numbers changes the type,
+    # and must not change how a large number is rounded.
+    x = torch.from_numpy(frame[features].to_numpy(dtype=np.float64).astype(np.float32))
     dataset = hold_out(
         path.stem,
         InMemory(x, y),
@@ -83,6 +86,15 @@ def of_frame(path: Path, frame: Any, asked: Asked) -> Dataset:
         site_names=site_names,
     )
     return dataset.described(feature_names=features)
+
+
+def _refuse_twice(path: Path, header: Sequence[str]) -> None:
+    """Raises DataError if two columns have one name."""
+    twice = [name for at, name in enumerate(header) if name in header[:at]]
+    if twice:
+        raise DataError(
+            f"{path}: the column {twice[0]!r} is there twice. Rename or remove one of them."
+        )
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
@@ -148,8 +160,8 @@ def _spreadsheet_row(frame: Any, index: int) -> int:
     return index + 2 if rows is None else int(rows[index])
 
 
-def read_table(path: Path) -> Any:
-    """A CSV or Parquet file as a data frame."""
+def read_table(path: Path, dialect: Dialect | None = None) -> Any:
+    """A CSV, Parquet or Excel file as a data frame."""
     try:
         import pandas as pd
     except ImportError as problem:
@@ -161,7 +173,7 @@ def read_table(path: Path) -> Any:
             return pd.read_parquet(path)
         if path.suffix == ".xlsx":
             return pd.read_excel(path)
-        return _of_csv(path)
+        return _of_csv(path, dialect)
     except ImportError as problem:
         needed = "openpyxl" if path.suffix == ".xlsx" else "pyarrow"
         raise DataError(
@@ -198,19 +210,15 @@ def as_frame(table: Any) -> Any:
     return table
 
 
-def _of_csv(path: Path) -> Any:
+def _of_csv(path: Path, dialect: Dialect | None) -> Any:
     """A CSV file in any dialect, read as tables with a schema are (``tables.reading``)."""
     import pandas as pd
 
     columns: dict[str, list[str]] = {}
     rows: list[int] = []
     decimal = "."
-    for part in read(path):
-        twice = sorted({name for name in part.header if part.header.count(name) > 1})
-        if twice:
-            raise DataError(
-                f"{path}: the column {twice[0]!r} is there twice. Rename or remove one of them."
-            )
+    for part in read(path, dialect):
+        _refuse_twice(path, part.header)
         if part.ragged:
             row, fields = part.ragged[0]
             raise DataError(

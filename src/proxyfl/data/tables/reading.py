@@ -14,8 +14,10 @@ What is recognised, unless it is asked for by name:
 import codecs
 import csv
 import datetime
+import decimal
 import io
 import itertools
+import math
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -398,15 +400,40 @@ def _columns(header: tuple[str, ...], start: int, columns: Sequence[Sequence[Any
     return Part(header, rows, dict(zip(header, texts, strict=True)))
 
 
+EXACT = 2**53
+"""Whole numbers below are exact as a float of 64 bits; beyond, several are one."""
+
+
 def as_text(value: Any) -> str:
-    """A typed value as a CSV file would have it."""
+    """A typed value as a CSV file would have it, by that value alone.
+
+    A whole number has no decimals, whatever its type: one gap makes a column of whole numbers one
+    of floats or decimals, and names in it must stay what they are. One that a float cannot hold
+    exactly is written with an exponent. Different bytes have different texts."""
     if value is None:
         return ""
-    if isinstance(value, float) and value != value:
-        return ""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+    if isinstance(value, float | np.floating | decimal.Decimal):
+        return _of_number(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _of_bytes(bytes(value))
     if isinstance(value, datetime.datetime):
         midnight = value.time() == datetime.time()
         return str(value.date()) if midnight else value.isoformat(sep=" ")
     return str(value)
+
+
+def _of_number(value: float | np.floating[Any] | decimal.Decimal) -> str:
+    if value != value:
+        return ""
+    if value in (math.inf, -math.inf) or value != int(value):
+        return str(value)
+    if isinstance(value, decimal.Decimal) or abs(value) < EXACT:
+        return str(int(value))
+    return f"{value:.16e}"
+
+
+def _of_bytes(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"0x{content.hex()}"
