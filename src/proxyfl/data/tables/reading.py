@@ -427,7 +427,7 @@ def _of_number(value: float | np.floating[Any] | decimal.Decimal) -> str:
         return ""
     if value in (math.inf, -math.inf) or value != int(value):
         return str(value)
-    if isinstance(value, decimal.Decimal) or abs(value) < EXACT:
+    if isinstance(value, decimal.Decimal) or abs(float(value)) < EXACT:
         return str(int(value))
     return f"{value:.16e}"
 
