@@ -83,6 +83,7 @@ EXTRAS = {
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The whole command line; with ``only``, the options of that command alone.
 
+    The whole has no options of commands whose extra is missing: they could not run.
     Only the modules of commands whose options are needed are imported: torch takes seconds."""
     top = Parser(
         prog="proxyfl",
@@ -91,12 +92,24 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action=_Version, help="show the version and exit")
+    top.add_argument(
+        "--print-completion",
+        action=_Completion,
+        choices=("bash", "zsh", "tcsh"),
+        help="print a script by which the shell completes commands and options, and exit",
+    )
     commands: Any = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if only not in (None, name):
             commands.add_parser(name, help=summary)
             continue
-        module = importlib.import_module(f"proxyfl.cli.commands.{name}")
+        try:
+            module = importlib.import_module(f"proxyfl.cli.commands.{name}")
+        except ModuleNotFoundError as error:
+            if only == name or _extra_with(error) is None:
+                raise
+            commands.add_parser(name, help=summary)
+            continue
         has_actions = hasattr(module, "ACTIONS")
         action = Action(
             name,
@@ -133,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"proxyfl: {error}", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        extra = _extra_with(error)
         if extra is None:
             raise
         print(
@@ -165,10 +178,15 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
             return parser(only=word).parse_args(words)
     # `proxyfl --help` needs no command's module
     top = parser(only="")
-    known = ("-h", "--help", "--version")
-    if words[0].startswith("-") and words[0] not in known:
+    known = ("-h", "--help", "--version", "--print-completion")
+    if words[0].startswith("-") and words[0].partition("=")[0] not in known:
         top.error(f"unrecognized arguments: {words[0]}")
     return top.parse_args(words)
+
+
+def _extra_with(error: ModuleNotFoundError) -> str | None:
+    """The extra that brings the package which was not found; None for one of no extra."""
+    return EXTRAS.get((error.name or "").partition(".")[0])
 
 
 class _Version(argparse.Action):
@@ -181,6 +199,16 @@ class _Version(argparse.Action):
         from importlib.metadata import version
 
         print(f"proxyfl {version('proxyfl')}")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Prints a shell's completion script. It is made from the options of every command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: object) -> None:
+        from proxyfl.cli import completion
+
+        print(completion.script(globals()["parser"](), shell))
         parser.exit()
 
 

@@ -37,8 +37,7 @@ from proxyfl.privacy.sampling import Sampling
 from proxyfl.privacy.shares import Share
 from proxyfl.settings import EVERY, Local, Study, populations
 from proxyfl.simulation.config import Config, to_toml
-from proxyfl.simulation.division import ClientData
-from proxyfl.simulation.sites import code_of
+from proxyfl.simulation.division import ClientData, code_of
 
 
 def evaluator(config: Config, dataset: Dataset, method: Method) -> Judge:

@@ -7,19 +7,21 @@ datasets of one client after the division, which is public (``data.partition``).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from proxyfl._entrypoint import ALL, Code
 from proxyfl.data import Dataset, partition, sources
 from proxyfl.data.examples import Absent, Examples, Subset
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.errors import ConfigError, DataError
+from proxyfl.node.members.files import is_real
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.privacy.units import Units
 from proxyfl.seeds import numpy_stream
-from proxyfl.simulation import federation, sites
 from proxyfl.simulation.config import Config
 
 
@@ -39,12 +41,34 @@ class ClientData:
         return replace(self, examples=Absent.like(self.examples))
 
 
+def federation_folder(config: Config) -> Path | None:
+    """The folder of a real federation, or of one real site, that the config's ``data.source`` is;
+    None if it is something else."""
+    source = config.data.source
+    if not isinstance(source, str):
+        return None
+    folder = Path(source).expanduser()
+    return folder if is_real(folder) else None
+
+
+def code_of(config: Config) -> Code:
+    """The code that names in the config may lead to: any, unless it is about others' files."""
+    folder = federation_folder(config)
+    if folder is None:
+        return ALL
+    from proxyfl.simulation import sites
+
+    return sites.code_of(folder, config)
+
+
 def load_data(config: Config) -> Dataset:
     """The dataset that the config names."""
     settings = config.data
-    folder = federation.folder_of(settings.source)
+    folder = federation_folder(config)
     if folder is not None:
-        return sites.load_sites(folder, sites.code_of(config))
+        from proxyfl.simulation import sites  # which needs cryptography
+
+        return sites.load_sites(folder, sites.code_of(folder, config))
     return sources.load(
         settings.source,
         directory=settings.directory,

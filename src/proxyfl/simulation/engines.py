@@ -45,7 +45,6 @@ from proxyfl.simulation.checkpoint import Checkpoint
 from proxyfl.simulation.clients import Assembly, evaluator
 from proxyfl.simulation.config import Config
 from proxyfl.simulation.prepare import Prepared
-from proxyfl.simulation.sites import SiteRules
 from proxyfl.transport.base import Transport
 from proxyfl.transport.memory import MemoryTransport
 from proxyfl.transport.shared import SharedTransport, shared_folder
@@ -113,7 +112,11 @@ def rounds_of(
     ledgers = folder.subfolder(out, "ledger", name) if out is not None else None
     clients = [assembly.client(i, ledgers) for i in own]
     mix = mixing_of(prepared, task.method, clients)
-    memory = mix if isinstance(mix, SiteRules) else None
+    memory = None
+    if config.exchange.rules == "sites":
+        from proxyfl.simulation.sites import SiteRules
+
+        memory = mix if isinstance(mix, SiteRules) else None
     if task.checkpoint is not None:
         task.checkpoint.restore(clients, memory)
     reported = _records(prepared, task, clients, transport, mix)
@@ -143,6 +146,8 @@ def mixing_of(prepared: Prepared, method: str, clients: Sequence[Client]) -> exc
         return None
     if name != "pushsum" or config.exchange.rules != "sites":
         return exchange.mixing(name, prepared.topology, config.exchange.kinds)
+    from proxyfl.simulation.sites import SiteRules  # the code of real sites, with its extra
+
     return SiteRules(
         prepared.topology,
         clients,

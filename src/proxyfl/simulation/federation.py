@@ -34,16 +34,6 @@ from proxyfl.privacy.sampling import cautious_delta
 from proxyfl.simulation.config import Config, from_tree, to_toml
 
 
-def folder_of(source: str | Sequence[str]) -> Path | None:
-    """The folder of a real federation, or of one real site, that a config's ``data.source`` is;
-    None if it is something else."""
-    if not isinstance(source, str):
-        return None
-    folder = Path(source).expanduser()
-    is_real = (folder / manifests.FILE).is_file() or (folder / sites.FILE).is_file()
-    return folder if is_real else None
-
-
 def read(folder: Path) -> tuple[Manifest, list[tuple[Site, Path]]]:
     """The manifest in ``folder``, and the site folders in it, in the manifest's order.
 

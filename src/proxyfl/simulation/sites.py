@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from proxyfl import params
-from proxyfl._entrypoint import ALL, Code
+from proxyfl._entrypoint import Code
 from proxyfl.data import Dataset
 from proxyfl.data.examples import Examples, joined
 from proxyfl.data.tables import schema as schemas
@@ -27,12 +27,9 @@ from proxyfl.simulation import federation
 from proxyfl.simulation.config import Config
 
 
-def code_of(config: Config) -> Code:
-    """The code that names in the config may lead to: any, unless it is about others' files. At a
-    site, what that site trusts."""
-    folder = federation.folder_of(config.data.source)
-    if folder is None:
-        return ALL
+def code_of(folder: Path, config: Config) -> Code:
+    """The code that names in the config of this federation's folder may lead to. At a site, what
+    that site trusts."""
     if (folder / FILE).is_file():
         site, place = federation.read(folder)[1][0]
         return trust.code_of(site, place)

@@ -24,7 +24,6 @@ from proxyfl.records import folder as folders
 from proxyfl.records import reading
 from proxyfl.records.reading import ADDITIONS
 from proxyfl.simulation import config as configs
-from proxyfl.simulation import federation
 from proxyfl.simulation.config import Config
 
 DESCRIPTION = """\
@@ -132,6 +131,8 @@ def _config_of_site(path: Path, overrides: Sequence[str]) -> Config:
             f"The site in {path} has not ended yet, and its epsilon still grows. Audit it then; to "
             f"let it go on, run: {command('node', 'run', path)}"
         )
+    from proxyfl.simulation import federation  # which needs cryptography
+
     config = federation.config_of(path)
     rounds = 1 + max(row["round"] for row in run.rows)
     settle = max(0, rounds - (config.rounds - config.exchange.settling(1, config.rounds)))

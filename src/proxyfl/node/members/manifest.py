@@ -41,6 +41,7 @@ from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.schema import Schema
 from proxyfl.errors import ConfigError
 from proxyfl.gossip import topology
+from proxyfl.node.members import files
 from proxyfl.node.members.card import Card
 from proxyfl.node.members.versions import ADDED, RELEASE, added, install_command
 from proxyfl.privacy.coalition import Coalition
@@ -48,7 +49,7 @@ from proxyfl.settings import Input as Input
 from proxyfl.settings import Proxy as Proxy
 from proxyfl.settings import Study
 
-FILE = "manifest.toml"
+FILE = files.MANIFEST
 PROTOCOL = 1
 """The major version of the manifest's format."""
 MINOR = 5
