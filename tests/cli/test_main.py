@@ -88,7 +88,7 @@ def refused(
         ),
         (
             "models.proxy=resnet99",
-            "Unknown model 'resnet99'. Did you mean 'resnet18'[?] Known: linear, mlp",
+            "Unknown model 'resnet99'. Did you mean 'resnet18'[?] Known: linear, hazards, mlp",
         ),
         (
             "models.private=mlp,mlp,mlp",
