@@ -241,11 +241,6 @@ def _plan(assembly: Assembly) -> list[Presence]:
     by its budget."""
     config, clients = assembly.config, len(assembly.clients)
     allowances = _allowances(assembly)
-    if assembly.method.shares and clients < 2:
-        raise ConfigError(
-            "Expected two clients or more for a method that shares, got one. Set "
-            'partition.clients to 2 or more, or methods to "alone".'
-        )
     if not assembly.method.shares:
         return membership.plan(clients, config.rounds, allowances=allowances)
     return membership.plan(

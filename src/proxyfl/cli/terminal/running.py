@@ -18,7 +18,7 @@ from proxyfl.cli.options import STUDY, print_json
 from proxyfl.cli.terminal.result import show_notes, show_result
 from proxyfl.cli.terminal.verdict import show_verdict
 from proxyfl.data.sources import SOURCES
-from proxyfl.errors import WorkerDied
+from proxyfl.errors import ConfigError, WorkerDied
 from proxyfl.machine import physical_cores
 from proxyfl.records import folder
 from proxyfl.records.run import Run
@@ -45,6 +45,7 @@ def begin(config: Config, args: Namespace, engine: Engine | None) -> int:
         quiet = True  # the data are fetched first, which shows a bar of its own
     with spinner("Loading the data and building the models", quiet=quiet):
         prepared = runner.prepare(config)
+        _check_partners(prepared)
     show_notes(prepared.dataset.notes, Console(stderr=True))
     splits = _number_of_splits(prepared, args)
     if splits == 1:
@@ -64,6 +65,16 @@ def begin(config: Config, args: Namespace, engine: Engine | None) -> int:
         results.append(result)
     _show(results, out, args)
     return 0
+
+
+def _check_partners(prepared: Prepared) -> None:
+    """Raise ConfigError if the only client is to share with nobody: most likely a mistake."""
+    shared = [name for name, method in prepared.methods.items() if method.shares]
+    if shared and len(prepared.clients) < 2:
+        raise ConfigError(
+            f"Expected two clients or more for {', '.join(shared)}, which shares, got one. Set "
+            'partition.clients to 2 or more, or methods to "alone".'
+        )
 
 
 def _number_of_splits(prepared: Prepared, args: Namespace) -> int:
