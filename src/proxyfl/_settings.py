@@ -104,7 +104,11 @@ def read_toml(path: Path, what: str) -> Tree:
         raise ConfigError(f"Expected a {what} file in TOML, got the folder {path}.{meant}")
     if not path.exists():
         there = sorted(each.name for each in path.parent.glob("*.toml"))
-        near = suggestion(path.name, there) if there else " No TOML file is there; give the path of one."
+        near = (
+            suggestion(path.name, there)
+            if there
+            else " No TOML file is there; give the path of one."
+        )
         raise ConfigError(f"No {what} file {path} (looked from {Path.cwd()}).{near}")
     text = read_text(path, f"{what} file", error=ConfigError)
     try:

@@ -345,8 +345,7 @@ def test_a_broken_file(content: bytes, message: str, tmp_path: Path) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     """A file that is not there, or is a folder, is named with the reason."""
     with pytest.raises(
-        ConfigError,
-        match=r"No config file .*none\.toml \(looked from .*\)\. No TOML file is there",
+        ConfigError, match=r"No config file .*none\.toml \(looked from .*\)\. No TOML file is there"
     ):
         load(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="got the folder"):
