@@ -68,7 +68,7 @@ def tree(settings: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("key", BAD_LOCAL)
 def test_a_wrong_value_is_refused_in_the_same_words(key: str) -> None:
     """One check and one sentence for a run's file and for site.toml."""
-    wrong = tree({key: BAD_LOCAL[key]})
+    wrong = tree({"privacy.unit": "record", key: BAD_LOCAL[key]})
     simulated = sentence(lambda: from_tree(wrong))
     real = sentence(lambda: _settings.build(Site, {"name": "north", **wrong}))
     assert simulated == real

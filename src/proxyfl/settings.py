@@ -220,7 +220,8 @@ class DP:
         choice("privacy.accountant", self.accountant, ACCOUNTANTS)
         if self.unit == PERSON:
             object.__setattr__(self, "unit", "group")
-        choice("privacy.unit", self.unit, (*self.units, PERSON))
+        if self.unit not in self.units:
+            choice("privacy.unit", self.unit, (*UNITS, PERSON))
         if self.max_per_group is not None:
             whole("privacy.max_per_group", self.max_per_group)
             if self.unit not in ("group", AUTO):

@@ -186,6 +186,8 @@ def hold_out(
     (``data.holdout``).
 
     Where examples have groups, persons are held out, each with all of their examples."""
+    if isinstance(examples, InMemory) and len(examples):
+        _check_finite(name, examples)  # else a part that such values leave empty is reported
     train, test = divided_rows(name, examples, class_names, test_fraction, key, site=site)
     return of_rows(name, examples, class_names, train, test, site=site, site_names=site_names)
 
