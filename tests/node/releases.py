@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import proxyfl
+from proxyfl.node.members.manifest import MINOR
 
 NEXT = "7.1"
 """The later release's name."""
@@ -20,11 +21,14 @@ MINOR_CHANGES = {
         ("PROTOCOL_MINOR = 2", "PROTOCOL_MINOR = 3"),
     ],
     "node/members/manifest.py": [
-        ("\nMINOR = 3\n", "\nMINOR = 4\n"),
-        ('    ends: str = ""\n', '    contact: str = added(4, "")\n    ends: str = ""\n'),
+        (f"\nMINOR = {MINOR}\n", f"\nMINOR = {MINOR + 1}\n"),
+        (
+            '    ends: str = ""\n',
+            f'    contact: str = added({MINOR + 1}, "")\n    ends: str = ""\n',
+        ),
     ],
     "node/members/card.py": [
-        ("    joins: int = 0\n", "    joins: int = 0\n    beds: int = added(4, 0)\n")
+        ("    joins: int = 0\n", f"    joins: int = 0\n    beds: int = added({MINOR + 1}, 0)\n")
     ],
     "node/exchange/messages.py": [
         (
