@@ -73,7 +73,8 @@ def test_draft_takes_the_published_shares(site, capsys):
 def test_draft_names_what_is_not_there(site, capsys):
     """A label that is no column is refused with the columns that are."""
     assert main(["schema", "draft", str(site), "--label", "dead"]) == 2
-    assert "no column 'dead' for the label. Its columns: patient, age" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no column 'dead' for the label. Did you mean 'died'? Known: patient, age" in told
 
 
 def test_check_is_silent_about_good_files(site, agreed, capsys):

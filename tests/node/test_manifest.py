@@ -94,8 +94,9 @@ def test_a_site_always_keeps_a_share() -> None:
 def test_a_method_is_refused_at_real_sites(manifest: Manifest, tmp_path: Path, minor: int) -> None:
     """Terms of a newer minor version are ignored, but never one that changes what leaves."""
     path = manifests.write(tmp_path, manifest)
-    newer = path.read_text().replace(f"minor = {manifests.MINOR}", f"minor = {minor}")
-    path.write_text('method = "proxysum"\n' + newer)
+    text = path.read_text()
+    assert "minor" not in text
+    path.write_text(f'method = "proxysum"\nminor = {minor}\n' + text)
     with pytest.raises(ConfigError, match=r"manifest\.toml.*'proxysum'.*no term"):
         manifests.read(path)
 
