@@ -15,7 +15,7 @@ import proxyfl
 from proxyfl.cli.main import main
 from proxyfl.cli.terminal.result import show_result
 from proxyfl.data.tables.schema import to_toml
-from proxyfl.measures import MEASURES
+from proxyfl.measures import MEASURES as EVERY
 from proxyfl.simulation.config import from_tree
 from tests.chromium import DESKTOP, new_tab
 from tests.data.tables.making import SCHEMA, rows, write
@@ -50,6 +50,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     proxyfl.run(from_tree(tree), out=place / "run")
     return place / "run"
+
+
+MEASURES = {name: each for name, each in EVERY.items() if "classification" in each.tasks}
 
 
 def recorded(folder: Path) -> dict[Key, dict[str, Any]]:

@@ -58,7 +58,7 @@ def test_a_table_with_sites(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in found["classes"]] == ["ill", "well"]
     assert [row["name"] for row in found["sites"]] == ["[north]", "south"]
-    assert sum(row["train"] for row in found["sites"]) == 8
+    assert sum(row["train"] for row in found["sites"]) == 6
     assert run(*arguments) == 0
     assert "[north]" in capsys.readouterr().out
 

@@ -30,7 +30,7 @@ def test_classes_are_folders(tmp_path, mode):
         expected[(pixels / np.float32(255)).astype(np.float32).tobytes()] = name
     (tmp_path / "index.csv").write_text("beside the folders, not in them")
     (tmp_path / "polyp" / ".DS_Store").write_text("hidden")
-    found = load(str(tmp_path), test_fraction=0.2)
+    found = load(str(tmp_path), test_fraction=0.5)
     assert found.class_names == ("normal", "polyp", "ulcer")
     assert found.shape == (3 if mode == "RGB" else 1, 4, 5)
     x, y = (torch.cat([found.train_x, found.test_x]), torch.cat([found.train_y, found.test_y]))

@@ -70,8 +70,8 @@ def test_nothing_follows_from_a_number_that_is_not_declared(privacy: dict[str, A
 def test_a_budget_counts_the_declared_rate() -> None:
     """The plan turns a budget into steps at the rate that is used, not at B/n."""
     planned = [
-        sum(p.steps(0, 99) for p in prepare(small(budget=0.1, **given)).presences["proxyfl"])
-        for given in ({"examples": 60}, {"examples": 2000, "delta": 1 / 60})
+        sum(p.steps(0, 99) for p in prepare(small(budget=0.4, **given)).presences["proxyfl"])
+        for given in ({"examples": 60, "delta": 1 / 2000}, {"examples": 2000, "delta": 1 / 2000})
     ]
     assert planned[0] < planned[1]
 
