@@ -94,6 +94,31 @@ def test_parts_of_the_source_are_kept(tmp_path: Path) -> None:
     assert features.class_names == ("no", "yes")
 
 
+def projected(shape: tuple[int, ...]) -> nn.Module:
+    """A matrix product, whose last bits depend on how many rows are multiplied at once."""
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 64), nn.Tanh())
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_one_more_image_changes_no_other_features(tmp_path: Path, place: str) -> None:
+    """One more image, before or after the others, leaves every bit of their features as it was."""
+    x = torch.rand(66, 1, 20, 20, generator=torch.Generator().manual_seed(0))
+    train, test = x[:62], x[62:]
+    fewer = train[1:] if place == "first" else train[:-1]
+    features = {}
+    for name, part in [("all", train), ("fewer", fewer)]:
+        y = torch.arange(len(part)) % 2
+        images = Dataset(
+            "mine", part, y, test, torch.arange(4) % 2, classes=2, class_names=("no", "yes")
+        )
+        embed(images, tmp_path / name, f"{__name__}:projected")
+        features[name] = load(str(tmp_path / name))
+    others = slice(1, None) if place == "first" else slice(0, -1)
+    assert torch.equal(features["all"].train_x[others], features["fewer"].train_x)
+    assert torch.equal(features["all"].test_x, features["fewer"].test_x)
+
+
 def nowhere(shape: tuple[int, ...]) -> nn.Module:
     """Features that are no numbers."""
     features = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 3))

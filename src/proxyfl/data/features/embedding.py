@@ -20,9 +20,6 @@ from proxyfl.data.stores.index import PARTS, Content, Entry, Head, sha256
 from proxyfl.data.stores.reading import Stored
 from proxyfl.data.stores.writing import Advance, Array, write_store
 
-BATCH = 64
-"""Images that are embedded at once."""
-
 
 def embed(
     dataset: Dataset,
@@ -34,7 +31,12 @@ def embed(
     advance: Advance = lambda count: None,
 ) -> Head:
     """Writes the features that ``model`` gives of all images of ``dataset`` to a store. What made
-    them is on record there, the hash of the ``weights`` included."""
+    them is on record there, the hash of the ``weights`` included.
+
+    Images are embedded one at a time. In a batch, a matrix product may choose another order of
+    additions for another number of rows, so that one more image would change the last bits of the
+    features of others.
+    """
     module, features = build(model, dataset.shape, options, weights=weights)
     images = _all(dataset)
     made = {
@@ -48,10 +50,9 @@ def embed(
     content = Content((features,), "float32", dataset.class_names, made)
 
     def read(start: int, entries: Sequence[Entry]) -> Iterator[Array]:
-        rows = torch.arange(start, start + len(entries))
-        for some in torch.split(rows, BATCH):
+        for row in torch.split(torch.arange(start, start + len(entries)), 1):
             with torch.inference_mode():
-                yield from module(images.take(some)).numpy()
+                yield from module(images.take(row)).numpy()
 
     return write_store(folder, content, images.entries, read, Faults(), advance=advance)
 
