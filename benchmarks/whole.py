@@ -3,6 +3,8 @@
 Every command runs in a process of its own, as a user's does; the kernel counts its CPU time, so a
 busy machine changes little."""
 
+import contextlib
+import ctypes
 import json
 import os
 import subprocess
@@ -63,8 +65,9 @@ self_weight = 0.0
 
 
 def cpu_seconds(*words: str, cwd: Path | None = None, codes: Sequence[int] = (0,)) -> float:
-    """CPU seconds, the kernel's included, of ``python -m`` with these words and of its children.
-    RuntimeError if it ends with an exit code that is not among ``codes``."""
+    """CPU seconds, the kernel's included, of ``python -m`` with these words and of all its
+    descendants. RuntimeError if it ends with an exit code that is not among ``codes``."""
+    _adopt_orphans()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -72,10 +75,23 @@ def cpu_seconds(*words: str, cwd: Path | None = None, codes: Sequence[int] = (0,
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = usage.ru_utime + usage.ru_stime
+        with contextlib.suppress(ChildProcessError):  # the server that forked a run's workers
+            while True:
+                _, _, usage = os.wait4(-1, 0)
+                seconds += usage.ru_utime + usage.ru_stime
         if process.returncode not in codes:
             log.seek(0)
             raise RuntimeError(f"{words} failed: {log.read().decode()}")
-    return usage.ru_utime + usage.ru_stime
+    return seconds
+
+
+def _adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose own parent ends before them, so that it
+    can wait for them and learn what they took."""
+    set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER in <linux/prctl.h>
+    if ctypes.CDLL(None, use_errno=True).prctl(set_child_subreaper, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def paper_run() -> tuple[float, float]:
