@@ -86,14 +86,16 @@ def test_check_is_silent_about_good_files(site, agreed, capsys):
 
 
 def test_check_names_every_violation(tmp_path, agreed, capsys):
-    """Each fault of each file is a line with file, kind, row and column; the exit code is 1."""
+    """With --rows each fault of each file is a line with file, kind, row and column; the exit code
+    is 1."""
     table = making.rows(30)
     table[0][2] = "1.7"
     table[4][3] = "IV"
     table[29][6] = "2"
     north = making.write(tmp_path / "north.csv", table)
     south = making.write(tmp_path / "south.csv", making.rows(5, first=28))
-    assert main(["schema", "check", str(north), str(south), "--schema", str(agreed)]) == 1
+    words = ["schema", "check", str(north), str(south), "--schema", str(agreed)]
+    assert main([*words, "--rows"]) == 1
     out = capsys.readouterr().out
     assert re.search(r"north.csv: unit: row 2, column 'height'", out)
     assert re.search(r"north.csv: category: row 6, column 'stage': expected one of I, II, III", out)
@@ -138,7 +140,7 @@ def spoil(table, generator, count):
 
 def test_a_thousand_seeded_faults_are_all_found(tmp_path, agreed, capsys):
     """`schema check` on two files with 1,000 faults names each with file, row, column and kind, and
-    nothing else; as text one line each."""
+    nothing else; with --rows one line each, and otherwise few lines."""
     generator = random.Random(4)
     clean = making.write(tmp_path / "first.csv", making.rows(20))
     planted = {}
@@ -156,12 +158,29 @@ def test_a_thousand_seeded_faults_are_all_found(tmp_path, agreed, capsys):
         found = [(f["row"], f["column"], f["kind"]) for f in file["faults"]]
         assert len(found) == 500
         assert set(found) == planted[file["file"]]
-    assert main(words) == 1
+    assert main([*words, "--rows"]) == 1
     lines = capsys.readouterr().out.splitlines()
     for path, faults in planted.items():
         for row, column, kind in faults:
             start = f"{path}: {kind}: row {row}, column {column!r}: "
             assert sum(line.startswith(start) for line in lines) == 1
+    assert main(words) == 1
+    assert len(capsys.readouterr().out.splitlines()) < 200
+
+
+def test_faults_of_one_column_are_one_entry(tmp_path, agreed, capsys):
+    """Without --rows a column's faults are shown by value, with how often and where, and with the
+    lines of the schema that mend them."""
+    table = making.rows(30)
+    for row in range(2, 22):
+        table[row][4] = "ja" if row % 2 else "maybe"
+    path = making.write(tmp_path / "north.csv", table)
+    assert main(["schema", "check", str(path), "--schema", str(agreed)]) == 1
+    out = capsys.readouterr().out
+    assert "30 rows, 20 faults in 1 column" in out
+    assert "smoker: yes/no: 'maybe' 10 times, 'ja' 10 times (rows 4, 5, 6 and 17 more)" in out
+    assert '[columns."smoker"]' in out
+    assert len(out.splitlines()) < 20
 
 
 def test_check_as_json(tmp_path, agreed, capsys):

@@ -1,7 +1,10 @@
 """``proxyfl schema``: draft a table's public schema, compare files with it, estimate ranges."""
 
+import itertools
 import sys
+import textwrap
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,9 @@ from proxyfl.cli.options import JSON, Action, Document, flag, option, print_json
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.checking import Checked, check
 from proxyfl.data.tables.draft import draft
-from proxyfl.data.tables.faults import KINDS
+from proxyfl.data.tables.faults import SHOWN
 from proxyfl.data.tables.measured import first_of_each, numbers
+from proxyfl.data.tables.mending import IN_THE_FILE, Group, grouped
 from proxyfl.data.tables.reading import DECIMALS, SEPARATORS, Dialect
 from proxyfl.errors import ConfigError
 from proxyfl.privacy import quantiles
@@ -91,20 +95,22 @@ def execute_draft(args: Namespace) -> int:
 
 
 _CHECK = """\
-Compare files with a schema. Rows are numbered as a spreadsheet does: the header is row 1.
+Compare files with a schema. Faults are shown by column and value, with the lines of the schema that
+would mend them; --rows lists each. Rows are numbered as a spreadsheet does: the header is row 1.
 """
 
 _CHECK_OPTIONS = (
     option("files FILE", "tables, one per site", Path, nargs="+"),
     option("--schema FILE", "schema.toml", Path, required=True),
     flag("--unlabelled", "the files need no label, site and person"),
+    flag("--rows", "one line for each fault"),
     JSON,
     *DIALECT,
 )
 
 
 def execute_check(args: Namespace) -> int:
-    """Print every fault; 0 if there is none, else 1."""
+    """Print the faults by column and value, each with what mends it; 0 if there is none."""
     schema = schemas.read(args.schema)
     checked = check(args.files, schema, dialect(args), labelled=not args.unlabelled)
     if args.json:
@@ -112,40 +118,68 @@ def execute_check(args: Namespace) -> int:
             {
                 "schema": schema.fingerprint,
                 "notes": schema.notes,
-                "files": [_as_json(f) for f in checked],
+                "files": [_as_json(file, schema) for file in checked],
             }
         )
     else:
         for file in checked:
-            _show(file)
+            _show(file, schema, args.schema, rows=args.rows)
         for note in schema.notes:
             print(f"{args.schema}: note: {note}")
         print(f"schema {schema.name}, fingerprint {schema.fingerprint}")
     return 1 if any(file.faults for file in checked) else 0
 
 
-def _as_json(file: Checked) -> Document:
+def _as_json(file: Checked, schema: schemas.Schema) -> Document:
     return {
         "file": str(file.path),
         "rows": file.tally.rows,
         "faults": [vars(fault) for fault in file.faults],
+        "groups": [asdict(group) for group in grouped(file.faults, schema)],
         "clipped": dict(file.tally.clipped),
         "missing": dict(file.tally.missing),
         "other": dict(file.tally.others),
     }
 
 
-def _show(file: Checked) -> None:
-    for fault in file.faults:
-        print(f"{file.path}: {fault.kind}: {fault}")
+def _show(file: Checked, schema: schemas.Schema, path: Path, *, rows: bool) -> None:
     for note in file.tally.notes():
         print(f"{file.path}: note: {note}")
-    counts: dict[str, int] = {}
-    for fault in file.faults:
-        counts[fault.kind] = counts.get(fault.kind, 0) + 1
-    print(f"{file.path}: {file.tally.rows} rows, {len(file.faults)} faults")
-    for kind, count in counts.items():
-        print(f"  {count} x {kind}: {KINDS[kind]}")
+    groups = grouped(file.faults, schema)
+    columns = len({group.column for group in groups})
+    where = f" in {columns} column{'s' if columns > 1 else ''}" if groups else ""
+    faults = "fault" if len(file.faults) == 1 else "faults"
+    print(f"{file.path}: {file.tally.rows} rows, {len(file.faults)} {faults}{where}")
+    if rows:
+        for fault in file.faults:
+            print(f"{file.path}: {fault.kind}: {fault}")
+        return
+    for group in groups:
+        _show_group(group, path)
+
+
+def _show_group(group: Group, path: Path) -> None:
+    """A column's faults of one kind, in a few lines however many there are."""
+    values = [
+        f"{value!r}{f' {count} times' if count > 1 else ''}"
+        for value, count in itertools.islice(group.values.items(), SHOWN)
+    ]
+    others = len(group.values) - len(values)
+    if others:
+        values.append(f"{others} other value{'s' if others > 1 else ''}")
+    rows = ", ".join(map(str, group.rows))
+    more = group.count - len(group.rows)
+    of_rows = f"{'rows' if group.count > 1 else 'row'} {rows}{f' and {more} more' if more else ''}"
+    print(f"\n  {group.column or 'rows'}: {group.kind}: {', '.join(values)} ({of_rows})")
+    print(f"    expected {group.expected}")
+    advice = IN_THE_FILE.get(group.kind)
+    if advice is not None and (not group.remedies or group.kind == "unit"):
+        print(f"    {advice}")
+    if group.remedies:
+        print(f"    Or in {path}," if group.kind == "unit" else f"    In {path},")
+    for remedy in group.remedies:
+        print(f"    {remedy.condition}:")
+        print(textwrap.indent(remedy.toml, " " * 6))
 
 
 _RANGES = """\
