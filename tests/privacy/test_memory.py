@@ -292,6 +292,43 @@ class Cached(Base):
         self.note(float(x.sum()))
 
 
+class WeightAttribute(Base):
+    def remember(self, x: Tensor) -> None:
+        self.a.weight.seen = x  # type: ignore[assignment]
+
+
+class WeightGradient(Base):
+    def remember(self, x: Tensor) -> None:
+        self.a.weight.grad = x.sum() * torch.ones_like(self.a.weight)
+
+
+class Mode(Base):
+    def remember(self, x: Tensor) -> None:
+        self.a.train(not self.a.training)
+
+
+class Code(Base):
+    """Remembers by replacing the code of one of its functions."""
+
+    def note(self) -> float:
+        return 0.0
+
+    def remember(self, x: Tensor) -> None:
+        other = float(self.note() == 0.0)
+        type(self).note.__code__ = eval(f"lambda _: {other}").__code__
+
+
+class Constant(Base):
+    """The other code differs in a constant of a function within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.note = eval("lambda: (lambda: 0.5)")
+
+    def remember(self, x: Tensor) -> None:
+        self.note.__code__ = eval(f"lambda: (lambda: {float(x.sum())})").__code__
+
+
 PLACES: list[Callable[[], Base]] = [
     Closure,
     CallableObject,
@@ -317,6 +354,11 @@ PLACES: list[Callable[[], Base]] = [
     OwnBackward,
     Generator,
     Cached,
+    WeightAttribute,
+    WeightGradient,
+    Mode,
+    Code,
+    Constant,
 ]
 
 

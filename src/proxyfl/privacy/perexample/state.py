@@ -11,7 +11,8 @@ with and without ``__dict__``, modules that are not registered, functions with t
 defaults, methods, class attributes, generators; and the global variables that the functions name.
 Tensors and arrays are compared by their numbers, so that a write past autograd counts, too. It does
 not see files, other processes, thread-local variables, modules that are imported within a function,
-the inside of libraries, or anything beyond the first ``_MOST`` objects."""
+variables whose name is made up as a text, the inside of libraries (settings of Python and torch,
+the environment), or anything beyond the first ``_MOST`` objects."""
 
 import builtins
 import gc
@@ -67,9 +68,7 @@ class State:
         self._buffers = {}
         for name, buffer in model.named_buffers():
             self._buffers[name] = (buffer, buffer.clone())
-        self._weights = {}
-        for name, weight in model.named_parameters() if deep else ():
-            self._weights[name] = weight.detach().clone()
+        self._weights = _weights(model) if deep else {}
         self._attributes = _attributes(model, deep)
 
     def changed_buffer(self) -> str | None:
@@ -84,9 +83,9 @@ class State:
 
     def changed_weight(self) -> str | None:
         """The name of a weight that has been written to, if any was looked at."""
-        now = dict(self._model.named_parameters())
-        for name, value in self._weights.items():
-            if name not in now or not _equal(now[name], value):
+        now = _weights(self._model) if self._deep else {}
+        for name, picture in self._weights.items():
+            if now.get(name) != picture:
                 return name
         return None
 
@@ -140,6 +139,16 @@ class State:
                     buffer.copy_(value)
 
 
+def _weights(model: nn.Module) -> dict[str, Any]:
+    """A picture of each weight: its numbers, its gradient, and what Python keeps on it."""
+    reach = _Reach(model)
+    pictures = {}
+    for name, weight in model.named_parameters():
+        kept = (weight.grad, vars(weight), weight._backward_hooks)
+        pictures[name] = (_digest(weight.detach()), weight.requires_grad, reach.picture(kept))
+    return pictures
+
+
 def _layer(path: str) -> str:
     return f"layer '{path}'" if path else "own code (the model itself)"
 
@@ -160,6 +169,7 @@ def _attributes(model: nn.Module, deep: bool) -> dict[tuple[str, str], Any]:
         if deep:
             for name in _HOOKS:
                 pictures[path, name] = reach.picture(getattr(module, name))
+            pictures[path, "training"] = module.training
             pictures[path, type(module).__name__] = reach.picture(type(module))
     return pictures
 
@@ -223,6 +233,8 @@ def _content(value: Any) -> Any:
         return value.getstate()
     if isinstance(value, (*_PLAIN, count)):
         return repr(value)
+    if isinstance(value, CodeType):
+        return value.co_code, value.co_names, value.co_varnames
     try:
         return hashlib.blake2b(memoryview(value).tobytes()).digest()
     except (TypeError, ValueError, NotImplementedError, BufferError):
@@ -251,6 +263,8 @@ def _references(value: Any) -> list[Any]:
         skipped = (id(value.__globals__), id(vars(builtins)))
         parts = [part for part in gc.get_referents(value) if id(part) not in skipped]
         return [*parts, *_globals(value)]
+    if isinstance(value, CodeType):
+        return list(value.co_consts)
     getattr(value, "__dict__", None)  # Python makes it when it is first asked for
     parts = gc.get_referents(value)
     if isinstance(value, Tensor) and value.is_leaf:
