@@ -6,7 +6,7 @@ from sklearn import metrics as sk
 
 from proxyfl import measures, tasks
 from proxyfl.federation.metrics import judge
-from proxyfl.outcomes import kaplan_meier, predictions, survival_of, value_of
+from proxyfl.outcomes import kaplan_meier, predictions, survival_interval, survival_of, value_of
 from proxyfl.tasks import Task
 
 VALUES = Task("regression", ("y",), range=(-10.0, 30.0))
@@ -184,3 +184,74 @@ def test_a_test_part_without_events_has_no_c():
     assert found["c_index"] is None
     assert found["time_auroc"] is None
     assert found["integrated_brier"] is not None
+
+
+def test_the_interval_of_survival_is_the_textbooks():
+    """Freireich's 21 patients on 6-MP: R's survfit with conf.type="log-log" gives these ends."""
+    time = [6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35]
+    event = [1, 1, 1, 0, 1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
+    time, event = np.array(time, dtype=float), np.array(event, dtype=bool)
+    when = np.array([5.0, 6.0, 7.0, 10.0, 23.0])
+    low, high = survival_interval(time, event, when)
+    assert kaplan_meier(time, event).at(when) == pytest.approx(
+        [1, 0.857, 0.807, 0.753, 0.448], abs=1e-3
+    )
+    assert low == pytest.approx([1, 0.620, 0.563, 0.503, 0.188], abs=1e-3)
+    assert high == pytest.approx([1, 0.952, 0.923, 0.889, 0.680], abs=1e-3)
+
+
+def test_risk_groups_are_thirds_by_predicted_risk():
+    """Each third has the mean of its own predictions and Kaplan-Meier's estimate of its own times;
+    nobody is in two of them."""
+    outputs, labels = made(SURVIVAL)
+    survival = predictions(outputs, labels, SURVIVAL)
+    groups = survival.risk_groups()
+    assert [group.name for group in groups] == ["lowest risk", "middle", "highest risk"]
+    assert sum(group.examples for group in groups) == len(labels)
+    low, high = np.quantile(survival.risk, [1 / 3, 2 / 3])
+    time, event = cut(labels)
+    for group, here in ((groups[0], survival.risk <= low), (groups[2], survival.risk > high)):
+        assert group.examples == here.sum()
+        assert group.events == event[here].sum()
+        expected = kaplan_meier(time[here], event[here]).at(np.array([2.0, 5.0, 9.0]))
+        rows = np.array(group.points)
+        assert rows[0].tolist() == [0, 1, 1, 1, 1]
+        assert rows[1:, 0].tolist() == [2, 5, 9]
+        assert rows[1:, 1] == pytest.approx(survival.survival[here].mean(0))
+        assert rows[1:, 2] == pytest.approx(expected)
+        assert (rows[:, 3] <= rows[:, 2]).all()
+        assert (rows[:, 2] <= rows[:, 4]).all()
+    assert groups[0].points[-1][2] > groups[2].points[-1][2]
+
+
+def test_risk_groups_need_examples_and_different_risks():
+    """A model that says the same of everybody has one group, and few examples have none."""
+    outputs, labels = made(SURVIVAL)
+    (everybody,) = predictions(np.zeros_like(outputs), labels, SURVIVAL).risk_groups()
+    assert everybody.examples == len(labels)
+    assert predictions(outputs[:9], labels[:9], SURVIVAL).risk_groups() == []
+
+
+def test_the_calibration_of_values_is_in_their_unit():
+    """Tenths from the lowest prediction to the highest: mean prediction and mean value of each."""
+    outputs, labels = made(VALUES)
+    curve = predictions(outputs, labels, VALUES).calibration()
+    said = value_of(outputs[:, 0], VALUES)
+    true = np.clip(labels.astype(float), -10, 30)
+    order = np.argsort(said)
+    assert [n for _, _, n in curve] == [12] * 10
+    for place, (mean, came, _) in enumerate(curve):
+        rows = order[12 * place : 12 * place + 12]
+        assert (mean, came) == pytest.approx((said[rows].mean(), true[rows].mean()))
+    assert len(predictions(np.zeros_like(outputs), labels, VALUES).calibration()) == 1
+
+
+def test_the_calibration_of_findings_is_over_all_of_them():
+    """Each pair of example and finding counts once, in the tenth of its probability."""
+    outputs, labels = made(FINDINGS)
+    curve = predictions(outputs, labels, FINDINGS).calibration()
+    p = 1 / (1 + np.exp(-outputs.astype(float)))
+    assert sum(n for _, _, n in curve) == labels.size
+    inside = (p >= 0.3) & (p < 0.4)
+    (third,) = [point for point in curve if 0.3 <= point[0] < 0.4]
+    assert third == pytest.approx((p[inside].mean(), labels[inside].mean(), inside.sum()))

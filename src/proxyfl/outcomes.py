@@ -24,11 +24,14 @@ its survival curve. Whoever is followed beyond the horizon counts as followed up
 G is the Kaplan-Meier estimate of staying under observation, from the test set itself. On bootstrap
 samples G stays as it is. A censoring at t is taken to happen after the events at t.
 
+``calibration`` and ``Survival.risk_groups`` are what a page draws of a last score: what was
+predicted against what came, for groups of examples that the model takes for alike.
+
 ``weighted`` gives every measure for each column of weights (the examples' multiplicities in one
 sample), so that a value and its bootstrap interval are the same arithmetic.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
 
@@ -47,6 +50,12 @@ LEAST = 0.05
 
 _ROWS = 2**22
 """Pairs that are compared at a time: 32 MB."""
+
+THIRDS = ("lowest risk", "middle", "highest risk")
+"""The groups whose survival curves are drawn."""
+
+FEWEST = 10
+"""The fewest examples of a group of which a survival curve is estimated."""
 
 
 class Outcomes(Protocol):
@@ -69,6 +78,10 @@ class Outcomes(Protocol):
         """Every measure of the task, for each column of ``weights``; NaN where it is undefined."""
         ...
 
+    def calibration(self) -> list[tuple[float, float, int]]:
+        """(mean prediction, mean of what came, examples) of examples with like predictions."""
+        ...
+
 
 def measured(found: Outcomes, weights: Counts) -> dict[str, Array]:
     """``weighted``; nothing is defined for a model whose outputs are no numbers."""
@@ -81,10 +94,12 @@ def measured(found: Outcomes, weights: Counts) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Values:
-    """Outputs and values of a regression, both from -1 to 1 over the range."""
+    """Outputs and values of a regression, both from -1 to 1 over the range ``low`` to ``high``."""
 
     said: Array
     true: Array
+    low: float = -1.0
+    high: float = 1.0
 
     @property
     def outputs(self) -> Array:
@@ -95,7 +110,7 @@ class Values:
 
     def taken(self, rows: NDArray[Any]) -> "Values":
         """Those of some of the examples."""
-        return Values(self.said[rows], self.true[rows])
+        return replace(self, said=self.said[rows], true=self.true[rows])
 
     def weighted(self, weights: Counts) -> dict[str, Array]:
         """MAE and RMSE in parts of the range, and R squared: none where all values are equal."""
@@ -110,6 +125,20 @@ class Values:
             r2 = 1 - 4 * squares / spread
         r2[spread <= 1e-12 * total] = np.nan
         return {"r2": r2, "mae": np.abs(errors) @ w / total, "rmse": np.sqrt(squares / total)}
+
+    def calibration(self) -> list[tuple[float, float, int]]:
+        """Tenths of the examples, from the lowest predictions to the highest, in the value's own
+        unit. Equal predictions are in one group."""
+        edges = np.quantile(self.said, np.linspace(0, 1, 11)[1:-1])
+        return _means(np.searchsorted(edges, self.said), self._in_unit(self.said), self.truth)
+
+    @property
+    def truth(self) -> Array:
+        """The true values in their own unit, within the range."""
+        return self._in_unit(self.true)
+
+    def _in_unit(self, scaled: Array) -> Array:
+        return self.low + (scaled + 1) / 2 * (self.high - self.low)
 
 
 @dataclass(frozen=True)
@@ -148,6 +177,14 @@ class Findings:
         squares = ((expit(self.logits) - self.true) ** 2).mean(1)
         losses = (np.logaddexp(0, self.logits) - self.true * self.logits).sum(1)
         return found | {"brier": squares @ w / total, "log_loss": losses @ w / total}
+
+    def calibration(self) -> list[tuple[float, float, int]]:
+        """For each tenth of the probabilities, over all findings together."""
+        from scipy.special import expit
+
+        said = expit(self.logits).ravel()
+        tenth = np.minimum((said * 10).astype(int), 9)
+        return _means(tenth, said, self.true.ravel())
 
 
 @dataclass(frozen=True)
@@ -268,6 +305,31 @@ class Survival:
         found: Array = np.trapezoid(np.stack(scores), times, axis=0) / self.ends[-1]
         return found
 
+    def calibration(self) -> list[tuple[float, float, int]]:
+        """Nothing: where follow-up ends early, what came is not known. See ``risk_groups``."""
+        return []
+
+    def risk_groups(self) -> list["RiskGroup"]:
+        """Thirds of the examples by the risk that the model gives them: what it predicted, and what
+        came. Equal risks are in one group. A group of fewer than ``FEWEST`` examples has none."""
+        edges = np.quantile(self.risk, [1 / 3, 2 / 3])
+        third = np.searchsorted(edges, self.risk)
+        groups = []
+        for number, name in enumerate(THIRDS):
+            here = third == number
+            if here.sum() < FEWEST:
+                continue
+            time, event = self.time[here], self.event[here]
+            observed = kaplan_meier(time, event).at(self.ends)
+            low, high = survival_interval(time, event, self.ends)
+            predicted = self.survival[here].mean(0)
+            points: list[tuple[float, ...]] = [(0.0, 1.0, 1.0, 1.0, 1.0)]
+            rows = zip(self.ends, predicted, observed, low, high, strict=True)
+            for row in rows:
+                points.append(tuple(map(float, row)))
+            groups.append(RiskGroup(name, int(here.sum()), int(event.sum()), points))
+        return groups
+
     def curves(self) -> list[tuple[float, float, float]]:
         """(time, mean predicted survival, Kaplan-Meier's) at 0 and at the ends of the intervals."""
         overall = kaplan_meier(self.time, self.event).at(self.ends)
@@ -276,6 +338,18 @@ class Survival:
         for end, said, true in zip(self.ends, means, overall, strict=True):
             points.append((float(end), float(said), float(true)))
         return points
+
+
+@dataclass(frozen=True)
+class RiskGroup:
+    """Test examples that a model takes for alike, and their survival up to the horizon."""
+
+    name: str
+    examples: int
+    events: int
+    points: list[tuple[float, ...]]
+    """(time, mean predicted survival, Kaplan-Meier's, and the ends of its 95 % interval) at 0 and
+    at the ends of the intervals."""
 
 
 @dataclass(frozen=True)
@@ -307,6 +381,31 @@ def kaplan_meier(time: Array, event: NDArray[np.bool_]) -> Steps:
     return Steps(times, np.cumprod(1 - events / at_risk))
 
 
+def survival_interval(time: Array, event: NDArray[np.bool_], when: Array) -> tuple[Array, Array]:
+    """The ends of the 95 % interval of ``kaplan_meier`` at some times.
+
+    Greenwood's variance on the scale of log(-log S), so that the ends lie within [0, 1]
+    (Kalbfleisch and Prentice 2002, section 1.4). Before the first event, and after the last person
+    has had it, there is no variance: both ends are the estimate."""
+    times, place = np.unique(time, return_inverse=True)
+    events = np.bincount(place, weights=event, minlength=len(times))
+    leaving = np.bincount(place, minlength=len(times))
+    at_risk = len(time) - np.append(0, np.cumsum(leaving)[:-1])
+    remaining = np.maximum(at_risk - events, 1)
+    variance = np.append(0.0, np.cumsum(events / (at_risk * remaining)))
+    here = variance[np.searchsorted(times, when, side="right")]
+    survival = kaplan_meier(time, event).at(when)
+    inside = (survival > 0) & (survival < 1)
+    log = np.log(np.where(inside, survival, 0.5))
+    width = _NORMAL_95 * np.sqrt(here) / -log
+    low = np.where(inside, np.exp(log * np.exp(width)), survival)
+    high = np.where(inside, np.exp(log * np.exp(-width)), survival)
+    return low, high
+
+
+_NORMAL_95 = 1.959963984540054
+
+
 def survival_of(logits: Array) -> Array:
     """The survival at the end of each interval, from the logits of the hazards."""
     # 1 - sigmoid(z) = sigmoid(-z), whose logarithm is -log(1 + exp(z))
@@ -330,12 +429,21 @@ def predictions(outputs: NDArray[Any], labels: NDArray[Any], task: Task) -> Pred
     if task.kind == REGRESSION:
         low, high = task.range
         true = 2 * (np.clip(labels.astype(float), low, high) - low) / (high - low) - 1
-        return Values(np.clip(outputs[:, 0].astype(float), -1, 1), true)
+        return Values(np.clip(outputs[:, 0].astype(float), -1, 1), true, low, high)
     if task.kind == MULTILABEL:
         return Findings(outputs.astype(float), labels.astype(float))
     assert task.kind == TIME_TO_EVENT
     time = labels[:, 0].astype(float)
     return Survival.of(survival_of(outputs), time, labels[:, 1] > 0.5, task)
+
+
+def _means(group: NDArray[Any], said: Array, true: Array) -> list[tuple[float, float, int]]:
+    """The mean prediction, the mean of what came and the size of each group, in order."""
+    means = []
+    for number in np.unique(group):
+        here = group == number
+        means.append((float(said[here].mean()), float(true[here].mean()), int(here.sum())))
+    return means
 
 
 def _mean_of_known(values: Array) -> Array:

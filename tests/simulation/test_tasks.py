@@ -25,8 +25,7 @@ LABELS = {
 MEASURE = {"regression": "r2", "multilabel": "auroc", "time-to-event": "c_index"}
 
 
-@pytest.fixture
-def folder(tmp_path):
+def write_sites(folder):
     """Three sites whose three outcomes follow from the first two columns."""
     rng = np.random.default_rng(0)
     for site in ("east", "north", "west"):
@@ -39,7 +38,13 @@ def folder(tmp_path):
                 f"{a:.3f},{b:.3f},{c:.3f},{score:.3f},{int(score > 0)},{int(score > 1)},"
                 f"{min(time, 600):.1f},{int(time < 600)}"
             )
-        (tmp_path / f"{site}.csv").write_text("\n".join(lines) + "\n")
+        (folder / f"{site}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The tables of ``write_sites``."""
+    write_sites(tmp_path)
     return tmp_path
 
 
@@ -81,9 +86,11 @@ def test_every_path_of_a_run(folder, kind, tmp_path, capsys):
     assert "private_accuracy" not in last
     assert "confusion" not in last
     assert ("private_survival" in last) == (kind == "time-to-event")
+    assert ("private_own_risk_groups" in last) == (kind == "time-to-event")
+    assert ("private_own_calibration" in last) == (kind != "time-to-event")
 
-    for arguments in (["table", str(out)], ["table", str(out), "--show", "measures"]):
-        assert main(arguments) == 0
+    for arguments in ([], ["--show", "measures"], ["--show", "calibration"]):
+        assert main(["table", str(out), *arguments]) == 0
     page = tmp_path / "page.html"
     assert main(["report", str(out), "--out", str(page)]) == 0
     assert MEASURE[kind] in page.read_text()

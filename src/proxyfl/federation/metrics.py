@@ -25,7 +25,7 @@ from proxyfl.measures import (
     samples,
 )
 from proxyfl.measures import of as measures_of
-from proxyfl.outcomes import Outcomes, Survival
+from proxyfl.outcomes import Outcomes, RiskGroup, Survival
 from proxyfl.tasks import CLASSIFICATION, Task
 
 CHUNK = 1000
@@ -45,9 +45,10 @@ class Score:
     score on the client's own test part, where there is one. A last score also has a calibration
     curve, with two classes a ROC curve, each measure's 95 % interval over persons, and the run's
     measure on every bootstrap sample (``proxyfl.measures``). Tasks other than classification have
-    no confusion counts and neither curve; a time to an event has the survival curves of
-    ``outcomes.Survival.curves``. ``probabilities`` is what they are for (``prevalence.Meaning``),
-    where a balance has moved them."""
+    no confusion counts and no ROC curve, and the calibration of ``outcomes``; a time to an event
+    has survival curves instead, of all examples and of thirds by predicted risk.
+    ``probabilities`` is what they are for (``prevalence.Meaning``), where a balance has moved
+    them."""
 
     confusion: Tensor | None
     values: Mapping[str, float | None]
@@ -55,6 +56,7 @@ class Score:
     calibration: Sequence[tuple[float, float, int]] = ()
     roc: Sequence[tuple[float, float]] = ()
     survival: Sequence[tuple[float, float, float]] = ()
+    risk_groups: Sequence[RiskGroup] = ()
     intervals: Mapping[str, Interval | None] = field(default_factory=dict)
     resampled: Sequence[float | None] = ()
     probabilities: str = ""
@@ -88,13 +90,6 @@ def _values(found: Outcomes) -> dict[str, float | None]:
     for name, value in outcomes.measured(found, once).items():
         (values[name],) = known(np.where(np.isfinite(value), value, np.nan))
     return values
-
-
-def _curves(found: Outcomes) -> list[tuple[float, float, float]]:
-    """The survival curves of a time to an event, whose model gives numbers."""
-    if not isinstance(found, Survival) or not np.isfinite(found.outputs).all():
-        return []
-    return found.curves()
 
 
 def evaluate(
@@ -184,9 +179,14 @@ class Judge:
     def _last(
         self, score: Score, predictions: Outcomes, persons: NDArray[np.int64] | None
     ) -> Score:
-        """A last score of another task, with intervals and survival curves."""
+        """A last score of another task, with intervals and what is drawn of it."""
         if not len(predictions):
             return score
+        if np.isfinite(predictions.outputs).all():
+            score = replace(score, calibration=predictions.calibration())
+            if isinstance(predictions, Survival):
+                curves = predictions.curves()
+                score = replace(score, survival=curves, risk_groups=predictions.risk_groups())
         if persons is None:
             persons = np.arange(len(predictions))
         values: dict[str, list[float | None]] = {}
@@ -195,7 +195,6 @@ class Judge:
                 values.setdefault(name, []).extend(known(found))
         return replace(
             score,
-            survival=_curves(predictions),
             intervals={name: interval(found) for name, found in values.items()},
             resampled=values.get(self.measure, ()),
         )

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from proxyfl.measures import MEASURES, Interval
 from proxyfl.records.row import (
+    Row,
     calibration_of,
     intervals_of,
     own_of,
     probabilities_of,
+    risk_groups_of,
     roc_of,
     survival_of,
     values_of,
@@ -20,7 +22,7 @@ from proxyfl.records.run import Run
 Counts = Sequence[Sequence[int]]
 Shares = list[list[float | None]]
 Point = tuple[float, float, int]
-"""(mean probability, share that came true, examples)."""
+"""(mean prediction, mean of what came, examples); of classes, a probability and a share."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Judged:
     roc: Sequence[tuple[float, float]] = ()
     survival: Sequence[tuple[float, float, float]] = ()
     """(time, mean predicted survival, Kaplan-Meier's), of a time to an event."""
+    risk_groups: Sequence[Row] = ()
+    """The same of thirds by predicted risk; see ``records.row``."""
     probabilities: str = ""
     """What the probabilities are for, where a balance has moved them."""
 
@@ -87,5 +91,6 @@ def judged(run: Run) -> Iterator[Judged]:
                     confusion.get(client, {}).get(where),
                     roc_of(row, where),
                     survival_of(row, where),
+                    risk_groups_of(row, where),
                     probabilities_of(row, where),
                 )

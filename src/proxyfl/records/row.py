@@ -5,11 +5,15 @@
                          samples of persons; in the last row only, like the next two
     private_resampled    ROLE_resampled: the run's measure on each sample; equal places are equal
                          samples, for every client and method
-    private_calibration  ROLE_calibration: [mean probability, share that came true, examples]
+    private_calibration  ROLE_calibration: [mean probability, share that came true, examples]; of a
+                         regression [mean predicted value, mean value, examples]
     private_roc          ROLE_roc: [false-positive rate, true-positive rate], with two classes
     private_probabilities  what the probabilities are for, where a balance has moved them
     private_survival     ROLE_survival: [time, mean predicted survival, Kaplan-Meier's], for a time
                          to an event
+    private_risk_groups  ROLE_risk_groups: thirds by predicted risk, each with its name, examples,
+                         events, and points [time, mean predicted survival, Kaplan-Meier's, and the
+                         ends of its 95 % interval], likewise
     private_own_...      ROLE_own_...: all of these on the client's own test part
     epsilon_pld          what the client had spent by then, per accountant; null where unbounded
     epsilon_all_others   the same if all other clients collude, besides the colluders and the quorum
@@ -41,6 +45,7 @@ from proxyfl.tasks import CLASSIFICATION
 if TYPE_CHECKING:
     from proxyfl.federation.metrics import Score
     from proxyfl.federation.rounds import ClientRound
+    from proxyfl.outcomes import RiskGroup
 
 Row = dict[str, Any]
 
@@ -108,14 +113,21 @@ def score_keys(prefix: str, score: "Score") -> Row:
             bounds[measure] = interval and [_round(end) for end in interval]
         row[f"{prefix}_intervals"] = bounds
         row[f"{prefix}_resampled"] = [_round(value) for value in score.resampled]
-        if score.confusion is not None:
+        if score.confusion is not None or score.calibration:
             row[f"{prefix}_calibration"] = [list(point) for point in score.calibration]
         if score.survival:
             points = [[_round(value) for value in point] for point in score.survival]
             row[f"{prefix}_survival"] = points
+        if score.risk_groups:
+            row[f"{prefix}_risk_groups"] = [_group_of(group) for group in score.risk_groups]
         if score.roc:
             row[f"{prefix}_roc"] = [list(point) for point in score.roc]
     return row
+
+
+def _group_of(group: "RiskGroup") -> Row:
+    points = [[_round(value) for value in point] for point in group.points]
+    return asdict(group) | {"points": points}
 
 
 def _confusion(record: "ClientRound") -> dict[str, list[list[int]]]:
@@ -164,6 +176,11 @@ def probabilities_of(row: Row, prefix: str) -> str:
 def survival_of(row: Row, prefix: str) -> list[Any]:
     """The points of the survival curves, likewise."""
     return [tuple(point) for point in row.get(f"{prefix}_survival", ())]
+
+
+def risk_groups_of(row: Row, prefix: str) -> list[Row]:
+    """The survival curves of thirds by predicted risk, likewise."""
+    return list(row.get(f"{prefix}_risk_groups", ()))
 
 
 def _round(value: float | None) -> float | None:

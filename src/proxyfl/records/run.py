@@ -104,6 +104,12 @@ class Run:
         return list(self.summed_up.get("classes", ()))
 
     @property
+    def task(self) -> Mapping[str, Any]:
+        """The fields of ``proxyfl.tasks.Task`` where no classes are told apart; else empty."""
+        task: Mapping[str, Any] = self.summed_up.get("task", {})
+        return task
+
+    @property
     def described(self) -> list[dict[str, Any]]:
         """Each client's data; empty before the run was summed up."""
         return list(self.summed_up.get("clients", ()))

@@ -76,6 +76,7 @@ def about(run: Run) -> Document:
         "methods": methods,
         "names": run.clients,
         "classes": run.classes,
+        "task": dict(run.task),
         "clients": run.described,
         "confusion": _confusion(run),
         "judged": judgements(run),
@@ -306,6 +307,8 @@ def judgements(run: Run) -> list[Document]:
             "calibration": curve,
             "probabilities": one.probabilities,
             "roc": one.roc,
+            "survival": [list(point) for point in one.survival],
+            "risk_groups": one.risk_groups,
             "confusion": one.confusion,
         }
         found.append(about)

@@ -14,6 +14,7 @@ from proxyfl.records.answers import spread
 from proxyfl.records.groups import distinct
 from proxyfl.records.judged import Judged, judged
 from proxyfl.records.run import Run
+from proxyfl.tasks import REGRESSION, TIME_TO_EVENT
 
 
 def measures(run: Run) -> Table:
@@ -75,8 +76,13 @@ def confusion(run: Run) -> Table:
 
 
 def calibration(run: Run) -> Table:
-    """Calibration: predicted and observed shares, in tenths of the probability."""
-    table = airy("Calibration: probability said, share that came true")
+    """Calibration: predicted and observed shares, in tenths of the probability; of a regression,
+    mean values in tenths of the examples; of a time to an event, survival by predicted risk."""
+    kind = run.task.get("kind")
+    if kind == TIME_TO_EVENT:
+        return _survival(run)
+    what = "mean value said, mean value" if kind == REGRESSION else "probability said, share"
+    table = airy(f"Calibration: {what} that came true")
     for column in ("method", "client", "test set"):
         table.add_column(column, overflow="fold")
     for column in ("said", "came true", "examples"):
@@ -91,6 +97,24 @@ def calibration(run: Run) -> Table:
     if meanings:
         meant = ", or ".join(dict.fromkeys(meanings))
         table.caption = f"Probabilities are for {escape(meant)}: a balance trained the models."
+    return table
+
+
+def _survival(run: Run) -> Table:
+    """Predicted survival, and Kaplan and Meier's with its interval, in thirds by predicted risk."""
+    table = airy("Survival by predicted risk: predicted, observed (95 % interval)")
+    for column in ("method", "client", "test set", "third"):
+        table.add_column(column, overflow="fold")
+    for column in ("events", "time", "predicted", "observed"):
+        table.add_column(column, justify="right")
+    for one in judged(run):
+        about = (escape(one.method), escape(one.name), one.on)
+        for group in one.risk_groups:
+            events = f"{group['events']} of {group['examples']}"
+            for time, predicted, observed, low, high in group["points"][1:]:
+                shown = f"{observed:.3f} ({low:.3f} to {high:.3f})"
+                cells = (group["name"], events, f"{time:g}", f"{predicted:.3f}", shown)
+                table.add_row(*about, *cells)
     return table
 
 

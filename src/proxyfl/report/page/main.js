@@ -133,7 +133,7 @@ fillers.push(sites.fill, doubts.fill);
 section("evidence", "What is behind it", sites.node, doubts.node);
 curvesSection();
 measuresSection();
-classesSection();
+if (someTask("classification")) classesSection();
 privacySection();
 costsSection();
 peersSection();

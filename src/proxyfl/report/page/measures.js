@@ -1,10 +1,14 @@
-// Every measure of the model that is kept: site by site, on the common test set and on the site's own; calibration.
+// Every measure of the model that is kept: site by site, on the common test set and on the site's own. What was
+// predicted against what came: calibration, or survival curves where the task is the time to an event.
 
 const SETS = { common: "the common test set", own: "its own test part" };
 
 // The chosen measure's name without the mark of the own test part, and which test set that is.
 const plainMeasure = () => chosen.measure.replace(/^own_/, "");
 const chosenSet = () => (chosen.measure.startsWith("own_") ? "own" : "common");
+
+const kindOf = (run) => run.task.kind ?? "classification";
+const someTask = (kind) => page.runs.some((run) => kindOf(run) === kind);
 
 function scoreTrace(run, method) {
   const { colour, symbol, size } = look(method);
@@ -75,6 +79,23 @@ function scoresFigure() {
   return made;
 }
 
+// What the calibration of a task is about.
+function calibrationWords(run) {
+  const { unit, range } = run.task;
+  const often = "For each tenth of the probabilities that has examples. On the dotted line a model is calibrated; below it, it says more than comes true.";
+  if (kindOf(run) === "regression")
+    return {
+      x: `mean that the model predicts${unit ? `, ${unit}` : ""}`,
+      y: `mean that came${unit ? `, ${unit}` : ""}`,
+      range,
+      note: "Tenths of the examples, from the lowest prediction to the highest. On the dotted line predictions are right on average; a flatter line says that they are too far apart.",
+    };
+  if (kindOf(run) === "multilabel")
+    return { x: "probability of a finding that the model says", y: "share that had it", note: `All findings together. ${often}` };
+  const positive = run.classes.length === 2 ? `of ${run.classes[1]}` : "of the predicted class";
+  return { x: `probability ${positive} that the model says`, y: "share that came true", note: often };
+}
+
 function calibrationFigure() {
   const again = () => made.update();
   const runs = select("Run", runOptions, again);
@@ -102,48 +123,39 @@ function calibrationFigure() {
         line: { color: colour, width: 2 },
         marker: { color: colour, symbol, size: size(8) },
         tips: one.calibration.map(
-          ([said, came, n]) => `${one.method}: said ${said.toFixed(2)}, came true ${came.toFixed(2)}<br>${n} examples`,
+          ([said, came, n]) => `${one.method}: said ${said.toFixed(2)}, came ${came.toFixed(2)}<br>${n} examples`,
         ),
       };
     });
+    const words = calibrationWords(run());
+    const ends = words.range ?? [0, 1];
+    const room = 0.02 * (ends[1] - ends[0]);
+    const range = [ends[0] - room, ends[1] + room];
     if (traces.length)
       traces.unshift({
         type: "scatter",
         mode: "lines",
         name: "as said",
-        x: [0, 1],
-        y: [0, 1],
+        x: ends,
+        y: ends,
         line: { color: style("--quiet"), width: 1, dash: "dot" },
         hoverinfo: "skip",
       });
     const meanings = [...new Set(drawn.map((one) => one.probabilities).filter(Boolean))];
     const meant = meanings.length ? ` Probabilities are for ${meanings.join(", or ")}: a balance trained the models.` : "";
-    const positive = run().classes.length === 2 ? `of ${run().classes[1]}` : "of the predicted class";
+    made.node.hidden = kindOf(run()) === "time-to-event";
     return {
       panels: traces.length
-        ? [
-            {
-              traces,
-              height: 320,
-              layout: {
-                xaxis: { title: `probability ${positive} that the model says`, range: [-0.02, 1.02] },
-                yaxis: { title: "share that came true", range: [-0.02, 1.02] },
-                showlegend: true,
-              },
-            },
-          ]
+        ? [{ traces, height: 320, layout: { xaxis: { title: words.x, range }, yaxis: { title: words.y, range }, showlegend: true } }]
         : [],
       rows: drawn.flatMap((one) => one.calibration.map((point) => [one.method, one.name, SETS[one.on], ...point])),
       columns: ["method", "client", "test set", "said", "came true", "examples"],
-      note:
-        "For each tenth of the probabilities that has examples. On the dotted line a model is calibrated; below it, it " +
-        "says more than comes true. Written when a client's last round is scored." +
-        meant,
+      note: words.note + " Written when a client's last round is scored." + meant,
     };
   }
   const made = figure({
     id: "calibration",
-    title: "Calibration: does it happen as often as the model says?",
+    title: "Calibration: does what the model says come true?",
     controls: [runs, clients, sets],
     draw,
     span: 6,
@@ -169,7 +181,7 @@ function rocFigure() {
     );
     const drawn = wanted.filter((one) => one.roc?.length && shown().includes(one.method));
     const columns = ["method", "client", "test set", "false-positive rate", "true-positive rate"];
-    made.node.hidden = run().classes.length > 2;
+    made.node.hidden = kindOf(run()) !== "classification" || run().classes.length > 2;
     if (!drawn.length)
       return { panels: [], rows: [], columns, note: "ROC curves are drawn for two classes, when a client's last round is scored." };
     const traces = drawn.map((one) => {
@@ -217,12 +229,99 @@ function rocFigure() {
   return made;
 }
 
-function measuresSection() {
-  section(
-    "measures",
-    "The models kept, client by client",
-    scoresFigure().node,
-    rocFigure().node,
-    calibrationFigure().node,
+// Thirds of the test examples by the risk that each model gives them: what it predicts, and Kaplan and Meier's estimate.
+const THIRDS = { "lowest risk": "--accent", middle: "--quiet", "highest risk": "--loss" };
+
+function survivalPanel(run, one) {
+  const traces = [];
+  for (const group of one.risk_groups) {
+    const colour = style(THIRDS[group.name]);
+    const at = group.points.map(([time]) => time);
+    const words = `${one.method}, ${group.name}: ${group.examples} examples, ${group.events} events`;
+    const back = [...group.points].reverse();
+    traces.push({
+      type: "scatter",
+      mode: "lines",
+      x: [...at, ...back.map(([time]) => time)],
+      y: [...group.points.map((point) => point[4]), ...back.map((point) => point[3])],
+      fill: "toself",
+      fillcolor: faint(colour, 0.15),
+      showlegend: false,
+      hoverinfo: "skip",
+    });
+    const line = (name, place, dash) => ({
+      type: "scatter",
+      mode: dash === "solid" ? "lines+markers" : "lines",
+      name: dash === "solid" ? group.name : "predicted",
+      showlegend: dash === "solid" || group === one.risk_groups.at(-1),
+      x: at,
+      y: group.points.map((point) => point[place]),
+      line: { color: colour, width: 2, dash },
+      marker: { color: colour, symbol: "circle", size: 6 },
+      tips: group.points.map((point) => `${words}<br>free at ${point[0]}: predicted ${point[1].toFixed(3)}, observed ${point[2].toFixed(3)}`),
+    });
+    traces.push(line("observed", 2, "solid"), line("predicted", 1, "dash"));
+  }
+  const unit = run.task.unit ? `, ${run.task.unit}` : "";
+  return {
+    title: one.method,
+    traces,
+    height: 340,
+    layout: {
+      xaxis: { title: `time${unit}` },
+      yaxis: { title: "share free of the event", range: [-0.02, 1.04] },
+      showlegend: true,
+    },
+  };
+}
+
+function survivalFigure() {
+  const again = () => made.update();
+  const runs = select("Run", runOptions, again);
+  const run = () => page.runs[runs.value || 0];
+  const clients = select("Client", () => [...clientsOf(run())], again);
+  const sets = select(
+    "Test set",
+    () => Object.entries(SETS).filter(([set]) => run().judged.some((one) => one.on === set && one.risk_groups.length)),
+    again,
   );
+
+  function draw() {
+    const drawn = run().judged.filter(
+      (one) =>
+        one.on === sets.value &&
+        one.risk_groups.length &&
+        shown().includes(one.method) &&
+        (isPooledIn(run(), one.method) || String(one.client) === clients.value),
+    );
+    made.node.hidden = kindOf(run()) !== "time-to-event";
+    return {
+      panels: drawn.map((one) => survivalPanel(run(), one)),
+      rows: drawn.flatMap((one) =>
+        one.risk_groups.flatMap((group) =>
+          group.points.map((point) => [one.method, one.name, SETS[one.on], group.name, group.examples, group.events, ...point]),
+        ),
+      ),
+      columns: ["method", "client", "test set", "third", "examples", "events", "time", "predicted", "observed", "95 % from", "to"],
+      note:
+        "Each model's test examples in thirds by the risk that it gives them. Solid: Kaplan and Meier's estimate with its " +
+        "95 % band, at the ends of the intervals. Dashed: the mean of the model's predictions. Lines far apart tell " +
+        "patients apart; dashed on solid means that the probabilities are right. Thirds of fewer than 10 examples are left out.",
+    };
+  }
+  const made = figure({
+    id: "survival",
+    title: "Survival: what the models predict, and what came",
+    controls: [runs, clients, sets],
+    draw,
+  });
+  return made;
+}
+
+function measuresSection() {
+  const made = [scoresFigure()];
+  if (someTask("time-to-event")) made.push(survivalFigure());
+  if (someTask("classification")) made.push(rocFigure());
+  if (page.runs.some((run) => kindOf(run) !== "time-to-event")) made.push(calibrationFigure());
+  section("measures", "The models kept, client by client", ...made.map((one) => one.node));
 }
