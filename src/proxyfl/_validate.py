@@ -19,7 +19,7 @@ def number(
 ) -> float:
     """Return ``value`` if it is a finite number within the bounds; raise ``error`` otherwise."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    if not is_number or not _is_finite(value):
         raise error(f"Expected a finite number for {name}, got {name}={value!r}.")
     is_within = (
         (above is None or value > above)
@@ -59,6 +59,14 @@ def suggestion(value: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(value, known, 1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
     return f"{guess} Known: {', '.join(known)}."
+
+
+def _is_finite(value: float) -> bool:
+    """True for what a float can hold, which a whole number need not be."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _bound(form: str, bound: float | None) -> str:

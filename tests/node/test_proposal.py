@@ -108,6 +108,21 @@ def test_preflight_warns_of_a_plan_that_does_not_fit_and_says_what_would(tmp_pat
         change(north, lambda site: with_privacy(site, noise_multiplier=4.0, budget=0.4))
 
 
+def test_preflight_of_a_manifest_with_far_too_many_rounds(tmp_path: Path) -> None:
+    """A hundred thousand rounds ask for an epsilon in the thousands: preflight warns, and judges
+    the site's size by the budget after which it leaves."""
+    layout = trial.lay_out(tmp_path, sites=2, rounds=100_000, template=quick())
+    north = layout.sites[0]
+    change(north, lambda site: with_privacy(site, budget=1.0, examples=240, delta=1e-4))
+    line = line_of(north, "budget")
+    assert line.warn
+    assert "of 100000 rounds" in line.text
+    within = line_of(north, "size").text
+    change(north, lambda site: with_privacy(site, budget=None))
+    assert "from 1 on a site adds more signal" in line_of(north, "size").text
+    assert "from 1 on a site adds more signal" not in within
+
+
 def test_preflight_counts_what_was_spent(tmp_path: Path) -> None:
     """A site in the middle of a federation is judged by the rounds and the budget that are left."""
     layout = trial.lay_out(tmp_path, sites=2, rounds=60, template=quick())

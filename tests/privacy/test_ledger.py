@@ -95,7 +95,15 @@ class TestAuthority:
             ledger.charge(0, 1, 0.1, 1.0)
 
     @pytest.mark.parametrize(
-        "charge", [(-1, 1, 0.1, 1.0), (1, -1, 0.1, 1.0), (1, 1, 0.0, 1.0), (1, 1, 0.1, 0.0)]
+        "charge",
+        [
+            (-1, 1, 0.1, 1.0),
+            (1, -1, 0.1, 1.0),
+            (1, 1, 0.0, 1.0),
+            (1, 1, 0.1, 0.0),
+            (1, 1, 0.1, 10**400),
+            (1, 1, 10**400, 1.0),
+        ],
     )
     def test_bad_charges_are_refused(
         self, charge: tuple[int, int, float, float], path: Path
@@ -500,6 +508,18 @@ class TestFile:
             (
                 {"version": 1, "client": "a", "delta": 7, "kind": "none", "simulated": True},
                 "delta=7",
+            ),
+            (
+                {"version": 1, "client": "a", "delta": 10**400, "kind": "none", "simulated": True},
+                "finite number for delta",
+            ),
+            (
+                {"version": 1, "client": 5, "delta": 0.1, "kind": "none", "simulated": True},
+                "client is 5",
+            ),
+            (
+                {"version": 1, "client": "a", "delta": 0.1, "kind": "none", "simulated": "false"},
+                "simulated is 'false'",
             ),
             ({"version": 1}, "client"),
         ],

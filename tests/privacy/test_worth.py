@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import mpmath
 import pytest
 
 from proxyfl.errors import ConfigError
@@ -65,6 +66,21 @@ def test_the_budget_as_gaussian_dp() -> None:
     """One release with noise 1 / mu spends epsilon exactly, by the PLD accountant."""
     mu = gaussian_dp(1.0, 1e-4)
     assert epsilon_of([Segment(1.0, 1 / mu, 1)], 1e-4, "pld") == pytest.approx(1.0, rel=2e-3)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.3, 19.0, 200.0, 708.0, 710.0, 1e5, 1e9])
+def test_a_budget_of_any_size_is_a_gaussian_one(epsilon: float) -> None:
+    """A manifest of many rounds asks for an epsilon whose exponential no float holds. The ratio
+    satisfies the mechanism's equation, computed by mpmath, on both sides of it."""
+    mu = gaussian_dp(epsilon, 1e-5)
+    with mpmath.workdps(60):
+        spent = []
+        for each in (mpmath.mpf(mu) * (1 - mpmath.mpf("1e-6")), mu * (1 + mpmath.mpf("1e-6"))):
+            a, b = each / 2 - epsilon / each, each / 2 + epsilon / each
+            tail = mpmath.erfc(b / mpmath.sqrt(2)) / 2
+            spent.append(mpmath.erfc(-a / mpmath.sqrt(2)) / 2 - mpmath.exp(epsilon) * tail)
+        assert spent[0] < mpmath.mpf("1e-5") < spent[1]
+    assert gaussian_dp(math.inf, 1e-5) == math.inf
 
 
 def test_the_score_cancels_in_the_ratio() -> None:

@@ -314,7 +314,10 @@ def _size(client: Client, agreed: Manifest, site: Site, folder: Path) -> str:
         return "all rounds are charged already"
     honest = 1 if plan.coalition is None else plan.coalition.honest
     width = params.size(client.learner.shared) / len(agreed.input.classes)
-    mu = gaussian_dp(plan.epsilon_of_all(), client.ledger.delta)
+    epsilon = plan.epsilon_of_all()
+    if site.privacy.budget is not None:  # where it ends, the site leaves
+        epsilon = min(epsilon, site.privacy.budget)
+    mu = gaussian_dp(epsilon, client.ledger.delta)
     least = least_size(width, mu, honest)
     examples = assembly.public_examples(client)
     if examples >= least:

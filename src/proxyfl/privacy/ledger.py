@@ -203,11 +203,14 @@ class Ledger(SetOnce, changing=("_authorised", "_left", "_end", "_path", "_numbe
                 "Use the release of proxyfl that wrote it."
             )
         try:
+            for name, kind in (("client", str), ("simulated", bool)):
+                if not isinstance(header[name], kind):
+                    raise TypeError(f"{name} is {header[name]!r}")
             ledger = cls(
                 header["client"],
                 delta=header["delta"],
                 kind=header["kind"],
-                simulated=bool(header["simulated"]),
+                simulated=header["simulated"],
                 # Ledgers from before the relation was recorded sampled at B/n: this one.
                 relation=header.get("relation", Relation.ZERO_OUT),
                 unit=header.get("unit", Unit.RECORD),

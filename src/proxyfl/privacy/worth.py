@@ -312,10 +312,14 @@ def least_size(width: float, mu: float, honest: int = 1) -> int:
 def gaussian_dp(epsilon: float, delta: float) -> float:
     """mu: the largest ratio of sensitivity and noise of one Gaussian release within (epsilon,
     delta), by the exact formula of the analytic Gaussian mechanism (Balle and Wang 2018, arXiv
-    1805.06530v2, theorem 8)."""
+    1805.06530v2, theorem 8). Infinite where epsilon is."""
+    if math.isinf(epsilon):
+        return epsilon
 
     def spent(mu: float) -> float:
-        return _normal(mu / 2 - epsilon / mu) - math.exp(epsilon) * _normal(-mu / 2 - epsilon / mu)
+        # exp(epsilon) P(N > b) without overflow: b^2 / 2 = a^2 / 2 + epsilon
+        a, b = mu / 2 - epsilon / mu, mu / 2 + epsilon / mu
+        return _normal(a) - math.exp(-(a**2) / 2) * _scaled_tail(b)
 
     low, high = 0.0, 1.0
     while spent(high) < delta:
@@ -375,6 +379,13 @@ def _largest(facts: Facts) -> int:
 
 def _normal(x: float) -> float:
     return math.erfc(-x / math.sqrt(2)) / 2
+
+
+def _scaled_tail(x: float) -> float:
+    """exp(x^2 / 2) P(N > x), for x >= 0; beyond 20 the asymptotic series, good to nine digits."""
+    if x < 20:
+        return math.exp(x**2 / 2) * _normal(-x)
+    return (1 - 1 / x**2 + 3 / x**4 - 15 / x**6) / (x * math.sqrt(2 * math.pi))
 
 
 def _quantile(p: float) -> float:
