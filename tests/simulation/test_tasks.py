@@ -10,8 +10,10 @@ import pytest
 
 from proxyfl.cli.main import main
 from proxyfl.errors import InputError
+from proxyfl.records.certainty import plain_name, weak_alone
+from proxyfl.records.groups import groups
 from proxyfl.simulation import config as configs
-from proxyfl.simulation.run import run
+from proxyfl.simulation.run import Callback, resume, run
 
 COLUMNS = "".join(
     f'[columns.{name}]\ntype = "number"\nrange = [-1, 1]\nindicator = false\n' for name in "abc"
@@ -168,3 +170,108 @@ def test_a_run_of_iid_sites(folder):
     """Examples are divided at random where nobody asks for sites."""
     config = settings(folder, "time-to-event", partition__kind="iid", partition__clients=4)
     assert len(run(replace(config, methods=("alone",))).clients) == 4
+
+
+PLAIN = {
+    "regression": "plain linear regression",
+    "multilabel": "plain logistic regression",
+    "time-to-event": "plain regression of hazards",
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_an_untrained_opponent_is_called_weak(folder, kind, tmp_path):
+    """A network that hardly learnt is held to the linear estimator of its task."""
+    config = settings(folder, kind, models__private="mlp", rounds=1, evaluate_every=1)
+    slow = replace(config.private_optimizer, learning_rate=1e-6)
+    result = run(replace(config, private_optimizer=slow), out=tmp_path / "run")
+    for client in result.about("alone")["clients"]:
+        assert client["reference"][MEASURE[kind]] > 0.6
+    (group,) = groups([result])
+    # by a measure that has a level of chance, an untrained network may lie below that, too
+    words = weak_alone(group, MEASURE[kind])
+    assert PLAIN[kind] in words or words.startswith("Alone has a")
+    assert plain_name(result) in PLAIN[kind]
+
+
+def proxysum(folder, kind, **changes):
+    """Joining by masked sums, next to alone."""
+    terms = {
+        "methods": ["alone", "proxysum"],
+        "rounds": 6,
+        "evaluate_every": 6,
+        "learning__batch_size": 96,
+        "learning__steps_per_round": 1,
+        "privacy__sampling_rate": 1.0,
+        "privacy__delta": 1e-3,
+        "privacy__noise_multiplier": 1.0,
+        "exchange__colluders": 1,
+    }
+    return settings(folder, kind, **terms | changes)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_one_proxy_by_masked_sums(folder, kind, tmp_path, capsys):
+    """All end with one proxy that has learnt, its epsilon names the colluders, and subgroups are
+    judged though alone has no masked sum."""
+    out = tmp_path / "run"
+    found = run(proxysum(folder, kind), out=out)
+    scores = {found.final("proxysum", k)[f"proxy_{MEASURE[kind]}"] for k in found.clients}
+    assert len(scores) == 1
+    assert scores.pop() > 0.6
+    assert "1 colluding" in str(found.epsilon("proxysum"))
+    capsys.readouterr()
+    assert main(["subgroups", str(out), "--by", "a", "--bands", "0", "--client", "north"]) == 0
+    assert "proxysum" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_a_stopped_run_goes_on_to_the_same_end(folder, kind, tmp_path):
+    """Gossip and masked sums of every task, stopped in their second round and resumed: the same."""
+    config = proxysum(folder, kind, methods=["proxyfl", "proxysum"], checkpoint_every=1)
+    whole = run(config, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(config, out=tmp_path / "cut", callbacks=[StopAfterTwo()])
+    resumed = resume(tmp_path / "cut")
+    for method in whole.methods:
+        for client in whole.clients_of(method):
+            one, other = whole.final(method, client), resumed.final(method, client)
+            assert one[f"private_{MEASURE[kind]}"] == other[f"private_{MEASURE[kind]}"]
+            assert one.get("private_risk_groups") == other.get("private_risk_groups")
+
+
+class StopAfterTwo(Callback):
+    """Ctrl-C in the second round."""
+
+    def round_ended(self, name, round, rows):
+        if round == 1:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_an_audit_of_every_task(folder, kind, tmp_path, capsys):
+    """Canaries do not contradict the epsilon of any task, though the run also has masked sums. More
+    canaries than parameters, and the attack by membership, are refused in words."""
+    config = tmp_path / "run.toml"
+    config.write_text(configs.to_toml(proxysum(folder, kind, methods=["proxyfl", "proxysum"])))
+    command = ["audit", str(config), "--method", "proxyfl"]
+    assert main(command) == 0, capsys.readouterr()
+    assert "does not contradict the claimed epsilon" in " ".join(capsys.readouterr().out.split())
+    assert main([*command, "--canaries", "99"]) == 2
+    assert "Expected fewer canaries" in " ".join(capsys.readouterr().err.split())
+    assert main(["audit", str(config), "--membership"]) == 2
+    assert f"the task is {kind}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LABELS)
+def test_a_sweep_of_every_task(folder, kind, tmp_path, capsys):
+    """Two seeds of masked sums run in processes of their own; the table has the task's measure."""
+    config = tmp_path / "run.toml"
+    config.write_text(configs.to_toml(proxysum(folder, kind)))
+    (tmp_path / "sweep.toml").write_text('base = "run.toml"\n[grid]\nseed = [0, 1]\n')
+    assert main(["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "runs")]) == 0
+    capsys.readouterr()
+    assert main(["table", str(tmp_path / "runs"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert MEASURE[kind] in json.dumps(document)

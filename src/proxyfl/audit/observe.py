@@ -34,7 +34,7 @@ from proxyfl.gossip.pushsum import Mass
 from proxyfl.privacy.guarantee import Epsilon
 from proxyfl.seeds import stream
 from proxyfl.simulation.clients import evaluator
-from proxyfl.simulation.config import Config, Optimizer
+from proxyfl.simulation.config import Config, Optimizer, with_method
 from proxyfl.simulation.division import ClientData
 from proxyfl.simulation.engines import mixing_of
 from proxyfl.simulation.prepare import Prepared, prepare
@@ -122,7 +122,7 @@ def observe(
             "privacy.enabled is false: the training promises nothing, so there is no claim to "
             "audit. Set it to true."
         )
-    prepared = prepare(replace(config, methods=(method,)))
+    prepared = prepare(with_method(config, method))
     check_client(prepared, client)
     model = initial_model(prepared, method)
     planted = _canaries(prepared, method, client, model, canaries)
@@ -157,8 +157,16 @@ def initial_model(prepared: Prepared, method: str) -> nn.Module:
 def _canaries(
     prepared: Prepared, method: str, client: int, model: nn.Module, count: int | None
 ) -> Canaries:
-    """Canaries for the model: by default a fifth as many as it has parameters, at most 600."""
+    """Canaries for the model: by default a fifth as many as it has parameters, at most 600.
+
+    As many as it has parameters would leave no direction in which noise is seen alone."""
     size = params.size(model)
+    if count is not None and count >= size:
+        raise ConfigError(
+            f"Expected fewer canaries than the {size} parameters of {method}'s shared model, got "
+            f"{count}: what they add could not be told from the noise. Leave --canaries out, or "
+            f"give at most {max(2, size // 2)}."
+        )
     count = count or max(2, min(MOST_CANARIES, size // 5))
     dataset = prepared.dataset
     generator = stream(prepared.config.seed, "canaries", client)

@@ -39,7 +39,7 @@ from proxyfl.audit.observe import (
 from proxyfl.data.examples import InMemory, gathered
 from proxyfl.errors import ConfigError, RunError
 from proxyfl.seeds import derive, stream
-from proxyfl.simulation.config import Config, to_toml
+from proxyfl.simulation.config import Config, to_toml, with_method
 from proxyfl.simulation.prepare import Prepared, prepare
 
 METHOD = "proxyfl"
@@ -75,7 +75,7 @@ def train(
             "Shadow federations flip a coin for each record, and privacy.unit is 'group'. Attack "
             "the same config with privacy.unit=record."
         )
-    prepared = prepare(replace(config, methods=(METHOD,)))
+    prepared = prepare(with_method(config, METHOD))
     check_client(prepared, client)
     if not prepared.dataset.task.is_classification:
         raise ConfigError(
@@ -144,7 +144,7 @@ def confidences(model: nn.Module, records: InMemory) -> tuple[float, ...]:
 
 def _identity(config: Config, client: int) -> str:
     """What must be equal for federations to belong together."""
-    text = to_toml(replace(config, methods=(METHOD,))) + f"client {client}"
+    text = to_toml(with_method(config, METHOD)) + f"client {client}"
     return short_hash(text.encode())
 
 

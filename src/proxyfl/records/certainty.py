@@ -18,6 +18,7 @@ from proxyfl.records.answers import Answer, Question
 from proxyfl.records.groups import Group
 from proxyfl.records.row import own_of
 from proxyfl.records.run import Run, compared_after
+from proxyfl.tasks import REGRESSION, TIME_TO_EVENT
 
 
 def answer_interval(one: Answer, client: int | None = None) -> Interval | None:
@@ -105,19 +106,27 @@ def kind_of_alone(run: Run) -> str | None:
     return "alone: the private model, trained at home by the same settings as the others."
 
 
-CHANCE = 0.5
-"""The AUROC of a coin."""
+CHANCE = {
+    "auroc": (0.5, "an AUROC", "a coin has 0.500"),
+    "c_index": (0.5, "a C-index", "a coin has 0.500"),
+    "time_auroc": (0.5, "an AUROC over time", "a coin has 0.500"),
+    "r2": (0.0, "an R squared", "the mean of the values, said of everybody, has 0.000"),
+}
+"""What a model that knows nothing has, by measure, and how to say that."""
+
+PLAIN = {REGRESSION: "linear regression", TIME_TO_EVENT: "regression of hazards"}
+"""What ``simulation.reference`` fits where it is no logistic regression."""
 
 TOO_WEAK = 0.02
-"""How far ``alone`` may lie below a plain logistic regression and be a fair opponent."""
+"""How far ``alone`` may lie below a plain regression and be a fair opponent."""
 
 
 def weak_alone(group: Group, measure: str) -> str | None:
     """Why ``alone`` is no fair opponent in a group, in a sentence; None if it is one, or if nobody
     can tell.
 
-    It is not if its mean AUROC is below a coin's, or if it is more than two points below a plain
-    logistic regression on the same records (``reference`` in the summary)."""
+    It is not if its mean is below that of a model that knows nothing, or if it is more than two
+    points below a plain regression on the same records (``reference`` in the summary)."""
     alone = []
     plain = []
     for run in group.runs:
@@ -131,21 +140,28 @@ def weak_alone(group: Group, measure: str) -> str | None:
     if not alone:
         return None
     mean = sum(alone) / len(alone)
-    if measure.removeprefix(OWN) == "auroc" and mean < CHANCE:
-        return f"Alone has an AUROC of {mean:.3f}: a coin has 0.500."
+    known = CHANCE.get(measure.removeprefix(OWN))
+    if known is not None and mean < known[0]:
+        _, title, words = known
+        return f"Alone has {title} of {mean:.3f}: {words}."
     if len(plain) == len(alone):
         behind = better_by(measure, sum(plain) / len(plain), mean)
         if behind is not None and behind > TOO_WEAK:
             return (
-                f"Alone is {100 * behind:.0f} points below a plain logistic regression on the same "
-                f"records ({mean:.3f} against {sum(plain) / len(plain):.3f}): it is trained too "
-                "little."
+                f"Alone is {100 * behind:.0f} points below a plain {plain_name(group.runs[0])} "
+                f"on the same records ({mean:.3f} against {sum(plain) / len(plain):.3f}): it is "
+                "trained too little."
             )
     return None
 
 
+def plain_name(run: Run) -> str:
+    """The regression that ``alone`` is held to, in words."""
+    return PLAIN.get(run.task.get("kind", ""), "logistic regression")
+
+
 def reference_of(run: Run, client: int, measure: str) -> float | None:
-    """The score of a plain logistic regression on a client's records, as the summary has it."""
+    """The score of a plain regression on a client's records, as the summary has it."""
     for about in run.about("alone").get("clients", ()):
         if about.get("client") == client:
             value: float | None = (about.get("reference") or {}).get(measure)

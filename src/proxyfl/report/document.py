@@ -21,6 +21,7 @@ from proxyfl.records.certainty import (
     is_estimator,
     is_within_noise,
     majority_rate,
+    plain_name,
     reference_of,
     warnings,
 )
@@ -173,6 +174,7 @@ def _group(group: Group, runs: Sequence[Run], measures: Sequence[str]) -> Docume
         "budget": _budget(group.runs[0]),
         "noun": noun_of(group),
         "finish": finish,
+        "plain_name": plain_name(group.runs[0]).removesuffix(" regression"),
         "plain": {measure: _plain(group, measure) for measure in measures},
         "answers": by_measure,
         **charts,
@@ -244,7 +246,7 @@ def _answer(found: Answer) -> Document:
 
 
 def _plain(group: Group, measure: str) -> float | None:
-    """The mean score of plain logistic regressions on the clients' records, where it is known."""
+    """The mean score of plain regressions on the clients' records, where it is known."""
     found = []
     for run in group.runs:
         for client in run.clients:

@@ -19,6 +19,7 @@ from proxyfl._settings import PER_CLIENT
 from proxyfl._validate import choice, number, whole
 from proxyfl.errors import ConfigError
 from proxyfl.federation.membership import Attendance
+from proxyfl.federation.methods import METHODS
 from proxyfl.measures import MEASURES
 from proxyfl.records import folder
 from proxyfl.settings import Local, Model, Resources
@@ -381,6 +382,15 @@ def _tree(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
 def of_run(path: Path) -> Config:
     """The config of the run in the folder ``path``."""
     return from_tree(_tree(folder.existing(path) / "config.toml", ()))
+
+
+def with_method(config: Config, name: str) -> Config:
+    """The config with this method alone. The terms of a masked sum go with the methods that have
+    one."""
+    alone = replace(config, methods=(name,))
+    if METHODS[name].exchange == "masked":
+        return alone
+    return replace(alone, exchange=replace(config.exchange, colluders=None, quorum=None))
 
 
 def from_tree(tree: Mapping[str, Any], *, source: Path | None = None) -> Config:

@@ -6,7 +6,7 @@ The models are read from ``models/``, the test part is loaded again, and both st
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from proxyfl.federation.subgroups import Subgroup, judge_groups
 from proxyfl.node.members import site as sites
 from proxyfl.records import folder
 from proxyfl.simulation import federation
-from proxyfl.simulation.config import of_run
+from proxyfl.simulation.config import of_run, with_method
 from proxyfl.simulation.prepare import Prepared, fingerprint, prepare
 
 PRIVATE = (
@@ -101,7 +101,7 @@ def subgroups(
     is_site = (path / sites.FILE).is_file()
     config = federation.config_of(path) if is_site else of_run(path)
     chosen = _method(path, config.methods, method)
-    prepared = prepare(replace(config, methods=("alone",)))
+    prepared = prepare(with_method(config, "alone"))
     if not is_site:
         folder.check_data(path, fingerprint(prepared))
     schema = _schema(path, prepared)

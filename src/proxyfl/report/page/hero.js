@@ -339,11 +339,11 @@ function opponentCard(group, answer) {
   const run = runsOf(group)[0];
   const strong = run.alone_is_estimator;
   const finish = group.finish[chosen.measure];
-  const chance = chosen.measure.endsWith("auroc") ? 0.5 : chosen.measure === "accuracy" ? run.majority : null;
+  const chance = /auroc$|c_index$/.test(chosen.measure) ? 0.5 : chosen.measure === "accuracy" ? run.majority : null;
   const marks = [];
   if (chance !== null) marks.push([chance, "chance", null]);
   marks.push([answer.alone, "alone", "circle"]);
-  if (group.plain?.[chosen.measure]) marks.push([group.plain[chosen.measure], "logistic", "square"]);
+  if (group.plain?.[chosen.measure]) marks.push([group.plain[chosen.measure], group.plain_name, "square"]);
   if (finish) marks.push([finish.score, finish.method, "diamond-open"]);
   const low = Math.min(...marks.map(([value]) => value)),
     high = Math.max(...marks.map(([value]) => value));
@@ -356,7 +356,7 @@ function opponentCard(group, answer) {
       svg.style.left = at;
       scale.append(svg);
     }
-    const above = name === "pooled" || name === "joint" || name === "logistic";
+    const above = name === "pooled" || name === "joint" || name === group.plain_name;
     const words = above ? [`${name} `, element("b", {}, score3(value))] : [element("b", {}, score3(value)), name];
     const label = element("span", { class: above ? "above" : "" }, ...words);
     label.style.left = above ? `min(${at}, 100% - 24px)` : at;
