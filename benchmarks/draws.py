@@ -358,6 +358,7 @@ def measured(
     found: dict[str, Any] = {
         "study": name,
         "seed": seed,
+        "spec": spec,
         "sizes": sites.sizes,
         "parameters": layer.weight.numel() + layer.bias.numel(),
         "prevalence": cases,

@@ -286,6 +286,11 @@ def possible_kinds() -> tuple[str, ...]:
 class Injector:
     """Runs one schedule on a federation in ``folder``."""
 
+    command = "tests.node.injector"
+    """What repeats a schedule."""
+    patience = 3.0
+    """The seconds that a site waits for others."""
+
     def __init__(self, folder: Path, seed: int, faults: Sequence[Fault]) -> None:
         self.folder = folder
         self.seed = seed
@@ -324,7 +329,7 @@ class Injector:
                 place.mkdir()
                 subprocess.run(_mount(place), check=True)
                 self.stack.callback(subprocess.run, ["umount", "-l", str(place)], check=True)
-        template = quick(patience=3.0, heartbeat=0.5, timeout=4.0)
+        template = quick(patience=self.patience, heartbeat=0.5, timeout=4.0)
         layout = trial.lay_out(
             self.folder,
             sites=SITES,
@@ -335,6 +340,7 @@ class Injector:
         logs = self.folder / "logs"
         logs.mkdir()
         behind = {}
+        layout = self._agree(layout)
         for at, place in enumerate(layout.sites):
             listen = f"{LOOPBACK}:{ports[SITES + at]}"
             change(place, lambda site, listen=listen: _listening(site, listen))  # type: ignore[misc]
@@ -353,7 +359,11 @@ class Injector:
         self.versions.append(first)
         self.links = self.stack.enter_context(Links(behind))
 
-    def run(self) -> Outcome:
+    def _agree(self, layout: trial.Layout) -> trial.Layout:
+        """The layout with the terms that its members exchange by."""
+        return layout
+
+    def run(self) -> Any:
         """Run the schedule to its end; AssertionError says what did not hold, and how to repeat
         it."""
         try:
@@ -374,7 +384,7 @@ class Injector:
             return reason
         lines = [
             reason,
-            f"repeat: python -m tests.node.injector --seed {self.seed}{self.how}",
+            f"repeat: python -m {self.command} --seed {self.seed}{self.how}",
             "schedule:",
             *(f"  {fault}" for fault in self.faults),
             "what happened:",
@@ -975,7 +985,7 @@ class Injector:
         )
         assert taken, f"nobody has stored anything of {body.name} since all faults were over"
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> Any:
         return Outcome(
             self.seed,
             len(self.faults),
@@ -1053,12 +1063,12 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def main() -> int:
+def main(run: Callable[..., Any] = run, seeds: str = "0-29") -> int:
     """Run schedules from the command line."""
     parser = argparse.ArgumentParser(description="Run schedules of faults on six real sites.")
     parser.add_argument("--seed", type=int, help="one schedule")
     parser.add_argument("--short", action="store_true", help="the short schedule of each seed")
-    parser.add_argument("--seeds", default="0-29", help="several, such as 0-29")
+    parser.add_argument("--seeds", default=seeds, help="several, such as 0-29")
     parser.add_argument(
         "--out", type=Path, help="write outcomes as JSON; seeds that the file has are not run"
     )

@@ -33,6 +33,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -81,7 +82,7 @@ class Charge:
             del about["coalition"]
         return about
 
-    @property
+    @cached_property
     def segment(self) -> Segment:
         """The charge as the accountants see it."""
         return Segment(self.sampling_rate, self.noise_multiplier, self.steps, self.coalition)

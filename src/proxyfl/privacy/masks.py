@@ -29,7 +29,8 @@ import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,7 +76,7 @@ class Attempt:
             )
         object.__setattr__(self, "roster", tuple(sorted(self.roster)))
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """A hash of all that masks are bound to. Two attempts that differ have different ones."""
         parts = [self.federation, self.manifest, self.round, self.number, list(self.roster)]
@@ -83,6 +84,15 @@ class Attempt:
 
     def __str__(self) -> str:
         return f"round {self.round}, attempt {self.number}"
+
+
+class _Secret(NamedTuple):
+    """What a member shares with a peer: the peer's public key, the secret of both, and the names
+    and public keys of the pair, which each mask is bound to."""
+
+    public: bytes
+    secret: bytes
+    pair: bytes
 
 
 class Keys(SetOnce, changing=("_last",)):
@@ -94,7 +104,7 @@ class Keys(SetOnce, changing=("_last",)):
         self.name = name
         self._private = _private_key(seed)
         self.public = self._private.public_key().public_bytes_raw()
-        self._secrets: dict[str, tuple[bytes, bytes]] = {}
+        self._secrets: dict[str, _Secret] = {}
         self._last: tuple[int, int] | None = None
 
     def meet(self, peer: str, public: bytes) -> None:
@@ -103,7 +113,7 @@ class Keys(SetOnce, changing=("_last",)):
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         known = self._secrets.get(peer)
-        if known is not None and known[0] == public:
+        if known is not None and known.public == public:
             return
         if peer == self.name:
             raise ConfigError(f"Expected the key of another member, got {peer}'s own.")
@@ -115,7 +125,9 @@ class Keys(SetOnce, changing=("_last",)):
                 f"ask {peer} to restart."
             ) from problem
         # HKDF-Extract (RFC 5869)
-        self._secrets[peer] = (public, hmac.digest(_PURPOSE, shared, "sha256"))
+        secret = hmac.digest(_PURPOSE, shared, "sha256")
+        pair = sorted([(self.name, self.public.hex()), (peer, public.hex())])
+        self._secrets[peer] = _Secret(public, secret, json.dumps(pair).encode())
 
     def masks(self, attempt: Attempt, size: int) -> Words:
         """The sum of this member's masks, ``size`` words: once for each attempt, and only for a
@@ -149,11 +161,9 @@ class Keys(SetOnce, changing=("_last",)):
 
     def _key(self, attempt: Attempt, peer: str) -> bytes:
         """The key of the mask that is shared with ``peer``, the same on both sides."""
-        public, secret = self._secrets[peer]
-        pair = sorted([(self.name, self.public.hex()), (peer, public.hex())])
-        about = attempt.digest + json.dumps(pair).encode()
+        known = self._secrets[peer]
         # HKDF-Expand to one block
-        return hmac.digest(secret, about + b"\x01", "sha256")
+        return hmac.digest(known.secret, attempt.digest + known.pair + b"\x01", "sha256")
 
 
 class Contribution(SetOnce, changing=("_vector",)):

@@ -34,6 +34,7 @@ _INTERVALS_PER_EPSILON = 2**15
 _INTERVALS_PER_STEP = 2**17
 _MOST_HALVINGS = 3
 _LARGEST_WINDOW = 2**22
+_PIECE = 2**13
 # The share of delta that the window's two tails may take together.
 _TAIL_SHARE = 1e-6
 # Rounding grows with the number of factors; measured against exact Gaussians it stays two orders
@@ -198,7 +199,7 @@ def _power(base: Spectrum, n: int) -> Spectrum:
     square = base.copy()
     result = np.ones_like(base)
     while True:
-        square[np.abs(square) < 1e-60] = 0.0
+        square[square.real**2 + square.imag**2 < 1e-120] = 0.0
         if n & 1:
             result *= square
         n >>= 1
@@ -217,16 +218,27 @@ def _solve(
         return math.inf
     # From the largest loss down: mass[i] = sum_{j >= i} p_j and discounted[i] = sum_{j >= i} p_j
     # e^(l_i - l_j), the latter as a recursive filter, which cannot overflow whatever the losses
-    # are.
+    # are. Piece by piece, since the answer often lies in the upper tail.
     descending = probabilities[::-1]
-    mass = infinite + np.cumsum(descending)
     discount = math.exp(-interval)
-    discounted = signal.lfilter([1.0], [1.0, -discount], descending)
-    too_much = mass - discounted > delta
-    end = int(np.argmax(too_much)) if too_much.any() else len(mass)
-    i = end - 1
-    if mass[i] <= delta:
+    end, total, state = 0, 0.0, np.zeros(1)
+    mass, weight = infinite, 0.0
+    while end < len(descending):
+        piece = descending[end : end + _PIECE].copy()
+        discounted, state = signal.lfilter([1.0], [1.0, -discount], piece, zi=state)
+        piece[0] += total
+        totals = np.cumsum(piece)
+        masses = infinite + totals
+        too_much = masses - discounted > delta
+        crossed = bool(too_much.any())
+        count = int(np.argmax(too_much)) if crossed else len(piece)
+        if count:
+            mass, weight = float(masses[count - 1]), float(discounted[count - 1])
+        end += count
+        if crossed:
+            break
+        total = float(totals[-1])
+    if mass <= delta:
         return 0.0
-    loss = first + (len(mass) - end) * interval
-    surplus = (mass[i] - delta) / discounted[i]
-    return max(0.0, loss + math.log(surplus))
+    loss = first + (len(descending) - end) * interval
+    return max(0.0, loss + math.log((mass - delta) / weight))

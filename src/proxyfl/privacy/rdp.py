@@ -68,10 +68,17 @@ def epsilon(
     orders: tuple[float, ...] = PAPER_ORDERS,
 ) -> float:
     """Epsilon at ``delta`` of steps given as (sampling rate, noise multiplier, number of steps)
-    triples.
+    triples. Computed once: sites of a federation ask for the same one after each round.
 
     Composition adds RDP order by order; the conversion is the one of Canonne, Kamath, Steinke 2020
     (arXiv:2004.00010v4, Proposition 12) as dp-accounting has it."""
+    return _epsilon(tuple(parts), delta, orders)
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(
+    parts: tuple[tuple[float, float, int], ...], delta: float, orders: tuple[float, ...]
+) -> float:
     total = np.zeros(len(orders))
     for rate, noise, steps in parts:
         if steps > _MOST_STEPS:

@@ -466,12 +466,13 @@ class Exchange:
 
     def _answers_for(self, seen: Sighting) -> bool:
         """True if this site remembers what was seen, or can answer for it at no cost: another copy
-        that has released nothing has spent nothing and given nothing away."""
+        that has released nothing has spent nothing and given nothing away. In masked sums nothing
+        is at no cost: a copy may have sent vectors within the round that this site is in."""
         history = self.books.history
         with self.books.store.transaction():
             if history.remembers(seen):
                 return True
-            if history.loss(seen):
+            if self.sums is not None or history.loss(seen):
                 return False
             history.answer_for(seen)
             return True
@@ -479,6 +480,14 @@ class Exchange:
     def _forgotten(self, answer: Restored) -> RestoredError:
         path = self.books.store.path
         site = "SITE" if path is None else path.parent
+        if self.sums is not None:
+            return RestoredError(
+                f"{answer.sender!r} has seen what this site's store does not remember: the store "
+                "is an old backup, or another copy of this site runs. A vector that it has "
+                "forgotten is on no ledger here, so it sends no further one. End the other copy, "
+                "and bring the newest store and ledger back. If they are lost, this site cannot "
+                "go on in this federation."
+            )
         return RestoredError(
             f"{answer.sender!r} has seen what this site's store does not remember (the rounds "
             f"before {answer.seen_round}): the store is an old backup, or another copy of this "
