@@ -255,3 +255,120 @@ def test_a_projects_run_is_called_like_the_project(sites, here, capsys, monkeypa
     rows = [row for row in read_metrics(made) if row["method"] == "proxyfl"]
     assert {row["epsilon_unit"] for row in rows} == {"group"}
     assert {Ledger.read(path).unit for path in made.glob("ledger/proxyfl/*")} == {Unit.GROUP}
+
+
+@pytest.fixture
+def followed(tmp_path):
+    """Two sites' files with a time, an event, a value and two findings."""
+    rng = random.Random(2)
+    files = []
+    for site, words in (("a", "01"), ("b", ("nein", "ja"))):
+        lines = ["patient,age,days,died,hba1c,edema,effusion"]
+        for number in range(80):
+            died = words[rng.random() < 0.4]
+            edema = ("no", "yes")[rng.random() < 0.3]
+            lines.append(
+                f"{site}{number},{rng.randint(30, 95)},{rng.randint(5, 1000)},{died},"
+                f"{rng.gauss(7, 1):.1f},{edema},{int(rng.random() < 0.2)}"
+            )
+        path = tmp_path / f"{site}.csv"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        files.append(str(path))
+    return files
+
+
+TASKS = {
+    "time-to-event": ["--label", "days", "--event", "died"],
+    "regression": ["--label", "hba1c", "--value"],
+    "multilabel": ["--finding", "edema", "--finding", "effusion"],
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_other_tasks_become_a_complete_study(followed, here, capsys, task):
+    """A value, several findings and a time to an event get a schema without a blank that reads the
+    files, with usual intervals and the spellings of the event, and a proxy of the task."""
+    assert main(["new", "study", "--tables", *followed, "--yes", *TASKS[task]]) == 0
+    assert "judges classes only" in capsys.readouterr().out
+    agreed = schema.read(here / "study/schema.toml")
+    assert agreed.label.task == task
+    assert not set(agreed.label.columns) & set(agreed.columns)
+    if task == "time-to-event":
+        assert agreed.label.intervals == (7, 30, 90, 180, 365, 730)
+        assert agreed.label.unit == "days"
+        assert agreed.label.yes[-1] == "ja"
+    study = tomllib.loads((here / "study/study.toml").read_text(encoding="utf-8"))
+    assert study["models"]["proxy"] == ("hazards" if task == "time-to-event" else "linear")
+    assert main(["schema", "check", *followed, "--schema", "study/schema.toml"]) == 0
+
+
+def test_a_study_of_a_time_runs(followed, here, monkeypatch):
+    """What is made for a time to an event is a study that `proxyfl run` runs."""
+    assert main(["new", "study", "--tables", *followed, "--yes", *TASKS["time-to-event"]]) == 0
+    monkeypatch.chdir(here / "study")
+    short = ["--set", "rounds=2", "--set", "evaluate_every=2", "--set", "models.private=logistic"]
+    assert main(["run", *short, "--workers", "1", "--splits", "1"]) == 0
+
+
+def test_a_time_is_asked_about(followed, here, monkeypatch, capsys):
+    """In a terminal a column that is called like a follow-up is offered as the time of the label,
+    and other intervals can be stated; with --yes it is warned of."""
+    answers = {"Which column is": "died", "Is days": "y", "Intervals": "100 500"}
+
+    def answer(question):
+        return next((text for start, text in answers.items() if question.startswith(start)), "")
+
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", answer)
+    assert main(["new", "study", "--tables", *followed]) == 0
+    agreed = schema.read(here / "study/schema.toml")
+    assert (agreed.label.column, agreed.label.event) == ("days", "died")
+    assert agreed.label.intervals == (100, 500)
+    capsys.readouterr()
+    assert main(["new", "other", "--tables", *followed, "--label", "died", "--yes"]) == 0
+    assert "predicts the past" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--label", "hba1c"], "add --value"),
+        (["--label", "died", "--value"], "is to be a number"),
+        (["--event", "died"], "Name its column with --label"),
+        (["--label", "days", "--event", "days"], "both label and event"),
+        (["--label", "days", "--event", "hba1c"], "is to be a yes or a no"),
+        (["--label", "died", "--finding", "edema"], "Leave out --label"),
+        (["--finding", "edma"], "Did you mean 'edema'"),
+        (["--label", "hba1c", "--value", "--prevalence", "x=0.1"], "--prevalence is about classes"),
+    ],
+)
+def test_outcomes_that_do_not_fit_are_named(followed, here, capsys, words, told):
+    """Each refusal of a task names the column and the option, and leaves no folder."""
+    assert main(["new", "study", "--tables", *followed, "--yes", *words]) == 2
+    assert told in capsys.readouterr().err
+    assert not (here / "study").exists()
+
+
+def test_a_draft_of_other_tasks_asks_for_ranges_and_intervals(followed, capsys):
+    """`schema draft` takes neither a range nor an interval from the records unless it is told
+    to."""
+    assert main(["schema", "draft", followed[0], *TASKS["time-to-event"]]) == 0
+    label = tomllib.loads(capsys.readouterr().out)["label"]
+    assert label == {
+        "task": "time-to-event",
+        "column": "days",
+        "event": "died",
+        "intervals": [],
+        "unit": "days",
+    }
+    assert main(["schema", "draft", followed[0], "--label", "age", "--value", "--from-data"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["label"]["range"] == [0, 110]
+
+
+def test_events_in_words_of_two_kinds_are_not_guessed(followed, here, capsys):
+    """Where one site writes 0 and 1 and another alive and dead, nobody knows which is which."""
+    text = (here / "b.csv").read_text(encoding="utf-8")
+    text = text.replace(",nein,", ",alive,").replace(",ja,", ",dead,")
+    (here / "b.csv").write_text(text, encoding="utf-8")
+    assert main(["new", "study", "--tables", *followed, "--yes", *TASKS["time-to-event"]]) == 2
+    assert "a: 0, 1; b: alive, dead" in capsys.readouterr().err

@@ -13,21 +13,25 @@ from typing import TYPE_CHECKING, Any
 from proxyfl import _settings
 from proxyfl._command import command
 from proxyfl._validate import suggestion
+from proxyfl.cli import planning
+from proxyfl.cli.commands.schema import OUTCOME
 from proxyfl.cli.options import OneOf, Option, flag, option, repeatable
 from proxyfl.data.tables import schema as schemas
 from proxyfl.data.tables.draft import (
     SEEN,
     Answers,
     Spellings,
+    answers_of,
     check_roles,
     draft_text,
+    propose_intervals,
     propose_range,
     shares_of,
 )
-from proxyfl.data.tables.features import feature_names
 from proxyfl.data.tables.schema import Schema
 from proxyfl.data.tables.survey import MANY, Survey, propose_classes, survey
 from proxyfl.errors import ConfigError, DataError, InputError
+from proxyfl.tasks import CLASSIFICATION, REGRESSION, TIME_TO_EVENT
 
 if TYPE_CHECKING:
     from proxyfl.privacy.worth import Facts
@@ -36,8 +40,9 @@ DESCRIPTION = """\
 Make a project folder from your own files: a schema that is drafted from all of them, a study.toml
 with the settings that the planner proposes (proxyfl worth --help), and a README. It asks in the
 terminal for what it cannot know: the label, who is a person, how each site writes its classes,
-plausible ranges. With --yes it takes what it proposes. No record is copied; the project refers to
-your files.
+plausible ranges. The label is a class, a number (--value), the time to an event (--event) or
+several findings (--finding). With --yes it takes what it proposes. No record is copied; the project
+refers to your files.
 """
 
 EPILOG = """\
@@ -45,6 +50,9 @@ examples:
   proxyfl new stroke --tables north.csv south.csv east.csv
   proxyfl new stroke --tables north.csv south.csv --label died --person patient --yes
   proxyfl new stroke --tables north.csv south.csv --written died:yes=1,ja --written died:no=0,nein
+  proxyfl new survival --tables north.csv south.csv --label days --event died
+  proxyfl new sugar --tables north.csv south.csv --label hba1c --value
+  proxyfl new chest --tables north.csv south.csv --finding edema --finding effusion
   proxyfl new hospitals --example hospitals
   proxyfl new photos --images pictures                pictures/CLASS/name.png
   proxyfl new biopsies --slides patches               patches cut from whole slides
@@ -69,7 +77,7 @@ _WHAT: tuple[Option, ...] = (
 OPTIONS = (
     option("name NAME", "the project's folder, which must be new", Path, nargs="?"),
     OneOf(_WHAT, required=True),
-    option("--label COLUMN", "of tables: the column to be predicted"),
+    *OUTCOME,
     option("--person COLUMN", "of tables: the column that names the individual"),
     repeatable(
         "--written COLUMN:NAME=TEXT,TEXT",
@@ -105,8 +113,9 @@ def execute(args: argparse.Namespace) -> int:
     _check_options(args)
     if args.site:
         return _make_site(args.name)
+    expectation = ""
     if args.tables:
-        files = _make_tables(args)
+        files, expectation = _make_tables(args)
     elif args.example is not None:
         files = _make_example(args.example)
     elif args.python:
@@ -117,9 +126,11 @@ def execute(args: argparse.Namespace) -> int:
     print(f"Made {args.name} with {', '.join(files)}.")
     if "from the records" in files.get("schema.toml", "").partition("\n\n")[2]:
         print(
-            "Some ranges and lists are from the records (marked in schema.toml). That is fine for "
-            "this simulation;\nreplace them by what is known beforehand before a real federation."
+            "Some ranges and lists are from the records (marked in schema.toml): fine for this\n"
+            "simulation, to be replaced by what is known beforehand in a real federation."
         )
+    if expectation:
+        print(textwrap.fill(expectation, 80))
     print(f"Next: cd {args.name} && {_next_command(args)} && proxyfl report")
     return 0
 
@@ -139,7 +150,7 @@ def _check_options(args: argparse.Namespace) -> None:
     """Refuses options that would do nothing."""
     if args.tables:
         return
-    for name in ("label", "person", "written"):
+    for name in ("label", "event", "finding", "value", "person", "written"):
         if getattr(args, name):
             raise ConfigError(f"--{name} is about tables: give --tables, or leave it out.")
 
@@ -163,7 +174,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 # Tables
 
 
-def _make_tables(args: argparse.Namespace) -> dict[str, str]:
+def _make_tables(args: argparse.Namespace) -> tuple[dict[str, str], str]:
+    """The files of a project, and what to expect of it."""
     paths: list[Path] = args.tables
     seen = survey(paths)
     if len(paths) < 2:
@@ -175,21 +187,30 @@ def _make_tables(args: argparse.Namespace) -> dict[str, str]:
     ask = _asker(args)
     answers = _roles(args, seen, ask)
     written = _spellings_given(args.written, seen)
-    answers = _classes(answers, seen, written, ask)
+    if answers.task == CLASSIFICATION:
+        answers = _classes(answers, seen, written, ask)
+    else:
+        _check_outcome(answers, seen)
     answers = _values(answers, seen, written, ask)
     answers = _ranges(answers, seen, ask)
-    answers = _prevalence(args.prevalence, answers, ask)
+    answers = _intervals(answers, seen, ask)
+    if answers.task == CLASSIFICATION:
+        answers = _prevalence(args.prevalence, answers, ask)
+    elif args.prevalence:
+        raise ConfigError("--prevalence is about classes, and the label has none. Leave it out.")
     text = draft_text(args.name.name, seen, answers, from_data=True, head=_HEAD)
     schema = _parse(text)
     individuals = _individuals(args.tables, seen, schema)
     training = [max(1, round(0.8 * count)) for count in individuals.values()]
     facts = _table_facts(args, training, schema)
     tree = _table_study(args, training, facts, schema)
-    return {
+    expectation = f"Worth it? {_expectation(facts, schema)}"
+    files = {
         "schema.toml": text,
         "study.toml": _study_text(args.name.name, tree),
-        "README.md": _table_readme(args, seen, schema, facts),
+        "README.md": _table_readme(args, seen, schema, facts, expectation),
     }
+    return files, expectation
 
 
 def _parse(text: str) -> Schema:
@@ -211,35 +232,123 @@ def _asker(args: argparse.Namespace) -> Ask | None:
 
 
 def _roles(args: argparse.Namespace, seen: Survey, ask: Ask | None) -> Answers:
-    """Label and person, as given, guessed or asked for."""
+    """The columns of label and person, as given, guessed or asked for."""
     where = ", ".join(map(str, args.tables))
-    check_roles(seen, Answers(args.label, None, args.person), where)
-    label = args.label or seen.guess_label()
+    findings = tuple(args.finding)
+    stated = Answers(args.label, None, args.person, event=args.event, findings=findings)
+    check_roles(seen, stated, where)
+    has_label = args.label is not None or bool(findings)
+    label = args.label if has_label else seen.guess_label()
+    event = args.event
+    is_value = args.value
     person = args.person or seen.guess_person()
     if ask is not None:
         _show_columns(seen)
-        if args.label is None:
+        if not has_label:
             label = _ask_column(ask, "Which column is to be predicted?", seen, label)
+            label, event = _ask_time(ask, seen, label)
         if args.person is None:
             question = "Which column names the person (a dash for none)?"
             person = _ask_column(ask, question, seen, person, optional=True)
-    if label is None:
+    if label is None and not findings:
         raise ConfigError(
             "No column is called like an outcome. Name the one to be predicted with --label: "
             f"{', '.join(seen.columns)}."
         )
-    for role, column in (("label", label), ("person", person)):
-        absent = [] if column is None else seen.absent(column)
+    if not is_value and event is None and label is not None and _is_value(seen, label):
+        if ask is None:
+            raise DataError(
+                f"The label {label!r} has more than {MANY} different numbers, which are no "
+                "classes. To predict the number itself, add --value. For a time to an event, name "
+                "the event's column with --event."
+            )
+        question = f"{label} is a number. Predict its value? [Y/n] "
+        is_value = ask(question).strip().lower() not in ("n", "no")
+    answers = Answers(label, None, person, event=event, findings=findings, is_value=is_value)
+    check_roles(seen, answers, where)
+    for column in answers.roles:
+        absent = seen.absent(column)
         if absent:
+            role = "person" if column == person else "label"
             raise DataError(
                 f"The column {column!r} is the {role}, and {absent[0]} has no such column. Give "
                 "the column one name in all files."
             )
-    if label == person:
-        raise ConfigError(f"The column {label!r} cannot be both label and person.")
     if person is not None:
         _check_persons(seen, person)
-    return Answers(label, None, person)
+    _warn_of_time(answers, seen)
+    return answers
+
+
+def _is_value(seen: Survey, label: str) -> bool:
+    """True for a column of more numbers than there can be classes."""
+    column = seen.columns[label]
+    return column.is_numeric and len(column.texts) > MANY
+
+
+def _ask_time(ask: Ask, seen: Survey, label: str | None) -> tuple[str | None, str | None]:
+    """(label, event), where a column is called like the time until the outcome."""
+    time = seen.guess_time()
+    if time is None or label is None or time == label:
+        return label, None
+    question = f"Is {time} the time until {label}, or until the follow-up ended? [y/N] "
+    if ask(question).strip().lower() in ("y", "yes"):
+        return time, label
+    return label, None
+
+
+def _warn_of_time(answers: Answers, seen: Survey) -> None:
+    """Says that a time of follow-up is known only after the outcome."""
+    time = seen.guess_time()
+    if time is None or answers.task == TIME_TO_EVENT or time in answers.roles:
+        return
+    outcome = answers.label or "the findings"
+    event = answers.label if answers.task == CLASSIFICATION else "EVENT"
+    text = (
+        f"The column {time!r} is called like a time of follow-up. If it is known only after "
+        f"{outcome}, a model that sees it predicts the past: predict the time (--label {time} "
+        f'--event {event}), or make it type = "ignored" in schema.toml.'
+    )
+    print(textwrap.fill(text, 80))
+
+
+def _check_outcome(answers: Answers, seen: Survey) -> None:
+    """Raises DataError unless a value or a time is a number, and events and findings are yes or
+    no."""
+    if answers.label is not None and not seen.columns[answers.label].is_numeric:
+        words = sorted(seen.columns[answers.label].texts)
+        raise DataError(
+            f"The label {answers.label!r} is to be a number, and has {', '.join(words[:5])}. "
+            "Give a column of numbers with --label."
+        )
+    answered = answers.findings or ((answers.event,) if answers.event is not None else ())
+    for name in answered:
+        column = seen.columns[name]
+        if answers_of(column) is None or not column.texts:
+            raise DataError(
+                f"The column {name!r} is to be a yes or a no, and is written as "
+                f"{_by_site(seen, name) or 'nothing'}. Write 1 and 0, or yes and no."
+            )
+
+
+def _intervals(answers: Answers, seen: Survey, ask: Ask | None) -> Answers:
+    """The ends of the intervals of a time: usual ones, which can be changed."""
+    if answers.task != TIME_TO_EVENT:
+        return answers
+    assert answers.label is not None
+    ends, unit = propose_intervals(seen.columns[answers.label])
+    if ask is None:
+        return replace(answers, intervals=ends)
+    shown = " ".join(f"{end:g}" for end in ends)
+    while True:
+        text = ask(f"Intervals that end at {shown} {unit}: Enter, or other ends: ").strip()
+        try:
+            chosen = tuple(float(word) for word in text.replace(",", " ").split()) or ends
+        except ValueError:
+            chosen = ()
+        if chosen and all(low < high for low, high in zip((0.0, *chosen), chosen, strict=False)):
+            return replace(answers, intervals=chosen)
+        print(f"Expected rising numbers such as {shown}, got {text!r}.")
 
 
 def _check_persons(seen: Survey, person: str) -> None:
@@ -312,8 +421,8 @@ def _classes(
     column = seen.columns[answers.label]
     if len(column.texts) > MANY:
         raise DataError(
-            f"The label {answers.label!r} has more than {MANY} different values. Only "
-            "classes can be predicted: give a column with few values with --label."
+            f"The label {answers.label!r} has more than {MANY} different values, which are no "
+            "classes. Give a column with few values with --label."
         )
     if len(column.texts) < 2:
         only = ", ".join(column.texts) or "no value"
@@ -412,7 +521,9 @@ def _ranges(answers: Answers, seen: Survey, ask: Ask | None) -> Answers:
     ranges = {}
     looked = []
     for name, column in seen.columns.items():
-        taken = name in answers.roles or name in answers.values or column.formats
+        is_outcome = name == answers.label and answers.task == REGRESSION
+        is_role = name in answers.roles and not is_outcome
+        taken = is_role or name in answers.values or bool(column.formats)
         id_like = column.is_id and seen.is_named_id(name)
         if taken or id_like or not column.is_numeric or set(column.texts) <= {"0", "1"}:
             continue
@@ -450,17 +561,15 @@ def _table_facts(args: argparse.Namespace, training: Sequence[int], schema: Sche
     """The facts by which `proxyfl worth` proposes settings for sites of these sizes."""
     from proxyfl.privacy.worth import Facts
 
-    average = max(2, sum(training) // len(training))
-    classes = len(schema.label.classes)
-    shares = schema.label.prevalence
+    average = planning.average_of(training)
     return Facts(
         len(training),
         average,
-        (len(feature_names(schema)) + 1) * classes,
+        planning.parameters_of(schema),
         args.epsilon,
         10.0 ** -len(str(10 * average)),
-        classes,
-        prevalence=min(shares) if shares else None,
+        planning.classes_of(schema),
+        prevalence=planning.prevalence_of(schema),
     )
 
 
@@ -471,31 +580,22 @@ def _table_study(
     from proxyfl.privacy.worth import settings_for
 
     settings = settings_for(facts, total=sum(training))
-    rounds = settings.rounds + settings.settle
     sources = [os.path.relpath(path, args.name) for path in args.tables]
-    return {
-        "methods": ["alone", "proxyfl", "pooled"],
-        "rounds": rounds,
-        "evaluate_every": rounds,
-        "checkpoint_every": rounds,
-        "data": {"source": sources, "schema": "schema.toml"},
-        "partition": {"kind": "site", "clients": len(training)},
-        "models": {"private": "logistic|trees", "proxy": "linear"},
-        "learning": {"batch_size": facts.examples, "steps_per_round": 1},
-        "proxy_optimizer": {
-            "name": "sgd",
-            "momentum": settings.momentum,
-            "learning_rate": settings.learning_rate,
-            "weight_decay": 0.0,
-        },
-        "privacy": {
-            "sampling_rate": 1.0,
-            "delta": facts.delta,
-            "noise_multiplier": float(f"{settings.noise_multiplier:.5g}"),
-        }
-        | ({"unit": "group"} if schema.person is not None else {}),
-        "exchange": {"settle": "auto", "average": 0.5},
-    }
+    tree = planning.study_tree(facts, settings, schema=schema)
+    return tree | {"data": {"source": sources, "schema": "schema.toml"}}
+
+
+def _expectation(facts: "Facts", schema: Schema) -> str:
+    """What `proxyfl worth` expects of these sites, in two sentences."""
+    from proxyfl.cli.commands.worth import answer
+
+    if schema.label.task != CLASSIFICATION:
+        return (
+            "The rule of thumb of `proxyfl worth` judges classes only; what joining gains here, "
+            "the run shows."
+        )
+    verdict, gain, _ = answer(facts)
+    return f"{verdict} {gain} (`proxyfl worth` knows more.)"
 
 
 def _individuals(paths: Sequence[Path], seen: Survey, schema: Schema) -> dict[str, int]:
@@ -521,20 +621,27 @@ def _study_text(name: str, tree: Mapping[str, Any]) -> str:
     return head + _settings.tree_to_toml(dict(tree))
 
 
-def _table_readme(args: argparse.Namespace, seen: Survey, schema: Schema, facts: "Facts") -> str:
+def _outcome_named(schema: Schema) -> str:
+    described = schema.label.outcome.described()
+    return f"`{schema.label.column}` ({described})" if schema.label.column else described
+
+
+def _table_readme(
+    args: argparse.Namespace, seen: Survey, schema: Schema, facts: "Facts", expectation: str
+) -> str:
     from proxyfl.privacy.worth import advise_columns
 
     columns = advise_columns(facts)
     advice = ""
-    if columns is not None:
+    if columns is not None and schema.label.task == CLASSIFICATION:
         advice = "\n" + textwrap.fill(f"- {columns}", 98, subsequent_indent="  ")
     sites = "\n".join(f"| {file} | {rows} |" for file, rows in seen.rows.items())
     unit = "patient" if schema.person is not None else "record"
     return f"""\
 # {args.name.name}
 
-A simulated federation of {len(seen.rows)} sites that predicts `{schema.label.column}`
-({", ".join(schema.label.classes)}), at epsilon {args.epsilon:g} per {unit}.
+A simulated federation of {len(seen.rows)} sites that predicts {_outcome_named(schema)},
+at epsilon {args.epsilon:g} per {unit}.
 `proxyfl run` is a simulation on this machine and protects nobody.
 
 | site | rows |
@@ -547,6 +654,7 @@ A simulated federation of {len(seen.rows)} sites that predicts `{schema.label.co
 - `schema.toml` says what the columns mean. Lines marked "{SEEN}" were read from the data; before a
   real federation, replace them by what is known beforehand.
 - `study.toml` has the settings that the planner proposes (`proxyfl worth --help`).{advice}
+{textwrap.fill(expectation, 98, initial_indent="- ", subsequent_indent="  ")}
 
 To check the files against the schema after a change:
 

@@ -33,6 +33,8 @@ record.
 EPILOG = """\
 examples:
   proxyfl schema draft north.csv --label died --person patient > schema.toml
+  proxyfl schema draft north.csv --label days --event died > schema.toml
+  proxyfl schema draft north.csv --label hba1c --value > schema.toml
   proxyfl schema check sites/*.csv --schema schema.toml
   proxyfl schema ranges north.csv --within age=0:130 --epsilon 0.2 --ledger north.jsonl
 """
@@ -50,6 +52,17 @@ def dialect(args: Namespace) -> Dialect:
     return Dialect(args.separator, args.decimal, args.encoding)
 
 
+OUTCOME = (
+    option("--label COLUMN", "the column to be predicted; with --event, the time"),
+    option(
+        "--event COLUMN", "of a time to an event: whether it came (yes) or follow-up ended (no)"
+    ),
+    repeatable("--finding COLUMN", "in the place of a label: a yes/no column", default=[]),
+    flag("--value", "the label is a number to be predicted, not a class"),
+)
+"""What is to be predicted: a class, a value, the time to an event, or several findings."""
+
+
 _DRAFT = """\
 Print a first version of a schema. It asks for ranges and lists instead of taking them from the
 records.
@@ -57,7 +70,7 @@ records.
 
 _DRAFT_OPTIONS = (
     option("file FILE", "a table", Path),
-    option("--label COLUMN", "the column to be predicted"),
+    *OUTCOME,
     option("--site COLUMN", "the column that names the institution"),
     option("--person COLUMN", "the column that names the individual"),
     repeatable(
@@ -83,6 +96,9 @@ def execute_draft(args: Namespace) -> int:
         dialect=dialect(args),
         from_data=args.from_data,
         prevalence=args.prevalence,
+        event=args.event,
+        findings=args.finding,
+        is_value=args.value,
     )
     if args.from_data:
         print(

@@ -155,23 +155,28 @@ class _Federation:
         return score / math.sqrt(float(score @ self._correlations @ score))
 
     def _calibrate(self, reference: Array) -> tuple[float, float]:
-        """The slope and intercept with the stated AUROC and prevalence, by bisection."""
         z = (reference - self._mean) / self._scale @ self._kinds[0]
-        order = np.argsort(z)
-        low, high = 0.0, 20.0
-        intercept = 0.0
-        for _ in range(_STEPS):
-            slope = (low + high) / 2
-            intercept = _intercept(slope * z, self.settings.prevalence)
-            risk = 1 / (1 + np.exp(-(intercept + slope * z)))
-            if _expected_auroc(risk[order]) < self.settings.signal:
-                low = slope
-            else:
-                high = slope
-        return (low + high) / 2, intercept
+        return calibrate(z, self.settings.signal, self.settings.prevalence)
 
     def _stream(self, *numbers: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, *numbers])
+
+
+def calibrate(z: Array, signal: float, prevalence: float) -> tuple[float, float]:
+    """The slope and intercept with which a score ``z`` has the AUROC ``signal`` and this share of
+    cases, by bisection."""
+    order = np.argsort(z)
+    low, high = 0.0, 20.0
+    intercept = 0.0
+    for _ in range(_STEPS):
+        slope = (low + high) / 2
+        intercept = _intercept(slope * z, prevalence)
+        risk = 1 / (1 + np.exp(-(intercept + slope * z)))
+        if _expected_auroc(risk[order]) < signal:
+            low = slope
+        else:
+            high = slope
+    return (low + high) / 2, intercept
 
 
 def _intercept(logits: Array, prevalence: float) -> float:

@@ -14,8 +14,9 @@ from proxyfl._settings import toml_value
 from proxyfl._validate import suggestion
 from proxyfl.data.tables.reading import Dialect
 from proxyfl.data.tables.schema import NO, YES
-from proxyfl.data.tables.survey import MANY, Column, Survey, survey
+from proxyfl.data.tables.survey import HAPPENED, MANY, Column, Survey, survey
 from proxyfl.errors import ConfigError, DataError
+from proxyfl.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, TIME_TO_EVENT
 
 _ASKED = """\
 # A draft. Fill in every [] with what is known beforehand: what a value can be, not what was seen.
@@ -65,6 +66,17 @@ PLAUSIBLE: dict[str, tuple[float, float, str]] = {
 """Plausible ranges of common measurements in adults, by the names that columns have."""
 
 
+INTERVALS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "day": ("days", (7, 30, 90, 180, 365, 730, 1825, 3650)),
+    "tag": ("days", (7, 30, 90, 180, 365, 730, 1825, 3650)),
+    "jour": ("days", (7, 30, 90, 180, 365, 730, 1825, 3650)),
+    "month": ("months", (1, 3, 6, 12, 24, 36, 60, 120)),
+    "monat": ("months", (1, 3, 6, 12, 24, 36, 60, 120)),
+    "year": ("years", (1, 2, 3, 5, 10, 15, 20)),
+    "jahr": ("years", (1, 2, 3, 5, 10, 15, 20)),
+}
+"""Usual ends of intervals of a time, by what its column's name contains."""
+
 ASK_SHARES = "the share of each class as published, never counted here; a rare class needs it"
 """The request for the prevalence. The proxy starts from it; a count of the records would tell of
 them what no epsilon covers."""
@@ -84,11 +96,28 @@ class Answers:
     ignored: Sequence[str] = ()
     prevalence: tuple[float, ...] = ()
     """The publicly known share of each class, in their order; empty if nobody knows."""
+    event: str | None = None
+    """The column that says whether the label's time is that of the event."""
+    findings: tuple[str, ...] = ()
+    """The yes/no columns of several findings, in the place of a label."""
+    is_value: bool = False
+    """Whether the label is a number to be predicted."""
+    intervals: tuple[float, ...] = ()
+    """The ends of the intervals of a time."""
+
+    @property
+    def task(self) -> str:
+        """The kind of task (``proxyfl.tasks``)."""
+        if self.findings:
+            return MULTILABEL
+        if self.event is not None:
+            return TIME_TO_EVENT
+        return REGRESSION if self.is_value else CLASSIFICATION
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The columns that are no features."""
-        named = (self.label, self.site, self.person)
+        named = (self.label, self.event, *self.findings, self.site, self.person)
         return tuple(name for name in named if name is not None)
 
 
@@ -101,13 +130,25 @@ def draft(
     dialect: Dialect | None = None,
     from_data: bool = False,
     prevalence: Sequence[str] = (),
+    event: str | None = None,
+    findings: Sequence[str] = (),
+    is_value: bool = False,
 ) -> str:
     """The text of a schema for the tables at ``paths``, to be edited."""
     paths = [paths] if isinstance(paths, Path) else list(paths)
     seen = survey(paths, dialect)
     classes = {text.rpartition("=")[0]: (text.rpartition("=")[0],) for text in prevalence}
     shares = shares_of(list(classes), prevalence)
-    answers = Answers(label, site, person, classes=classes, prevalence=shares)
+    answers = Answers(
+        label,
+        site,
+        person,
+        classes=classes,
+        prevalence=shares,
+        event=event,
+        findings=tuple(findings),
+        is_value=is_value,
+    )
     check_roles(seen, answers, ", ".join(map(str, paths)))
     name = paths[0].stem if len(paths) == 1 else "table"
     return draft_text(name, seen, answers, from_data=from_data)
@@ -143,13 +184,31 @@ def shares_of(classes: Sequence[str], texts: Sequence[str]) -> tuple[float, ...]
 
 
 def check_roles(seen: Survey, answers: Answers, where: str) -> None:
-    """Raises DataError unless label, site and person are columns."""
-    for role in ("label", "site", "person"):
-        column = getattr(answers, role)
-        if column is not None and column not in seen.columns:
+    """Raises DataError unless the columns of label, site and person are there, and each is one of
+    these only."""
+    named = [("label", answers.label), ("event", answers.event)]
+    named += [("finding", name) for name in answers.findings]
+    named += [("site", answers.site), ("person", answers.person)]
+    first: dict[str, str] = {}
+    for role, column in named:
+        if column is None:
+            continue
+        if column not in seen.columns:
             raise DataError(
                 f"{where}: no column {column!r} for the {role}.{suggestion(column, seen.columns)}"
             )
+        if column in first:
+            raise ConfigError(f"The column {column!r} cannot be both {first[column]} and {role}.")
+        first[column] = role
+    if answers.event is not None and answers.label is None:
+        raise ConfigError(
+            f"With --event {answers.event} the label is the time until the event or the end of the "
+            "follow-up. Name its column with --label."
+        )
+    if answers.findings and (answers.label is not None or answers.event is not None):
+        raise ConfigError(
+            "Several findings are the label. Leave out --label and --event, or --finding."
+        )
 
 
 def draft_text(
@@ -206,6 +265,8 @@ def _top(name: str, seen: Survey, answers: Answers) -> str:
 
 
 def _label(seen: Survey, answers: Answers, from_data: bool) -> str:
+    if answers.task != CLASSIFICATION:
+        return "\n".join(["[label]", *_outcome(seen, answers, from_data)]) + "\n"
     lines = ["[label]", f"column = {toml_value(answers.label or '?')}"]
     if answers.classes:
         names = tuple(answers.classes)
@@ -218,6 +279,78 @@ def _label(seen: Survey, answers: Answers, from_data: bool) -> str:
     else:
         lines.append(f"prevalence = []    # {ASK_SHARES}")
     return "\n".join(lines) + "\n"
+
+
+def _outcome(seen: Survey, answers: Answers, from_data: bool) -> list[str]:
+    """The label of a task other than classes."""
+    lines = [f'task = "{answers.task}"']
+    if answers.task == MULTILABEL:
+        lines.append(f"findings = {toml_value(answers.findings)}")
+        return lines + _answered([seen.columns[name] for name in answers.findings])
+    assert answers.label is not None
+    column = seen.columns[answers.label]
+    lines.append(f"column = {toml_value(answers.label)}")
+    if answers.task == REGRESSION:
+        bounds, unit, looked = propose_range(column)
+        bounds = answers.ranges.get(column.name, bounds)
+        if from_data or column.name in answers.ranges or not looked:
+            remark = f"    # {SEEN}" if looked and bounds == propose_range(column)[0] else ""
+            lines.append(f"range = {toml_value(bounds)}{remark}")
+        else:
+            lines.append("range = []    # the values that there can be, [low, high]")
+        return [*lines, f"unit = {toml_value(unit)}"]
+    lines.append(f"event = {toml_value(answers.event)}")
+    ends, unit = propose_intervals(column)
+    if answers.intervals or from_data:
+        chosen = answers.intervals or ends
+        remark = f"    # up to the horizon; {SEEN}" if chosen == ends else ""
+        lines.append(f"intervals = {toml_value(chosen)}{remark}")
+    else:
+        lines.append("intervals = []    # ends of intervals, rising; the last one is the horizon")
+    lines.append(f"unit = {toml_value(unit)}")
+    return lines + _answered([seen.columns[answers.event or ""]])
+
+
+def propose_intervals(column: Column) -> tuple[tuple[float, ...], str]:
+    """(ends of intervals, unit) of a time: usual ones by the column's name, else fourths of the
+    longest time. Where they end is a look at the records."""
+    _, high = column.span
+    for word, (unit, usual) in INTERVALS.items():
+        ends = tuple(end for end in usual if end < high)
+        if word in column.name.lower() and len(ends) > 1:
+            return ends, unit
+    most = _outward(0.0, high)[1]
+    return tuple(_tidy(most * part / 4) for part in (1, 2, 3, 4)), ""
+
+
+def answers_of(column: Column) -> dict[str, tuple[str, ...]] | None:
+    """How files write the yes and the no of an event or a finding; None if it has other words, or
+    words of two vocabularies: whether 1 means dead or alive, nobody knows."""
+    for words in HAPPENED:
+        sides: dict[str, tuple[str, ...]] = {}
+        for side, alike in zip(("no", "yes"), words.values(), strict=True):
+            sides[side] = tuple(text for text in sorted(column.texts) if text.lower() in alike)
+        if set(sides["no"]) | set(sides["yes"]) == column.texts:
+            return sides
+    return None
+
+
+def _answered(columns: Sequence[Column]) -> list[str]:
+    """The spellings of yes and no that are not usual, over some columns."""
+    yes: list[str] = []
+    no: list[str] = []
+    for column in columns:
+        sides = answers_of(column)
+        if sides is None:
+            # what is no yes or no is a fault that names the spelling
+            continue
+        yes += _beyond(sides["yes"], YES)
+        no += _beyond(sides["no"], NO)
+    lines = []
+    for side, usual, more in (("yes", YES, yes), ("no", NO, no)):
+        if more:
+            lines.append(f"{side} = {toml_value((*usual, *dict.fromkeys(more)))}")
+    return lines
 
 
 def _proposed_classes(seen: Survey, answers: Answers, from_data: bool) -> list[str]:

@@ -236,7 +236,7 @@ def _of_label(label: Label, values: Sequence[str]) -> Proposals:
             # a time to an event has its event among the label's columns
             return [] if label.task == tasks.REGRESSION else _of_answer(label, values)
         bounds = label.possible or label.range
-        if not bounds or min(numbers) < 0 and label.task == tasks.TIME_TO_EVENT:
+        if not bounds or (min(numbers) < 0 and label.task == tasks.TIME_TO_EVENT):
             return []
         ends = (*bounds, *numbers)
         return [("if such values can be", {"possible": (min(ends), max(ends))})]
@@ -272,8 +272,8 @@ IN_THE_FILE = {
     "rounded name": "Export the column as text.",
     "duplicate column": "Rename or remove one of them in the file.",
     "two parts": "Give all rows of a person to one part.",
-    "two sites": "Decide to which site each person belongs. If sites number their own patients, put "
-    "the site before the number.",
+    "two sites": "Decide to which site each person belongs. Sites that number their own patients "
+    "put their name before the number.",
     "absent column": "Add the column, or give it this name in the file.",
     "label": "Correct the outcome in the file.",
     "date": "Correct the dates in the file.",

@@ -60,12 +60,19 @@ WORDS = (
 )
 """Words for the same things in several languages: canonical name -> spellings in small letters."""
 
+HAPPENED = tuple(words for words in WORDS if "female" not in words)
+"""Those of which the first says that something did not happen, and the second that it did."""
+
 _LABELS = (
     *("label", "outcome", "target", "class", "y", "died", "death", "dead", "deceased", "mortality"),
     *("diagnosis", "disease", "event", "status", "response", "readmitted", "num"),
     *("verstorben", "gestorben", "tod", "tot", "ergebnis", "diagnose", "zielvariable"),
     *("deces", "décès", "decede", "décédé", "mort", "mortalite", "mortalité", "diagnostic"),
     *("muerte", "muerto", "fallecido", "mortalidad", "resultado", "diagnostico", "diagnóstico"),
+)
+_TIME = re.compile(
+    r"(^|_)(time|days?|months?|years?|futime|follow_?up|survival|zeit|tage|dauer|jours|duree)($|_)",
+    re.I,
 )
 _PERSON = re.compile(r"(patient|person|subject|pid|mrn|case|client|individual|customer)", re.I)
 _ID = re.compile(r"(^|[_\W])(id|nr|number|uuid|guid|key|index|record)($|[_\W])|id$", re.I)
@@ -245,6 +252,13 @@ class Survey:
             if not self.absent(name) and _count_classes(column) == 2:
                 two.append(name)
         return two[-1] if two else None
+
+    def guess_time(self) -> str | None:
+        """The column that is called like a time of follow-up, if it has many numbers."""
+        for name, column in self.columns.items():
+            if _TIME.search(name) and column.is_numeric and len(column.texts) > MANY:
+                return name
+        return None
 
     def guess_person(self) -> str | None:
         """The column that is called like a person, if it has as many values as one would."""
