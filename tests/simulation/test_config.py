@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from proxyfl.errors import ConfigError, TopologyError
 from proxyfl.federation import trainers
 from proxyfl.node.members.manifest import Manifest
 from proxyfl.node.members.site import Site
+from proxyfl.privacy.accounting import epsilon_of
 from proxyfl.privacy.guarantee import Unit
 from proxyfl.simulation import prepare as preparation
 from proxyfl.simulation.config import (
@@ -409,7 +411,14 @@ def test_parts_can_be_made_in_python() -> None:
 
 def test_names_agree_with_their_homes() -> None:
     """The names that settings take are those that training and accounting know."""
-    assert set(shared.OPTIMIZERS) == set(trainers.OPTIMIZERS)
+    model = torch.nn.Linear(1, 1)
+    made = {
+        type(trainers.optimizer_over(Optimizer(name), model)).__name__.lower()
+        for name in shared.OPTIMIZERS
+    }
+    assert made == set(shared.OPTIMIZERS)
+    for accountant in shared.ACCOUNTANTS:
+        assert epsilon_of([], delta=1e-5, accountant=accountant) == 0
     assert tuple(Unit) == shared.UNITS
 
 

@@ -7,9 +7,6 @@ loss is the mean over records, not over persons. It promises no privacy, and its
 (kind ``none``).
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -25,11 +22,6 @@ from proxyfl.privacy.units import Units
 from proxyfl.seeds import Randomness
 from proxyfl.settings import Optimizer
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
-    "sgd": torch.optim.SGD,
-}
-
 
 def optimizer_over(settings: Optimizer, model: nn.Module) -> torch.optim.Optimizer:
     """Makes an optimizer of the trainable parameters, in PyTorch's fused form (a single pass)."""
@@ -39,10 +31,13 @@ def optimizer_over(settings: Optimizer, model: nn.Module) -> torch.optim.Optimiz
             f"The model {type(model).__name__} has no trainable parameters: nothing to learn "
             "or to share. Leave requires_grad on where it should learn."
         )
-    options: dict[str, Any] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    lr, decay = settings.learning_rate, settings.weight_decay
     if settings.name == "sgd":
-        options["momentum"] = settings.momentum
-    return OPTIMIZERS[settings.name](trainable, **options, fused=True)
+        momentum = settings.momentum
+        return torch.optim.SGD(trainable, lr, momentum, weight_decay=decay, fused=True)
+    if settings.name == "adam":
+        return torch.optim.Adam(trainable, lr, weight_decay=decay, fused=True)
+    raise AssertionError(f"proxyfl.settings knows the optimizer {settings.name!r}, this does not")
 
 
 class PlainSGD(SetOnce, changing=("_drawn",)):

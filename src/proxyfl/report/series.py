@@ -18,8 +18,8 @@ from proxyfl.records.answers import spread
 from proxyfl.records.groups import Group
 from proxyfl.records.row import SECONDS, Row
 from proxyfl.records.run import Run
+from proxyfl.settings import ACCOUNTANTS
 
-ACCOUNTANTS = ("best", "pld", "rdp")
 SUMS = (*(f"seconds_{part}" for part in SECONDS), "bytes_sent", "bytes_received")
 
 ByRound = dict[int, list[float]]
@@ -63,7 +63,7 @@ def epsilons(group: Group, method: str) -> Document:
         return found
     found["unit"] = " or ".join(sorted(units))
     found["rounds"] = [number + 1 for number in sorted(paid)]
-    for accountant in ACCOUNTANTS:
+    for accountant in ("best", *ACCOUNTANTS):
         found[accountant] = _range(paid, accountant)
     return found
 
