@@ -1,9 +1,11 @@
 """A simulation and a real site refuse the same settings in the same words."""
 
+import dataclasses
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from proxyfl.node.members import manifest as manifests
 from proxyfl.node.members.identity import Identity
 from proxyfl.node.members.manifest import Input, Manifest, Proxy
 from proxyfl.node.members.site import Site
-from proxyfl.simulation.config import from_tree
+from proxyfl.simulation.config import Config, from_tree
 from proxyfl.simulation.prepare import prepare
 
 BAD_LOCAL: dict[str, Any] = {
@@ -50,12 +52,22 @@ ELSEWHERE = {"threads": 0, "precision": "float16"}
 """Keys of a run that stand below ``resources`` in site.toml."""
 
 
-def sentence(refused: Callable[[], object]) -> str:
-    """The error's words, without the table that it stands in and the institution's name."""
-    with pytest.raises(ConfigError) as caught:
-        refused()
-    words = re.sub(r"^In \[\w+\]: ", "", str(caught.value))
-    return re.sub(r"client-0|north", "NAME", words)
+def words_of(build: Callable[[], object]) -> str | None:
+    """The words of a refusal, without the table that it stands in and the institution's name; None
+    if nothing is refused."""
+    try:
+        build()
+    except ConfigError as error:
+        words = re.sub(r"^In \[\w+\]: ", "", str(error))
+        return re.sub(r"client-0|north", "NAME", words)
+    return None
+
+
+def sentence(build: Callable[[], object]) -> str:
+    """The words of a refusal, which must come."""
+    words = words_of(build)
+    assert words is not None, "nothing was refused"
+    return words
 
 
 def tree(settings: dict[str, Any]) -> dict[str, Any]:
@@ -72,6 +84,59 @@ def test_a_wrong_value_is_refused_in_the_same_words(key: str) -> None:
     simulated = sentence(lambda: from_tree(wrong))
     real = sentence(lambda: _settings.build(Site, {"name": "north", **wrong}))
     assert simulated == real
+
+
+ODD = (-1, 0, 1.5, -0.5, math.nan, math.inf, True, "text", "", 3, 10**9)
+"""Values of every type and sign: at least one of them makes no sense for any setting."""
+
+ASIDE: dict[str, dict[str, Any]] = {
+    "privacy.unit": {"privacy.unit": "record"},
+    "privacy.budget_all_others": {"privacy.budget": 1.0},  # a site has a budget by default
+    "defence.radius": {"exchange.rules": "sites"},  # as a site has
+}
+"""Key -> the settings without which the two sides differ in another setting, not in this one."""
+
+LISTED = ("data.source", "data.test")
+"""A run takes several of these, one for each client, and its sentence says so."""
+
+
+def shared_keys(cls: type, above: str = "") -> dict[str, type]:
+    """The settings of a file, by their keys."""
+    leaves: dict[str, type] = {}
+    for field in dataclasses.fields(cls):
+        kind = get_type_hints(cls)[field.name]
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            leaves |= shared_keys(kind, f"{above}{field.name}.")
+        else:
+            leaves[above + field.name] = kind
+    return leaves
+
+
+SHARED = sorted(shared_keys(Config).keys() & shared_keys(Site).keys())
+
+
+@pytest.mark.parametrize("key", SHARED)
+def test_every_shared_setting_has_one_check(key: str) -> None:
+    """Whatever value stands for any setting that a run and a site share: both take it, or both
+    refuse it in the same words."""
+    refused = 0
+    for value in ODD:
+        around = {name: fixed for name, fixed in ASIDE.get(key, {}).items() if name != key}
+        for_run = tree({"privacy.unit": "record", **around, key: value})
+        for_site = {name: table for name, table in for_run.items() if name != "exchange"}
+        words = []
+        for build in (
+            lambda made=for_run: from_tree(made),
+            lambda made=for_site: _settings.build(Site, {"name": "north", **made}),
+        ):
+            words.append(words_of(build))
+        if key in LISTED:
+            words = [each and each.replace("a text or a list of texts", "a text") for each in words]
+            if value == "":  # `preflight` and `run` ask a site for its data
+                continue
+        assert words[0] == words[1], value
+        refused += words[0] is not None
+    assert refused, "no value was refused"
 
 
 @pytest.mark.parametrize("key", ELSEWHERE)
